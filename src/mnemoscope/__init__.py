@@ -1,0 +1,1 @@
+"""Mnemoscope: read the feed-forward layers of a language model as key-value memories."""
