@@ -1,1 +1,1 @@
-"""Room of Mnemoscope."""
+"""The store: a self-describing folder of tables (FORMAT.md); reads and writes it without torch."""

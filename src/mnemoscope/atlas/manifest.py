@@ -1,0 +1,182 @@
+"""The manifest: what an atlas says about itself, and the seal that makes a folder an atlas.
+
+A folder passes through `begin` (unfinished.json holds the plan), the writing of its tables, and `seal` (the hash of
+the manifest, then the manifest, last). Reading refuses whatever is unfinished, damaged or newer than this package.
+"""
+
+import hashlib
+import json
+import re
+import shutil
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+from mnemoscope.atlas.lock import LOCK_FILE
+from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES, Provenance, place
+from mnemoscope.atlas.store import file_hash, flush_folder, json_bytes, storing, write_bytes, write_json
+from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasTooNew, AtlasUnfinished
+
+MANIFEST = "manifest.json"
+SEAL = "manifest.sha256"
+RUN = "run.json"
+UNFINISHED = "unfinished.json"
+STATE = "state"
+
+Occupancy = Literal["free", "unfinished", "finished", "foreign"]
+
+
+def begin(directory: Path, *, plan: dict[str, Any]) -> None:
+    """Marks the folder as an unfinished atlas of this plan."""
+    write_json(directory / UNFINISHED, plan)
+
+
+def unfinished_plan(directory: Path) -> dict[str, Any] | None:
+    """The plan that `begin` was given, or None where no mining is under way; raises AtlasDamaged."""
+    path = directory / UNFINISHED
+    if not path.is_file() or (directory / MANIFEST).is_file():
+        return None
+    return _document(path)
+
+
+def occupancy(directory: Path) -> Occupancy:
+    """What lies in the folder: nothing, an unfinished atlas, a finished one, or something that is no atlas."""
+    if (directory / MANIFEST).is_file():
+        return "finished"
+    if (directory / UNFINISHED).is_file():
+        return "unfinished"
+    if not directory.exists():
+        return "free"
+    if not directory.is_dir():
+        return "foreign"
+    ours = {LOCK_FILE, RUN}
+    others = [entry for entry in directory.iterdir() if entry.name not in ours]
+    return "foreign" if any(not entry.name.endswith(".mnemoscope-tmp") for entry in others) else "free"
+
+
+def clear(directory: Path) -> None:
+    """Removes a finished atlas's tables, analyses, report and manifest; annotations and foreign files stay.
+
+    The manifest goes last: stopped half-way, the folder is a damaged atlas, never a whole one with old tables.
+    """
+    with storing(directory):
+        for path in table_files(directory):
+            (directory / path).unlink()
+        for folder in (*{kind.name for kind in TABLES.values() if kind.numbered}, STATE, "analyses", "report"):
+            shutil.rmtree(directory / folder, ignore_errors=True)
+        for name in (RUN, SEAL, MANIFEST, UNFINISHED):
+            (directory / name).unlink(missing_ok=True)
+        flush_folder(directory)
+
+
+def table_files(directory: Path) -> list[str]:
+    """Every table file below the folder, relative and sorted, whether a manifest lists it or not."""
+    places = [*directory.glob("*.parquet")]
+    for kind in TABLES.values():
+        if kind.numbered:
+            places += (directory / kind.name).glob("*.parquet")
+    return sorted(path.relative_to(directory).as_posix() for path in places if path.is_file())
+
+
+def seal(directory: Path, manifest: dict[str, Any]) -> None:
+    """Makes the folder an atlas: adds schema, package version and the hash of every mined table, and writes it last.
+
+    `manifest` must hold `model.fingerprint`, `model.sizes`, `corpus.fingerprint`, `plan`, `plan_hash` and `layers`;
+    with `part` = {"index": I, "of": N} the files of `state/` are covered too. Numbers that are not finite: ValueError.
+    """
+    for path in ("model.fingerprint", "model.sizes", "corpus.fingerprint", "plan", "plan_hash", "layers"):
+        _at(manifest, path)
+    covered = [path for path in table_files(directory) if (found := place(path)) and found[0].mined]
+    if "part" in manifest:
+        covered += [path.relative_to(directory).as_posix() for path in (directory / STATE).rglob("*") if path.is_file()]
+    files = {
+        path: {"bytes": (directory / path).stat().st_size, "sha256": file_hash(directory / path)}
+        for path in sorted(covered)
+    }
+    whole = {**manifest, "schema": SCHEMA_VERSION, "package": _package_version(), "files": files}
+    data = json_bytes(whole)
+    write_bytes(directory / SEAL, (hashlib.sha256(data).hexdigest() + "\n").encode())
+    write_bytes(directory / MANIFEST, data)
+    with storing(directory):
+        (directory / UNFINISHED).unlink(missing_ok=True)
+        flush_folder(directory)
+
+
+def _package_version() -> str:
+    try:
+        return version("mnemoscope")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """The manifest of a finished atlas (or part).
+
+    Raises AtlasNotFound, AtlasUnfinished, AtlasTooNew, or AtlasDamaged when it is not what manifest.sha256 says.
+    """
+    path = directory / MANIFEST
+    if not path.is_file():
+        _refuse_without_manifest(directory)
+    manifest = _document(path)
+    schema = manifest.get("schema")
+    # Before the hash: a newer schema may seal differently.
+    if isinstance(schema, int) and schema > SCHEMA_VERSION:
+        raise AtlasTooNew(
+            f"{directory} has atlas schema {schema}, this package reads up to {SCHEMA_VERSION}; update mnemoscope"
+        )
+    try:
+        said = (directory / SEAL).read_bytes()
+    except OSError as error:
+        raise AtlasDamaged(f"{directory / SEAL} cannot be read: {error.strerror}; mine the atlas again") from error
+    if not re.fullmatch(rb"[0-9a-f]{64}\n", said):
+        raise AtlasDamaged(f"{directory / SEAL} does not hold one sha256 in hex; the atlas was changed after mining")
+    if said.decode().strip() != file_hash(path):
+        raise AtlasDamaged(f"{path} is not the file that {SEAL} was written for; the atlas was changed after mining")
+    if schema != SCHEMA_VERSION:
+        raise AtlasDamaged(f"{path}: schema is {schema!r}, expected {SCHEMA_VERSION}; mine the atlas again")
+    return manifest
+
+
+def _refuse_without_manifest(directory: Path) -> None:
+    if (directory / UNFINISHED).is_file():
+        raise AtlasUnfinished(
+            f"{directory} is not finished: mining was stopped or is under way; run the same `mnemoscope mine` again"
+        )
+    if (directory / SEAL).is_file():
+        raise AtlasDamaged(f"{directory / MANIFEST} is missing; mine the atlas again")
+    what = "is not a folder" if directory.exists() and not directory.is_dir() else "does not hold an atlas"
+    if not directory.exists():
+        what = "does not exist"
+    raise AtlasNotFound(f"{directory} {what} (no {MANIFEST}); make one with `mnemoscope mine` or `mnemoscope demo`")
+
+
+def provenance(manifest: dict[str, Any]) -> Provenance:
+    """What every table of the atlas must say about its origin; raises AtlasDamaged."""
+    return Provenance(
+        model=str(_at(manifest, "model.fingerprint")),
+        corpus=str(_at(manifest, "corpus.fingerprint")),
+        plan=str(_at(manifest, "plan_hash")),
+    )
+
+
+def _at(manifest: dict[str, Any], path: str) -> Any:
+    """The entry at a dotted path; a manifest without it is no manifest."""
+    value: Any = manifest
+    for step in path.split("."):
+        if not isinstance(value, dict) or step not in value:
+            raise AtlasDamaged(f"the manifest has no {path}; the atlas was not written by mnemoscope")
+        value = value[step]
+    return value
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """A JSON object read from `path`; raises AtlasDamaged."""
+    try:
+        value = json.loads(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise AtlasDamaged(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise AtlasDamaged(f"{path} is not JSON ({str(error).splitlines()[0]}); the atlas is damaged") from error
+    if not isinstance(value, dict):
+        raise AtlasDamaged(f"{path} holds {type(value).__name__}, not an object; the atlas is damaged")
+    return value

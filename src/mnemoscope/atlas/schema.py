@@ -1,0 +1,203 @@
+"""The tables of an atlas: names, places, columns, and what every file says about its origin.
+
+One pyarrow schema per table of FORMAT.md, for every table the project will ever write at this schema version.
+Holds no rows and touches no disk. Readers ignore columns they do not know; writers never drop one.
+"""
+
+import re
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+SCHEMA_VERSION = 1
+
+# 36 counts: the open low end, 34 bins between the edges (edges[i-1] <= x < edges[i]), the open high end.
+HISTOGRAM_EDGES: tuple[float, ...] = (
+    *(-(2.0**power) for power in range(6, -11, -1)),
+    0.0,
+    *(2.0**power for power in range(-10, 7)),
+)
+HISTOGRAM_BINS = len(HISTOGRAM_EDGES) + 1
+
+SENTENCES_PER_PART = 100_000
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What a table was made from: fingerprints of model and corpus, and the hash of the plan."""
+
+    model: str
+    corpus: str
+    plan: str
+
+
+@dataclass(frozen=True)
+class TableKind:
+    """One table: its name, its columns, its rows per row group, and the folder and stem of its files if it has many.
+
+    `numbered` is the stem of numbered files (`layer`, `part`), or None where one file at the atlas's top holds all.
+    `mined` says whether the atlas's manifest covers it.
+    """
+
+    name: str
+    columns: pa.Schema
+    row_group: int
+    numbered: str | None = None
+    mined: bool = True
+
+    def path(self, number: int | None = None) -> str:
+        """Where the file lies, relative to the atlas, such as `triggers/layer-003.parquet`."""
+        if (number is None) != (self.numbered is None):
+            raise ValueError(f"table {self.name}: a number is {'needed' if self.numbered else 'not allowed'}")
+        if self.numbered is None:
+            return f"{self.name}.parquet"
+        return f"{self.name}/{self.numbered}-{number:03d}.parquet"
+
+
+def _columns(text: str) -> pa.Schema:
+    """The schema written as `name type` pairs; a `?` after the type allows nulls."""
+    types = {
+        "int8": pa.int8(),
+        "int16": pa.int16(),
+        "int32": pa.int32(),
+        "int64": pa.int64(),
+        "float32": pa.float32(),
+        "float64": pa.float64(),
+        "string": pa.string(),
+        "bytes": pa.binary(),
+        "bool": pa.bool_(),
+        "ints16": pa.list_(pa.int16()),
+        "ints32": pa.list_(pa.int32()),
+        "ints64": pa.list_(pa.int64()),
+        "floats32": pa.list_(pa.float32()),
+    }
+    fields = []
+    for pair in text.split(","):
+        name, kind = pair.split()
+        fields.append(pa.field(name, types[kind.removesuffix("?")], nullable=kind.endswith("?")))
+    return pa.schema(fields)
+
+
+# A row group of `triggers` spans about 256 memories of 50 triggers, so one memory is read without its layer.
+TABLES: dict[str, TableKind] = {
+    kind.name: kind
+    for kind in (
+        TableKind("vocabulary", _columns("token int32, text string, bytes bytes"), 65_536),
+        TableKind("tokens", _columns("token int32, count int64, next_count int64, first_count int64"), 65_536),
+        TableKind(
+            "sentences",
+            _columns("sentence int64, document int64, text string, tokens ints32, multiplicity int32, held_out bool"),
+            1_024,
+            "part",
+        ),
+        TableKind("background", _columns("sentence int64, position int32, token int32, next_token int32?"), 65_536),
+        TableKind(
+            "triggers",
+            _columns(
+                "memory int32, sign int8, rank int16, coefficient float32, sentence int64, position int32,"
+                "token int32, next_token int32?, prefix_group int16"
+            ),
+            12_800,
+            "layer",
+        ),
+        TableKind(
+            "activity",
+            _columns(
+                "memory int32, prefixes int64, positive int64, mean float64, min float32, max float32,"
+                "sampled int64, std float64, histogram ints64"
+            ),
+            1_024,
+            "layer",
+        ),
+        TableKind(
+            "values",
+            _columns(
+                "memory int32, key_norm float32, up_norm float32?, value_norm float32, top_tokens ints32,"
+                "top_scores floats32, bottom_tokens ints32, bottom_scores floats32, max_probability float32,"
+                "entropy float32, target int32?, target_rank int32?, trigger_log_probability float32?"
+            ),
+            1_024,
+            "layer",
+        ),
+        TableKind(
+            "neighbours",
+            _columns("memory int32, rank int16, other_layer int16, other_memory int32, cosine float32"),
+            10_240,
+            "layer",
+        ),
+        TableKind(
+            "removals",
+            _columns(
+                "layer int16, memory int32, sign int8, trigger_rank int16, position int32, removed string,"
+                "removed_position int32, coefficient float32, removed_coefficient float32"
+            ),
+            65_536,
+        ),
+        TableKind(
+            "prefixes",
+            _columns("prefix int32, sentence int64, document int64, position int32, next_token int32, final_top int32"),
+            65_536,
+        ),
+        TableKind(
+            "predictions",
+            _columns(
+                "prefix int32, layer int16, residual_top int32, ffn_top int32, ffn_vote_top int32, output_top int32,"
+                "residual_final_rank int32, residual_final_probability float32, ffn_final_rank int32,"
+                "output_top_residual_rank int32, residual_top_ffn_rank int32, active int32, effective float32,"
+                "top_share float32, major int32, votes_ffn int32, votes_ffn_major int32, votes_output int32"
+            ),
+            65_536,
+        ),
+        TableKind(
+            "patterns",
+            _columns(
+                "layer int16, memory int32, pattern int16, kind string, description string, triggers ints16,"
+                "lift float32?, log10_p float32?"
+            ),
+            16_384,
+            mined=False,
+        ),
+    )
+}
+
+# The answers' tables, analyses/QUESTION.parquet: these columns, and the question's own after them.
+ANSWER_COLUMNS = _columns("layer int16?, name string, value float64, count int64, low float64?, high float64?")
+
+
+def place(path: str) -> tuple[TableKind, int | None] | None:
+    """The table and number that a path relative to the atlas stands for; None where it is no table's."""
+    if (single := TABLES.get(path.removesuffix(".parquet"))) and single.numbered is None and path.endswith(".parquet"):
+        return single, None
+    if found := re.fullmatch(r"([a-z]+)/([a-z]+)-(\d{3,})\.parquet", path):
+        name, stem, number = found.groups()
+        kind = TABLES.get(name)
+        if kind is not None and kind.numbered == stem and kind.path(int(number)) == path:
+            return kind, int(number)
+    return None
+
+
+def metadata(name: str, provenance: Provenance) -> dict[bytes, bytes]:
+    """What the file of a table says about itself."""
+    return {
+        b"mnemoscope.schema": str(SCHEMA_VERSION).encode(),
+        b"mnemoscope.table": name.encode(),
+        b"mnemoscope.model": provenance.model.encode(),
+        b"mnemoscope.corpus": provenance.corpus.encode(),
+        b"mnemoscope.plan": provenance.plan.encode(),
+    }
+
+
+def misfit(name: str, found: pa.Schema, provenance: Provenance) -> str | None:
+    """What is wrong with the schema of a table's file, in a few words; None when all is well."""
+    said = found.metadata or {}
+    for key, expected in metadata(name, provenance).items():
+        if said.get(key) != expected:
+            seen = said.get(key, b"nothing").decode("utf-8", "replace")
+            return f"it says {key.decode()} = {seen}, the manifest {expected.decode()}"
+    for field in TABLES[name].columns:
+        index = found.get_field_index(field.name)
+        if index < 0:
+            return f"column {field.name} is missing"
+        if not found.field(index).type.equals(field.type):
+            return f"column {field.name} is {found.field(index).type}, not {field.type}"
+    return None
