@@ -1,0 +1,152 @@
+"""The built-in corpus: the English documentation that every machine with this package already has.
+
+Three kinds of document, all read as text (`ast` parses the sources; nothing is imported or run):
+
+* the language reference topics of `pydoc_data` (one document a topic),
+* the docstrings of the standard library,
+* the docstrings of the package's own dependencies, also those that C extensions receive through calls such as
+  `add_docstr(function, "text")`.
+
+Part `stdlib` is the first two kinds, `all` everything. Exact repeats are dropped, so is what is too short or holds
+too little prose. The order is fixed: topics, standard library, then distributions by name, files by path, lines.
+
+The documents kept out of training are named by hash in a list that ships beside this file, because the text itself
+differs a little between Python releases.
+"""
+
+import ast
+import hashlib
+import importlib.metadata
+import inspect
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+
+from mnemoscope.errors import CorpusNotFound, OptionError
+
+PARTS = ("stdlib", "all")
+
+# Dependencies, direct and transitive, whose sources carry documentation; one that is not installed is passed over.
+DISTRIBUTIONS = (
+    "anyio", "click", "datasets", "dill", "filelock", "fsspec", "huggingface_hub", "Jinja2", "markdown-it-py", "mpmath",
+    "multiprocess", "networkx", "numpy", "packaging", "pandas", "polars", "psutil", "pyarrow", "pydantic", "Pygments",
+    "python-dateutil", "PyYAML", "rich", "safetensors", "setuptools", "sympy", "tokenizers", "torch", "tqdm",
+    "transformers", "typer",
+)  # fmt: skip
+
+SHORTEST = 40
+"""Characters below which a docstring says too little to be a document."""
+
+_SKIPPED_FOLDERS = re.compile(
+    r"(^|/)(tests?|testing|_test|idle_test|site-packages|dist-packages|__pycache__|_vendor|_distutils_hack|lib2to3)(/|$)"
+)
+_RECEIVERS = frozenset({"add_docstr", "_add_docstr", "add_newdoc", "add_docstring", "add_docstr_all", "_doc"})
+
+
+def document_key(text: str) -> str:
+    """The name of a document in the list of held-out ones: 16 hexadecimal digits of its blake2b hash."""
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def held_out_hashes() -> frozenset[str]:
+    """The keys (`document_key`) of the documents that training held out; empty before the first training."""
+    listed = files("mnemoscope.corpus") / "held_out.txt"
+    if not listed.is_file():
+        return frozenset()
+    return frozenset(line for line in listed.read_text("ascii").split() if line)
+
+
+def documents(part: str = "all") -> Iterator[str]:
+    """The documents of one part (`stdlib` or `all`), in a fixed order, each different from all before it."""
+    if part not in PARTS:
+        raise OptionError(f"builtin:pydocs has no part {part!r}; its parts are {', '.join(PARTS)}")
+    seen: set[bytes] = set()
+    for raw in _raw(part):
+        text = clean(raw)
+        if not is_prose(text):
+            continue
+        key = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        if key not in seen:
+            seen.add(key)
+            yield text
+
+
+def clean(raw: str) -> str:
+    """The docstring without its indentation, trailing blanks, control characters and rulers."""
+    text = inspect.cleandoc(raw.replace("\r\n", "\n"))
+    text = "".join(c for c in text if c == "\n" or c == "\t" or (c.isprintable() and ord(c) < 0xE000))
+    lines = [line.rstrip() for line in text.split("\n")]
+    lines = [line for line in lines if not line or re.search(r"\w", line) or len(set(line.strip())) > 2]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+
+
+def is_prose(text: str) -> bool:
+    """Whether a cleaned docstring is long enough, and letters enough, to be read as documentation."""
+    if len(text) < SHORTEST or " " not in text:
+        return False
+    letters = sum(c.isalpha() and c.isascii() for c in text)
+    return letters >= 0.5 * len(text.replace(" ", "").replace("\n", ""))
+
+
+def _raw(part: str) -> Iterator[str]:
+    library = Path(sysconfig.get_path("stdlib"))
+    if not library.is_dir():
+        raise CorpusNotFound(f"the standard library's sources are not at {library}; builtin:pydocs needs them")
+    yield from _topics(library / "pydoc_data" / "topics.py")
+    for path in sorted(library.rglob("*.py"), key=lambda p: p.relative_to(library).as_posix()):
+        inside = path.relative_to(library).as_posix()
+        if not _SKIPPED_FOLDERS.search(inside) and not inside.startswith("pydoc_data"):
+            yield from _docstrings(path)
+    if part == "all":
+        for name in DISTRIBUTIONS:
+            for path in _sources(name):
+                yield from _docstrings(path)
+
+
+def _sources(distribution: str) -> list[Path]:
+    try:
+        listed = importlib.metadata.distribution(distribution).files or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    chosen = sorted(
+        (str(entry), entry) for entry in listed if entry.suffix in (".py", ".pyi") and not _SKIPPED_FOLDERS.search(str(entry))
+    )
+    return [Path(str(entry.locate())) for _, entry in chosen]
+
+
+def _topics(path: Path) -> Iterator[str]:
+    for node in _parse(path).body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+            yield from (v.value for v in node.value.values if isinstance(v, ast.Constant) and isinstance(v.value, str))
+
+
+def _docstrings(path: Path) -> Iterator[str]:
+    """Every docstring of one source file, and every text handed to a docstring receiver, by line."""
+    found: list[tuple[int, str]] = []
+    for node in ast.walk(_parse(path)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node, clean=False)
+            if text:
+                found.append((getattr(node, "lineno", 0), text))
+        elif isinstance(node, ast.Call):
+            callee = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if callee in _RECEIVERS:
+                found.extend(
+                    (leaf.lineno, leaf.value)
+                    for argument in node.args
+                    for leaf in ast.walk(argument)
+                    if isinstance(leaf, ast.Constant) and isinstance(leaf.value, str) and "\n" in leaf.value
+                )
+    return iter([text for _, text in sorted(found)])
+
+
+def _parse(path: Path) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # escape sequences in other people's sources are not ours to report
+        try:
+            return ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError, OSError, RecursionError):
+            return ast.Module(body=[], type_ignores=[])

@@ -1,0 +1,204 @@
+"""The training loop: resumable at any step, checkpointed, bf16 autocast, on a CPU or a GPU.
+
+Matrices inside the blocks are updated by Muon, everything else by AdamW. Windows depend on the seed and the step
+alone, so a run that was killed goes on as if it had not been. The loss is computed in chunks whose gradient is taken
+at once, so logits of the whole batch never exist.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mnemoscope.errors import Interrupted, TrainingError
+from mnemoscope.training.evaluate import held_out_loss
+from mnemoscope.training.export import export
+from mnemoscope.training.recipe import Recipe
+from mnemoscope.training.text import Prepared, prepare_text, windows
+
+CHUNK = 2048
+"""Positions whose logits exist at one time."""
+
+Say = Callable[[str], None]
+
+
+def train(
+    out: str | os.PathLike[str],
+    recipe: Recipe | None = None,
+    *,
+    part: str = "all",
+    device: str = "cpu",
+    checkpoint_every: float = 120.0,
+    evaluate_every: int = 500,
+    say: Say = print,
+    progress: Callable[[int, int, float, float], None] | None = None,
+) -> Path:
+    """The folder of the trained model; goes on from the last checkpoint in `out` if there is one.
+
+    `progress` receives the step, the number of steps, the running loss (nats per token) and tokens per second.
+    Raises TrainingError if `out` was begun with another recipe, Interrupted after Ctrl-C with the state saved.
+    """
+    recipe = recipe or Recipe()
+    directory = Path(out)
+    text = prepare_text(recipe, directory / "text", say=say, part=part)
+    run = _Run(recipe, device)
+    checkpoint = directory / "checkpoint.pt"
+    run.load(checkpoint)
+    if run.step:
+        say(f"going on from step {run.step}")
+    saved = started = time.monotonic()
+    first, average = run.step, None
+    try:
+        while run.step < recipe.steps:
+            loss = run.advance(text)
+            average = loss if average is None else 0.98 * average + 0.02 * loss
+            now = time.monotonic()
+            if progress is not None:
+                seen = (run.step - first) * recipe.batch * recipe.context
+                progress(run.step, recipe.steps, average, seen / (now - started))
+            if run.step % evaluate_every == 0 or run.step == recipe.steps:
+                _log(directory, run, text, average, now - started)
+            if now - saved >= checkpoint_every or run.step == recipe.steps:
+                run.save(checkpoint)
+                saved = now
+    except KeyboardInterrupt:
+        run.save(checkpoint)
+        raise Interrupted(f"stopped at step {run.step} of {recipe.steps}; the same command goes on from there") from None
+    return export(run.model, text, recipe, directory)
+
+
+class _Run:
+    """Model, optimisers and step: all that a checkpoint holds."""
+
+    def __init__(self, recipe: Recipe, device: str) -> None:
+        self.recipe = recipe
+        self.device = torch.device(device)
+        self.model = recipe.model().to(self.device)
+        matrices = [p for n, p in self.model.named_parameters() if p.ndim == 2 and "embed" not in n]
+        chosen = {id(p) for p in matrices}
+        others = [p for p in self.model.parameters() if id(p) not in chosen]
+        vectors = [p for p in others if p.ndim < 2]
+        tables = [p for p in others if p.ndim >= 2]
+        self.optimisers: list[torch.optim.Optimizer] = [
+            torch.optim.Muon(
+                matrices, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, adjust_lr_fn="match_rms_adamw"
+            ),
+            torch.optim.AdamW(
+                [{"params": tables, "weight_decay": recipe.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
+                lr=recipe.embedding_rate,
+                betas=(0.9, 0.95),
+            ),
+        ]
+        self.base_rates = [[group["lr"] for group in o.param_groups] for o in self.optimisers]
+        self.step = 0
+
+    def advance(self, text: Prepared) -> float:
+        """One step; the mean loss of its batch in nats per token."""
+        batch = torch.from_numpy(windows(text.training, self.recipe, self.step)).to(self.device)
+        loss = batch_loss(self.model, batch[:, :-1], batch[:, 1:])
+        loss.backward()  # type: ignore[no-untyped-call]
+        factor = self.recipe.rate(self.step)
+        for optimiser, rates in zip(self.optimisers, self.base_rates, strict=True):
+            for group, rate in zip(optimiser.param_groups, rates, strict=True):
+                group["lr"] = rate * factor
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for optimiser in self.optimisers:
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+        self.step += 1
+        value = float(loss.detach())
+        if value != value:
+            raise TrainingError(f"the loss became NaN at step {self.step}; start again with a lower learning rate")
+        return value
+
+    def save(self, path: Path) -> None:
+        """Write the checkpoint beside the old one, then put it in its place."""
+        state = {
+            "recipe": asdict(self.recipe),
+            "step": self.step,
+            "model": self.model.state_dict(),
+            "optimisers": [o.state_dict() for o in self.optimisers],
+        }
+        temporary = path.with_suffix(".part")
+        with temporary.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+
+    def load(self, path: Path) -> None:
+        """Take up the checkpoint at `path`, if there is one."""
+        if not path.is_file():
+            return
+        try:
+            state: dict[str, Any] = torch.load(path, map_location=self.device, weights_only=True)
+        except Exception as error:
+            raise TrainingError(f"{path} is not a checkpoint that can be read; remove it to start again") from error
+        if not self.recipe.same_run(Recipe(**state["recipe"])):
+            raise TrainingError(f"{path.parent} was begun with another recipe; choose another folder, or the same recipe")
+        self.model.load_state_dict(state["model"])
+        for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
+            optimiser.load_state_dict(saved)
+        self.step = state["step"]
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """Mean cross-entropy of `hidden @ head.T`, gradients taken chunk by chunk in the forward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor) -> Tensor:
+        count = targets.numel()
+        low = head.to(torch.bfloat16)
+        hidden_low = hidden.to(torch.bfloat16)
+        d_hidden = torch.empty_like(hidden_low)
+        d_head = torch.zeros_like(head, dtype=torch.float32)
+        total = hidden.new_zeros((), dtype=torch.float32)
+        for start in range(0, count, CHUNK):
+            part = slice(start, start + CHUNK)
+            scores = (hidden_low[part] @ low.T).float()
+            scores -= scores.amax(dim=1, keepdim=True)
+            picked = scores.gather(1, targets[part, None])
+            scores.exp_()
+            norm = scores.sum(dim=1, keepdim=True)
+            total += (norm.log() - picked).sum()
+            scores /= norm * count
+            scores.scatter_add_(1, targets[part, None], torch.full_like(picked, -1.0 / count))
+            gradient = scores.to(torch.bfloat16)
+            d_hidden[part] = gradient @ low
+            d_head += (gradient.T @ hidden_low[part]).float()
+        ctx.save_for_backward(d_hidden.to(hidden.dtype), d_head.to(head.dtype))
+        return total / count
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor, None]:
+        d_hidden, d_head = ctx.saved_tensors
+        return d_hidden * outer[0], d_head * outer[0], None
+
+
+def batch_loss(model: torch.nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    """The mean loss of `targets [batch, position]` after `inputs [batch, position]`, in nats, with bf16 autocast."""
+    network: Any = model
+    with torch.autocast(inputs.device.type, dtype=torch.bfloat16):
+        hidden = network.gpt_neox(inputs, use_cache=False).last_hidden_state
+    head = network.get_output_embeddings().weight
+    loss: Tensor = _ChunkedLoss.apply(hidden.reshape(-1, hidden.shape[-1]), head, targets.reshape(-1))  # type: ignore[no-untyped-call]
+    return loss
+
+
+def _log(directory: Path, run: _Run, text: Prepared, average: float, seconds: float) -> None:
+    held = held_out_loss(run.model, text.held_out, run.recipe.context, most=400)
+    line = {
+        "step": run.step,
+        "tokens": run.step * run.recipe.batch * run.recipe.context,
+        "training_loss": round(average, 4),
+        "held_out_loss": round(held.per_token, 4),
+        "seconds": round(seconds, 1),
+    }
+    with (directory / "log.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")

@@ -1,0 +1,90 @@
+"""Every number that the built-in model's training depends on, and the untrained model that they describe.
+
+The architecture is the paper's kind: a decoder with pre-norm blocks, ungated feed-forward layers with ReLU, and a
+tied head. It is stored as a GPT-NeoX configuration with sequential residuals, so that `transformers` loads it alone;
+rotary positions because they learn faster than a position table at this size.
+"""
+
+from dataclasses import asdict, dataclass
+
+import torch
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+from mnemoscope.errors import OptionError
+
+BEGINNING = "<|endoftext|>"
+"""The one special token: it begins every document, and ends the one before it."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Sizes, text windows and optimisation; the defaults make the model that ships with the package."""
+
+    layers: int = 8
+    hidden: int = 256
+    memories: int = 1024
+    heads: int = 4
+    vocabulary: int = 8192
+    context: int = 256
+    batch: int = 32
+    """Windows of `context` tokens in one step."""
+    steps: int = 3600
+    warmup: int = 100
+    decay: float = 0.35
+    """Share of the steps, the last ones, in which the learning rate falls linearly to zero."""
+    learning_rate: float = 2.5e-3
+    """Of the matrices inside the blocks (Muon, scaled to match the update size of AdamW)."""
+    embedding_rate: float = 4e-3
+    """Of the embedding, norms and biases (AdamW)."""
+    weight_decay: float = 0.1
+    sentence_windows: float = 0.5
+    """Share of the windows that are the beginning token and then text from the start of a sentence."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "hidden", "memories", "heads", "vocabulary", "context", "batch", "steps"):
+            if getattr(self, name) < 1:
+                raise OptionError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.hidden % (2 * self.heads):
+            raise OptionError(f"hidden size {self.hidden} does not divide into {self.heads} heads of even width")
+        if self.vocabulary > 65_536:
+            raise OptionError(f"a vocabulary of {self.vocabulary} does not fit the two-byte token files; 65536 is the most")
+
+    @property
+    def tokens(self) -> int:
+        """Tokens seen in all steps together."""
+        return self.steps * self.batch * self.context
+
+    def rate(self, step: int) -> float:
+        """The factor on both learning rates at `step`: warm-up, a plateau, a linear fall to zero."""
+        falling = self.decay * self.steps
+        return min((step + 1) / self.warmup, 1.0, max(0.0, self.steps - step) / falling if falling else 1.0)
+
+    def same_run(self, other: "Recipe") -> bool:
+        """Whether a checkpoint of `other` may go on as this one: only the number of steps may differ."""
+        return {**asdict(self), "steps": 0} == {**asdict(other), "steps": 0}
+
+    def model(self) -> GPTNeoXForCausalLM:
+        """The model with its initial weights, float32; the same for the same seed."""
+        torch.manual_seed(self.seed)
+        config = GPTNeoXConfig(
+            vocab_size=self.vocabulary,
+            hidden_size=self.hidden,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            intermediate_size=self.memories,
+            hidden_act="relu",
+            use_parallel_residual=False,
+            tie_word_embeddings=True,
+            max_position_embeddings=self.context,
+            rope_parameters={"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 1.0},
+            initializer_range=0.02,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+        model = GPTNeoXForCausalLM(config)
+        with torch.no_grad():
+            for layer in model.gpt_neox.layers:
+                for into_stream in (layer.attention.dense, layer.mlp.dense_4h_to_h):
+                    into_stream.weight.mul_((2 * self.layers) ** -0.5)
+        return model
