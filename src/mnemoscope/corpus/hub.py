@@ -1,0 +1,71 @@
+"""Documents out of a hub data set, streamed through `datasets`, which is imported only when one is asked for.
+
+`hub:DATASET[:CONFIG[:SPLIT]]`, where DATASET is a name on the hub or a local folder. Nothing is downloaded whole, and
+whatever `datasets` says when it fails becomes one line.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from mnemoscope.corpus.readers import Piece, row_text
+from mnemoscope.errors import CorpusNotFound, CorpusUnreadable
+
+
+def read_hub(name: str, *, config: str | None, split: str, text_field: str, skip: int) -> Iterator[Piece]:
+    """Yield the text of every row after the first `skip`, streamed.
+
+    Raises:
+        CorpusNotFound: no such data set, configuration or split, or no way to reach it.
+        CorpusUnreadable: a row without the text, or a stream that breaks off.
+    """
+    stream = _stream(name, config=config, split=split)
+    rows = iter(stream.skip(skip) if skip else stream)
+    number = skip
+    while True:
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except Exception as problem:
+            error = CorpusUnreadable if number > skip else CorpusNotFound
+            raise error(f"hub:{name}: row {number} cannot be read ({_reason(problem)})") from None
+        yield row_text(row, f"hub:{name}: row {number}", text_field=text_field), True
+        number += 1
+
+
+def check_hub(name: str, *, config: str | None, split: str) -> None:
+    """Return if the data set can be opened for streaming.
+
+    Raises:
+        CorpusNotFound: no such data set, configuration or split, or no way to reach it.
+    """
+    _stream(name, config=config, split=split)
+
+
+def _stream(name: str, *, config: str | None, split: str) -> Any:
+    import datasets
+
+    loggers = [logging.getLogger(each) for each in ("datasets", "huggingface_hub", "fsspec")]
+    levels = [each.level for each in loggers]
+    for each in loggers:
+        each.setLevel(logging.CRITICAL)
+    try:
+        stream = datasets.load_dataset(name, config, split=split, streaming=True)
+    except Exception as problem:
+        reason = _reason(problem)
+        wanted = ":".join(["hub", name, *([config] if config else []), *([split] if config else [])])
+        raise CorpusNotFound(f"{wanted} cannot be opened ({reason}); check name, split and network") from None
+    finally:
+        for each, level in zip(loggers, levels, strict=True):
+            each.setLevel(level)
+    if not isinstance(stream, Iterable):
+        raise CorpusNotFound(f"hub:{name}: split {split!r} is no stream of rows")
+    return stream
+
+
+def _reason(problem: BaseException) -> str:
+    text = " ".join(str(problem).split()) or type(problem).__name__
+    return text if len(text) <= 200 else text[:197] + "..."

@@ -1,0 +1,135 @@
+r"""Documents out of one file: runs of lines of a `.txt`, rows of a `.jsonl` or a `.parquet`.
+
+Every reader yields `(piece, ends)`: the pieces of one document, put together, are its text, and `ends` is True on the
+last of them. Only a very long run of lines comes in more than one piece, so that a text without blank lines is read in
+bounded memory. Which files there are and how a document is cut into sentences is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from mnemoscope.corpus.streams import Meter, lines
+from mnemoscope.errors import CorpusNotFound, CorpusUnreadable
+
+Piece = tuple[str, bool]
+
+PIECE: Final = 1 << 19
+"""Characters after which a run of lines is handed on in pieces; a sentence never crosses from one to the next."""
+
+
+def read_text(path: Path, meter: Meter, *, split: str) -> Iterator[Piece]:
+    """Yield the documents of a plain text: maximal runs of non-blank lines, or lines when `split` is `line`.
+
+    Raises:
+        CorpusNotFound, CorpusUnreadable: as `streams.text_blocks`.
+    """
+    if split == "line":
+        for line, _ in lines(path, meter):
+            if line and not line.isspace():
+                yield line, True
+        return
+    held: list[str] = []
+    size = 0
+    open_run = open_line = False
+    for line, ended in lines(path, meter, cut_after=PIECE):
+        if not open_line and ended and (not line or line.isspace()):
+            if open_run:
+                yield "".join(held), True
+            held, size, open_run = [], 0, False
+            continue
+        if open_run and not open_line:
+            if size > PIECE:
+                yield "".join(held), False
+                held, size = [], 0
+            held.append("\n")
+        held.append(line)
+        size += len(line) + 1
+        open_run, open_line = True, not ended
+        if open_line:
+            yield "".join(held), False
+            held, size = [], 0
+    if open_run:
+        yield "".join(held), True
+
+
+def read_jsonl(path: Path, meter: Meter, *, text_field: str) -> Iterator[Piece]:
+    """Yield the text of every row of a JSON-lines file; blank lines are no rows, a null text is an empty document.
+
+    Raises:
+        CorpusUnreadable: a line that is no JSON object, lacks the field or holds no text there (file and line named).
+    """
+    for number, (line, _) in enumerate(lines(path, meter), 1):
+        if not line or line.isspace():
+            continue
+        try:
+            row: Any = json.loads(line)
+        except ValueError as problem:
+            raise CorpusUnreadable(f"{path}: line {number} is not JSON ({problem})") from None
+        except RecursionError:
+            raise CorpusUnreadable(f"{path}: line {number} is nested too deeply to be read") from None
+        yield row_text(row, f"{path}: line {number}", text_field=text_field), True
+
+
+def row_text(row: object, place: str, *, text_field: str) -> str:
+    """Return the text of a row; `place` names it in errors.
+
+    Raises:
+        CorpusUnreadable: no object, no such field, or no text in it.
+    """
+    if not isinstance(row, dict):
+        raise CorpusUnreadable(f"{place} is no JSON object but {type(row).__name__}")
+    if text_field not in row:
+        fields = ", ".join(map(repr, list(row)[:8])) or "no field at all"
+        raise CorpusUnreadable(f"{place} has no field {text_field!r} (it has {fields}); name it with --text-field")
+    text = row[text_field]
+    if text is None:
+        return ""
+    if not isinstance(text, str):
+        raise CorpusUnreadable(f"{place}: field {text_field!r} holds {type(text).__name__}, not text")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise CorpusUnreadable(f"{place}: field {text_field!r} holds half a surrogate pair, no text") from None
+    return text
+
+
+def read_parquet(path: Path, meter: Meter, *, text_field: str) -> Iterator[Piece]:
+    """Yield the text of every row of a Parquet file; a null text is an empty document.
+
+    Raises:
+        CorpusNotFound: there is no such file.
+        CorpusUnreadable: no Parquet, damaged, or no text column of that name.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    before = meter.done
+    try:
+        with pq.ParquetFile(path, memory_map=False, pre_buffer=False) as file:
+            fields = file.schema_arrow
+            if text_field not in fields.names:
+                names = ", ".join(map(repr, fields.names[:8]))
+                raise CorpusUnreadable(f"{path} has no column {text_field!r} (it has {names}); use --text-field")
+            kind = fields.field(text_field).type
+            kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+            if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+                raise CorpusUnreadable(f"{path}: column {text_field!r} holds {kind}, not text")
+            rows, size, row = max(1, file.metadata.num_rows), path.stat().st_size, 0
+            for batch in file.iter_batches(batch_size=512, columns=[text_field], use_threads=False):
+                for value in batch.column(0):
+                    text = value.as_py()
+                    row += 1
+                    yield text or "", True
+                meter.done = before + size * row // rows
+    except FileNotFoundError:
+        raise CorpusNotFound(f"no such file: {path}") from None
+    except UnicodeDecodeError:
+        raise CorpusUnreadable(f"{path}: row {row + 1} of column {text_field!r} is not UTF-8") from None
+    except (pa.ArrowException, OSError) as problem:
+        reason = " ".join(str(problem).split())
+        raise CorpusUnreadable(f"{path} is no readable Parquet file ({reason[:120]}); get it again") from None
