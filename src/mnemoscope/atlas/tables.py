@@ -1,0 +1,128 @@
+"""Rows out of an atlas's table files, checked: the file's own account of itself, and the checksum of every page read.
+
+A file is opened only if the manifest lists it, and refused where its schema or origin differ from the manifest's.
+Selecting a few ids reads only the row groups that can hold them, so one memory costs the same in a large atlas.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mnemoscope.atlas.manifest import provenance
+from mnemoscope.atlas.schema import TABLES, misfit
+from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
+
+
+class Tables:
+    """The table files of one atlas; remembers each file's footer once it has been checked."""
+
+    def __init__(self, directory: Path, manifest: dict[str, Any]) -> None:
+        self.directory = directory
+        self._manifest = manifest
+        self._origin = provenance(manifest)
+        self._footers: dict[str, Any] = {}
+
+    def paths(self, name: str, number: int | None = None) -> list[str]:
+        """The files of table `name`, relative to the atlas: one, or every part of the sentences.
+
+        Raises OptionError for a name or number that cannot be, AtlasUnfinished for a table that is not made yet.
+        """
+        kind = TABLES.get(name)
+        if kind is None:
+            raise OptionError(f"{name!r} is not a table of an atlas; the tables are {', '.join(sorted(TABLES))}")
+        if kind.numbered == "layer" and number is None:
+            raise OptionError(f"table {name} has one file per layer; say which, such as layer=0")
+        if kind.numbered != "layer" and number is not None:
+            raise OptionError(f"table {name} is not divided by layer; leave the layer out")
+        listed: dict[str, Any] = self._manifest.get("files", {})
+        if kind.numbered == "part":
+            found = sorted(path for path in listed if path.startswith(f"{name}/"))
+        else:
+            path = kind.path(number)
+            present = path in listed if kind.mined else (self.directory / path).is_file()
+            found = [path] if present else []
+        if not found:
+            raise AtlasUnfinished(self._absence(name))
+        return found
+
+    def _absence(self, name: str) -> str:
+        part = self._manifest.get("part")
+        if part:
+            return (
+                f"{self.directory} is part {part['index']} of {part['of']} and has no {name} yet;"
+                " join all parts with `mnemoscope merge`"
+            )
+        return f"{self.directory} has no {name}: that table was not made for it"
+
+    def whole(self, name: str, number: int | None = None) -> pa.Table:
+        """All rows of a table; raises AtlasDamaged."""
+        pieces = []
+        for path in self.paths(name, number):
+            with self._opened(path) as file:
+                pieces.append(file.read())
+        return pa.concat_tables(pieces)
+
+    def having(
+        self,
+        name: str,
+        number: int | None = None,
+        *,
+        column: str,
+        ids: Sequence[int],
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """The rows whose `column` (by which the table is sorted) is one of `ids`; raises AtlasDamaged."""
+        wanted = np.unique(np.asarray(ids, dtype=np.int64))
+        pieces: list[Any] = []
+        for path in self.paths(name, number):
+            with self._opened(path) as file:
+                groups = _groups_with(file.metadata, file.schema_arrow.get_field_index(column), wanted)
+                if not groups and pieces:
+                    continue
+                piece = file.read_row_groups(groups, columns=None if columns is None else list(columns))
+                pieces.append(piece.filter(pa.array(np.isin(piece[column].to_numpy(), wanted))))
+        return pa.concat_tables(pieces)
+
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[Any]:
+        """The checked file; whatever goes wrong while it is read becomes AtlasDamaged."""
+        where = self.directory / path
+        try:
+            with pq.ParquetFile(
+                where, metadata=self._footers.get(path), memory_map=True, page_checksum_verification=True
+            ) as file:
+                if path not in self._footers:
+                    self._check(path, file.schema_arrow)
+                    self._footers[path] = file.metadata
+                yield file
+        except FileNotFoundError:
+            raise AtlasDamaged(f"{where} is missing; `mnemoscope verify {self.directory}` lists the damage") from None
+        except (OSError, pa.ArrowException) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise AtlasDamaged(
+                f"{where} cannot be read ({reason}); mine the atlas again or restore the file"
+            ) from error
+
+    def _check(self, path: str, schema: Any) -> None:
+        name = path.removesuffix(".parquet").split("/")[0]
+        if wrong := misfit(name, schema, self._origin):
+            raise AtlasDamaged(f"{self.directory / path} does not belong to this atlas: {wrong}")
+
+
+def _groups_with(footer: Any, column: int, wanted: Any) -> list[int]:
+    """The row groups whose range of `column` holds one of the sorted ids; all of those without a known range."""
+    groups = []
+    for group in range(footer.num_row_groups):
+        statistics = footer.row_group(group).column(column).statistics
+        if statistics is None or not statistics.has_min_max:
+            groups.append(group)
+            continue
+        first = np.searchsorted(wanted, statistics.min, side="left")
+        if first < len(wanted) and wanted[first] <= statistics.max:
+            groups.append(group)
+    return groups

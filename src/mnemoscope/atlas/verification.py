@@ -1,0 +1,116 @@
+"""Everything that is wrong with an atlas on disk: hashes, missing and unknown files, schemas.
+
+Reads every covered byte once and changes nothing. run.json, annotations and files that are no tables are not covered.
+"""
+
+import json
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mnemoscope.atlas.manifest import MANIFEST, provenance, read_manifest, table_files
+from mnemoscope.atlas.schema import TABLES, misfit, place
+from mnemoscope.atlas.store import file_hash
+from mnemoscope.errors import AtlasDamaged
+
+_EVERY_ATLAS = ("vocabulary", "tokens", "background")
+_EVERY_LAYER = ("triggers", "activity", "values", "neighbours")
+_SIDES = ("analyses", "report")
+
+
+def verify(path: str | Path) -> list[str]:
+    """What is wrong with the atlas in the folder `path`, one line each; empty when all is well.
+
+    Raises AtlasNotFound, AtlasUnfinished or AtlasTooNew where there is no atlas that could be verified.
+    """
+    directory = Path(path)
+    try:
+        manifest = read_manifest(directory)
+        provenance(manifest)
+    except AtlasDamaged as damage:
+        return [str(damage)]
+    files = manifest.get("files")
+    if not isinstance(files, dict):
+        return [f"{MANIFEST} has no list of files"]
+    problems = _wrong_files(directory, files)
+    problems += _wrong_schemas(directory, manifest, [path for path in files if not _damaged(path, problems)])
+    problems += _incomplete(manifest, files)
+    covered = set(files)
+    for side in _SIDES:
+        side_problems, side_covered = _wrong_side(directory, side)
+        problems += side_problems
+        covered |= side_covered
+    problems += [f"{path}: a table that no manifest lists" for path in table_files(directory) if path not in covered]
+    return problems
+
+
+def _damaged(path: str, problems: list[str]) -> bool:
+    return any(problem.startswith(f"{path}: ") for problem in problems)
+
+
+def _wrong_files(directory: Path, files: dict[str, Any]) -> list[str]:
+    """Files that are missing or are not what their hash says."""
+    problems = []
+    for path in sorted(files):
+        pure = PurePosixPath(path)
+        said = files[path]
+        if pure.is_absolute() or ".." in pure.parts or not isinstance(said, dict):
+            problems.append(f"{path}: not an entry that mnemoscope writes")
+            continue
+        try:
+            if file_hash(directory / path) != said.get("sha256"):
+                problems.append(f"{path}: the content is not what was written (its sha256 differs)")
+        except FileNotFoundError:
+            problems.append(f"{path}: missing")
+        except OSError as error:
+            problems.append(f"{path}: cannot be read ({error.strerror})")
+    return problems
+
+
+def _wrong_schemas(directory: Path, manifest: dict[str, Any], paths: list[str]) -> list[str]:
+    """Tables whose columns or origin are not the atlas's, though their hash is right."""
+    problems = []
+    origin = provenance(manifest)
+    for path in sorted(paths):
+        found = place(path)
+        if found is None:
+            if path.endswith(".parquet"):
+                problems.append(f"{path}: not a table of schema {manifest['schema']}")
+            continue
+        try:
+            wrong = misfit(found[0].name, pq.read_schema(directory / path), origin)
+        except (OSError, pa.ArrowException) as error:
+            wrong = f"not a Parquet file ({str(error).splitlines()[0]})"
+        if wrong:
+            problems.append(f"{path}: {wrong}")
+    return problems
+
+
+def _incomplete(manifest: dict[str, Any], files: dict[str, Any]) -> list[str]:
+    """Tables that a whole atlas has and this manifest does not list; a part may hold any of them."""
+    if "part" in manifest:
+        return []
+    needed = [TABLES[name].path() for name in _EVERY_ATLAS] + [TABLES["sentences"].path(0)]
+    needed += [TABLES[name].path(layer) for name in _EVERY_LAYER for layer in manifest["layers"]]
+    return [f"{path}: missing from the manifest" for path in needed if path not in files]
+
+
+def _wrong_side(directory: Path, side: str) -> tuple[list[str], set[str]]:
+    """What is wrong with a folder made from the atlas later, and the files that its own manifest covers."""
+    folder = directory / side
+    path = folder / MANIFEST
+    if not folder.is_dir():
+        return [], set()
+    try:
+        said = json.loads(path.read_bytes().decode("utf-8"))
+        files, made_from = dict(said["files"]), said["atlas"]
+    except FileNotFoundError:
+        return [f"{side}/{MANIFEST}: missing"], set()
+    except (OSError, ValueError, KeyError, TypeError):
+        return [f"{side}/{MANIFEST}: not a manifest that mnemoscope writes"], set()
+    problems = _wrong_files(directory, files)
+    if made_from != file_hash(directory / MANIFEST):
+        problems.append(f"{side}/{MANIFEST}: made from another atlas")
+    return problems, set(files)

@@ -1,0 +1,184 @@
+"""A small atlas written through the store by hand, every number of which can be read off this page.
+
+Four sentences over 24 tokens, two layers of four memories: L0.M0 has triggers of both signs and a prefix group,
+L0.M1 one trigger at a sentence's end, L0.M3 never fires. Not a test itself.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mnemoscope.atlas.manifest import seal
+from mnemoscope.atlas.schema import TABLES, Provenance
+from mnemoscope.atlas.store import write_json, write_sentences, write_table
+
+PROVENANCE = Provenance(model="a" * 64, corpus="b" * 64, plan="c" * 64)
+WORDS = [
+    "<|end|>",
+    "The",
+    " capital",
+    " of",
+    " France",
+    " is",
+    " Paris",
+    ".",
+    " Rome",
+    "\n",
+    "é",
+    " [b]x[/b]",
+    " Italy",
+]
+WORDS += [f" w{index}" for index in range(len(WORDS), 24)]
+SENTENCES = [
+    [1, 2, 3, 4, 5, 6, 7],  # The capital of France is Paris.
+    [1, 2, 3, 12, 5, 8, 7],  # The capital of Italy is Rome.
+    [1, 9, 10, 11],  # The\né [b]x[/b]
+    [6],  #  Paris
+]
+EMPTY_HISTOGRAM = [0] * 36
+
+
+def words(tokens: list[int]) -> str:
+    """The sentence that the tokens spell."""
+    return "".join(WORDS[token] for token in tokens)
+
+
+def trigger_rows() -> dict[int, list[tuple[Any, ...]]]:
+    """Per layer: (memory, sign, rank, coefficient, sentence, position, prefix_group)."""
+    return {
+        0: [
+            (0, 1, 0, 3.0, 0, 4, 0),  # The capital of France is -> Paris
+            (0, 1, 1, 2.0, 0, 0, 1),  # The -> capital
+            (0, 1, 2, 2.0, 1, 0, 1),  # The -> capital: the same prefix as rank 1
+            (0, 1, 3, 1.5, 2, 2, 3),  # The \n é -> [b]x[/b]
+            (0, -1, 0, -0.5, 1, 3, 0),  # The capital of Italy -> is
+            (1, 1, 0, 1.0, 3, 0, 0),  # Paris, a sentence's end
+            (2, 1, 0, 0.25, 1, 6, 0),  # the whole second sentence
+        ],
+        1: [(0, 1, 0, 4.0, 1, 4, 0)],
+    }
+
+
+def write_tables(directory: Path, *, provenance: Provenance = PROVENANCE, part: bool = False) -> None:
+    """Every mined table, unsealed; in a part only what the pass over the text makes."""
+
+    def write(name: str, columns: dict[str, Any], number: int | None = None) -> None:
+        write_table(directory / TABLES[name].path(number), columns, name=name, provenance=provenance)
+
+    write("vocabulary", {"token": range(24), "text": WORDS, "bytes": [word.encode() for word in WORDS]})
+    counts = np.bincount(np.concatenate(SENTENCES), minlength=24)
+    nexts = np.bincount(np.concatenate([s[1:] for s in SENTENCES]).astype(int), minlength=24)
+    firsts = np.bincount([s[0] for s in SENTENCES], minlength=24)
+    write("tokens", {"token": range(24), "count": counts, "next_count": nexts, "first_count": firsts})
+    write_sentences(directory, [sentence_columns(SENTENCES)], provenance=provenance)
+    write("background", {"sentence": [0, 3], "position": [2, 0], "token": [3, 6], "next_token": [4, None]})
+    for layer, rows in trigger_rows().items():
+        write("triggers", trigger_columns(rows), layer)
+        write("activity", activity_columns(), layer)
+        if not part:
+            write("values", value_columns(), layer)
+            write("neighbours", neighbour_columns(layer), layer)
+
+
+def sentence_columns(sentences: list[list[int]]) -> dict[str, Any]:
+    """The columns of the sentences table."""
+    count = len(sentences)
+    return {
+        "sentence": range(count),
+        "document": [index // 2 for index in range(count)],
+        "text": [words(tokens).strip() for tokens in sentences],
+        "tokens": sentences,
+        "multiplicity": [1] * count,
+        "held_out": [False] * count,
+    }
+
+
+def trigger_columns(rows: list[tuple[Any, ...]]) -> dict[str, Any]:
+    """The columns of one layer's triggers; the tokens follow from sentence and position."""
+    names = ("memory", "sign", "rank", "coefficient", "sentence", "position", "prefix_group")
+    columns: dict[str, Any] = {name: [row[index] for row in rows] for index, name in enumerate(names)}
+    places = list(zip(columns["sentence"], columns["position"], strict=True))
+    columns["token"] = [SENTENCES[s][j] for s, j in places]
+    columns["next_token"] = [SENTENCES[s][j + 1] if j + 1 < len(SENTENCES[s]) else None for s, j in places]
+    return columns
+
+
+def activity_columns() -> dict[str, Any]:
+    """Nineteen prefixes; memory 0 fires eight times, memory 3 never."""
+    fired = [8, 1, 1, 0]
+    histograms = np.array([EMPTY_HISTOGRAM] * 4, dtype=np.int64)
+    histograms[:, 18] = [11, 18, 18, 19]  # 0 <= x < 2^-10
+    histograms[:, 28] = fired  # 0.5 <= x < 1
+    return {
+        "memory": range(4),
+        "prefixes": [19] * 4,
+        "positive": fired,
+        "mean": [0.25, 0.05, 0.01, 0.0],
+        "min": [-0.5, 0.0, 0.0, 0.0],
+        "max": [3.0, 1.0, 0.25, 0.0],
+        "sampled": [19] * 4,
+        "std": [0.5, 0.1, 0.05, 0.0],
+        "histogram": histograms,
+    }
+
+
+def value_columns() -> dict[str, Any]:
+    """Memory 0 says Paris first (probability 0.5) and its target is Paris; memory 3 has no target."""
+    order = [[6, 8, 4, *[t for t in range(23, -1, -1) if t not in (6, 8, 4)][:17]]] * 4
+    lowest = [list(range(20))] * 4
+    scores = np.tile(np.linspace(2.0, 0.1, 20, dtype=np.float32), (4, 1))
+    return {
+        "memory": range(4),
+        "key_norm": [1.0, 1.0, 1.0, 0.5],
+        "up_norm": [None] * 4,
+        "value_norm": [2.0, 1.0, 1.0, 0.5],
+        "top_tokens": order,
+        "top_scores": scores,
+        "bottom_tokens": lowest,
+        "bottom_scores": -scores,
+        "max_probability": [0.5, 0.25, 0.25, 0.125],
+        "entropy": [1.0, 2.0, 2.0, 3.0],
+        "target": [6, None, None, None],
+        "target_rank": [0, None, None, None],
+        "trigger_log_probability": [-1.5, None, None, None],
+    }
+
+
+def neighbour_columns(layer: int) -> dict[str, Any]:
+    """Every memory's nearest values are the same memory of the other layer, then the next memory of its own."""
+    memories = [memory for memory in range(4) for _ in range(2)]
+    return {
+        "memory": memories,
+        "rank": [0, 1] * 4,
+        "other_layer": [1 - layer, layer] * 4,
+        "other_memory": [
+            memory if rank == 0 else (memory + 1) % 4 for memory, rank in zip(memories, [0, 1] * 4, strict=True)
+        ],
+        "cosine": [0.9, 0.5] * 4,
+    }
+
+
+def manifest(**changes: Any) -> dict[str, Any]:
+    """What the miner would say about this atlas, before it is sealed."""
+    sizes = {"layers": 2, "hidden": 8, "memories": [4, 4], "vocabulary": 24, "context": 16, "parameters": 640}
+    whole = {
+        "model": {"spec": "handbuilt", "revision": None, "fingerprint": PROVENANCE.model, "sizes": sizes},
+        "corpus": {"spec": "four sentences", "fingerprint": PROVENANCE.corpus, "counts": {"sentences": 4}},
+        "plan": {"triggers": 50},
+        "plan_hash": PROVENANCE.plan,
+        "layers": [0, 1],
+    }
+    return {**whole, **changes}
+
+
+def build_atlas(directory: Path, *, part: tuple[int, int] | None = None, **changes: Any) -> Path:
+    """A sealed atlas (or part I of N) in `directory`."""
+    write_tables(directory, part=part is not None)
+    if part is not None:
+        changes["part"] = {"index": part[0], "of": part[1]}
+        (directory / "state").mkdir()
+        (directory / "state" / "accumulators.npz").write_bytes(b"arrays")
+    write_json(directory / "run.json", {"host": "nowhere", "seconds": 1.5})
+    seal(directory, manifest(**changes))
+    return directory
