@@ -1,0 +1,62 @@
+"""One writer per folder, also across processes and after `kill -9`."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mnemoscope.atlas.lock import locked
+from mnemoscope.errors import AtlasBusy
+
+HOLD = """
+import sys
+from pathlib import Path
+from mnemoscope.atlas.lock import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_second_process_is_told_who_writes(tmp_path: Path) -> None:
+    directory = tmp_path / "atlas"
+    command = [sys.executable, "-c", HOLD, str(directory)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(AtlasBusy, match=rf"pid {other.pid}\)"), locked(directory):
+            pass
+        (directory / ".table.parquet.1.mnemoscope-tmp").write_text("half")
+        other.kill()
+        other.wait()
+    with locked(directory):
+        assert [path.name for path in directory.iterdir()] == [".lock"]
+    assert list(directory.iterdir()) == []
+
+
+def test_the_lock_is_free_after_an_error(tmp_path: Path) -> None:
+    def fail() -> None:
+        with locked(tmp_path):
+            raise KeyError("stop")
+
+    with pytest.raises(KeyError):
+        fail()
+    with locked(tmp_path):
+        pass
+
+
+def test_one_process_cannot_hold_it_twice(tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(AtlasBusy), locked(tmp_path):
+        pass
+
+
+def test_strays_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "triggers").mkdir()
+    stray = tmp_path / "triggers" / ".layer-000.parquet.77.mnemoscope-tmp"
+    kept = tmp_path / "triggers" / ".hidden"
+    for path in (stray, kept):
+        path.write_text("")
+    with locked(tmp_path):
+        assert not stray.exists()
+        assert kept.exists()

@@ -1,0 +1,89 @@
+"""The seal: when a folder is an atlas, and what it takes to stop being one."""
+
+from pathlib import Path
+
+import pytest
+
+from handbuilt_atlas import build_atlas, manifest, write_tables
+from mnemoscope.atlas.manifest import begin, clear, occupancy, read_manifest, seal, unfinished_plan
+from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasUnfinished
+
+
+def test_a_folder_s_life(tmp_path: Path) -> None:
+    directory = tmp_path / "a"
+    assert occupancy(directory) == "free"
+    directory.mkdir()
+    assert occupancy(directory) == "free"
+    begin(directory, plan={"triggers": 50})
+    assert occupancy(directory) == "unfinished"
+    assert unfinished_plan(directory) == {"triggers": 50}
+    write_tables(directory)
+    with pytest.raises(AtlasUnfinished):
+        read_manifest(directory)
+    seal(directory, manifest())
+    assert occupancy(directory) == "finished"
+    assert unfinished_plan(directory) is None
+    assert sorted(path.name for path in directory.iterdir() if path.is_file()) == [
+        "background.parquet", "manifest.json", "manifest.sha256", "tokens.parquet", "vocabulary.parquet",
+    ]  # fmt: skip
+
+
+def test_a_folder_of_something_else(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("")
+    assert occupancy(tmp_path) == "foreign"
+    assert occupancy(tmp_path / "thesis.tex") == "foreign"
+
+
+def test_stopped_between_the_hash_and_the_manifest_it_is_unfinished(tmp_path: Path) -> None:
+    directory = build_atlas(tmp_path / "a")
+    (directory / "manifest.json").unlink()
+    with pytest.raises(AtlasDamaged, match="is missing"):
+        read_manifest(directory)
+    begin(directory, plan={})
+    with pytest.raises(AtlasUnfinished):
+        read_manifest(directory)
+
+
+def test_the_manifest_lists_every_mined_table_and_a_part_s_state(tmp_path: Path) -> None:
+    whole = read_manifest(build_atlas(tmp_path / "a"))
+    assert whole["schema"] == 1
+    assert len(whole["files"]) == 12
+    assert not any(path.startswith(("run", "state", "manifest")) for path in whole["files"])
+    part = read_manifest(build_atlas(tmp_path / "p", part=(1, 2)))
+    assert part["part"] == {"index": 1, "of": 2}
+    assert part["files"]["state/accumulators.npz"]["bytes"] == 6
+
+
+def test_sealing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
+    one, two = build_atlas(tmp_path / "one"), build_atlas(tmp_path / "two")
+    assert (one / "manifest.json").read_bytes() == (two / "manifest.json").read_bytes()
+
+
+def test_numbers_must_be_finite_and_the_essentials_there(tmp_path: Path) -> None:
+    write_tables(tmp_path)
+    with pytest.raises(ValueError, match="JSON"):
+        seal(tmp_path, manifest(proof={"residual": float("inf")}))
+    short = manifest()
+    del short["plan_hash"]
+    with pytest.raises(AtlasDamaged, match="plan_hash"):
+        seal(tmp_path, short)
+    with pytest.raises(AtlasNotFound):
+        read_manifest(tmp_path)
+
+
+def test_clearing_keeps_what_people_wrote(tmp_path: Path) -> None:
+    directory = build_atlas(tmp_path / "a", part=(1, 2))
+    for name in ("analyses", "report"):
+        (directory / name).mkdir()
+        (directory / name / "index.html").write_text("")
+    (directory / "annotations.sqlite").write_text("mine")
+    clear(directory)
+    assert [path.name for path in directory.iterdir()] == ["annotations.sqlite"]
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b"null"])
+def test_a_manifest_that_is_none(tmp_path: Path, content: bytes) -> None:
+    directory = build_atlas(tmp_path / "a")
+    (directory / "manifest.json").write_bytes(content)
+    with pytest.raises(AtlasDamaged):
+        read_manifest(directory)

@@ -1,0 +1,216 @@
+"""The store: the same rows give the same bytes, and no crash or full disk leaves half a file."""
+
+import errno
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from handbuilt_atlas import PROVENANCE, SENTENCES, sentence_columns, trigger_columns, trigger_rows, write_tables
+from mnemoscope.atlas import store
+from mnemoscope.atlas.manifest import table_files
+from mnemoscope.atlas.schema import HISTOGRAM_BINS, HISTOGRAM_EDGES, TABLES, misfit, place
+from mnemoscope.atlas.store import replacing, storing, write_json, write_sentences, write_table
+from mnemoscope.errors import StoreFailed
+
+
+def test_histogram_edges_are_the_contract_s() -> None:
+    assert len(HISTOGRAM_EDGES) == 35
+    assert HISTOGRAM_BINS == 36
+    assert list(HISTOGRAM_EDGES) == sorted({0.0} | {s * 2.0**k for s in (1, -1) for k in range(-10, 7)})
+
+
+def test_every_table_has_a_place_and_every_place_a_table() -> None:
+    assert len(TABLES) == 12
+    for kind in TABLES.values():
+        number = 3 if kind.numbered else None
+        assert place(kind.path(number)) == (kind, number)
+    for path in (
+        "triggers.parquet",
+        "triggers/part-000.parquet",
+        "triggers/layer-0.parquet",
+        "tokens/layer-000.parquet",
+    ):
+        assert place(path) is None
+    assert TABLES["triggers"].path(1000) == "triggers/layer-1000.parquet"
+
+
+def test_the_same_rows_give_the_same_bytes_however_they_came(tmp_path: Path) -> None:
+    """Columns as lists, as numpy arrays, as sliced and as chunked tables."""
+    columns = trigger_columns(trigger_rows()[0])
+    kind = TABLES["triggers"]
+    whole = pa.table({f.name: pa.array(columns[f.name], type=f.type) for f in kind.columns}, schema=kind.columns)
+    doubled = pa.concat_tables([whole, whole])
+    arrays = {f.name: whole[f.name].to_numpy() for f in kind.columns if f.name != "next_token"}
+    following = columns["next_token"]
+    arrays["next_token"] = np.ma.array([n or 0 for n in following], mask=[n is None for n in following], dtype=np.int32)
+    ways: list[Any] = [
+        columns,
+        dict(reversed(columns.items())),
+        whole,
+        doubled.slice(7),
+        pa.concat_tables([whole.slice(0, 3), whole.slice(3)]),
+        arrays,
+    ]
+    files = []
+    for index, way in enumerate(ways):
+        path = tmp_path / f"{index}.parquet"
+        write_table(path, way, name="triggers", provenance=PROVENANCE)
+        files.append(path.read_bytes())
+    assert len(set(files)) == 1
+    assert misfit("triggers", pq.read_schema(tmp_path / "0.parquet"), PROVENANCE) is None
+
+
+def test_two_processes_write_the_same_bytes(tmp_path: Path) -> None:
+    write_tables(tmp_path / "here")
+    script = "import sys; from pathlib import Path; from handbuilt_atlas import write_tables; write_tables(Path(sys.argv[1]))"
+    folders = f"{Path(__file__).parents[1]}:{Path(store.__file__).parents[2]}"
+    environment = {**os.environ, "PYTHONPATH": folders, "PYTHONHASHSEED": "7"}
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "there")], check=True, env=environment)
+    names = table_files(tmp_path / "here")
+    assert len(names) == 12
+    for name in names:
+        assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes(), name
+
+
+@settings(max_examples=20, deadline=None)
+@given(cuts=st.lists(st.integers(0, 25), max_size=4))
+def test_sentence_parts_depend_on_the_rows_alone(cuts: list[int], tmp_path_factory: pytest.TempPathFactory) -> None:
+    """25 sentences in parts of 10, handed over in any pieces."""
+    sentences = [[index % 24, 1] for index in range(25)]
+    columns = sentence_columns(sentences)
+    bounds = [0, *sorted(cuts), 25]
+    pieces = [
+        {name: list(column)[first:last] for name, column in columns.items()}
+        for first, last in itertools.pairwise(bounds)
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "SENTENCES_PER_PART", 10)
+        whole, cut = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("cut")
+        assert write_sentences(whole, [columns], provenance=PROVENANCE) == 3
+        assert write_sentences(cut, pieces, provenance=PROVENANCE) == 3
+    names = table_files(whole)
+    assert [pq.read_metadata(whole / name).num_rows for name in names] == [10, 10, 5]
+    assert all((whole / name).read_bytes() == (cut / name).read_bytes() for name in names)
+
+
+def test_no_sentences_still_make_a_table(tmp_path: Path) -> None:
+    assert write_sentences(tmp_path, [], provenance=PROVENANCE) == 1
+    assert pq.read_metadata(tmp_path / "sentences/part-000.parquet").num_rows == 0
+
+
+def test_lists_from_a_matrix_round_trip(tmp_path: Path) -> None:
+    columns = {
+        "memory": [0, 1], "prefixes": [1, 1], "positive": [1, 1], "mean": [0.5, 0.5], "min": [0, 0], "max": [1, 1],
+        "sampled": [1, 1], "std": [0, 0], "histogram": np.arange(72).reshape(2, 36),
+    }  # fmt: skip
+    write_table(tmp_path / "a.parquet", columns, name="activity", provenance=PROVENANCE)
+    assert pq.read_table(tmp_path / "a.parquet")["histogram"].to_pylist()[1] == list(range(36, 72))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"rank": None}, "column rank is missing"),
+        ({"token": [None] * 7}, "column token has 7 nulls"),
+        ({"token": pa.array([1] * 7, type=pa.int64())}, "column token is int64, not int32"),
+    ],
+)
+def test_rows_that_do_not_fit_are_a_bug(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    columns = {**trigger_columns(trigger_rows()[0]), **change}
+    columns = {name: column for name, column in columns.items() if column is not None}
+    with pytest.raises(ValueError, match=said):
+        write_table(tmp_path / "a.parquet", columns, name="triggers", provenance=PROVENANCE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_columns_beyond_the_schema_are_kept_last(tmp_path: Path) -> None:
+    columns = {"expert": [4] * 7, **trigger_columns(trigger_rows()[0])}
+    write_table(tmp_path / "a.parquet", columns, name="triggers", provenance=PROVENANCE)
+    schema = pq.read_schema(tmp_path / "a.parquet")
+    assert schema.names == [*TABLES["triggers"].columns.names, "expert"]
+    assert misfit("triggers", schema, PROVENANCE) is None
+
+
+def test_json_has_one_spelling(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"b": [1, 0.5], "a": "é"})
+    assert (tmp_path / "a.json").read_bytes() == '{\n "a": "é",\n "b": [\n  1,\n  0.5\n ]\n}\n'.encode()
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(tmp_path / "a.json", {"a": float("nan")})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"a": "é", "b": [1, 0.5]}
+
+
+def test_a_failed_write_keeps_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    path.write_bytes(b"old")
+
+    def write_and_fail() -> None:
+        with replacing(path) as file:
+            file.write(b"half")
+            raise KeyError("stop")
+
+    with pytest.raises(KeyError):
+        write_and_fail()
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT])
+def test_what_the_system_refuses_is_one_plain_line(tmp_path: Path, code: int) -> None:
+    path = tmp_path / "deep" / "table"
+    with pytest.raises(StoreFailed) as caught, storing(path):
+        raise OSError(code, os.strerror(code))
+    said = str(caught.value)
+    assert said.startswith(f"cannot write {path}: {os.strerror(code)} (")
+    assert "MB free there" in said
+    assert "\n" not in said
+
+
+def test_a_folder_where_a_file_stands(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreFailed, match="cannot write"):
+        write_json(tmp_path / "file" / "a.json", {})
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real disk of 1 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a tmpfs is not allowed here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk(small_disk: Path) -> None:
+    path = small_disk / "state"
+    with pytest.raises(StoreFailed, match=r"No space left on device \(.* MB free there\)"):
+        store.write_bytes(path, b"x" * 2_000_000)
+    assert list(small_disk.iterdir()) == []
+
+
+def test_a_read_only_disk(small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(StoreFailed, match="Read-only file system"):
+        store.write_bytes(small_disk / "state", b"x")
+
+
+def test_sentences_are_as_given(tmp_path: Path) -> None:
+    write_sentences(tmp_path, [sentence_columns(SENTENCES)], provenance=PROVENANCE)
+    rows = pq.read_table(tmp_path / "sentences/part-000.parquet")
+    assert rows["tokens"].to_pylist() == SENTENCES

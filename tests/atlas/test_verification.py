@@ -1,0 +1,159 @@
+"""Verification finds every flipped byte, every missing file, and every table that does not belong."""
+
+import hashlib
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from handbuilt_atlas import PROVENANCE, build_atlas, write_tables
+from mnemoscope.atlas import verify
+from mnemoscope.atlas.manifest import seal
+from mnemoscope.atlas.schema import Provenance
+from mnemoscope.atlas.store import file_hash, write_json
+from mnemoscope.errors import AtlasNotFound, AtlasTooNew, AtlasUnfinished
+
+
+@pytest.fixture
+def atlas(tmp_path: Path) -> Path:
+    return build_atlas(tmp_path / "atlas")
+
+
+def covered(directory: Path) -> list[Path]:
+    """Every file that verification answers for."""
+    return sorted(path for path in directory.rglob("*") if path.is_file() and path.name != "run.json")
+
+
+def is_damaged(directory: Path) -> bool:
+    try:
+        return bool(verify(directory))
+    except (AtlasTooNew, AtlasNotFound, AtlasUnfinished):
+        return True
+
+
+def test_a_whole_atlas_has_no_problems(atlas: Path) -> None:
+    assert verify(atlas) == []
+
+
+def test_a_whole_part_has_no_problems(tmp_path: Path) -> None:
+    assert verify(build_atlas(tmp_path / "p", part=(1, 2))) == []
+
+
+def test_any_flipped_byte_is_found(tmp_path: Path) -> None:
+    directory = build_atlas(tmp_path / "p", part=(1, 2))
+    draw = random.Random(0)
+    for path in covered(directory):
+        whole = path.read_bytes()
+        places = {0, len(whole) - 1, *(draw.randrange(len(whole)) for _ in range(20))}
+        for place in places:
+            flipped = bytes([whole[place] ^ (1 << draw.randrange(8))])
+            path.write_bytes(whole[:place] + flipped + whole[place + 1 :])
+            assert is_damaged(directory), (path, place)
+        path.write_bytes(whole)
+    assert verify(directory) == []
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "manifest.sha256"])
+def test_every_bit_of_the_manifest_and_its_seal(atlas: Path, name: str) -> None:
+    whole = (atlas / name).read_bytes()
+    for place in range(0, len(whole), 1 if name == "manifest.sha256" else 37):
+        for bit in range(8):
+            (atlas / name).write_bytes(whole[:place] + bytes([whole[place] ^ (1 << bit)]) + whole[place + 1 :])
+            assert is_damaged(atlas), (place, bit)
+
+
+def test_any_missing_or_longer_file_is_found(atlas: Path) -> None:
+    for path in covered(atlas):
+        whole = path.read_bytes()
+        path.unlink()
+        assert is_damaged(atlas), path
+        path.write_bytes(whole + b"\n")
+        assert is_damaged(atlas), path
+        path.write_bytes(whole)
+    assert verify(atlas) == []
+
+
+def test_damage_is_listed_by_file(atlas: Path) -> None:
+    (atlas / "tokens.parquet").unlink()
+    (atlas / "values/layer-001.parquet").write_bytes(b"")
+    assert verify(atlas) == [
+        "tokens.parquet: missing",
+        "values/layer-001.parquet: the content is not what was written (its sha256 differs)",
+    ]
+
+
+def test_a_table_that_no_manifest_lists(atlas: Path) -> None:
+    shutil.copy(atlas / "triggers/layer-000.parquet", atlas / "triggers/layer-002.parquet")
+    shutil.copy(atlas / "tokens.parquet", atlas / "removals.parquet")
+    assert verify(atlas) == [
+        "removals.parquet: a table that no manifest lists",
+        "triggers/layer-002.parquet: a table that no manifest lists",
+    ]
+
+
+def test_the_run_and_foreign_files_are_not_covered(atlas: Path) -> None:
+    (atlas / "run.json").unlink()
+    (atlas / "notes.txt").write_text("mine")
+    (atlas / "annotations.sqlite").write_text("ours")
+    assert verify(atlas) == []
+
+
+def test_a_table_of_another_model_is_found_though_its_hash_is_listed(tmp_path: Path) -> None:
+    directory = tmp_path / "a"
+    write_tables(directory)
+    write_tables(tmp_path / "b", provenance=Provenance("d" * 64, PROVENANCE.corpus, PROVENANCE.plan))
+    shutil.copy(tmp_path / "b/tokens.parquet", directory / "tokens.parquet")
+    shutil.copy(directory / "values/layer-000.parquet", directory / "values/layer-001.parquet")
+    shutil.copy(directory / "values/layer-000.parquet", directory / "triggers/layer-001.parquet")
+    seal(directory, _manifest())
+    assert verify(directory) == [
+        f"tokens.parquet: it says mnemoscope.model = {'d' * 64}, the manifest {'a' * 64}",
+        "triggers/layer-001.parquet: it says mnemoscope.table = values, the manifest triggers",
+    ]
+
+
+def test_an_atlas_sealed_without_a_layer_s_values(tmp_path: Path) -> None:
+    write_tables(tmp_path)
+    (tmp_path / "values/layer-001.parquet").unlink()
+    seal(tmp_path, _manifest())
+    assert verify(tmp_path) == ["values/layer-001.parquet: missing from the manifest"]
+
+
+def _manifest() -> dict[str, object]:
+    return {
+        "model": {"fingerprint": PROVENANCE.model, "sizes": {"memories": [4, 4]}},
+        "corpus": {"fingerprint": PROVENANCE.corpus},
+        "plan": {},
+        "plan_hash": PROVENANCE.plan,
+        "layers": [0, 1],
+    }
+
+
+def test_a_manifest_that_points_outside_is_not_followed(atlas: Path) -> None:
+    manifest = json.loads((atlas / "manifest.json").read_text())
+    manifest["files"]["../secret"] = {"sha256": "0" * 64}
+    data = json.dumps(manifest).encode()
+    (atlas / "manifest.json").write_bytes(data)
+    (atlas / "manifest.sha256").write_text(hashlib.sha256(data).hexdigest() + "\n")
+    assert verify(atlas) == ["../secret: not an entry that mnemoscope writes"]
+
+
+def test_the_folders_made_later_have_their_own_manifest(atlas: Path) -> None:
+    (atlas / "analyses").mkdir()
+    answer = atlas / "analyses" / "value_rank.json"
+    answer.write_text("{}")
+    assert verify(atlas) == ["analyses/manifest.json: missing"]
+    files = {"analyses/value_rank.json": {"sha256": file_hash(answer)}}
+    write_json(atlas / "analyses/manifest.json", {"atlas": file_hash(atlas / "manifest.json"), "files": files})
+    assert verify(atlas) == []
+    answer.write_text("{ }")
+    assert verify(atlas) == ["analyses/value_rank.json: the content is not what was written (its sha256 differs)"]
+    write_json(atlas / "analyses/manifest.json", {"atlas": "0" * 64, "files": {}})
+    assert verify(atlas) == ["analyses/manifest.json: made from another atlas"]
+
+
+def test_what_cannot_be_verified_at_all(tmp_path: Path) -> None:
+    with pytest.raises(AtlasNotFound):
+        verify(tmp_path / "nothing")
