@@ -74,7 +74,7 @@ def test_the_same_rows_give_the_same_bytes_however_they_came(tmp_path: Path) -> 
 
 def test_two_processes_write_the_same_bytes(tmp_path: Path) -> None:
     write_tables(tmp_path / "here")
-    script = "import sys; from pathlib import Path; from handbuilt_atlas import write_tables; write_tables(Path(sys.argv[1]))"
+    script = "import pathlib, sys, handbuilt_atlas; handbuilt_atlas.write_tables(pathlib.Path(sys.argv[1]))"
     folders = f"{Path(__file__).parents[1]}:{Path(store.__file__).parents[2]}"
     environment = {**os.environ, "PYTHONPATH": folders, "PYTHONHASHSEED": "7"}
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "there")], check=True, env=environment)

@@ -94,11 +94,8 @@ class Memory:
         return int(self._only_row("values", columns=["memory", "top_tokens"])["top_tokens"][0][0])
 
     def _rows(self, name: str, *, columns: list[str] | None = None) -> pl.DataFrame:
-        number = self.id.layer
-        found = self.atlas.tables.having(name, number, column="memory", ids=[self.id.memory], columns=columns)
-        frame: Any = pl.from_arrow(found.replace_schema_metadata(None))
-        assert isinstance(frame, pl.DataFrame)
-        return frame
+        tables, layer = self.atlas.tables, self.id.layer
+        return tables.having(name, layer, column="memory", ids=[self.id.memory], columns=columns)
 
     def _only_row(self, name: str, *, columns: list[str] | None = None) -> pl.DataFrame:
         rows = self._rows(name, columns=columns)

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
-import pyarrow as pa
 
 from mnemoscope.atlas.manifest import read_manifest
 from mnemoscope.atlas.one_memory import Memory
@@ -44,7 +42,7 @@ class Atlas:
             raise AtlasDamaged(f"{path}/manifest.json does not say its layers and memories: {error!r}") from error
         if not self._within:
             raise AtlasDamaged(f"{path}/manifest.json names layers {self.layers} of {len(self._memories)}")
-        self._vocabulary: tuple[Any, Any] | None = None
+        self._vocabulary: tuple[pl.Series, pl.Series] | None = None
 
     def __repr__(self) -> str:
         return f"<Atlas {self.path}: {self.range_text()}>"
@@ -73,7 +71,7 @@ class Atlas:
 
         Raises OptionError for a table that cannot be, AtlasUnfinished for one not made, AtlasDamaged.
         """
-        return _frame(self.tables.whole(name, layer))
+        return self.tables.whole(name, layer)
 
     def scan(self, name: str, *, layer: int | None = None) -> pl.LazyFrame:
         """The table as a polars query that reads only what it needs; raises like `table`, pages unchecked."""
@@ -82,10 +80,10 @@ class Atlas:
     def sentences(self, ids: Sequence[int]) -> pl.DataFrame:
         """The stored sentences with these ids, in order of id, each once; raises AtlasDamaged if one is not stored."""
         found = self.tables.having("sentences", column="sentence", ids=ids)
-        if found.num_rows != len(set(ids)):
-            missing = sorted(set(ids) - set(found["sentence"].to_pylist()))
+        if found.height != len(set(ids)):
+            missing = sorted(set(ids) - set(found["sentence"].to_list()))
             raise AtlasDamaged(f"{self.path}: sentence {missing[0]} is named by a table but not stored")
-        return _frame(found)
+        return found
 
     def token_text(self, ids: Sequence[int | None]) -> list[str | None]:
         """The readable text of each token, as it appears in running text; None for None."""
@@ -97,28 +95,20 @@ class Atlas:
         _, raw = self._words()
         return b"".join(self._taken(raw, ids))
 
-    def _taken(self, column: Any, ids: Sequence[int | None]) -> list[Any]:
-        try:
-            taken: list[Any] = column.take(pa.array(ids, type=pa.int64())).to_pylist()
-        except (IndexError, pa.ArrowException):
-            outside = next(i for i in ids if i is not None and not 0 <= i < len(column))
-            raise OptionError(f"token {outside} is not in {self.path}, which has tokens 0-{len(column) - 1}") from None
-        return taken
+    def _taken(self, column: pl.Series, ids: Sequence[int | None]) -> list[Any]:
+        outside = [id for id in ids if id is not None and not 0 <= id < len(column)]
+        if outside:
+            raise OptionError(f"token {outside[0]} is not in {self.path}, which has tokens 0-{len(column) - 1}")
+        return column.gather(pl.Series(ids, dtype=pl.UInt32)).to_list()
 
-    def _words(self) -> tuple[Any, Any]:
+    def _words(self) -> tuple[pl.Series, pl.Series]:
         """Text and bytes of every token, by token."""
         if self._vocabulary is None:
-            rows = self.tables.whole("vocabulary").combine_chunks()
-            if not np.array_equal(rows["token"].to_numpy(), np.arange(rows.num_rows)):
+            rows = self.tables.whole("vocabulary")
+            if rows["token"].to_list() != list(range(rows.height)):
                 raise AtlasDamaged(f"{self.path}/vocabulary.parquet does not list the tokens in order")
-            self._vocabulary = rows["text"].combine_chunks(), rows["bytes"].combine_chunks()
+            self._vocabulary = rows["text"], rows["bytes"]
         return self._vocabulary
-
-
-def _frame(table: Any) -> pl.DataFrame:
-    frame = pl.from_arrow(table.replace_schema_metadata(None))
-    assert isinstance(frame, pl.DataFrame)
-    return frame
 
 
 def _runs(numbers: Sequence[int]) -> str:

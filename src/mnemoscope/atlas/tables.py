@@ -4,12 +4,13 @@ A file is opened only if the manifest lists it, and refused where its schema or 
 Selecting a few ids reads only the row groups that can hold them, so one memory costs the same in a large atlas.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -59,13 +60,13 @@ class Tables:
             )
         return f"{self.directory} has no {name}: that table was not made for it"
 
-    def whole(self, name: str, number: int | None = None) -> pa.Table:
+    def whole(self, name: str, number: int | None = None) -> pl.DataFrame:
         """All rows of a table; raises AtlasDamaged."""
         pieces = []
         for path in self.paths(name, number):
             with self._opened(path) as file:
-                pieces.append(file.read())
-        return pa.concat_tables(pieces)
+                pieces.append(_frame(file.read()))
+        return pl.concat(pieces)
 
     def having(
         self,
@@ -75,18 +76,18 @@ class Tables:
         column: str,
         ids: Sequence[int],
         columns: Sequence[str] | None = None,
-    ) -> pa.Table:
+    ) -> pl.DataFrame:
         """The rows whose `column` (by which the table is sorted) is one of `ids`; raises AtlasDamaged."""
-        wanted = np.unique(np.asarray(ids, dtype=np.int64))
-        pieces: list[Any] = []
+        wanted = sorted(set(ids))
+        pieces: list[pl.DataFrame] = []
         for path in self.paths(name, number):
             with self._opened(path) as file:
                 groups = _groups_with(file.metadata, file.schema_arrow.get_field_index(column), wanted)
                 if not groups and pieces:
                     continue
-                piece = file.read_row_groups(groups, columns=None if columns is None else list(columns))
-                pieces.append(piece.filter(pa.array(np.isin(piece[column].to_numpy(), wanted))))
-        return pa.concat_tables(pieces)
+                piece = _frame(file.read_row_groups(groups, columns=None if columns is None else list(columns)))
+                pieces.append(piece.filter(pl.col(column).is_in(wanted)))
+        return pl.concat(pieces)
 
     @contextmanager
     def _opened(self, path: str) -> Iterator[Any]:
@@ -114,7 +115,13 @@ class Tables:
             raise AtlasDamaged(f"{self.directory / path} does not belong to this atlas: {wrong}")
 
 
-def _groups_with(footer: Any, column: int, wanted: Any) -> list[int]:
+def _frame(table: Any) -> pl.DataFrame:
+    frame = pl.from_arrow(table.replace_schema_metadata(None))
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def _groups_with(footer: Any, column: int, wanted: list[int]) -> list[int]:
     """The row groups whose range of `column` holds one of the sorted ids; all of those without a known range."""
     groups = []
     for group in range(footer.num_row_groups):
@@ -122,7 +129,7 @@ def _groups_with(footer: Any, column: int, wanted: Any) -> list[int]:
         if statistics is None or not statistics.has_min_max:
             groups.append(group)
             continue
-        first = np.searchsorted(wanted, statistics.min, side="left")
+        first = bisect_left(wanted, statistics.min)
         if first < len(wanted) and wanted[first] <= statistics.max:
             groups.append(group)
     return groups
