@@ -1,0 +1,263 @@
+"""The parts of a causal language model that the rest of the room reads: resolved modules, not paths.
+
+`dissect` turns a transformers model into an `Anatomy`, from its family's row (families.py) or, for a family that the
+table does not know, from its structure (structure.py). Nothing here runs the model or vouches for the result: the
+load-time proof (proof.py) does.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mnemoscope.errors import ModelUnsupported
+from mnemoscope.models.families import FAMILIES, Family
+
+Activation = Callable[[Tensor], Tensor]
+
+_ACTIVATION_ENTRIES = ("hidden_act", "activation_function", "hidden_activation", "activation", "ffn_activation")
+_EXPERT_ENTRIES = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
+
+
+@dataclass(frozen=True)
+class LinearMap:
+    """Rows `first .. first + count` of a linear module's outputs, whichever way round it stores its matrix.
+
+    `transposed` means [in, out] (Conv1D of GPT-2) where nn.Linear has [out, in].
+    """
+
+    module: nn.Module
+    transposed: bool
+    first: int
+    count: int
+
+    @staticmethod
+    def whole(module: nn.Module, *, transposed: bool) -> "LinearMap":
+        """The map of all of the module's outputs."""
+        weight = matrix_of(module)
+        return LinearMap(module, transposed, 0, weight.shape[1 if transposed else 0])
+
+    def half(self, second: bool) -> "LinearMap":
+        """The first or second half of the outputs (fused gate and up)."""
+        count = self.count // 2
+        return LinearMap(self.module, self.transposed, count if second else 0, count)
+
+    def weight(self) -> Tensor:
+        """The matrix [out, in], a view of the module's own."""
+        matrix = matrix_of(self.module)
+        return (matrix.T if self.transposed else matrix)[self.first : self.first + self.count]
+
+    def bias(self) -> Tensor | None:
+        """The bias [out], a view, or None."""
+        bias = getattr(self.module, "bias", None)
+        return bias[self.first : self.first + self.count] if isinstance(bias, Tensor) else None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One block's parts; the names are those of `Family`."""
+
+    block: nn.Module
+    gate: LinearMap
+    up: LinearMap | None
+    down: LinearMap
+    activation: Activation
+    ffn_norm: nn.Module | None = None
+    post_norm: nn.Module | None = None
+    output_norm: nn.Module | None = None
+    attention: nn.Module | None = None
+    update_scale: float = 1.0
+    in_place: bool = False
+
+    @property
+    def kind(self) -> str:
+        """`parallel`, `post-norm`, `sandwich` or `pre-norm`."""
+        if self.attention is not None:
+            return "parallel"
+        if self.output_norm is not None:
+            return "post-norm"
+        return "sandwich" if self.post_norm is not None else "pre-norm"
+
+    def update(self, ffn_output: Tensor) -> Tensor:
+        """What the block adds for a feed-forward output: u of definitions.md section 1."""
+        update: Tensor = ffn_output if self.post_norm is None else self.post_norm(ffn_output)
+        return update if self.update_scale == 1.0 else update * self.update_scale
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """A causal language model's parts. `backbone` is the module that runs the blocks without the head.
+
+    backbone None: the model has no such module, so its own forward is abandoned where the head would start.
+    """
+
+    family: str
+    model: nn.Module
+    backbone: nn.Module | None
+    layers: tuple[Layer, ...]
+    final_norm: nn.Module | None
+    project: nn.Module | None
+    head: nn.Module
+    activation: str
+    logit_scale: float = 1.0
+    softcap: float | None = None
+
+
+def matrix_of(module: nn.Module) -> Tensor:
+    """The module's weight matrix; raises ModelUnsupported where it has none (quantised or wrapped layers)."""
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
+        raise ModelUnsupported(
+            f"a {type(module).__name__} has no plain weight matrix to read; load the model without quantisation"
+        )
+    return weight
+
+
+def is_transposed(module: nn.Module) -> bool:
+    """Whether the module stores [in, out]: true of Conv1D, told by its own name for the number of outputs."""
+    return not isinstance(module, nn.Linear) and type(module).__name__ == "Conv1D"
+
+
+def text_config(model: Any) -> Any:
+    """The configuration of the text model (itself, or the part of a multimodal one)."""
+    return model.config.get_text_config(decoder=True)
+
+
+def entry(config: Any, name: str, default: Any = None) -> Any:
+    """A configuration entry that may be absent."""
+    return getattr(config, name, default)
+
+
+def dissect(model: Any) -> Anatomy:
+    """The anatomy of a transformers causal language model.
+
+    Raises ModelUnsupported for encoders, encoder-decoders, mixtures of experts and blocks that cannot be read.
+    """
+    refuse(model.config)
+    family = family_of(model.config)
+    if family is None:
+        from mnemoscope.models.structure import infer  # a sibling that needs this file's classes
+
+        return infer(model)
+    return resolve(model, family)
+
+
+def refuse(config: Any) -> None:
+    """Raises ModelUnsupported where the configuration already tells that the memories cannot be read."""
+    kind = entry(config, "model_type", "unknown")
+    if entry(config, "is_encoder_decoder", False):
+        raise ModelUnsupported(f"model type {kind!r} is an encoder-decoder; only decoder language models can be read")
+    text = config.get_text_config(decoder=True)
+    for name in _EXPERT_ENTRIES:
+        experts = entry(text, name)
+        if isinstance(experts, int) and experts > 1:
+            raise ModelUnsupported(
+                f"model type {kind!r} is a mixture of {experts} experts, which cannot be read yet; take a dense model"
+            )
+
+
+def family_of(config: Any) -> Family | None:
+    """The row that fits the configuration; None for a family or variant that the table does not know."""
+    for family in FAMILIES:
+        if family.name == config.model_type and all(entry(config, name) == value for name, value in family.when):
+            return family
+    return None
+
+
+def resolve(model: Any, family: Family) -> Anatomy:
+    """The anatomy that a family's row describes; raises ModelUnsupported where the model has no such module."""
+    config = text_config(model)
+
+    def number(name: str | None, default: float) -> float:
+        value = default if name is None else entry(config, name, default)
+        return default if value is None else float(value)
+
+    scale = number(family.update_scale, 1.0)
+    blocks = [block for _, block in find(model, family.blocks, family).named_children()]
+    softcap = number(family.softcap, 0.0)
+    project = family.project is not None and isinstance(_get(model, family.project), nn.Module)
+    return Anatomy(
+        family=family.name,
+        model=model,
+        backbone=find(model, family.blocks.rpartition(".")[0], family),
+        layers=tuple(_resolve_layer(block, family, scale) for block in blocks),
+        final_norm=_optional(model, family.final_norm, family),
+        project=_optional(model, family.project, family) if project else None,
+        head=head_of(model),
+        activation=activation_name(config, find(blocks[0], family.activation, family)),
+        logit_scale=number(family.logit_scale, 1.0) / number(family.logit_divisor, 1.0),
+        softcap=softcap or None,
+    )
+
+
+def _resolve_layer(block: nn.Module, family: Family, scale: float) -> Layer:
+    keys = find(block, family.keys, family)
+    gate = LinearMap.whole(keys, transposed=is_transposed(keys))
+    up = None
+    if family.fused is not None:
+        up_second = family.fused == ("gate", "up")
+        gate, up = gate.half(not up_second), gate.half(up_second)
+    elif family.up is not None:
+        module = find(block, family.up, family)
+        up = LinearMap.whole(module, transposed=is_transposed(module))
+    down = find(block, family.down, family)
+    return Layer(
+        block=block,
+        gate=gate,
+        up=up,
+        down=LinearMap.whole(down, transposed=is_transposed(down)),
+        activation=find(block, family.activation, family),
+        ffn_norm=_optional(block, family.ffn_norm, family),
+        post_norm=_optional(block, family.post_norm, family),
+        output_norm=_optional(block, family.output_norm, family),
+        attention=_optional(block, family.attention, family),
+        update_scale=scale,
+        in_place=family.in_place,
+    )
+
+
+def _get(module: nn.Module, path: str) -> object:
+    found: object = module
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found
+
+
+def find(module: nn.Module, path: str, family: Family) -> nn.Module:
+    """The submodule at `path`; raises ModelUnsupported where there is none."""
+    found = _get(module, path)
+    if not isinstance(found, nn.Module):
+        raise ModelUnsupported(
+            f"this {family.name} model has no module {path!r} in its {type(module).__name__}; its family's row does not fit"
+        )
+    return found
+
+
+def _optional(module: nn.Module, path: str | None, family: Family) -> nn.Module | None:
+    return None if path is None else find(module, path, family)
+
+
+def head_of(model: Any) -> nn.Module:
+    """The language-model head; raises ModelUnsupported where there is none."""
+    head = model.get_output_embeddings()
+    if not isinstance(head, nn.Module):
+        raise ModelUnsupported(f"{type(model).__name__} has no language-model head; load a causal language model")
+    matrix_of(head)
+    return head
+
+
+def activation_name(config: Any, module: object) -> str:
+    """The activation's name as the configuration gives it, or else as its module is called."""
+    for name in _ACTIVATION_ENTRIES:
+        value = entry(config, name)
+        if isinstance(value, str):
+            return value
+    return type(module).__name__.lower()
+
+
+def goes_negative(activation: Activation, *, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether f takes values below zero; asked of the function itself, since names are many."""
+    with torch.inference_mode():
+        return bool((activation(torch.linspace(-30, 30, 2401, dtype=dtype, device=device)) < 0).any())

@@ -1,0 +1,80 @@
+"""The identity of a language model: one sha256 over what it computes with, wherever it lies.
+
+Covers the configuration's essentials, every weight (name, shape, dtype, bytes) as stored, and the tokenizer. Weights
+that are tied count once. Not covered: names, paths, library versions, and how the model is run (device, attention
+kernel). A model converted to another dtype before it is handed over is another model.
+"""
+
+import hashlib
+import json
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mnemoscope.errors import ModelDamaged
+
+_INCIDENTAL = {
+    "_name_or_path",
+    "architectures",
+    "auto_map",
+    "chunk_size_feed_forward",
+    "dtype",
+    "id2label",
+    "label2id",
+    "output_attentions",
+    "output_hidden_states",
+    "pad_token_id",
+    "problem_type",
+    "return_dict",
+    "tie_word_embeddings",  # the list of weights says it
+    "torch_dtype",
+    "transformers_version",
+    "use_cache",
+}
+
+
+def fingerprint(model: nn.Module, config: Any, tokenizer: dict[str, Any]) -> str:
+    """The sha256, in hex, of a model's configuration, weights and tokenizer description."""
+    digest = hashlib.sha256()
+    for part in (_essentials(config.to_dict()), tokenizer):
+        digest.update(json.dumps(part, sort_keys=True, default=str).encode())
+    for name, weight in sorted(named_weights(model).items()):
+        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
+        digest.update(_bytes(weight))
+    return digest.hexdigest()
+
+
+def named_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and stored buffer once, by its first name."""
+    found: dict[str, Tensor] = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    stored = model.state_dict()
+    found.update({name: buffer for name, buffer in model.named_buffers() if name in stored})
+    return found
+
+
+def check_finite(model: nn.Module) -> None:
+    """Raises ModelDamaged, naming the weight, where a weight is NaN or infinite."""
+    for name, weight in named_weights(model).items():
+        if not weight.is_floating_point():
+            continue
+        # The sum is one quick pass; only where it overflowed or met a NaN is every entry looked at.
+        if not bool(torch.isfinite(weight.sum(dtype=torch.float32))) and not bool(torch.isfinite(weight).all()):
+            bad = int((~torch.isfinite(weight)).sum())
+            raise ModelDamaged(
+                f"weight {name!r} holds {bad} NaN or infinite numbers of {weight.numel()}; take an undamaged copy"
+            )
+
+
+def _essentials(config: Any) -> Any:
+    if isinstance(config, dict):
+        kept = {key: _essentials(value) for key, value in config.items() if key not in _INCIDENTAL}
+        return {key: value for key, value in kept.items() if value is not None and not key.startswith("_attn")}
+    if isinstance(config, list | tuple):
+        return [_essentials(value) for value in config]
+    return config
+
+
+def _bytes(weight: Tensor) -> memoryview:
+    plain = weight.detach().to("cpu").contiguous().reshape(-1)
+    return memoryview(plain.view(torch.uint8).numpy())

@@ -1,0 +1,212 @@
+"""A language model whose feed-forward layers can be read: sizes, tokens, keys, values, scores and the forward pass.
+
+Owns a transformers model and its tokenizer's read-only copy, and changes neither the weights nor the tokenizer. A
+LanguageModel exists only if the load-time proof held. Reading coefficients while it runs is taps.py; loading from
+disk is huggingface.py; what is done with the numbers (mining, tracing) lies in other rooms.
+"""
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from mnemoscope.errors import MemoryIdError
+from mnemoscope.models.anatomy import Anatomy, Layer, LinearMap, entry, goes_negative, matrix_of, text_config
+from mnemoscope.models.noise import quiet
+from mnemoscope.models.projections import Projection, Readout
+from mnemoscope.models.proof import Proof, proof_batch, prove
+from mnemoscope.models.taps import first
+from mnemoscope.models.tokens import Beginning, Tokens, beginning_of
+
+_CONTEXT_ENTRIES = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
+_UNSTATED_CONTEXT = 2048
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large a model is; `memories` per layer, `vocabulary` in rows of the head."""
+
+    layers: int
+    hidden: int
+    memories: tuple[int, ...]
+    vocabulary: int
+    context: int
+    parameters: int
+    ffn_parameters: int
+
+
+class _Abandoned(Exception):
+    """Carries control out of a forward pass whose rest nobody needs."""
+
+
+@final
+class LanguageModel:
+    """One language model, proved readable; see the module's docstring.
+
+    `block` is the blocks' kind (pre-norm, post-norm, sandwich, parallel); `has_negative` says whether coefficients can
+    lie below zero; `longest` is how many tokens of its own a sentence may have, after the beginning token.
+    """
+
+    def __init__(
+        self, anatomy: Anatomy, tokenizer: Any, *, spec: str, revision: str | None, tokens: Tokens, fingerprint: str
+    ) -> None:
+        """Proves the model; raises ProofFailed where the anatomy does not describe what it computes."""
+        layers = anatomy.layers
+        down = layers[0].down.weight()
+        config = text_config(anatomy.model)
+        self.anatomy = anatomy
+        self.spec = spec
+        self.revision = revision
+        self.fingerprint = fingerprint
+        self.family = anatomy.family
+        self.block = layers[0].kind
+        self.gated = layers[0].up is not None
+        self.activation = anatomy.activation
+        self.dtype = down.dtype
+        self.device = down.device
+        self.final_norm = anatomy.final_norm is not None
+        self.has_negative = self.gated or goes_negative(layers[0].activation, dtype=self.dtype, device=self.device)
+        self.shape = (0, 0)
+        self._tokens = tokens
+        rows = matrix_of(anatomy.head).shape[0]
+        self.beginning: Beginning = beginning_of(tokenizer, config, tokens, rows=rows)
+        self.sizes = Sizes(
+            layers=len(layers),
+            hidden=down.shape[0],
+            memories=tuple(layer.down.weight().shape[1] for layer in layers),
+            vocabulary=rows,
+            context=_context(config),
+            parameters=sum(parameter.numel() for parameter in anatomy.model.parameters()),
+            ffn_parameters=sum(_ffn_parameters(layer) for layer in layers),
+        )
+        self.longest = self.sizes.context - (0 if self.beginning.token is None else 1)
+        self._readout = Readout(anatomy, hidden=self.sizes.hidden, dtype=self.dtype, device=self.device)
+        batch = proof_batch(rows, longest=self.longest, beginning=self.beginning.token)
+        self.proof: Proof = prove(self, *batch)
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """The token ids of each text: no special tokens, special strings are plain text."""
+        return self._tokens.encode(texts)
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """The character span of every token of `encode([text])[0]`."""
+        return self._tokens.offsets(text)
+
+    def vocabulary(self) -> tuple[list[str], list[bytes]]:
+        """Text and bytes of every row of the head; empty for rows without a token."""
+        return self._tokens.vocabulary(self.sizes.vocabulary)
+
+    def keys(self, layer: int) -> Tensor:
+        """The keys [memory, hidden]; of a gated layer the gates."""
+        return self._layer(layer).gate.weight().detach()
+
+    def up_keys(self, layer: int) -> Tensor | None:
+        """The second keys [memory, hidden] of a gated layer, else None."""
+        up = self._layer(layer).up
+        return None if up is None else up.weight().detach()
+
+    def key_bias(self, layer: int) -> Tensor | None:
+        """The bias of keys or gates [memory], or None."""
+        return _bias(self._layer(layer).gate)
+
+    def up_bias(self, layer: int) -> Tensor | None:
+        """The bias of the second keys [memory], or None."""
+        up = self._layer(layer).up
+        return None if up is None else _bias(up)
+
+    def values(self, layer: int) -> Tensor:
+        """The values [memory, hidden]: row i is v_i."""
+        return self._layer(layer).down.weight().detach().T
+
+    def value_bias(self, layer: int) -> Tensor | None:
+        """The bias of the down-projection [hidden], or None."""
+        return _bias(self._layer(layer).down)
+
+    def head(self) -> Tensor:
+        """E [vocab, hidden'], float32; `folded(v) @ head().T` are the `gain` scores."""
+        return self._readout.head()
+
+    def folded(self, vectors: Tensor, *, layer: int | None) -> Tensor:
+        """Vectors [n, hidden] -> [n, hidden'], float32: centring and gain of the norms before the head folded in.
+
+        `layer` names the block whose output norm (sandwich, post-norm) comes first; None where the vector is already
+        in the stream.
+        """
+        return self._readout.folded(vectors, layer=self._checked(layer))
+
+    def scores(self, vectors: Tensor, *, projection: Projection, layer: int | None = None) -> Tensor:
+        """Scores [..., vocab], float32, of vectors [..., hidden] (definitions.md section 2); `layer` as in `folded`."""
+        with torch.inference_mode():
+            return self._readout.scores(vectors, projection=projection, layer=self._checked(layer))
+
+    def backbone(self, ids: Tensor, *, stop_after: int | None = None) -> Tensor | None:
+        """The blocks' output [batch, position, hidden'] for ids [batch, position], without the head.
+
+        No attention mask is used: padding on the right is harmless in a causal model. With `stop_after` the forward
+        ends as soon as that layer's coefficients were read, and None is returned.
+        """
+        stop = None if stop_after is None else self._layer(stop_after).down.module
+        caught: list[Tensor] = []
+
+        def at_stop(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+            raise _Abandoned
+
+        def at_head(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+            caught.append(inputs[0])
+            raise _Abandoned
+
+        target = self.anatomy.model if self.anatomy.backbone is None else self.anatomy.backbone
+        handles = []
+        if stop is not None:
+            handles.append(stop.register_forward_pre_hook(at_stop))
+        if self.anatomy.backbone is None:
+            handles.append(self.anatomy.head.register_forward_pre_hook(at_head))
+        try:
+            output = self._forward(target, ids)
+            return first(output.last_hidden_state) if not isinstance(output, tuple | Tensor) else first(output)
+        except _Abandoned:
+            return caught[0] if caught else None
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def logits(self, ids: Tensor) -> Tensor:
+        """The model's own logits [batch, position, vocab], float32, for ids [batch, position]."""
+        output = self._forward(self.anatomy.model, ids)
+        logits = first(output) if isinstance(output, tuple | Tensor) else output.logits
+        return logits.float()  # type: ignore[no-any-return]
+
+    def _forward(self, module: nn.Module, ids: Tensor) -> Any:
+        self.shape = (ids.shape[0], ids.shape[1])
+        with torch.inference_mode(), quiet():
+            return module(input_ids=ids, use_cache=False)
+
+    def _layer(self, layer: int) -> Layer:
+        self._checked(layer)
+        return self.anatomy.layers[layer]
+
+    def _checked(self, layer: int | None) -> int | None:
+        count = len(self.anatomy.layers)
+        if layer is not None and not 0 <= layer < count:
+            raise MemoryIdError(f"layer {layer} does not exist; the model has layers 0 to {count - 1}")
+        return layer
+
+
+def _bias(linear: LinearMap) -> Tensor | None:
+    bias = linear.bias()
+    return None if bias is None else bias.detach()
+
+
+def _ffn_parameters(layer: Layer) -> int:
+    maps = [linear for linear in (layer.gate, layer.up, layer.down) if linear is not None]
+    biases = [bias for bias in (linear.bias() for linear in maps) if bias is not None]
+    return sum(linear.weight().numel() for linear in maps) + sum(bias.numel() for bias in biases)
+
+
+def _context(config: Any) -> int:
+    for name in _CONTEXT_ENTRIES:
+        value = entry(config, name)
+        if isinstance(value, int) and value > 0:
+            return value
+    return _UNSTATED_CONTEXT

@@ -1,0 +1,32 @@
+"""Keeps transformers from writing to the terminal: its warnings and progress bars, for the time of a call."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from transformers.utils import logging
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Raises the library's logging threshold to errors, then puts it back."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """As `quiet`, and without progress bars and Python warnings: for loading, where all of them occur."""
+    bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        with quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        if bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,135 @@
+"""Hidden vectors as scores over the vocabulary: the three named projections of definitions.md section 2.
+
+`raw` is the head's matrix alone, `gain` folds in what the norms on the way do to every vector alike (centring and
+gain, never the data-dependent scale), `lens` is the model's own readout with norm, head bias, scale and soft-cap.
+What a norm does is found by asking it, not by its class's name. Softmax, ranks and top lists are made elsewhere.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from mnemoscope.errors import ModelUnsupported, OptionError
+from mnemoscope.models.anatomy import Anatomy, Layer, matrix_of
+
+Projection = Literal["raw", "gain", "lens"]
+
+_PROBES = 8
+
+
+@dataclass(frozen=True)
+class Fold:
+    """The part of a norm that treats every vector alike: optional centring, then an optional gain [hidden]."""
+
+    centred: bool
+    gain: Tensor | None
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        """The folded vectors [..., hidden], float32."""
+        folded = vectors.float()
+        if self.centred:
+            folded = folded - folded.mean(dim=-1, keepdim=True)
+        return folded if self.gain is None else folded * self.gain
+
+
+def fold_of(norm: nn.Module, hidden: int, *, dtype: torch.dtype, device: torch.device) -> Fold:
+    """What `norm` does to every vector alike, found by probing it with random vectors.
+
+    Known forms are LayerNorm and RMSNorm, with gain w, 1 + w or none. Raises ModelUnsupported for any other.
+    """
+    weight, bias = _gain_and_bias(norm, hidden)
+    probes = torch.randn(_PROBES, hidden, generator=torch.Generator().manual_seed(0)).to(device=device, dtype=dtype)
+    with torch.inference_mode():
+        out = norm(probes).float()
+    if bias is not None:
+        out = out - bias.float()
+    gains = [None] if weight is None else [weight.float(), 1.0 + weight.float()]
+    folds = [Fold(centred, gain) for centred in (False, True) for gain in gains]
+    best = min(folds, key=lambda fold: _misfit(fold(probes), out))
+    misfit = _misfit(best(probes), out)
+    if not misfit < (1e-3 if dtype == torch.float32 else 3e-2):
+        raise ModelUnsupported(
+            f"a {type(norm).__name__} is neither a layer norm nor an RMS norm (misfit {misfit:.2g}); "
+            "its gain cannot be folded into the scores"
+        )
+    return best
+
+
+def _gain_and_bias(norm: nn.Module, hidden: int) -> tuple[Tensor | None, Tensor | None]:
+    weight = bias = None
+    for name, parameter in norm.named_parameters():
+        if parameter.shape == (hidden,):
+            if name.rpartition(".")[2] in ("bias", "beta"):
+                bias = parameter.detach()
+            else:
+                weight = parameter.detach()
+    return weight, bias
+
+
+def _misfit(expected: Tensor, out: Tensor) -> float:
+    """The relative distance between two sets of vectors when each pair may differ by a positive scale."""
+    scale = (expected * out).sum(-1, keepdim=True) / expected.square().sum(-1, keepdim=True).clamp_min(1e-30)
+    distance = (out - scale.clamp_min(0) * expected).norm()
+    return float(distance / out.norm().clamp_min(1e-30))
+
+
+class Readout:
+    """The way from a hidden vector to scores, of one model."""
+
+    def __init__(self, anatomy: Anatomy, *, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._anatomy = anatomy
+        self._hidden = hidden
+        self._dtype = dtype
+        self._device = device
+        self._final = None if anatomy.final_norm is None else self._fold(anatomy.final_norm)
+
+    def _fold(self, norm: nn.Module) -> Fold:
+        return fold_of(norm, self._hidden, dtype=self._dtype, device=self._device)
+
+    def head(self) -> Tensor:
+        """E [vocab, hidden'], float32 (a view where the model is float32)."""
+        return matrix_of(self._anatomy.head).detach().float()
+
+    def folded(self, vectors: Tensor, *, layer: int | None) -> Tensor:
+        """The vectors [n, hidden'] whose products with E's rows are their `gain` scores.
+
+        `layer` names the block whose output norm (sandwich, post-norm) lies before the final norm; None for a vector
+        that is already in the stream.
+        """
+        folded = vectors.float()
+        if layer is not None:
+            norm = _block_norm(self._anatomy.layers[layer])
+            folded = folded if norm is None else self._fold(norm)(folded)
+        folded = folded if self._final is None else self._final(folded)
+        return self._projected(folded)
+
+    def scores(self, vectors: Tensor, *, projection: Projection, layer: int | None = None) -> Tensor:
+        """Scores [..., vocab] float32 of vectors [..., hidden] under one of the three projections."""
+        if projection == "lens":
+            return self.lens(vectors)
+        if projection == "gain":
+            return self.folded(vectors, layer=layer) @ self.head().T
+        if projection == "raw":
+            return self._projected(vectors.float()) @ self.head().T
+        raise OptionError(f"projection {projection!r} does not exist; choose raw, gain or lens")
+
+    def lens(self, streams: Tensor) -> Tensor:
+        """The model's own readout of stream vectors [..., hidden]: scores [..., vocab], float32."""
+        anatomy = self._anatomy
+        hidden = streams.to(self._dtype)
+        for module in (anatomy.final_norm, anatomy.project, anatomy.head):
+            hidden = hidden if module is None else module(hidden)
+        scores = hidden if anatomy.logit_scale == 1.0 else hidden * anatomy.logit_scale
+        if anatomy.softcap is not None:
+            scores = torch.tanh(scores / anatomy.softcap) * anatomy.softcap
+        return scores.float()
+
+    def _projected(self, vectors: Tensor) -> Tensor:
+        project = self._anatomy.project
+        return vectors if project is None else nn.functional.linear(vectors, matrix_of(project).detach().float())
+
+
+def _block_norm(layer: Layer) -> nn.Module | None:
+    return layer.post_norm if layer.output_norm is None else layer.output_norm

@@ -1,0 +1,241 @@
+"""The load-time proof of definitions.md section 1: does what the taps read really make up the model?
+
+One short batch of four sentences of unequal length, padded on the right as in mining and in mining's dtype, runs
+through the model; then every block runs once more on its own input with all coefficients set to zero. Checked in
+every layer: (a) `residual` and `ffn_update` combine to the block's output; (b) zeroing the coefficients moves that
+output by what `coefficients @ values` says; (c) the keys reproduce the coefficients from `ffn_input`; and once (d)
+the last layer's scores equal the model's own logits. It refuses, never warns, and repairs nothing.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from mnemoscope.errors import ProofFailed
+from mnemoscope.models.anatomy import Anatomy, Layer
+from mnemoscope.models.projections import Projection
+from mnemoscope.models.taps import Block, first, overwrite_coefficients, read_blocks
+
+LENGTHS = (11, 3, 7, 2)
+LIMITS = {torch.float32: 1e-4, torch.float64: 1e-4}
+HALF_LIMIT = 2e-2
+# Two sums of the same terms may round differently, by a few units in the last place of the terms, however large the
+# terms are beside what is compared. Streams of real models hold single entries a thousand times the rest (GPT-2's
+# first position), where one such unit is more than the limit allows of the update; a fault is not of that size.
+ROUNDINGS = 4.0
+
+_CLAIMS = {
+    "residual": "residual and feed-forward update do not add up to the block's output",
+    "ablation": "zeroing the coefficients does not move the block's output by what the values say",
+    "keys": "the keys do not reproduce the coefficients",
+    "scores": "the scores of the last layer are not the model's own logits",
+}
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The largest error of each check, and those of each layer (residual, ablation, keys)."""
+
+    residual: float
+    ablation: float
+    keys: float
+    scores: float
+    layers: tuple[tuple[float, float, float], ...]
+
+
+class Provable(Protocol):
+    """What the proof needs of a language model."""
+
+    anatomy: Anatomy
+    shape: tuple[int, int]
+    dtype: torch.dtype
+    device: torch.device
+
+    def logits(self, ids: Tensor) -> Tensor:
+        """The model's own logits."""
+        ...
+
+    def scores(self, vectors: Tensor, *, projection: Projection, layer: int | None = None) -> Tensor:
+        """The scores of stream vectors."""
+        ...
+
+    def values(self, layer: int) -> Tensor:
+        """The values [memory, hidden]."""
+        ...
+
+    def value_bias(self, layer: int) -> Tensor | None:
+        """The bias of the down-projection."""
+        ...
+
+    def keys(self, layer: int) -> Tensor:
+        """The keys, or gates, [memory, hidden]."""
+        ...
+
+    def up_keys(self, layer: int) -> Tensor | None:
+        """The second key matrix of a gated layer."""
+        ...
+
+    def key_bias(self, layer: int) -> Tensor | None:
+        """The bias of the keys or gates."""
+        ...
+
+    def up_bias(self, layer: int) -> Tensor | None:
+        """The bias of the second keys."""
+        ...
+
+
+def proof_batch(vocabulary: int, *, longest: int, beginning: int | None) -> tuple[list[list[int]], Tensor]:
+    """Four sentences of unequal length, spread over the vocabulary, and their right-padded ids [batch, position]."""
+    start = [] if beginning is None else [beginning]
+    sentences = []
+    for row, length in enumerate(LENGTHS):
+        own = [(31 + 7919 * (row * LENGTHS[0] + position)) % vocabulary for position in range(min(length, longest))]
+        sentences.append(start + own)
+    width = max(len(sentence) for sentence in sentences)
+    return sentences, torch.tensor([sentence + [0] * (width - len(sentence)) for sentence in sentences])
+
+
+def prove(model: Provable, sentences: Sequence[Sequence[int]], ids: Tensor) -> Proof:
+    """The errors of all checks; raises ProofFailed at the first layer and check over its limit."""
+    ids = ids.to(model.device)
+    lengths = torch.tensor([len(sentence) for sentence in sentences], device=model.device)
+    own = torch.arange(ids.shape[1], device=model.device)[None] < lengths[:, None]
+    scale = _Scale(own, LIMITS.get(model.dtype, HALF_LIMIT), model.dtype)
+    with torch.inference_mode():
+        blocks, calls, logits = _run(model, ids)
+        layers = []
+        for layer, (block, call) in enumerate(zip(blocks, calls, strict=True)):
+            errors = (
+                _residual_error(model.anatomy.layers[layer], block, call, scale),
+                _ablation_error(model, layer, block, call, scale),
+                _keys_error(model, layer, block, scale),
+            )
+            layers.append(errors)
+            for name, error in zip(("residual", "ablation", "keys"), errors, strict=True):
+                _judge(model, name, error, scale.limit, f"layer {layer}")
+        scores = scale.error(model.scores(blocks[-1].layer_output, projection="lens"), logits)
+        _judge(model, "scores", scores, scale.limit, f"layer {len(blocks) - 1}")
+    largest = [max(column) for column in zip(*layers, strict=True)]
+    return Proof(residual=largest[0], ablation=largest[1], keys=largest[2], scores=scores, layers=tuple(layers))
+
+
+def _judge(model: Provable, name: str, error: float, limit: float, where: str) -> None:
+    if error <= limit:
+        return
+    seen = f"error {error:.2g}, limit {limit:.0e}" if error == error else "the numbers are not finite"
+    raise ProofFailed(
+        f"{where}, check {name!r}: {_CLAIMS[name]} ({seen} in {str(model.dtype).removeprefix('torch.')}); "
+        f"the {model.anatomy.family!r} model does not compute as its anatomy says, or its weights overflow this dtype"
+    )
+
+
+def _run(model: Provable, ids: Tensor) -> tuple[list[Block], list["_Call"], Tensor]:
+    """Every block's tensors and call in one forward of the whole model, and its logits."""
+    blocks: dict[int, Block] = {}
+    calls: dict[int, _Call] = {}
+
+    def note(layer: int) -> Any:
+        def hook(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+            calls[layer] = _Call(tuple(_kept(value) for value in inputs), {k: _kept(v) for k, v in named.items()})
+
+        return hook
+
+    handles = [
+        parts.block.register_forward_pre_hook(note(layer), with_kwargs=True)
+        for layer, parts in enumerate(model.anatomy.layers)
+    ]
+    try:
+        with read_blocks(model, blocks.__setitem__):
+            logits = model.logits(ids)
+    finally:
+        for handle in handles:
+            handle.remove()
+    missing = [layer for layer in range(len(model.anatomy.layers)) if layer not in blocks]
+    if missing:
+        raise ProofFailed(f"layer {missing[0]}: the block never ran; the {model.anatomy.family!r} anatomy does not fit")
+    order = range(len(model.anatomy.layers))
+    return [blocks[layer] for layer in order], [calls[layer] for layer in order], logits
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The arguments that a block was called with."""
+
+    inputs: tuple[Any, ...]
+    named: dict[str, Any]
+
+    def stream(self) -> Tensor:
+        """The block's input [batch, position, hidden]."""
+        return self.inputs[0] if self.inputs else self.named["hidden_states"]  # type: ignore[no-any-return]
+
+
+def _kept(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def _residual_error(parts: Layer, block: Block, call: _Call, scale: "_Scale") -> float:
+    """(a): the error of r + u, or norm(r + u), against the block's own output."""
+    if parts.output_norm is not None:
+        return scale.error(parts.output_norm(block.residual + block.ffn_update), block.layer_output)
+    terms = (block.residual, block.ffn_update, call.stream())
+    return scale.error(block.residual + block.ffn_update, block.layer_output, terms=terms)
+
+
+def _ablation_error(model: Provable, layer: int, block: Block, call: _Call, scale: "_Scale") -> float:
+    """(b): the error of the movement that coefficients and values predict, against the block's own movement."""
+    parts = model.anatomy.layers[layer]
+    model.shape = (scale.own.shape[0], scale.own.shape[1])
+    with overwrite_coefficients(model, {layer: torch.zeros_like}):
+        without = first(parts.block(*call.inputs, **call.named)).view_as(block.layer_output)
+    votes = block.coefficients.float() @ model.values(layer).float()
+    bias = model.value_bias(layer)
+    rest = torch.zeros_like(votes) if bias is None else bias.float().expand_as(votes)
+    if parts.output_norm is not None:
+        stream = block.residual.float()
+        wholly, barely = stream + votes + rest, stream + rest
+        predicted = parts.output_norm(wholly.to(model.dtype)).float() - parts.output_norm(barely.to(model.dtype)).float()
+    elif parts.post_norm is not None:
+        predicted = parts.update((votes + rest).to(model.dtype)).float() - parts.update(rest.to(model.dtype)).float()
+    else:
+        predicted = votes * parts.update_scale
+    moved = block.layer_output.float() - without.float()
+    return scale.error(predicted, moved, terms=(block.layer_output, without, votes))
+
+
+def _keys_error(model: Provable, layer: int, block: Block, scale: "_Scale") -> float:
+    """(c): the error of f(x K) (gated: f(x G) * (x U)) against the coefficients that the model computed."""
+    parts = model.anatomy.layers[layer]
+    made = parts.activation(nn.functional.linear(block.ffn_input, model.keys(layer), model.key_bias(layer)))
+    up = model.up_keys(layer)
+    if up is not None:
+        made = made * nn.functional.linear(block.ffn_input, up, model.up_bias(layer))
+    return scale.error(made, block.coefficients)
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """How errors of one proof are measured: at the sentences' own positions, against a limit, in a dtype."""
+
+    own: Tensor
+    limit: float
+    dtype: torch.dtype
+
+    def error(self, a: Tensor, b: Tensor, *, terms: tuple[Tensor, ...] = ()) -> float:
+        """max|a - b| / max(rms(b), 1e-6); over the limit, taken again without what rounding explains (ROUNDINGS).
+
+        `terms` are the tensors whose sums or differences `a` and `b` are.
+        """
+        if a.shape != b.shape:
+            return float("inf")
+        difference = (a.float() - b.float()).abs()[self.own]
+        reference = b.float()[self.own].square().mean().sqrt().clamp_min(1e-6)
+        error = float(difference.max() / reference)
+        if error <= self.limit or not math.isfinite(error):
+            return error
+        size = torch.stack([term.float().abs() for term in (a, b, *terms)]).amax(dim=0)[self.own]
+        rounding = ROUNDINGS * torch.finfo(self.dtype).eps / 2 * size
+        return float((difference - rounding).max().clamp_min(0.0) / reference)

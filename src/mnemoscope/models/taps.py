@@ -1,0 +1,179 @@
+"""Read or overwrite what flows through the feed-forward layers while the model runs; always unhooks.
+
+A tap is a context manager: hooks are set once on entering and removed on leaving, also after an exception. The
+coefficients are the input of the down-projection, whatever the family (house.md, fact 1). Nothing is stored here;
+what a callback keeps of a tensor that the model may go on to use, it must copy.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from mnemoscope.errors import MemoryIdError, ModelUnsupported
+from mnemoscope.models.anatomy import Anatomy, Layer
+
+CoefficientsCallback = Callable[[int, Tensor], None]
+Overwrite = Callable[[Tensor], Tensor]
+
+
+class Tappable(Protocol):
+    """What a tap needs of a language model: its parts, and the [batch, position] shape of the running forward."""
+
+    anatomy: Anatomy
+    shape: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Block:
+    """What passed through one block; every tensor [batch, position, ...], named as in definitions.md section 1."""
+
+    residual: Tensor
+    ffn_input: Tensor
+    coefficients: Tensor
+    ffn_output: Tensor
+    ffn_update: Tensor
+    layer_output: Tensor
+
+
+BlockCallback = Callable[[int, Block], None]
+
+
+def first(output: Any) -> Tensor:
+    """The hidden states of a module's output: itself, or the first of a tuple."""
+    return output[0] if isinstance(output, tuple) else output  # type: ignore[no-any-return]
+
+
+@contextmanager
+def read_coefficients(
+    model: Tappable, callback: CoefficientsCallback, *, layers: Iterable[int] | None = None
+) -> Iterator[None]:
+    """Calls `callback(layer, coefficients [batch, position, memory])` as each layer computes them.
+
+    The tensor is the one that enters the down-projection: the callee must not change it.
+    """
+    with ExitStack() as hooks:
+        for layer in range(len(model.anatomy.layers)) if layers is None else layers:
+            down = _layer(model, layer).down
+
+            def tap(_: nn.Module, inputs: tuple[Any, ...], layer: int = layer) -> None:
+                callback(layer, _batched(model, _only(inputs)))
+
+            hooks.callback(down.module.register_forward_pre_hook(tap).remove)
+        yield
+
+
+@contextmanager
+def overwrite_coefficients(model: Tappable, changes: Mapping[int, Overwrite]) -> Iterator[None]:
+    """Replaces the coefficients of the given layers by what their function returns (a new tensor of the same shape)."""
+    with ExitStack() as hooks:
+        for layer, change in changes.items():
+            down = _layer(model, layer).down
+
+            def tap(_: nn.Module, inputs: tuple[Any, ...], change: Overwrite = change) -> tuple[Any, ...]:
+                coefficients = _only(inputs)
+                return (change(_batched(model, coefficients)).reshape(coefficients.shape), *inputs[1:])
+
+            hooks.callback(down.module.register_forward_pre_hook(tap).remove)
+        yield
+
+
+@contextmanager
+def read_blocks(model: Tappable, callback: BlockCallback, *, layers: Iterable[int] | None = None) -> Iterator[None]:
+    """Calls `callback(layer, Block)` as each block ends; raises ModelUnsupported where a part was never reached."""
+    with ExitStack() as hooks:
+        for layer in range(len(model.anatomy.layers)) if layers is None else layers:
+            parts = _layer(model, layer)
+            seen: dict[str, Tensor] = {}
+
+            def end(
+                _: nn.Module,
+                inputs: tuple[Any, ...],
+                output: Any,
+                layer: int = layer,
+                parts: Layer = parts,
+                seen: dict[str, Tensor] = seen,
+            ) -> None:
+                block = _assemble(model, layer, parts, seen, first(output))
+                seen.clear()
+                callback(layer, block)
+
+            for handle in _record(parts, seen):
+                hooks.callback(handle.remove)
+            hooks.callback(parts.block.register_forward_hook(end).remove)
+        yield
+
+
+def _record(parts: Layer, seen: dict[str, Tensor]) -> list[Any]:
+    """Hooks that note the raw tensors of one block in `seen`."""
+
+    def entering(name: str) -> Any:
+        def hook(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+            seen[name] = _only(inputs)
+
+        return hook
+
+    def leaving(name: str) -> Any:
+        def hook(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            tensor = first(output)
+            seen[name] = tensor.clone() if parts.in_place else tensor
+
+        return hook
+
+    def starting(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        seen["block_input"] = inputs[0] if inputs else named["hidden_states"]
+
+    handles = [
+        parts.gate.module.register_forward_pre_hook(entering("ffn_input")),
+        parts.down.module.register_forward_pre_hook(entering("coefficients")),
+        parts.down.module.register_forward_hook(leaving("ffn_output")),
+    ]
+    if parts.post_norm is not None:
+        handles.append(parts.post_norm.register_forward_hook(leaving("normed_output")))
+    if parts.attention is not None:
+        handles.append(parts.block.register_forward_pre_hook(starting, with_kwargs=True))
+        handles.append(parts.attention.register_forward_hook(leaving("attention")))
+    elif parts.ffn_norm is not None:
+        handles.append(parts.ffn_norm.register_forward_pre_hook(entering("residual")))
+    return handles
+
+
+def _assemble(model: Tappable, layer: int, parts: Layer, seen: dict[str, Tensor], output: Tensor) -> Block:
+    try:
+        if parts.attention is not None:
+            residual = seen["block_input"] + seen["attention"]
+        else:
+            residual = seen["ffn_input" if parts.ffn_norm is None else "residual"]
+        ffn_output = seen["ffn_output"]
+        update = ffn_output if parts.post_norm is None else seen["normed_output"]
+        return Block(
+            residual=_batched(model, residual),
+            ffn_input=_batched(model, seen["ffn_input"]),
+            coefficients=_batched(model, seen["coefficients"]),
+            ffn_output=_batched(model, ffn_output),
+            ffn_update=_batched(model, update if parts.update_scale == 1.0 else update * parts.update_scale),
+            layer_output=_batched(model, output),
+        )
+    except KeyError as missing:
+        raise ModelUnsupported(
+            f"layer {layer} of this {model.anatomy.family} model ran without its {missing.args[0]!r} being seen; "
+            "its blocks do not compute as the family's row says"
+        ) from None
+
+
+def _layer(model: Tappable, layer: int) -> Layer:
+    count = len(model.anatomy.layers)
+    if not 0 <= layer < count:
+        raise MemoryIdError(f"layer {layer} does not exist; the model has layers 0 to {count - 1}")
+    return model.anatomy.layers[layer]
+
+
+def _only(inputs: tuple[Any, ...]) -> Tensor:
+    return inputs[0]  # type: ignore[no-any-return]
+
+
+def _batched(model: Tappable, tensor: Tensor) -> Tensor:
+    """The tensor as [batch, position, ...]: OPT flattens the two inside its blocks."""
+    return tensor.view(*model.shape, tensor.shape[-1]) if tensor.dim() == 2 else tensor

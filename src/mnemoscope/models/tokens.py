@@ -1,0 +1,151 @@
+"""Text to token ids and back, as mining needs it: no special tokens, special strings are plain text.
+
+A private copy of the tokenizer's Rust half does the work, so the user's own tokenizer is never changed. The copy has
+no post-processor (it would add special tokens and trim the offsets), no padding and no truncation.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tokenizers import Tokenizer
+
+from mnemoscope.errors import ModelUnsupported
+
+Spelling = Literal["byte-level", "sentencepiece", "wordpiece", "word", "suffix", "plain"]
+
+_SPACE = "\u2581"
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """The token put before every sentence; `kind` says what it is. No token: kind `none`."""
+
+    token: int | None
+    kind: Literal["bos", "end-of-text", "none"]
+
+
+class Tokens:
+    """A tokenizer, read only for plain text."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.description = _description(tokenizer)
+        self._plain = Tokenizer.from_str(json.dumps(self.description | {"post_processor": None}))
+        self._plain.encode_special_tokens = True
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """The token ids of each text."""
+        return [encoding.ids for encoding in self._plain.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """The character span of every token of `encode([text])[0]`."""
+        return [(int(a), int(b)) for a, b in self._plain.encode(text, add_special_tokens=False).offsets]
+
+    def vocabulary(self, rows: int) -> tuple[list[str], list[bytes]]:
+        """Text and bytes of each of the first `rows` ids; empty for ids without a token.
+
+        The text is the piece as it stands in running text, with its space; bytes that are not UTF-8 by themselves are
+        shown as in `\\xe2`.
+        """
+        spelling = _spelling(self.description)
+        literal = {entry["content"] for entry in self.description.get("added_tokens") or []}
+        found = [b""] * rows
+        for piece, token in self._plain.get_vocab(with_added_tokens=True).items():
+            if 0 <= token < rows:
+                found[token] = piece.encode() if piece in literal else _spelled(piece, spelling, self.description)
+        return [piece.decode("utf-8", errors="backslashreplace") for piece in found], found
+
+    def special(self) -> set[int]:
+        """The ids of the added tokens that are marked special."""
+        return {int(entry["id"]) for entry in self.description.get("added_tokens") or [] if entry.get("special")}
+
+
+def beginning_of(tokenizer: Any, config: Any, tokens: Tokens, *, rows: int) -> Beginning:
+    """The beginning-of-sequence token, or the end-of-text token in its place, or none.
+
+    The configuration's word counts only where the tokenizer knows that id as a special token: configurations carry
+    defaults that belong to another vocabulary.
+    """
+    special = tokens.special()
+    for kind in ("bos", "eos"):
+        own = _first(getattr(tokenizer, f"{kind}_token_id", None))
+        configured = _first(getattr(config, f"{kind}_token_id", None))
+        for token in (own, configured if configured in special else None):
+            if token is not None and 0 <= token < rows:
+                return Beginning(token, "bos" if kind == "bos" else "end-of-text")
+    return Beginning(None, "none")
+
+
+def _first(value: Any) -> int | None:
+    if isinstance(value, list | tuple):
+        value = value[0] if value else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _description(tokenizer: Any) -> dict[str, Any]:
+    """The tokenizer.json of a tokenizers or transformers tokenizer, without padding and truncation."""
+    backend = tokenizer if isinstance(tokenizer, Tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer):
+        raise ModelUnsupported(
+            f"a {type(tokenizer).__name__} has no tokenizer.json form; save it in the fast format (PreTrainedTokenizerFast)"
+        )
+    description: dict[str, Any] = json.loads(backend.to_str())
+    return description | {"padding": None, "truncation": None}
+
+
+def _parts(description: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """A component of the tokenizer as a flat list: sequences are opened."""
+    part = description.get(name)
+    if part is None:
+        return []
+    for inner in ("pretokenizers", "decoders", "normalizers"):
+        if part.get("type") == "Sequence" and inner in part:
+            return [leaf for child in part[inner] for leaf in _parts({name: child}, name)]
+    return [part]
+
+
+def _spelling(description: dict[str, Any]) -> Spelling:
+    """How the vocabulary writes spaces and bytes."""
+    decoders = _parts(description, "decoder")
+    splitters = _parts(description, "pre_tokenizer")
+    types = {part["type"] for part in decoders + splitters}
+    model = description["model"]
+    if "ByteLevel" in types:
+        return "byte-level"
+    replaced = any(_SPACE in json.dumps(part, ensure_ascii=False) for part in decoders + _parts(description, "normalizer"))
+    if "Metaspace" in types or replaced or model.get("type") == "Unigram" or model.get("byte_fallback"):
+        return "sentencepiece"
+    if "WordPiece" in types or model.get("type") == "WordPiece":
+        return "wordpiece"
+    if model.get("end_of_word_suffix"):
+        return "suffix"
+    spaced = {"Whitespace", "WhitespaceSplit", "BertPreTokenizer"} & types
+    return "word" if model.get("type") == "WordLevel" and spaced else "plain"
+
+
+def _spelled(piece: str, spelling: Spelling, description: dict[str, Any]) -> bytes:
+    """The bytes of running text that a vocabulary entry stands for."""
+    model = description["model"]
+    if spelling == "byte-level":
+        table = _byte_characters()
+        if all(character in table for character in piece):
+            return bytes(table[character] for character in piece)
+        return piece.encode()
+    if spelling == "sentencepiece":
+        if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
+            return bytes([int(piece[3:5], 16)])
+        return piece.replace(_SPACE, " ").encode()
+    if spelling == "wordpiece":
+        prefix = model.get("continuing_subword_prefix") or "##"
+        return piece.removeprefix(prefix).encode() if piece.startswith(prefix) else f" {piece}".encode()
+    if spelling == "suffix":
+        suffix = model["end_of_word_suffix"]
+        return f"{piece.removesuffix(suffix)} ".encode() if piece.endswith(suffix) else piece.encode()
+    return f" {piece}".encode() if spelling == "word" else piece.encode()
+
+
+def _byte_characters() -> dict[str, int]:
+    """The character that stands for each byte in GPT-2's byte-level vocabularies."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
