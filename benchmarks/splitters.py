@@ -85,7 +85,7 @@ def paragraphs(path: Path | None, limit: int) -> list[str]:
         found = docstrings()
     else:
         packed = lzma.open if path.suffix == ".xz" else open
-        opened = packed(path, "rt", encoding="utf-8")  # noqa: SIM115 (read to its end, then the process ends)
+        opened = packed(path, "rt", encoding="utf-8")
         found = (line.strip() for line in opened if line.strip())
     chosen: list[str] = []
     size = 0

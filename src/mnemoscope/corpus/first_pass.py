@@ -1,0 +1,205 @@
+"""The one reading of the text: every sentence's text, tokens and hash appended to files, resumable at any moment.
+
+Written here, each from front to back: `text.bin` (UTF-8, one sentence after the other), `tokens.bin` (int32),
+`occurrences.bin` (one `RECORD` per sentence as it occurs, repeats included) and `classes.bin` (uint16 per document:
+its class for the hold-out rule). A checkpoint makes them durable and notes their sizes; whoever starts again cuts them
+back to it and skips what was read. Duplicates and held-out documents are settled later, by `settling`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any, Final, Protocol, Self, final
+
+import numpy as np
+
+from mnemoscope.corpus.duplicates import text_hashes
+from mnemoscope.corpus.held_out import SHARES
+from mnemoscope.corpus.windows import cut_windows
+from mnemoscope.errors import ModelDamaged
+
+RECORD: Final = np.dtype([("hash", "<u8", (2,)), ("document", "<i8"), ("text", "<u4"), ("tokens", "<u4")])
+"""One sentence as it occurs: hash, document, bytes of text, number of tokens."""
+
+FILES: Final = ("text.bin", "tokens.bin", "occurrences.bin", "classes.bin")
+LISTED: Final = SHARES
+"""The class of a document that a source's own list holds out; every other document of it has class 0."""
+
+_BATCH: Final = 2_000
+_BATCH_CHARACTERS: Final = 1 << 20
+
+
+class Encoder(Protocol):
+    """What a tokenizer must be able to do: neither method adds special tokens."""
+
+    def encode(self, texts: list[str], /) -> Sequence[Sequence[int]]:
+        """Return the token ids of every text."""
+
+    def offsets(self, text: str, /) -> Sequence[tuple[int, int]]:
+        """Return the span of characters of every token of one text."""
+
+
+@dataclass(slots=True)
+class Position:
+    """How far the reading is; everything that a checkpoint must know."""
+
+    documents: int = 0
+    """Documents read to their end."""
+    pieces: int = 0
+    """Pieces read of the document that is being read."""
+    found: int = 0
+    """Sentences found, before over-long ones are cut."""
+    look: int = 0
+    """With a cap: the number of found sentences at which to see next whether it is reached."""
+    occurrences: int = 0
+    """Sentences stored, windows one by one and repeats included."""
+    windows: int = 0
+    """Of these, how many are windows of over-long sentences."""
+    tokens: int = 0
+    text_bytes: int = 0
+    without_tokens: int = 0
+    """Sentences left out because the tokenizer finds no token in them."""
+
+    def sizes(self) -> dict[str, int]:
+        """Return the size that every file has here."""
+        sizes = (self.text_bytes, 4 * self.tokens, RECORD.itemsize * self.occurrences, 2 * self.documents)
+        return dict(zip(FILES, sizes, strict=True))
+
+    @classmethod
+    def read(cls, value: dict[str, Any]) -> Self:
+        """Return the position that `asdict` wrote."""
+        return cls(**value)
+
+
+@final
+class FirstPass:
+    """The four files, open for appending at one position."""
+
+    def __init__(
+        self,
+        directory: Path,
+        position: Position,
+        *,
+        encoder: Encoder,
+        longest: int,
+        vocabulary: int,
+        listed: frozenset[str] | None,
+    ) -> None:
+        """Open the files in `directory` and cut them back to `position`."""
+        self.position = position
+        self._encoder = encoder
+        self._longest = longest
+        self._vocabulary = vocabulary
+        self._listed = listed
+        self._texts: list[str] = []
+        self._documents: list[int] = []
+        self._characters = 0
+        # The hold-out rule hashes the whole document, its own list names it by a shorter hash.
+        self._long_hash = hashlib.blake2b()
+        self._short_hash = hashlib.blake2b(digest_size=8)
+        self._files: dict[str, IO[bytes]] = {}
+        for name, size in position.sizes().items():
+            file = (directory / name).open("r+b" if (directory / name).exists() else "w+b")
+            self._files[name] = file
+            file.truncate(size)
+            file.seek(size)
+
+    def close(self) -> None:
+        """Close the files; what was not flushed is lost, which a restart makes good."""
+        for file in self._files.values():
+            file.close()
+
+    def hash_piece(self, piece: str) -> None:
+        """Take a piece into the hash of the document that is being read."""
+        encoded = piece.encode()
+        if self._listed is None:
+            self._long_hash.update(encoded)
+        else:
+            self._short_hash.update(encoded)
+
+    def add(self, sentences: list[str]) -> None:
+        """Take the sentences of one more piece of the document that is being read."""
+        self.position.pieces += 1
+        self.position.found += len(sentences)
+        for sentence in sentences:
+            self._texts.append(sentence)
+            self._documents.append(self.position.documents)
+            self._characters += len(sentence)
+            if len(self._texts) >= _BATCH or self._characters >= _BATCH_CHARACTERS:
+                self.flush()
+
+    def end_document(self) -> None:
+        """Close the document that is being read."""
+        if self._listed is None:
+            held = int(self._long_hash.hexdigest(), 16) % SHARES
+            self._long_hash = hashlib.blake2b()
+        else:
+            held = LISTED if self._short_hash.hexdigest() in self._listed else 0
+            self._short_hash = hashlib.blake2b(digest_size=8)
+        self._files["classes.bin"].write(held.to_bytes(2, "little"))
+        self.position.documents += 1
+        self.position.pieces = 0
+
+    def checkpoint(self, store: Callable[[dict[str, Any]], None]) -> None:
+        """Make everything taken so far durable, then hand the position to `store`."""
+        self.flush()
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        store(asdict(self.position))
+
+    def flush(self) -> None:
+        """Encode and write the sentences that were taken but not written yet.
+
+        Raises:
+            ModelDamaged: a token id beyond the head's rows.
+        """
+        if not self._texts:
+            return
+        texts: list[str] = []
+        tokens: list[Sequence[int]] = []
+        documents: list[int] = []
+        for text, ids, document in zip(self._texts, self._encoder.encode(self._texts), self._documents, strict=True):
+            if len(ids) > self._longest:
+                for part, own in cut_windows(text, ids, offsets=self._encoder.offsets(text), longest=self._longest):
+                    if part and not part.isspace():
+                        texts.append(part)
+                        tokens.append(own)
+                        documents.append(document)
+                        self.position.windows += 1
+            elif ids:
+                texts.append(text)
+                tokens.append(ids)
+                documents.append(document)
+            else:
+                self.position.without_tokens += 1
+        self._texts, self._documents, self._characters = [], [], 0
+        if texts:
+            self._write(texts, tokens, documents)
+
+    def _write(self, texts: list[str], tokens: list[Sequence[int]], documents: list[int]) -> None:
+        encoded = [text.encode() for text in texts]
+        records = np.zeros(len(texts), RECORD)
+        records["hash"] = text_hashes(texts)
+        records["document"] = documents
+        records["text"] = [len(each) for each in encoded]
+        records["tokens"] = [len(each) for each in tokens]
+        flat = np.fromiter(chain.from_iterable(tokens), np.int64, int(records["tokens"].sum()))
+        wrong = np.flatnonzero((flat < 0) | (flat >= self._vocabulary))
+        if len(wrong):
+            sentence = int(np.searchsorted(np.cumsum(records["tokens"]), wrong[0], side="right"))
+            raise ModelDamaged(
+                f"token id {flat[wrong[0]]} is beyond the {self._vocabulary} rows of the model's head "
+                f"(sentence {texts[sentence][:60]!r}); use the tokenizer that belongs to the model"
+            )
+        self._files["text.bin"].writelines(encoded)
+        self._files["tokens.bin"].write(flat.astype("<i4").tobytes())
+        self._files["occurrences.bin"].write(records.tobytes())
+        self.position.occurrences += len(texts)
+        self.position.tokens += len(flat)
+        self.position.text_bytes += sum(map(len, encoded))

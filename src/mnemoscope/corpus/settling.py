@@ -1,0 +1,199 @@
+"""Settle a finished reading: which sentences are distinct, held out, mined; then the columns and the fingerprint.
+
+Everything is computed in chunks from the files of `first_pass`, so memory does not grow with the text. Nothing here
+reads the source again, and running it twice gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnemoscope.corpus.disk import MappedArray
+from mnemoscope.corpus.duplicates import CHUNK, Hashes, count_repeats
+from mnemoscope.corpus.first_pass import LISTED, RECORD, Position
+from mnemoscope.corpus.held_out import SHARES, held_out_threshold
+from mnemoscope.corpus.working_copy import COLUMNS
+
+_TEXT_CHUNK: Final = 1 << 22
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which distinct sentences are mined."""
+
+    held_out: str
+    """`hash` (the threshold rule), `list` (documents that the source names) or `nothing`."""
+    max_sentences: int | None
+    max_tokens: int | None
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What came out."""
+
+    sentences: int
+    mined_sentences: int
+    mined_tokens: int
+    held_out_sentences: int
+    held_out_documents: int
+    threshold: int
+    """Documents with a class below it are held out (0: nothing, or a list instead)."""
+    reached: bool
+    """Whether the caps were reached, so that reading on could not add a mined sentence."""
+
+
+def settle(directory: Path, position: Position, *, rule: Rule) -> Settled:
+    """Write the columns of the working copy for what has been read up to `position`.
+
+    Raises:
+        OSError: no room on disk.
+    """
+    repeats = count_repeats(_hash_reader(directory), position.occurrences, directory=directory)
+    classes = MappedArray(directory / "classes.bin", "<u2")
+    held = _held_classes(directory, repeats, classes=classes, rule=rule)
+    settled = _write_columns(directory, repeats, classes=classes, held=held, rule=rule)
+    if settled.mined_sentences == 0 and settled.sentences and held.any():
+        # A text of a few documents may fall under the threshold whole; then nothing is held out.
+        held[:] = False
+        settled = _write_columns(directory, repeats, classes=classes, held=held, rule=rule)
+    (directory / "repeats.bin").unlink()
+    return settled
+
+
+def _hash_reader(directory: Path) -> Any:
+    def read(start: int, stop: int) -> Hashes:
+        hashes: Hashes = _records(directory, start, stop)["hash"]
+        return hashes
+
+    return read
+
+
+def _records(directory: Path, start: int, stop: int) -> NDArray[Any]:
+    return np.fromfile(directory / "occurrences.bin", RECORD, stop - start, offset=start * RECORD.itemsize)
+
+
+def _distinct(directory: Path, repeats: MappedArray) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]:
+    """Yield, chunk by chunk, all records, which of them are first occurrences, and how often these occur."""
+    for start in range(0, len(repeats.array), CHUNK):
+        stop = min(start + CHUNK, len(repeats.array))
+        times = np.array(repeats.array[start:stop])
+        repeats.release()
+        first = np.flatnonzero(times)
+        yield _records(directory, start, stop), first, times[first]
+
+
+def _held_classes(directory: Path, repeats: MappedArray, *, classes: MappedArray, rule: Rule) -> NDArray[np.bool_]:
+    """Return for every class of documents whether it is held out."""
+    held = np.zeros(SHARES + 1, np.bool_)
+    if rule.held_out == "list":
+        held[LISTED] = True
+    elif rule.held_out == "hash":
+        sentences = np.zeros(SHARES, np.int64)
+        for records, first, _ in _distinct(directory, repeats):
+            sentences += np.bincount(classes.array[records["document"][first]], minlength=SHARES)
+            classes.release()
+        held[: held_out_threshold(np.arange(SHARES), sentences)] = True
+    return held
+
+
+def _write_columns(
+    directory: Path, repeats: MappedArray, *, classes: MappedArray, held: NDArray[np.bool_], rule: Rule
+) -> Settled:
+    text_at = token_at = sentences = mined = mined_tokens = held_sentences = 0
+    reached = False
+    with ExitStack() as stack:
+        files = {name: stack.enter_context((directory / f"{name}.bin").open("wb")) for name in COLUMNS}
+        for records, first, times in _distinct(directory, repeats):
+            text_ends = text_at + np.cumsum(records["text"], dtype=np.int64)
+            token_ends = token_at + np.cumsum(records["tokens"], dtype=np.int64)
+            text_at, token_at = int(text_ends[-1]), int(token_ends[-1])
+            lengths = records["tokens"][first].astype(np.int64)
+            out = held[classes.array[records["document"][first]]]
+            classes.release()
+            ids = np.arange(sentences, sentences + len(first))
+            taken = np.flatnonzero(~out)
+            if reached:
+                taken = taken[:0]
+            else:
+                kept = _within(lengths[taken], mined=mined, tokens=mined_tokens, rule=rule)
+                reached = kept < len(taken) or _full(
+                    mined + kept, mined_tokens + int(lengths[taken[:kept]].sum()), rule=rule
+                )
+                taken = taken[:kept]
+            columns = {
+                "text_starts": text_ends[first] - records["text"][first],
+                "text_lengths": records["text"][first],
+                "token_starts": token_ends[first] - records["tokens"][first],
+                "lengths": lengths,
+                "documents": records["document"][first],
+                "multiplicity": times,
+                "held_out": out,
+                "hashes": records["hash"][first].reshape(-1),
+                "mined": ids[taken],
+                "mined_lengths": lengths[taken],
+                "held": ids[out],
+            }
+            for name, values in columns.items():
+                files[name].write(values.astype(COLUMNS[name]).tobytes())
+            sentences += len(first)
+            mined += len(taken)
+            mined_tokens += int(lengths[taken].sum())
+            held_sentences += int(out.sum())
+    below = int(held[:SHARES].sum())
+    held_documents = 0
+    for start in range(0, len(classes.array), CHUNK):
+        held_documents += int(held[classes.array[start : start + CHUNK]].sum())
+        classes.release()
+    return Settled(sentences, mined, mined_tokens, held_sentences, held_documents, below, reached)
+
+
+def _within(lengths: NDArray[np.int64], *, mined: int, tokens: int, rule: Rule) -> int:
+    """Return how many more sentences of these lengths the caps allow; the very first one is always allowed."""
+    kept = len(lengths)
+    if rule.max_sentences is not None:
+        kept = min(kept, rule.max_sentences - mined)
+    if rule.max_tokens is not None:
+        fitting = int(np.searchsorted(np.cumsum(lengths), rule.max_tokens - tokens, side="right"))
+        kept = min(kept, max(fitting, 1 if mined == 0 else 0))
+    return kept
+
+
+def _full(mined: int, tokens: int, *, rule: Rule) -> bool:
+    full = rule.max_sentences is not None and mined >= rule.max_sentences
+    return full or (rule.max_tokens is not None and mined > 0 and tokens >= rule.max_tokens)
+
+
+def fingerprint(directory: Path, sentences: int) -> str:
+    """Return the sha256 over the distinct sentences: texts, their lengths, documents and held-out flags, in order."""
+    total = hashlib.sha256()
+    with (directory / "text.bin").open("rb") as text, ExitStack() as stack:
+        files = {
+            name: stack.enter_context((directory / f"{name}.bin").open("rb"))
+            for name in ("text_starts", "text_lengths", "documents", "held_out")
+        }
+        for start in range(0, sentences, CHUNK):
+            count = min(CHUNK, sentences - start)
+            starts, lengths, documents, held = (np.fromfile(files[n], COLUMNS[n], count) for n in files)
+            total.update(lengths.tobytes())
+            # Distinct sentences that lie side by side are read as one run.
+            breaks = np.flatnonzero(starts[1:] != starts[:-1] + lengths[:-1]) + 1
+            firsts = np.concatenate(([0], breaks))
+            ends = starts + lengths
+            for first, last in zip(firsts, [*breaks, count], strict=True):
+                text.seek(int(starts[first]))
+                left = int(ends[last - 1] - starts[first])
+                while left:
+                    block = text.read(min(left, _TEXT_CHUNK))
+                    total.update(block)
+                    left -= len(block)
+            total.update(documents.tobytes())
+            total.update(held.tobytes())
+    return total.hexdigest()

@@ -1,0 +1,180 @@
+"""Where text comes from: a file, a glob of files, a hub data set or the built-in corpus, opened by one spec.
+
+A source yields documents in a fixed order and can start after the first few. It does not cut sentences, does not
+know what is held out by the hash rule, and reads nothing before it is asked for documents, except that a spec
+that names nothing is refused at once.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, final
+
+from mnemoscope.corpus import documentation
+from mnemoscope.corpus.hub import check_hub, read_hub
+from mnemoscope.corpus.readers import Piece, read_jsonl, read_parquet, read_text
+from mnemoscope.corpus.sentences import check_split
+from mnemoscope.corpus.streams import COMPRESSED, Meter
+from mnemoscope.errors import CorpusNotFound, CorpusUnreadable
+
+ENDINGS: Final = (".txt", ".jsonl", ".parquet")
+_BUILT_IN: Final = {"builtin:pydocs": "all", "builtin:pydocs:stdlib": "stdlib"}
+_GIVE: Final = (
+    "give a .txt, .jsonl or .parquet file (also .gz, .xz, .zst) or a glob of them, hub:DATASET or builtin:pydocs"
+)
+
+
+@final
+@dataclass(frozen=True)
+class Source:
+    """A text that can be read again and again, always the same documents in the same order."""
+
+    spec: str
+    kind: str
+    """`text`, `jsonl`, `parquet`, `mixed`, `hub` or `builtin`."""
+    identity: dict[str, object]
+    """What must be the same for a working copy to be the same, as plain JSON values (for files: sizes and dates)."""
+    read: Callable[[Meter, int], Iterator[Piece]]
+    """Yields the pieces of the documents after the first so many, metering bytes of the files."""
+    size: int | None = None
+    """Bytes of the files as they lie on disk, where there are files."""
+    held_out: frozenset[str] | None = None
+    """Keys of the documents that are held out whatever the hash rule says (the built-in corpus), or None."""
+    meter: Meter = field(default_factory=Meter, compare=False)
+    """How far the latest reading is, in bytes of `size`."""
+
+    def pieces(self, skip: int = 0) -> Iterator[Piece]:
+        """Yield `(piece, ends)`: a document is its pieces put together, `ends` is True on its last.
+
+        Raises:
+            CorpusNotFound: a file that has gone.
+            CorpusUnreadable: text that is damaged or not what its name promises; the line says where.
+        """
+        self.meter.done = 0
+        yield from self.read(self.meter, skip)
+
+    def documents(self, skip: int = 0) -> Iterator[str]:
+        """Yield the text of every document after the first `skip`.
+
+        Raises:
+            CorpusNotFound, CorpusUnreadable: as `pieces`.
+        """
+        parts: list[str] = []
+        for piece, ends in self.pieces(skip):
+            parts.append(piece)
+            if ends:
+                yield "".join(parts)
+                parts = []
+
+
+def open_source(spec: str, *, text_field: str = "text", split: str = "sentence") -> Source:
+    """Return the source that `spec` names.
+
+    Args:
+        spec: `builtin:pydocs[:stdlib]`, `hub:DATASET[:CONFIG[:SPLIT]]`, a file or a glob.
+        text_field: the field of a row that holds its text (JSON lines, Parquet, hub).
+        split: with `line`, every line of a `.txt` is a document of its own.
+
+    Raises:
+        OptionError: an unknown split.
+        CorpusNotFound: nothing of that name.
+        CorpusUnreadable: a file with an unknown ending.
+    """
+    check_split(split)
+    if spec.startswith("builtin:"):
+        return _built_in(spec)
+    if spec.startswith("hub:"):
+        return _hub(spec, text_field=text_field)
+    return _files(spec, text_field=text_field, split=split)
+
+
+def _built_in(spec: str) -> Source:
+    part = _BUILT_IN.get(spec)
+    if part is None:
+        raise CorpusNotFound(f"no built-in corpus {spec!r}; there are {' and '.join(_BUILT_IN)}")
+
+    def read(meter: Meter, skip: int) -> Iterator[Piece]:
+        for number, text in enumerate(documentation.documents(part)):
+            meter.done += len(text.encode())
+            if number >= skip:
+                yield text, True
+
+    return Source(spec, "builtin", {"spec": spec}, read, held_out=documentation.held_out_hashes())
+
+
+def _hub(spec: str, *, text_field: str) -> Source:
+    name, *options = spec.removeprefix("hub:").split(":")
+    if not name or len(options) > 2:
+        raise CorpusNotFound(f"{spec!r} names no data set; write hub:DATASET, hub:DATASET:CONFIG or with :SPLIT")
+    config = options[0] if options and options[0] else None
+    rows = options[1] if len(options) == 2 and options[1] else "train"
+    check_hub(name, config=config, split=rows)
+
+    def read(meter: Meter, skip: int) -> Iterator[Piece]:
+        for text, ends in read_hub(name, config=config, split=rows, text_field=text_field, skip=skip):
+            meter.done += len(text.encode())
+            yield text, ends
+
+    return Source(spec, "hub", {"spec": spec, "text_field": text_field}, read)
+
+
+def _files(spec: str, *, text_field: str, split: str) -> Source:
+    paths = _found(spec)
+    kinds = {path: _ending(path) for path in paths}
+    stats = [path.stat() for path in paths]
+
+    def read(meter: Meter, skip: int) -> Iterator[Piece]:
+        for path in paths:
+            if kinds[path] == ".txt":
+                pieces = read_text(path, meter, split=split)
+            elif kinds[path] == ".jsonl":
+                pieces = read_jsonl(path, meter, text_field=text_field)
+            else:
+                pieces = read_parquet(path, meter, text_field=text_field)
+            for text, ends in pieces:
+                if skip == 0:
+                    yield text, ends
+                elif ends:
+                    skip -= 1
+
+    names = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet"}
+    different = set(kinds.values())
+    identity: dict[str, object] = {
+        "spec": spec,
+        "files": [[str(path), stat.st_size, stat.st_mtime_ns] for path, stat in zip(paths, stats, strict=True)],
+        "text_field": text_field,
+        "split": split,
+    }
+    kind = names[different.pop()] if len(different) == 1 else "mixed"
+    return Source(spec, kind, identity, read, size=sum(stat.st_size for stat in stats))
+
+
+def _found(spec: str) -> list[Path]:
+    """Return the files that a path or glob names, sorted by path."""
+    path = Path(spec)
+    if spec and path.is_file():
+        return [path]
+    if spec and path.is_dir():
+        raise CorpusNotFound(f"{spec} is a folder; name its files with a glob such as {path / '*.txt'}")
+    if glob.has_magic(spec):
+        found = sorted({Path(name) for name in glob.glob(spec, recursive=True)}, key=str)
+        found = [each for each in found if each.is_file()]
+        if found:
+            return found
+        raise CorpusNotFound(f"no file matches {spec!r}; {_GIVE}")
+    raise CorpusNotFound(f"no such text: {spec!r}; {_GIVE}")
+
+
+def _ending(path: Path) -> str:
+    """Return `.txt`, `.jsonl` or `.parquet`."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    packed = bool(suffixes) and suffixes[-1] in COMPRESSED
+    kind = suffixes[-2] if packed and len(suffixes) > 1 else suffixes[-1] if suffixes and not packed else ""
+    if kind not in ENDINGS:
+        raise CorpusUnreadable(f"{path}: unknown kind of text; {_GIVE}")
+    if packed and kind == ".parquet":
+        raise CorpusUnreadable(f"{path}: Parquet is compressed inside; unpack the {suffixes[-1]} around it first")
+    return kind
