@@ -29,9 +29,9 @@ def spoken(kind: pa.DataType) -> str:
 def test_every_column_is_described_with_its_type(name: str) -> None:
     text = section(name)
     for field in TABLES[name].columns:
-        line = next((line for line in text.splitlines() if re.search(rf"\b{field.name}\b", line)), None)
-        assert line, f"{name}.{field.name}"
-        assert spoken(field.type) in line, f"{name}.{field.name}: {field.type}"
+        row = rf"^\|[^|]*\b{field.name}\b[^|]*\|[^|]*\b{spoken(field.type)}\b"
+        running = rf"`{field.name}\s+[^`]*\b{spoken(field.type)}\??`"
+        assert re.search(f"{row}|{running}", text, re.M), f"{name}.{field.name}: {field.type}"
 
 
 def test_no_table_is_described_that_does_not_exist() -> None:
