@@ -1,6 +1,19 @@
 """Language models whose feed-forward layers can be read as memories."""
 
 from mnemoscope.models.huggingface import load_model
-from mnemoscope.models.language_model import Beginning, LanguageModel, Proof, Sizes
+from mnemoscope.models.language_model import LanguageModel, Sizes
+from mnemoscope.models.proof import Proof
+from mnemoscope.models.taps import Block, overwrite_coefficients, read_blocks, read_coefficients
+from mnemoscope.models.tokens import Beginning
 
-__all__ = ["Beginning", "LanguageModel", "Proof", "Sizes", "load_model"]
+__all__ = [
+    "Beginning",
+    "Block",
+    "LanguageModel",
+    "Proof",
+    "Sizes",
+    "load_model",
+    "overwrite_coefficients",
+    "read_blocks",
+    "read_coefficients",
+]

@@ -130,18 +130,13 @@ def entry(config: Any, name: str, default: Any = None) -> Any:
     return getattr(config, name, default)
 
 
-def dissect(model: Any) -> Anatomy:
-    """The anatomy of a transformers causal language model.
-
-    Raises ModelUnsupported for encoders, encoder-decoders, mixtures of experts and blocks that cannot be read.
-    """
-    refuse(model.config)
+def dissect(model: Any) -> Anatomy | None:
+    """The anatomy of a transformers causal language model by its family's row; None where no row fits."""
     family = family_of(model.config)
-    if family is None:
-        from mnemoscope.models.structure import infer  # a sibling that needs this file's classes
-
-        return infer(model)
-    return resolve(model, family)
+    try:
+        return None if family is None else resolve(model, family)
+    except LookupError:
+        return None
 
 
 def refuse(config: Any) -> None:
@@ -167,7 +162,7 @@ def family_of(config: Any) -> Family | None:
 
 
 def resolve(model: Any, family: Family) -> Anatomy:
-    """The anatomy that a family's row describes; raises ModelUnsupported where the model has no such module."""
+    """The anatomy that a family's row describes; raises LookupError where the model has no such module."""
     config = text_config(model)
 
     def number(name: str | None, default: float) -> float:
@@ -175,44 +170,44 @@ def resolve(model: Any, family: Family) -> Anatomy:
         return default if value is None else float(value)
 
     scale = number(family.update_scale, 1.0)
-    blocks = [block for _, block in find(model, family.blocks, family).named_children()]
+    blocks = [block for _, block in find(model, family.blocks).named_children()]
     softcap = number(family.softcap, 0.0)
     project = family.project is not None and isinstance(_get(model, family.project), nn.Module)
     return Anatomy(
         family=family.name,
         model=model,
-        backbone=find(model, family.blocks.rpartition(".")[0], family),
+        backbone=find(model, family.blocks.rpartition(".")[0]),
         layers=tuple(_resolve_layer(block, family, scale) for block in blocks),
-        final_norm=_optional(model, family.final_norm, family),
-        project=_optional(model, family.project, family) if project else None,
+        final_norm=_optional(model, family.final_norm),
+        project=_optional(model, family.project) if project else None,
         head=head_of(model),
-        activation=activation_name(config, find(blocks[0], family.activation, family)),
+        activation=family.activation_name or activation_name(config, find(blocks[0], family.activation)),
         logit_scale=number(family.logit_scale, 1.0) / number(family.logit_divisor, 1.0),
         softcap=softcap or None,
     )
 
 
 def _resolve_layer(block: nn.Module, family: Family, scale: float) -> Layer:
-    keys = find(block, family.keys, family)
+    keys = find(block, family.keys)
     gate = LinearMap.whole(keys, transposed=is_transposed(keys))
     up = None
     if family.fused is not None:
         up_second = family.fused == ("gate", "up")
         gate, up = gate.half(not up_second), gate.half(up_second)
     elif family.up is not None:
-        module = find(block, family.up, family)
+        module = find(block, family.up)
         up = LinearMap.whole(module, transposed=is_transposed(module))
-    down = find(block, family.down, family)
+    down = find(block, family.down)
     return Layer(
         block=block,
         gate=gate,
         up=up,
         down=LinearMap.whole(down, transposed=is_transposed(down)),
-        activation=find(block, family.activation, family),
-        ffn_norm=_optional(block, family.ffn_norm, family),
-        post_norm=_optional(block, family.post_norm, family),
-        output_norm=_optional(block, family.output_norm, family),
-        attention=_optional(block, family.attention, family),
+        activation=find(block, family.activation),
+        ffn_norm=_optional(block, family.ffn_norm),
+        post_norm=_optional(block, family.post_norm),
+        output_norm=_optional(block, family.output_norm),
+        attention=_optional(block, family.attention),
         update_scale=scale,
         in_place=family.in_place,
     )
@@ -225,18 +220,16 @@ def _get(module: nn.Module, path: str) -> object:
     return found
 
 
-def find(module: nn.Module, path: str, family: Family) -> nn.Module:
-    """The submodule at `path`; raises ModelUnsupported where there is none."""
+def find(module: nn.Module, path: str) -> nn.Module:
+    """The submodule at `path`; raises LookupError where there is none."""
     found = _get(module, path)
     if not isinstance(found, nn.Module):
-        raise ModelUnsupported(
-            f"this {family.name} model has no module {path!r} in its {type(module).__name__}; its family's row does not fit"
-        )
+        raise LookupError(f"{type(module).__name__} has no module {path!r}")
     return found
 
 
-def _optional(module: nn.Module, path: str | None, family: Family) -> nn.Module | None:
-    return None if path is None else find(module, path, family)
+def _optional(module: nn.Module, path: str | None) -> nn.Module | None:
+    return None if path is None else find(module, path)
 
 
 def head_of(model: Any) -> nn.Module:

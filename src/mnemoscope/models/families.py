@@ -22,6 +22,7 @@ class Family:
     output_norm   the norm of the block's own output (post-norm block)
     attention     parallel blocks only: the module whose output joins the stream together with the feed-forward's
     update_scale, logit_scale, logit_divisor, softcap   names of configuration entries that hold the number
+    activation_name   the name of f, where the configuration does not give it
     in_place      the block changes the feed-forward output after computing it, so a tap must clone
     """
 
@@ -44,15 +45,7 @@ class Family:
     logit_divisor: str | None = None
     softcap: str | None = None
     in_place: bool = False
-
-    @property
-    def kind(self) -> str:
-        """`parallel`, `post-norm`, `sandwich` or `pre-norm`."""
-        if self.attention is not None:
-            return "parallel"
-        if self.output_norm is not None:
-            return "post-norm"
-        return "sandwich" if self.post_norm is not None else "pre-norm"
+    activation_name: str | None = None
 
 
 _GPT2 = Family(
@@ -101,6 +94,7 @@ _BLOOM = Family(
     keys="mlp.dense_h_to_4h",
     down="mlp.dense_4h_to_h",
     activation="mlp.gelu_impl",
+    activation_name="gelu_tanh",
     ffn_norm="post_attention_layernorm",
     final_norm="transformer.ln_f",
 )
@@ -147,9 +141,7 @@ FAMILIES: tuple[Family, ...] = (
     replace(_GPT2, name="gpt_neo"),
     replace(_GPT2, name="gpt_bigcode"),
     _GPT_NEOX,
-    replace(
-        _GPT_NEOX, when=(("use_parallel_residual", False),), attention=None, ffn_norm="post_attention_layernorm"
-    ),
+    replace(_GPT_NEOX, when=(("use_parallel_residual", False),), attention=None, ffn_norm="post_attention_layernorm"),
     _GPTJ,
     replace(_GPTJ, name="codegen"),
     _OPT,
@@ -186,5 +178,7 @@ FAMILIES: tuple[Family, ...] = (
     replace(_GEMMA2, name="gemma3_text"),
     replace(_GEMMA2, name="gemma3", blocks="model.language_model.layers", final_norm="model.language_model.norm"),
     _PHI,
-    replace(_LLAMA, name="phi3", keys="mlp.gate_up_proj", up=None, fused=("gate", "up"), activation="mlp.activation_fn"),
+    replace(
+        _LLAMA, name="phi3", keys="mlp.gate_up_proj", up=None, fused=("gate", "up"), activation="mlp.activation_fn"
+    ),
 )

@@ -76,5 +76,7 @@ def _essentials(config: Any) -> Any:
 
 
 def _bytes(weight: Tensor) -> memoryview:
+    """The weight's bytes, uncopied where it lies contiguous in main memory."""
     plain = weight.detach().to("cpu").contiguous().reshape(-1)
-    return memoryview(plain.view(torch.uint8).numpy())
+    raw: Any = plain.view(torch.uint8).numpy()
+    return memoryview(raw)

@@ -193,7 +193,8 @@ def _empty(*, words: int, hidden: int, memories: int, layers: int, heads: int, c
         eos_token_id=None,
         pad_token_id=None,
     )
-    model = OPTForCausalLM(config).eval().requires_grad_(False)
+    model = OPTForCausalLM(config)
+    model.train(False).requires_grad_(False)
     for name, parameter in model.named_parameters():
         if "layer_norm.weight" not in name:
             parameter.zero_()
@@ -204,4 +205,5 @@ def _tokenizer(words: tuple[str, ...]) -> Any:
     """One token per word, split at white space; unknown words are `<unk>`."""
     plain = Tokenizer(models.WordLevel({word: token for token, word in enumerate(words)}, unk_token="<unk>"))
     plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=plain, bos_token="<s>", unk_token="<unk>")
+    make: Any = PreTrainedTokenizerFast
+    return make(tokenizer_object=plain, bos_token="<s>", unk_token="<unk>")

@@ -22,12 +22,21 @@ from mnemoscope.models.anatomy import dissect, refuse
 from mnemoscope.models.fingerprint import check_finite, fingerprint
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.noise import silent
+from mnemoscope.models.structure import infer
 from mnemoscope.models.tokens import Tokens
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "*.tiktoken", "tekken.json")
+_TOKENIZERS = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "*.tiktoken",
+    "tekken.json",
+)
 
 
 def load_model(
@@ -65,9 +74,8 @@ def load_model(
     check_finite(model)
     identity = fingerprint(model, model.config, tokens.description)
     model = _placed(model, kind, place, copied=model is source)
-    return LanguageModel(
-        dissect(model), tokenizer, spec=spec, revision=revision, tokens=tokens, fingerprint=identity
-    )
+    anatomy = dissect(model) or infer(model)
+    return LanguageModel(anatomy, tokenizer, spec=spec, revision=revision, tokens=tokens, fingerprint=identity)
 
 
 def dtype_of(dtype: str | torch.dtype) -> torch.dtype:
@@ -198,4 +206,3 @@ def _line(problem: BaseException) -> str:
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
     text = lines[0] if lines else type(problem).__name__
     return text if len(text) <= 200 else text[:197] + "..."
-

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from mnemoscope.errors import MemoryIdError
 from mnemoscope.models.anatomy import Anatomy, Layer, LinearMap, entry, goes_negative, matrix_of, text_config
-from mnemoscope.models.noise import quiet
+from mnemoscope.models.observed import run
 from mnemoscope.models.projections import Projection, Readout
 from mnemoscope.models.proof import Proof, proof_batch, prove
-from mnemoscope.models.taps import first
 from mnemoscope.models.tokens import Beginning, Tokens, beginning_of
 
 _CONTEXT_ENTRIES = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
@@ -124,7 +123,7 @@ class LanguageModel:
         return _bias(self._layer(layer).down)
 
     def head(self) -> Tensor:
-        """E [vocab, hidden'], float32; `folded(v) @ head().T` are the `gain` scores."""
+        """The matrix E [vocab, hidden'], float32, whose products with folded vectors are their `gain` scores."""
         return self._readout.head()
 
     def folded(self, vectors: Tensor, *, layer: int | None) -> Tensor:
@@ -163,8 +162,7 @@ class LanguageModel:
         if self.anatomy.backbone is None:
             handles.append(self.anatomy.head.register_forward_pre_hook(at_head))
         try:
-            output = self._forward(target, ids)
-            return first(output.last_hidden_state) if not isinstance(output, tuple | Tensor) else first(output)
+            return self._forward(target, ids)
         except _Abandoned:
             return caught[0] if caught else None
         finally:
@@ -173,14 +171,11 @@ class LanguageModel:
 
     def logits(self, ids: Tensor) -> Tensor:
         """The model's own logits [batch, position, vocab], float32, for ids [batch, position]."""
-        output = self._forward(self.anatomy.model, ids)
-        logits = first(output) if isinstance(output, tuple | Tensor) else output.logits
-        return logits.float()  # type: ignore[no-any-return]
+        return self._forward(self.anatomy.model, ids).float()
 
-    def _forward(self, module: nn.Module, ids: Tensor) -> Any:
+    def _forward(self, module: nn.Module, ids: Tensor) -> Tensor:
         self.shape = (ids.shape[0], ids.shape[1])
-        with torch.inference_mode(), quiet():
-            return module(input_ids=ids, use_cache=False)
+        return run(module, ids)
 
     def _layer(self, layer: int) -> Layer:
         self._checked(layer)

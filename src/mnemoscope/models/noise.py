@@ -11,7 +11,7 @@ from transformers.utils import logging
 def quiet() -> Iterator[None]:
     """Raises the library's logging threshold to errors, then puts it back."""
     before = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
@@ -22,11 +22,11 @@ def quiet() -> Iterator[None]:
 def silent() -> Iterator[None]:
     """As `quiet`, and without progress bars and Python warnings: for loading, where all of them occur."""
     bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         with quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         if bars:
-            logging.enable_progress_bar()
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]

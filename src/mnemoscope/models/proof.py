@@ -1,10 +1,10 @@
-"""The load-time proof of definitions.md section 1: does what the taps read really make up the model?
+"""The load-time proof of definitions.md section 1: what the taps read really makes up the model, or it is refused.
 
 One short batch of four sentences of unequal length, padded on the right as in mining and in mining's dtype, runs
 through the model; then every block runs once more on its own input with all coefficients set to zero. Checked in
 every layer: (a) `residual` and `ffn_update` combine to the block's output; (b) zeroing the coefficients moves that
 output by what `coefficients @ values` says; (c) the keys reproduce the coefficients from `ffn_input`; and once (d)
-the last layer's scores equal the model's own logits. It refuses, never warns, and repairs nothing.
+the last layer's scores equal the model's own logits. It never warns and repairs nothing.
 """
 
 import math
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from mnemoscope.errors import ProofFailed
 from mnemoscope.models.anatomy import Anatomy, Layer
 from mnemoscope.models.projections import Projection
-from mnemoscope.models.taps import Block, first, overwrite_coefficients, read_blocks
+from mnemoscope.models.taps import Block, first, overwrite_coefficients, read_blocks, stream_of
 
 LENGTHS = (11, 3, 7, 2)
 LIMITS = {torch.float32: 1e-4, torch.float64: 1e-4}
@@ -170,7 +170,7 @@ class _Call:
 
     def stream(self) -> Tensor:
         """The block's input [batch, position, hidden]."""
-        return self.inputs[0] if self.inputs else self.named["hidden_states"]  # type: ignore[no-any-return]
+        return stream_of(self.inputs, self.named)
 
 
 def _kept(value: Any) -> Any:
@@ -197,7 +197,9 @@ def _ablation_error(model: Provable, layer: int, block: Block, call: _Call, scal
     if parts.output_norm is not None:
         stream = block.residual.float()
         wholly, barely = stream + votes + rest, stream + rest
-        predicted = parts.output_norm(wholly.to(model.dtype)).float() - parts.output_norm(barely.to(model.dtype)).float()
+        predicted = (
+            parts.output_norm(wholly.to(model.dtype)).float() - parts.output_norm(barely.to(model.dtype)).float()
+        )
     elif parts.post_norm is not None:
         predicted = parts.update((votes + rest).to(model.dtype)).float() - parts.update(rest.to(model.dtype)).float()
     else:

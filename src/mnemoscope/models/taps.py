@@ -46,6 +46,13 @@ def first(output: Any) -> Tensor:
     return output[0] if isinstance(output, tuple) else output  # type: ignore[no-any-return]
 
 
+def stream_of(inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
+    """The hidden states among a block's arguments: the first tensor of floating-point numbers."""
+    return next(
+        value for value in (*inputs, *named.values()) if isinstance(value, Tensor) and value.is_floating_point()
+    )
+
+
 @contextmanager
 def read_coefficients(
     model: Tappable, callback: CoefficientsCallback, *, layers: Iterable[int] | None = None
@@ -123,7 +130,7 @@ def _record(parts: Layer, seen: dict[str, Tensor]) -> list[Any]:
         return hook
 
     def starting(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-        seen["block_input"] = inputs[0] if inputs else named["hidden_states"]
+        seen["block_input"] = stream_of(inputs, named)
 
     handles = [
         parts.gate.module.register_forward_pre_hook(entering("ffn_input")),
@@ -171,6 +178,8 @@ def _layer(model: Tappable, layer: int) -> Layer:
 
 
 def _only(inputs: tuple[Any, ...]) -> Tensor:
+    if not inputs:
+        raise ModelUnsupported("a linear map or norm is called by keyword, so its input cannot be tapped")
     return inputs[0]  # type: ignore[no-any-return]
 
 

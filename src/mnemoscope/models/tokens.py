@@ -87,7 +87,7 @@ def _description(tokenizer: Any) -> dict[str, Any]:
     backend = tokenizer if isinstance(tokenizer, Tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
         raise ModelUnsupported(
-            f"a {type(tokenizer).__name__} has no tokenizer.json form; save it in the fast format (PreTrainedTokenizerFast)"
+            f"a {type(tokenizer).__name__} has no tokenizer.json form; save it as a PreTrainedTokenizerFast"
         )
     description: dict[str, Any] = json.loads(backend.to_str())
     return description | {"padding": None, "truncation": None}
@@ -112,7 +112,8 @@ def _spelling(description: dict[str, Any]) -> Spelling:
     model = description["model"]
     if "ByteLevel" in types:
         return "byte-level"
-    replaced = any(_SPACE in json.dumps(part, ensure_ascii=False) for part in decoders + _parts(description, "normalizer"))
+    replacing = decoders + _parts(description, "normalizer")
+    replaced = any(_SPACE in json.dumps(part, ensure_ascii=False) for part in replacing)
     if "Metaspace" in types or replaced or model.get("type") == "Unigram" or model.get("byte_fallback"):
         return "sentencepiece"
     if "WordPiece" in types or model.get("type") == "WordPiece":

@@ -1,0 +1,125 @@
+"""What every module of a model took in and gave out in one small forward: the evidence for structural inference.
+
+structure.py reasons about it. Tensors are kept flat, [batch * position, entries], and cloned when seen, so that a block
+that works in place cannot change the evidence.
+"""
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mnemoscope.models.noise import quiet
+from mnemoscope.models.taps import first
+
+IDS = ((5, 1, 8, 3, 11, 2), (7, 4, 0, 9, 6, 10))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One call of one module; `order` counts the ends of calls."""
+
+    path: str
+    module: nn.Module
+    order: int
+    taken: Tensor
+    given: Tensor
+
+    @property
+    def changes(self) -> bool:
+        """Whether the module gave out something else than it took in (dropout at rest does not)."""
+        return not same(self.taken, self.given)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The first call of every module, by path, and the model's logits."""
+
+    calls: dict[str, Seen]
+    logits: Tensor
+
+    def within(self, prefix: str) -> Iterator[Seen]:
+        """The calls of the modules inside `prefix`, the last to end first."""
+        inside = [call for path, call in self.calls.items() if path.startswith(f"{prefix}.")]
+        yield from sorted(inside, key=lambda call: -call.order)
+
+
+def keywords(module: nn.Module) -> dict[str, bool]:
+    """`use_cache=False`, for a module whose forward takes it."""
+    taken = inspect.signature(module.forward).parameters
+    open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
+    return {"use_cache": False} if open_ended or "use_cache" in taken else {}
+
+
+def observe(model: Any, rows: int) -> Observation:
+    """One forward of the model over a few ids below `rows`, with every module watched."""
+    calls: dict[str, Seen] = {}
+    handles = []
+
+    def watch(path: str, module: nn.Module) -> list[Any]:
+        taken: list[Tensor] = []
+
+        def start(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+            found = [value for value in (*inputs, *named.values()) if _is_hidden(value)]
+            taken.append(flat(found[0]).clone() if found else torch.empty(0, 0))
+
+        def end(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            given = first(output) if isinstance(output, tuple | Tensor) else None
+            before = taken.pop()
+            if path not in calls and given is not None and _is_hidden(given) and before.numel():
+                calls[path] = Seen(path, module, len(calls), before, flat(given).clone())
+
+        return [module.register_forward_pre_hook(start, with_kwargs=True), module.register_forward_hook(end)]
+
+    for path, module in model.named_modules():
+        if path:
+            handles += watch(path, module)
+    try:
+        logits = run(model, ids_for(model, rows))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return Observation(calls, flat(logits))
+
+
+def ids_for(model: nn.Module, rows: int) -> Tensor:
+    """The ids of the small forward, below `rows`."""
+    return torch.tensor(IDS, device=next(model.parameters()).device) % rows
+
+
+def run(module: nn.Module, ids: Tensor) -> Tensor:
+    """The logits, or the last hidden states, that a module gives for ids."""
+    with torch.inference_mode(), quiet():
+        return tensor_of(module(input_ids=ids, **keywords(module)))
+
+
+def tensor_of(output: Any) -> Tensor:
+    """The first tensor of a model's output: logits of a language model, hidden states of a backbone."""
+    if isinstance(output, Tensor):
+        return output
+    values = output if isinstance(output, tuple) else output.values()
+    return next(value for value in values if isinstance(value, Tensor) and _is_hidden(value))
+
+
+def flat(tensor: Tensor) -> Tensor:
+    """The tensor as [batch * position, entries]."""
+    return tensor.reshape(-1, tensor.shape[-1])
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are the same numbers up to rounding."""
+    return distance(a, b) < (1e-4 if b.dtype == torch.float32 else 3e-2)
+
+
+def distance(a: Tensor, b: Tensor) -> float:
+    """max|a - b| / max(rms(b), 1e-6); infinite for different shapes."""
+    if a.shape != b.shape or not b.numel():
+        return float("inf")
+    return float((a.float() - b.float()).abs().max() / b.float().square().mean().sqrt().clamp_min(1e-6))
+
+
+def _is_hidden(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point() and value.dim() in (2, 3)
