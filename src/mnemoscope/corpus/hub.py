@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from mnemoscope.corpus.readers import Piece, row_text
 from mnemoscope.errors import CorpusNotFound, CorpusUnreadable
+
+_PATIENCE: Final = 10.0
 
 
 def read_hub(name: str, *, config: str | None, split: str, text_field: str, skip: int) -> Iterator[Piece]:
@@ -42,7 +45,23 @@ def check_hub(name: str, *, config: str | None, split: str) -> None:
     Raises:
         CorpusNotFound: no such data set, configuration or split, or no way to reach it.
     """
+    if not Path(name).exists():
+        _reach(name)
     _stream(name, config=config, split=split)
+
+
+def _reach(name: str) -> None:
+    """Ask the hub once: `datasets` alone tries for half a minute before it says that there is no network."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    try:
+        HfApi().dataset_info(name, timeout=_PATIENCE)
+    except RepositoryNotFoundError:
+        raise CorpusNotFound(f"hub:{name}: no such data set on the hub, nor a folder of that name") from None
+    except Exception as problem:
+        reason = _reason(problem)
+        raise CorpusNotFound(f"hub:{name}: the hub cannot be asked ({reason}); check name and network") from None
 
 
 def _stream(name: str, *, config: str | None, split: str) -> Any:

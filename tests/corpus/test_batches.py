@@ -1,0 +1,112 @@
+"""Batches: every sentence once, within budget and window, hardly any padding, mostly one length."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from mnemoscope.corpus.batches import Batches, plan_batches
+from mnemoscope.errors import OptionError
+
+
+def check(batches: Batches, lengths: NDArray[np.int64], *, budget: int, window: int, extra: int) -> None:
+    """The laws of a plan, checked sentence by sentence."""
+    seen: list[int] = []
+    padding = positions = 0
+    for k in range(batches.count):
+        ids = batches.ids(k).tolist()
+        own = [int(lengths[i]) + extra for i in ids]
+        area = len(ids) * max(own)
+        assert area <= budget or len(ids) == 1
+        assert len({i // window for i in ids}) == 1
+        assert list(zip(own, ids, strict=True)) == sorted(zip(own, ids, strict=True))
+        # The stated bound: no batch is more than a twentieth padding.
+        assert (area - sum(own)) * 20 <= area
+        padding += area - sum(own)
+        positions += area
+        seen += ids
+    assert sorted(seen) == list(range(len(lengths)))
+    assert [i // window for i in seen] == sorted(i // window for i in seen)
+    assert (batches.positions, batches.padding) == (positions, padding)
+
+
+def test_a_small_plan_by_eye() -> None:
+    lengths = np.array([5, 1, 5, 1, 5, 1, 5])
+    batches = plan_batches(lengths, batch_tokens=12)
+    # With the beginning: three of width 2, and two by two of width 6.
+    assert [batches.ids(k).tolist() for k in range(batches.count)] == [[1, 3, 5], [0, 2], [4, 6]]
+    assert (batches.positions, batches.padding) == (30, 0)
+
+
+def test_ids_are_those_given() -> None:
+    batches = plan_batches(np.array([3, 2]), batch_tokens=3, ids=np.array([7, 70]), extra=0)
+    assert [batches.ids(k).tolist() for k in range(batches.count)] == [[70], [7]]
+
+
+def test_no_sentences_make_no_batches(tmp_path: Path) -> None:
+    assert plan_batches(np.array([], np.int32), batch_tokens=8).count == 0
+    assert plan_batches(np.array([], np.int32), batch_tokens=8, directory=tmp_path).count == 0
+
+
+@pytest.mark.parametrize("k", [-1, 1])
+def test_a_batch_that_is_not_there(k: int) -> None:
+    with pytest.raises(IndexError, match="of 1"):
+        plan_batches(np.array([3]), batch_tokens=8).ids(k)
+
+
+@pytest.mark.parametrize(("budget", "window"), [(0, 8), (8, 0)])
+def test_impossible_sizes_are_refused(budget: int, window: int) -> None:
+    with pytest.raises(OptionError, match="must be at least 1"):
+        plan_batches(np.array([1]), batch_tokens=budget, window=window)
+
+
+@given(
+    st.lists(st.one_of(st.integers(1, 6), st.integers(1, 200)), max_size=200),
+    st.integers(1, 600),
+    st.integers(1, 100),
+    st.integers(0, 1),
+)
+def test_the_laws_hold_for_any_mix_of_lengths(lengths: list[int], budget: int, window: int, extra: int) -> None:
+    array = np.array(lengths, np.int64)
+    batches = plan_batches(array, batch_tokens=budget, window=window, extra=extra)
+    check(batches, array, budget=budget, window=window, extra=extra)
+
+
+def realistic(count: int) -> NDArray[np.int64]:
+    """Lengths like those of sentences of English: log-normal, median about 24 tokens, a tail, some headings."""
+    random = np.random.default_rng(1)
+    lengths = np.clip(random.lognormal(3.2, 0.6, count), 1, 511).astype(np.int64)
+    headings = random.random(count) < 0.1
+    lengths[headings] = random.integers(2, 8, int(headings.sum()))
+    return lengths
+
+
+@pytest.mark.parametrize("budget", [1024, 4096, 16384])
+def test_realistic_lengths_hardly_need_padding_or_masks(budget: int, tmp_path: Path) -> None:
+    lengths = realistic(150_000)
+    batches = plan_batches(lengths, batch_tokens=budget, directory=tmp_path)
+    check(batches, lengths, budget=budget, window=65_536, extra=1)
+    assert batches.padding / batches.positions < 0.01
+    pure = sum(len(np.unique(lengths[batches.ids(k)])) == 1 for k in range(batches.count))
+    assert pure / batches.count > 0.5
+    least = (lengths + 1).sum() / budget
+    assert batches.count < 1.35 * least
+
+
+def test_a_plan_on_disk_is_the_plan_in_memory(tmp_path: Path) -> None:
+    lengths = realistic(5_000)
+    here = plan_batches(lengths, batch_tokens=512, window=1_000)
+    there = plan_batches(lengths, batch_tokens=512, window=1_000, directory=tmp_path)
+    assert here.count == there.count
+    assert all(np.array_equal(here.ids(k), there.ids(k)) for k in range(here.count))
+
+
+def test_a_million_sentences_are_planned_in_seconds(tmp_path: Path) -> None:
+    lengths = realistic(1_000_000)
+    start = time.perf_counter()
+    plan_batches(lengths, batch_tokens=8192, directory=tmp_path)
+    assert time.perf_counter() - start < 10

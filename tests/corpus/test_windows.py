@@ -1,0 +1,47 @@
+"""Windows of over-long sentences: the text is divided, no token is lost, no character is cut where that can be helped."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mnemoscope.corpus.windows import cut_windows
+
+
+def by_bytes(text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    """A byte-level tokenizer without merges: every byte a token that spans its whole character."""
+    spans = [(place, place + 1) for place, character in enumerate(text) for _ in character.encode()]
+    return list(text.encode()), spans
+
+
+def test_words_fall_into_windows_with_the_white_space_before_them() -> None:
+    text = "one two three four five"
+    spans = [(0, 3), (4, 7), (8, 13), (14, 18), (19, 23)]
+    assert cut_windows(text, [1, 2, 3, 4, 5], offsets=spans, longest=2) == [
+        ("one two", [1, 2]),
+        (" three four", [3, 4]),
+        (" five", [5]),
+    ]
+
+
+def test_a_character_of_several_tokens_is_not_cut() -> None:
+    tokens, spans = by_bytes("aé€b")
+    # a | two bytes | three bytes | b; windows of at most four bytes
+    assert [text for text, _ in cut_windows("aé€b", tokens, offsets=spans, longest=4)] == ["aé", "€b"]
+
+
+def test_a_character_of_more_tokens_than_a_window_is_cut_through() -> None:
+    tokens, spans = by_bytes("€")
+    windows = cut_windows("€", tokens, offsets=spans, longest=2)
+    assert [own for _, own in windows] == [[0xE2, 0x82], [0xAC]]
+    assert "".join(text for text, _ in windows) == "€"
+
+
+@given(st.text(alphabet="ab é€😀", min_size=1, max_size=60), st.integers(1, 9))
+def test_windows_put_together_are_the_sentence(text: str, longest: int) -> None:
+    tokens, spans = by_bytes(text)
+    windows = cut_windows(text, tokens, offsets=spans, longest=longest)
+    assert "".join(part for part, _ in windows) == text
+    assert [token for _, own in windows for token in own] == tokens
+    assert all(1 <= len(own) <= longest for _, own in windows)
+    if longest >= 4:
+        # Every character fits into a window, so every window's tokens are exactly its text's.
+        assert all(list(part.encode()) == own for part, own in windows)
