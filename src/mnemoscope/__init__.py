@@ -1,1 +1,39 @@
-"""Mnemoscope: read the feed-forward layers of a language model as key-value memories."""
+"""Mnemoscope: read the feed-forward layers of a language model as key-value memories.
+
+The public names are loaded when they are first used (PEP 562), so importing the package is instant and needs no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mnemoscope import errors
+    from mnemoscope.atlas import Atlas, open_atlas, verify
+    from mnemoscope.memory import MemoryId
+    from mnemoscope.mining import merge, mine
+    from mnemoscope.models import LanguageModel, load_model
+
+__all__ = ["Atlas", "LanguageModel", "MemoryId", "errors", "load_model", "merge", "mine", "open_atlas", "verify"]
+
+_ROOMS = {
+    "Atlas": "mnemoscope.atlas",
+    "LanguageModel": "mnemoscope.models",
+    "MemoryId": "mnemoscope.memory",
+    "load_model": "mnemoscope.models",
+    "merge": "mnemoscope.mining",
+    "mine": "mnemoscope.mining",
+    "open_atlas": "mnemoscope.atlas",
+    "verify": "mnemoscope.atlas",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return import_module("mnemoscope.errors")
+    if name not in _ROOMS:
+        raise AttributeError(f"module 'mnemoscope' has no attribute {name!r}")
+    return getattr(import_module(_ROOMS[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,140 @@
+"""What every verb has in common: exit codes, the one plain line on stderr, and the one JSON document on stdout.
+
+Exit code 0; 2 with one plain line last on stderr for whatever the user can mend, usage errors included; 130 after
+Ctrl-C; 1 for a bug. `--debug` shows tracebacks. Knows no room.
+"""
+
+import json
+import math
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Annotated, Any, TextIO
+
+import typer
+
+from mnemoscope.errors import MnemoscopeError, OptionError
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+BUG, USER, INTERRUPTED = 1, 2, 130
+
+
+@dataclass
+class _Document:
+    """Where the one JSON document goes, and whether it is out."""
+
+    stream: TextIO
+    written: bool = False
+
+
+_document: ContextVar[_Document | None] = ContextVar("document", default=None)
+
+
+def emit(value: object) -> None:
+    """Prints the one JSON document of a command called with `--json`; numbers that are not finite become null."""
+    document = _document.get() or _Document(sys.stdout)
+    if document.written:
+        raise RuntimeError("a command printed two JSON documents")
+    document.written = True
+    document.stream.write(json.dumps(_finite(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    document.stream.flush()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return value
+
+
+def run(app: Callable[..., Any], arguments: list[str]) -> int:
+    """Runs `app` on the arguments and returns the exit code; whatever goes wrong ends as one plain line."""
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    debug, as_json = "--debug" in options, "--json" in options
+    for stream in (sys.stdout, sys.stderr):
+        if reconfigure := getattr(stream, "reconfigure", None):
+            reconfigure(errors="backslashreplace")
+    stdout = sys.stdout
+    token = _document.set(_Document(stdout))
+    try:
+        if as_json and "--help" not in options:
+            # A library that prints would spoil the document.
+            sys.stdout = sys.stderr
+        code = _guarded(app, arguments or ["--help"], debug=debug, as_json=as_json)
+        stdout.flush()
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough; keep the interpreter from complaining about the rest at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
+        code = 0
+    finally:
+        sys.stdout = stdout
+        _document.reset(token)
+    return code
+
+
+def _guarded(app: Callable[..., Any], arguments: list[str], *, debug: bool, as_json: bool) -> int:
+    try:
+        code = app(args=arguments, prog_name="mnemoscope", standalone_mode=False)
+    except BrokenPipeError:
+        raise
+    except SystemExit as leave:
+        # Typer turns a broken pipe into exit code 1.
+        if isinstance(leave.__context__, BrokenPipeError):
+            raise leave.__context__ from None
+        raise
+    except typer.TyperException as error:
+        return _refuse(error, f"{error.format_message()} (`mnemoscope --help` explains)", USER, debug, as_json)
+    except MnemoscopeError as error:
+        return _refuse(error, str(error), error.exit_code, debug, as_json)
+    except (KeyboardInterrupt, typer.Abort) as error:
+        return _refuse(error, "stopped by Ctrl-C", INTERRUPTED, debug, as_json)
+    except OSError as error:
+        if error.filename is None:
+            return _report(error, debug, as_json)
+        return _refuse(error, f"cannot use {os.fsdecode(error.filename)}: {error.strerror}", USER, debug, as_json)
+    except typer.Exit as leave:
+        return leave.exit_code
+    except Exception as error:
+        return _report(error, debug, as_json)
+    if code == INTERRUPTED:
+        # Typer turns Ctrl-C into this code, without a word.
+        return _refuse(KeyboardInterrupt(), "stopped by Ctrl-C", INTERRUPTED, debug, as_json)
+    return code if isinstance(code, int) else 0
+
+
+def _report(error: Exception, debug: bool, as_json: bool) -> int:
+    """Ends on a bug of ours."""
+    line = f"a bug in mnemoscope: {type(error).__name__}: {error}; please report it with what --debug shows"
+    return _refuse(error, line, BUG, debug, as_json)
+
+
+def _refuse(error: BaseException, line: str, code: int, debug: bool, as_json: bool) -> int:
+    """Ends with one plain line; with `--json` the same goes to stdout, unless the command had its say there."""
+    line = " ".join(line.split())
+    if debug:
+        traceback.print_exception(error, file=sys.stderr)
+    document = _document.get()
+    if as_json and document is not None and not document.written:
+        emit({"error": type(error).__name__, "message": line, "exit_code": code})
+    print(f"mnemoscope: {line}", file=sys.stderr, flush=True)
+    return code
+
+
+def at_least(name: str, value: float | None, least: float) -> None:
+    """Raises OptionError where an option's number is too small; None passes."""
+    if value is not None and not value >= least:
+        raise OptionError(f"{name} {value:g} is impossible; it must be {least:g} or more")
+
+
+def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raises OptionError where an option's word is none of its choices."""
+    if value not in choices:
+        raise OptionError(f"{name} {value!r} is not known; choose one of {', '.join(choices)}")

@@ -1,0 +1,31 @@
+"""`mnemoscope merge`: the parts of one plan become one atlas."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mnemoscope.cli.frame import Debug, Json
+from mnemoscope.cli.progress import reporting
+
+
+def merge(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder of the new atlas.", show_default=False)],
+    parts: Annotated[list[Path], typer.Argument(metavar="PART...", help="Every part of one plan.", show_default=False)],
+    model: Annotated[str | None, typer.Option(metavar="MODEL", help="The plan's model, if it has moved.")] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Join the parts of one plan into one atlas.
+
+    Parts are made by `mine --part I/N`. Every table is byte-identical to that of a single run.
+    Parts of different plans, and a missing or repeated part, are refused by name.
+
+    Example: mnemoscope merge atlas part-1 part-2 part-3
+    """
+    from mnemoscope import mining
+    from mnemoscope.cli.summary import summarise
+
+    with reporting() as progress:
+        made = mining.merge(out, parts, model=model, progress=progress)
+    summarise(Path(made), json=json)

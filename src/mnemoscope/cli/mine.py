@@ -1,0 +1,148 @@
+"""`mnemoscope mine`: from a model and a text to an atlas. Checks what can be checked without loading anything."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mnemoscope.cli.frame import Debug, Json, at_least, one_of
+from mnemoscope.cli.progress import reporting
+from mnemoscope.errors import OptionError
+
+
+def _not_yet(value: Any) -> Any:
+    if value:
+        raise OptionError(
+            "mining on several machines (--ray, --workers) is not available yet; use --part I/N and merge"
+        )
+    return value
+
+
+def mine(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A hub id (gpt2), a local folder, builtin:pydocs, or handmade:NAME.",
+            show_default=False,
+        ),
+    ],
+    corpus: Annotated[
+        str,
+        typer.Argument(
+            metavar="CORPUS",
+            help="builtin:pydocs, a .txt, .jsonl or .parquet file (also .gz, .xz, .zst) or a quoted glob,"
+            " or hub:DATASET[:CONFIG[:SPLIT]].",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="ATLAS", help="The folder to make.", show_default=False)],
+    validation: Annotated[
+        str | None, typer.Option(metavar="CORPUS", help="The text for questions on held-out prefixes.")
+    ] = None,
+    split: Annotated[str, typer.Option(metavar="sentence|line|document", help="What one text is.")] = "sentence",
+    triggers: Annotated[int, typer.Option(metavar="N", help="Triggers per memory and sign.")] = 50,
+    per_sentence: Annotated[str, typer.Option(metavar="1|all", help="Triggers that one sentence may give.")] = "1",
+    layers: Annotated[str | None, typer.Option(metavar="0-3,7", help="Only these layers.  [default: all]")] = None,
+    max_sentences: Annotated[int | None, typer.Option(metavar="N", help="Stop after so many sentences.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(metavar="N", help="Stop after so many tokens.")] = None,
+    prefixes: Annotated[int, typer.Option(metavar="N", help="Held-out prefixes to ask questions on.")] = 4000,
+    removals: Annotated[str | None, typer.Option(metavar="N|all", help="Memories per layer for token removal.")] = None,
+    part: Annotated[str | None, typer.Option(metavar="I/N", help="Only every N-th batch; join with merge.")] = None,
+    batch_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Padded tokens per batch.  [default: from the model's sizes]")
+    ] = None,
+    dtype: Annotated[str, typer.Option(metavar="float32|bfloat16|float16", help="Number format.")] = "float32",
+    device: Annotated[str, typer.Option(metavar="NAME", help="Such as cpu, cuda or cuda:1.")] = "cpu",
+    seed: Annotated[int, typer.Option(metavar="N", help="For the random samples.")] = 0,
+    checkpoint_every: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How much work a sudden stop may cost.")
+    ] = 60.0,
+    keep_work: Annotated[bool, typer.Option("--keep-work", help="Keep the working copy of the text.")] = False,
+    text_field: Annotated[str, typer.Option(metavar="NAME", help="The text's field in JSONL or Parquet.")] = "text",
+    revision: Annotated[str | None, typer.Option(metavar="NAME", help="The hub model's revision.")] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a finished atlas.")] = False,
+    ray: Annotated[bool, typer.Option("--ray", hidden=True, is_eager=True, callback=_not_yet)] = False,
+    workers: Annotated[str | None, typer.Option("--workers", hidden=True, is_eager=True, callback=_not_yet)] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Mine a text for a model's memories; makes an atlas.
+
+    Finds the triggers, the activity and the value of every feed-forward memory. Continues by itself if ATLAS is
+    unfinished and the plan is the same. Ctrl-C saves; run it again to go on.
+
+    Example: mnemoscope mine gpt2 wiki.txt --out atlas
+    """
+    one_of("--split", split, ("sentence", "line", "document"))
+    one_of("--per-sentence", per_sentence, ("1", "all"))
+    one_of("--dtype", dtype, ("float32", "bfloat16", "float16"))
+    at_least("--triggers", triggers, 1)
+    at_least("--max-sentences", max_sentences, 1)
+    at_least("--max-tokens", max_tokens, 1)
+    at_least("--prefixes", prefixes, 0)
+    at_least("--batch-tokens", batch_tokens, 1)
+    at_least("--checkpoint-every", checkpoint_every, 0)
+    at_least("--seed", seed, 0)
+    options: dict[str, Any] = {
+        "out": out,
+        "validation": validation,
+        "split": split,
+        "triggers": triggers,
+        "per_sentence": "all" if per_sentence == "all" else 1,
+        "layers": None if layers is None else parse_layers(layers),
+        "max_sentences": max_sentences,
+        "max_tokens": max_tokens,
+        "prefixes": prefixes,
+        "removals": None if removals is None else parse_removals(removals),
+        "part": None if part is None else parse_part(part),
+        "batch_tokens": batch_tokens,
+        "dtype": dtype,
+        "device": device,
+        "seed": seed,
+        "checkpoint_every": checkpoint_every,
+        "keep_work": keep_work,
+        "text_field": text_field,
+        "revision": revision,
+        "trust_remote_code": trust_remote_code,
+        "force": force,
+    }
+    from mnemoscope import mining
+    from mnemoscope.cli.summary import summarise
+
+    with reporting() as progress:
+        made = mining.mine(model, corpus, progress=progress, **options)
+    summarise(Path(made), json=json)
+
+
+def parse_layers(text: str) -> tuple[int, ...]:
+    """The layers that `0-3,7` names, each once, in order; raises OptionError."""
+    layers: set[int] = set()
+    for piece in text.split(","):
+        found = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", piece)
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        if first > last:
+            raise OptionError(f"--layers {text!r} does not name layers; write them as 0-3,7")
+        layers.update(range(first, last + 1))
+    return tuple(sorted(layers))
+
+
+def parse_part(text: str) -> tuple[int, int]:
+    """The part (I, N) that `I/N` names; raises OptionError unless 1 <= I <= N."""
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip())
+    if found and 1 <= int(found[1]) <= int(found[2]):
+        return int(found[1]), int(found[2])
+    raise OptionError(f"--part {text!r} is not a part; write 1/3, 2/3 or 3/3 for three parts")
+
+
+def parse_removals(text: str) -> int | str:
+    """A number of memories per layer, or `all`; raises OptionError."""
+    if text == "all":
+        return text
+    if re.fullmatch(r"\d{1,9}", text):
+        return int(text)
+    raise OptionError(f"--removals {text!r} is not a number of memories per layer, nor all")

@@ -1,0 +1,168 @@
+"""One memory drawn as text: triggers, value, activity, neighbours, patterns.
+
+Takes the readable tables of the atlas and draws; no number is computed here but a token's probability, which follows
+from its score and the largest probability.
+"""
+
+import math
+import sys
+from typing import TYPE_CHECKING, Any
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mnemoscope.cli.visible import in_running_text, in_token
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from mnemoscope.atlas import Memory
+
+_PIPED_WIDTH = 120
+_BAR = 30
+_VALUE_TOKENS = 10
+
+
+def draw(memory: "Memory", tables: "dict[str, pl.DataFrame]", *, limit: int) -> None:
+    """Prints the memory on stdout, at most `limit` prefixes of each sign."""
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+    manifest = memory.atlas.manifest
+    about = f"{memory.id}  model {manifest['model'].get('spec')}, text {manifest['corpus'].get('spec')}"
+    console.print(Text(about, style="bold"))
+    triggers = tables["triggers"].to_dicts()
+    for sign, name in ((1, "Triggers (highest coefficients)"), (-1, "Lowest coefficients")):
+        rows = [row for row in triggers if row["sign"] == sign]
+        if rows or sign == 1:
+            _draw_triggers(console, name, rows, limit=limit)
+    if "value" in tables:
+        _draw_value(console, tables["value"].to_dicts()[0])
+    else:
+        part = manifest["part"]
+        _headline(console, f"No value yet: this is part {part['index']} of {part['of']}; `mnemoscope merge` makes it")
+    _draw_activity(console, tables["activity"].to_dicts()[0])
+    if "neighbours" in tables:
+        _draw_neighbours(console, tables["neighbours"].to_dicts())
+    if "patterns" in tables:
+        _headline(console, "Patterns")
+        for row in tables["patterns"].to_dicts():
+            console.print(Text(f"  {row['kind']}: {row['description']} ({len(row['triggers'])} triggers)"))
+
+
+def _headline(console: Console, text: str) -> None:
+    console.print()
+    console.print(Text(text, style="bold"))
+
+
+def _grid(*columns: tuple[str, str]) -> Table:
+    """A table without lines; each column is a name and `left` or `right`."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
+    for name, side in columns:
+        table.add_column(name, justify="right" if side == "right" else "left", no_wrap=True)
+    return table
+
+
+def _draw_triggers(console: Console, name: str, rows: list[dict[str, Any]], *, limit: int) -> None:
+    if not rows:
+        _headline(console, f"{name}: none, the memory never fired")
+        return
+    groups: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row["prefix_group"], []).append(row)
+    _headline(console, f"{name}: {len(rows)}, of {len(groups)} different prefixes")
+    table = _grid(("rank", "right"), ("coefficient", "right"), ("count", "right"), ("prefix", "left"), ("next", "left"))
+    width = max(20, console.width - 60)
+    for first, *others in list(groups.values())[:limit]:
+        count = f"x{1 + len(others)}" if others else ""
+        following = _following([first, *others])
+        table.add_row(
+            str(first["rank"]), f"{first['coefficient']:.3f}", count, _marked(first, width=width), Text(following)
+        )
+    console.print(table)
+    if len(groups) > limit:
+        console.print(Text(f"  and {len(groups) - limit} more prefixes (--limit {len(groups)} shows all)", style="dim"))
+
+
+def _following(group: list[dict[str, Any]]) -> str:
+    """The different next tokens of one prefix, in order of rank."""
+    texts = ["(end)" if row["next_text"] is None else in_token(row["next_text"]) for row in group]
+    different = list(dict.fromkeys(texts))
+    return " ".join(different[:3]) + (" ..." if len(different) > 3 else "")
+
+
+def _marked(row: dict[str, Any], *, width: int) -> Text:
+    """The prefix's end, as much as fits, with the trigger token in marks."""
+    token, prefix = row["trigger_text"], row["prefix"]
+    # A token that is part of a character has no text of its own at the prefix's end, only a replacement mark.
+    before = prefix.removesuffix(token) if prefix.endswith(token) else prefix.rstrip("\ufffd")
+    shown = in_running_text(before)
+    marked = f"«{in_token(token)}»"
+    room = width - cell_len(marked) - 1
+    if cell_len(shown) > room:
+        while shown and cell_len(shown) > room:
+            shown = shown[1:]
+        shown = "…" + shown
+    return Text.assemble(shown, (marked, "bold"))
+
+
+def _draw_value(console: Console, value: dict[str, Any]) -> None:
+    _headline(
+        console,
+        f"Value: norm {value['value_norm']:.3f}, largest probability {value['max_probability']:.4f},"
+        f" entropy {value['entropy']:.2f} nats",
+    )
+    if value["target"] is not None:
+        score = value["trigger_log_probability"]
+        mean = "" if score is None else f"; mean log probability of the next tokens {score:.2f}"
+        target = in_token(value["target_text"])
+        console.print(Text(f"  best trigger's next token {target} has rank {value['target_rank']}{mean}"))
+    table = _grid(
+        ("top tokens", "left"), ("score", "right"), ("probability", "right"), ("", "left"),
+        ("bottom tokens", "left"), ("score", "right"),
+    )  # fmt: skip
+    tops = list(zip(value["top_texts"], value["top_scores"], strict=True))[:_VALUE_TOKENS]
+    bottoms = list(zip(value["bottom_texts"], value["bottom_scores"], strict=True))[:_VALUE_TOKENS]
+    for (top, score), (bottom, low) in zip(tops, bottoms, strict=True):
+        share = value["max_probability"] * math.exp(min(0.0, score - value["top_scores"][0]))
+        table.add_row(Text(in_token(top)), f"{score:.3f}", f"{share:.4f}", "", Text(in_token(bottom)), f"{low:.3f}")
+    console.print(table)
+
+
+def _draw_activity(console: Console, activity: dict[str, Any]) -> None:
+    prefixes, positive = activity["prefixes"], activity["positive"]
+    share = 100 * positive / prefixes if prefixes else 0.0
+    _headline(console, f"Activity: positive on {positive:,} of {prefixes:,} prefixes ({share:.2f} %)")
+    console.print(
+        Text(
+            f"  mean {activity['mean']:.4g}, std {activity['std']:.4g},"
+            f" min {activity['min']:.4g}, max {activity['max']:.4g}"
+        )
+    )
+    counts, edges = activity["histogram"], activity["edges"]
+    filled = [index for index, count in enumerate(counts) if count]
+    if not filled:
+        return
+    largest = max(counts)
+    table = _grid(("coefficient", "right"), (f"of {activity['sampled']:,} sampled prefixes", "left"), ("", "right"))
+    for index in range(filled[0], filled[-1] + 1):
+        bar = "█" * math.ceil(_BAR * counts[index] / largest)
+        table.add_row(_bin(index, edges), bar, f"{counts[index]:,}")
+    console.print(table)
+
+
+def _bin(index: int, edges: list[float]) -> str:
+    """The bin's bounds in words; bin i counts edges[i-1] <= x < edges[i]."""
+    if index == 0:
+        return f"below {edges[0]:g}"
+    if index == len(edges):
+        return f"{edges[-1]:g} and more"
+    return f"{edges[index - 1]:.3g} to {edges[index]:.3g}"
+
+
+def _draw_neighbours(console: Console, rows: list[dict[str, Any]]) -> None:
+    _headline(console, "Neighbours (most similar values)")
+    table = _grid(("memory", "left"), ("cosine", "right"), ("its top token", "left"))
+    for row in rows:
+        table.add_row(row["name"], f"{row['cosine']:.3f}", Text(in_token(row["top_text"])))
+    console.print(table)

@@ -1,0 +1,124 @@
+"""How far a long command is, on stderr: a bar on a terminal, a line now and then elsewhere.
+
+A room reports `progress(stage, done, total, note)`. A stage may name its unit in brackets: `mining (tokens)`.
+Shows the rate and the time left, counted from the first report of the stage (a resumed run starts in the middle).
+"""
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+Report = Callable[[str, float, float | None, str], None]
+
+LINE_EVERY = 10.0
+
+
+@contextmanager
+def reporting() -> Iterator[Report]:
+    """What to pass to a room as `progress`."""
+    if sys.stderr.isatty():
+        with _bars() as report:
+            yield report
+    else:
+        lines = Lines(sys.stderr)
+        yield lines
+        lines.finish()
+
+
+@dataclass
+class Lines:
+    """Progress as plain lines: the first report of a stage, one every ten seconds, and the last."""
+
+    stream: TextIO
+    every: float = LINE_EVERY
+    clock: Callable[[], float] = time.monotonic
+    _stage: str = ""
+    _began: float = 0.0
+    _from: float = 0.0
+    _shown: float = 0.0
+    _pending: str = field(default="", repr=False)
+
+    def __call__(self, stage: str, done: float, total: float | None, note: str = "") -> None:
+        """Takes one report."""
+        now = self.clock()
+        if stage != self._stage:
+            self.finish()
+            self._stage, self._began, self._from, self._shown = stage, now, done, now - self.every
+        self._pending = self._line(stage, done, total, note, now)
+        if now - self._shown >= self.every or (total is not None and done >= total):
+            self.finish()
+            self._shown = now
+
+    def finish(self) -> None:
+        """Prints what was reported last, if it is not out yet."""
+        if self._pending:
+            print(self._pending, file=self.stream, flush=True)
+        self._pending = ""
+
+    def _line(self, stage: str, done: float, total: float | None, note: str, now: float) -> str:
+        name, unit = split_unit(stage)
+        words = [f"{done:,.0f}" if total is None else f"{done:,.0f} of {total:,.0f}"]
+        if total:
+            words[0] += f" ({100 * done / total:.0f} %)"
+        words[0] += f" {unit}" if unit else ""
+        spent = now - self._began
+        if spent > 0 and done > self._from:
+            rate = (done - self._from) / spent
+            words.append(f"{rate:,.0f} {unit}/s" if unit else f"{rate:,.1f}/s")
+            if total is not None and done < total:
+                words.append(f"{spoken_time((total - done) / rate)} left")
+        if note:
+            words.append(note)
+        return f"{name}: {', '.join(words)}"
+
+
+def split_unit(stage: str) -> tuple[str, str]:
+    """Name and unit of a stage: `mining (tokens)` -> `mining`, `tokens`."""
+    found = re.fullmatch(r"(.*\S)\s*\(([^()]+)\)", stage)
+    return (found.group(1), found.group(2)) if found else (stage, "")
+
+
+def spoken_time(seconds: float) -> str:
+    """A duration as one would say it: `40 s`, `3 min 20 s`, `2 h 5 min`."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+@contextmanager
+def _bars() -> Iterator[Report]:
+    """One bar per stage, drawn by rich."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        TextColumn("{task.fields[note]}", markup=False),
+    )
+    tasks: dict[str, Any] = {}
+    began: dict[str, tuple[float, float]] = {}
+    with Progress(*columns, console=Console(stderr=True), refresh_per_second=4) as drawn:
+
+        def report(stage: str, done: float, total: float | None, note: str = "") -> None:
+            name, unit = split_unit(stage)
+            now = time.monotonic()
+            if stage not in tasks:
+                tasks[stage] = drawn.add_task(name, total=total, rate="", note=note)
+                began[stage] = now, done
+            since, first = began[stage]
+            rate = (done - first) / (now - since) if now > since and done > first else 0.0
+            spoken = f"{rate:,.0f} {unit}/s" if unit else f"{rate:,.1f}/s"
+            drawn.update(tasks[stage], completed=done, total=total, rate=spoken if rate else "", note=note)
+
+        yield report

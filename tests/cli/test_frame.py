@@ -1,0 +1,164 @@
+"""The frame: exit codes, one plain line last on stderr, one JSON document on stdout."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import typer
+
+from mnemoscope.cli.frame import BUG, INTERRUPTED, USER, Json, at_least, emit, one_of, run
+from mnemoscope.errors import AtlasNotFound, Interrupted, MnemoscopeError, OptionError
+
+Capture = pytest.CaptureFixture[str]
+
+
+def app_that(act: Any) -> typer.Typer:
+    """An app whose only verb does `act`."""
+    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+
+    @app.command()
+    def verb(json: Json = False, debug: bool = False, count: int = 1) -> None:
+        act(json)
+
+    return app
+
+
+def raising(error: BaseException) -> typer.Typer:
+    def act(json: bool) -> None:
+        raise error
+
+    return app_that(act)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (AtlasNotFound("no atlas in x"), USER, "mnemoscope: no atlas in x"),
+        (MnemoscopeError("two\nlines"), USER, "mnemoscope: two lines"),
+        (Interrupted("saved; run it again"), INTERRUPTED, "mnemoscope: saved; run it again"),
+        (KeyboardInterrupt(), INTERRUPTED, "mnemoscope: stopped by Ctrl-C"),
+        (PermissionError(13, "Permission denied", "x.txt"), USER, "mnemoscope: cannot use x.txt: Permission denied"),
+        (
+            KeyError("k"),
+            BUG,
+            "mnemoscope: a bug in mnemoscope: KeyError: 'k'; please report it with what --debug shows",
+        ),
+        (
+            OSError("odd"),
+            BUG,
+            "mnemoscope: a bug in mnemoscope: OSError: odd; please report it with what --debug shows",
+        ),
+    ],
+)
+def test_every_end_is_one_plain_line(error: BaseException, code: int, line: str, capsys: Capture) -> None:
+    assert run(raising(error), []) in (code, 0)  # no arguments mean --help
+    capsys.readouterr()
+    assert run(raising(error), ["--count", "1"]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == line + "\n"
+
+
+def test_debug_shows_the_traceback_and_still_ends_plainly(capsys: Capture) -> None:
+    assert run(raising(AtlasNotFound("no atlas in x")), ["--debug"]) == USER
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert err.splitlines()[-1] == "mnemoscope: no atlas in x"
+
+
+@pytest.mark.parametrize("arguments", [["--count", "many"], ["--cuont", "1"], ["extra"], ["--count"]])
+def test_usage_errors_are_one_line_too(arguments: list[str], capsys: Capture) -> None:
+    assert run(app_that(lambda json: None), arguments) == USER
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert err.startswith("mnemoscope: ")
+
+
+def test_json_alone_reaches_stdout(capsys: Capture) -> None:
+    def act(json: bool) -> None:
+        print("a library talks")
+        emit({"share": 0.5, "nothing": float("nan"), "rows": [{"low": float("-inf")}]})
+
+    assert run(app_that(act), ["--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"share": 0.5, "nothing": None, "rows": [{"low": None}]}
+    assert err == "a library talks\n"
+    print("stdout is back")
+    assert capsys.readouterr().out == "stdout is back\n"
+
+
+def test_an_error_is_a_json_document_too(capsys: Capture) -> None:
+    assert run(raising(AtlasNotFound("no atlas in x")), ["--json"]) == USER
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"error": "AtlasNotFound", "message": "no atlas in x", "exit_code": 2}
+    assert err == "mnemoscope: no atlas in x\n"
+
+
+def test_an_error_after_the_document_adds_no_second_one(capsys: Capture) -> None:
+    def act(json: bool) -> None:
+        emit({"ok": False})
+        raise AtlasNotFound("no atlas in x")
+
+    assert run(app_that(act), ["--json"]) == USER
+    assert json.loads(capsys.readouterr().out) == {"ok": False}
+
+
+def test_two_documents_are_a_bug(capsys: Capture) -> None:
+    def act(json: bool) -> None:
+        emit(1)
+        emit(2)
+
+    assert run(app_that(act), ["--json"]) == BUG
+    assert json.loads(capsys.readouterr().out) == 1
+
+
+def test_numbers_and_words_out_of_range() -> None:
+    at_least("--triggers", None, 1)
+    at_least("--triggers", 1, 1)
+    with pytest.raises(OptionError, match="--triggers 0 is impossible; it must be 1 or more"):
+        at_least("--triggers", 0, 1)
+    with pytest.raises(OptionError, match="--every nan"):
+        at_least("--every", float("nan"), 0)
+    with pytest.raises(OptionError, match="choose one of a, b"):
+        one_of("--split", "c", ("a", "b"))
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    """`mnemoscope ... | head -1`: quiet, exit code 0."""
+    script = (
+        "import sys, typer\n"
+        "from mnemoscope.cli.frame import run\n"
+        "app = typer.Typer()\n"
+        "@app.command()\n"
+        "def verb(n: int = 0) -> None:\n"
+        "    for i in range(200_000): print(i)\n"
+        "sys.exit(run(app, ['--n', '1']))\n"
+    )
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "0\n"
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait() == 0
+
+
+def test_a_character_that_the_terminal_lacks_is_no_error() -> None:
+    script = (
+        "import sys, typer\n"
+        "from mnemoscope.cli.frame import run\n"
+        "app = typer.Typer()\n"
+        "@app.command()\n"
+        "def verb(n: int = 0) -> None:\n"
+        "    print('caf\\u00e9 \\u2603')\n"
+        "sys.exit(run(app, ['--n', '1']))\n"
+    )
+    command = [sys.executable, "-X", "utf8=0", "-c", script]
+    done = subprocess.run(
+        command, capture_output=True, check=True, env={"PYTHONIOENCODING": "ascii", "PYTHONPATH": ":".join(sys.path)}
+    )
+    assert done.stdout == b"caf\\xe9 \\u2603\n"

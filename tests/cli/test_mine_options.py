@@ -1,0 +1,116 @@
+"""What `mine` and `merge` understand, and what they refuse before anything is loaded."""
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from handbuilt_atlas import build_atlas
+from mnemoscope.cli import main
+from mnemoscope.cli.mine import parse_layers, parse_part, parse_removals
+from mnemoscope.errors import OptionError
+
+EVERY_OPTION = """
+    --validation v.txt --split line --triggers 7 --per-sentence all --layers 0-3,7 --max-sentences 9 --max-tokens 99
+    --prefixes 5 --removals all --part 2/3 --batch-tokens 512 --dtype bfloat16 --device cuda:1 --seed 3
+    --checkpoint-every 0.5 --keep-work --text-field body --revision main --trust-remote-code --force --json
+"""
+
+Capture = pytest.CaptureFixture[str]
+
+
+class FakeMining(ModuleType):
+    """A mining room that notes how it was called and makes the hand-built atlas."""
+
+    def __init__(self) -> None:
+        super().__init__("mnemoscope.mining")
+        self.calls: list[tuple[Any, ...]] = []
+
+    def mine(self, model: str, corpus: str, *, progress: Any, **options: Any) -> Path:
+        progress("mining (tokens)", 5, 10, "")
+        self.calls.append((model, corpus, options))
+        part: tuple[int, int] | None = options["part"]
+        return build_atlas(options["out"], part=part)
+
+    def merge(self, out: Path, parts: list[Path], *, model: str | None, progress: Any) -> Path:
+        self.calls.append((out, parts, model))
+        return build_atlas(out)
+
+
+@pytest.fixture
+def mining(monkeypatch: pytest.MonkeyPatch) -> FakeMining:
+    import mnemoscope
+
+    fake = FakeMining()
+    monkeypatch.setitem(sys.modules, "mnemoscope.mining", fake)
+    monkeypatch.setattr(mnemoscope, "mining", fake, raising=False)
+    return fake
+
+
+def test_defaults_are_the_contract_s(mining: FakeMining, tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "atlas"
+    assert main(["mine", "gpt2", "wiki.txt", "--out", str(out)]) == 0
+    model, corpus, options = mining.calls[0]
+    assert (model, corpus) == ("gpt2", "wiki.txt")
+    assert options == {
+        "out": out, "validation": None, "split": "sentence", "triggers": 50, "per_sentence": 1, "layers": None,
+        "max_sentences": None, "max_tokens": None, "prefixes": 4000, "removals": None, "part": None,
+        "batch_tokens": None, "dtype": "float32", "device": "cpu", "seed": 0, "checkpoint_every": 60.0,
+        "keep_work": False, "text_field": "text", "revision": None, "trust_remote_code": False, "force": False,
+    }  # fmt: skip
+    printed, progress = capsys.readouterr()
+    assert printed.splitlines()[0] == f"{out} is an atlas: layers 0-1 with memories 0-3 (8 memories)"
+    assert printed.splitlines()[-1] == f"next: mnemoscope show {out} L1.M0"
+    assert progress == "mining: 5 of 10 (50 %) tokens\n"
+
+
+def test_every_option_arrives(mining: FakeMining, tmp_path: Path, capsys: Capture) -> None:
+    assert main(["mine", "m", "c", "--out", str(tmp_path / "a"), *EVERY_OPTION.split()]) == 0
+    assert mining.calls[0][2] == {
+        "out": tmp_path / "a", "validation": "v.txt", "split": "line", "triggers": 7, "per_sentence": "all",
+        "layers": (0, 1, 2, 3, 7), "max_sentences": 9, "max_tokens": 99, "prefixes": 5, "removals": "all",
+        "part": (2, 3), "batch_tokens": 512, "dtype": "bfloat16", "device": "cuda:1", "seed": 3,
+        "checkpoint_every": 0.5, "keep_work": True, "text_field": "body",
+        "revision": "main", "trust_remote_code": True, "force": True,
+    }  # fmt: skip
+    assert '"part": {' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--triggers 0", "--triggers -3", "--triggers many", "--layers 3-1", "--layers x", "--layers 1,", "--part 0/3",
+        "--part 4/3", "--part 1", "--split word", "--per-sentence 2", "--dtype int8", "--max-tokens 0",
+        "--max-sentences 0", "--batch-tokens 0", "--removals some", "--prefixes -1", "--checkpoint-every -1",
+        "--seed -1", "--ray", "--ray auto", "--workers 4",
+    ],
+)  # fmt: skip
+def test_an_impossible_option_is_refused_at_once(
+    mining: FakeMining, tmp_path: Path, words: str, capsys: Capture
+) -> None:
+    out = tmp_path / "atlas"
+    assert main(["mine", "m", "c", "--out", str(out), *words.split()]) == 2
+    printed, said = capsys.readouterr()
+    assert printed == ""
+    assert len(said.splitlines()) == 1
+    assert words.split()[0] in said
+    assert mining.calls == []
+    assert not out.exists()
+
+
+def test_merge_hands_over_every_part(mining: FakeMining, tmp_path: Path, capsys: Capture) -> None:
+    assert main(["merge", str(tmp_path / "all"), "p1", "p2", "--model", "gpt2"]) == 0
+    assert mining.calls == [(tmp_path / "all", [Path("p1"), Path("p2")], "gpt2")]
+    assert main(["merge", str(tmp_path / "all")]) == 2
+    assert "Missing argument 'PART" in capsys.readouterr().err
+
+
+def test_small_languages() -> None:
+    assert parse_layers("7, 0-2,1") == (0, 1, 2, 7)
+    assert parse_part(" 1/1 ") == (1, 1)
+    assert parse_removals("12") == 12
+    for text in ("", "-1", "0-", "1.5"):
+        with pytest.raises(OptionError, match="write them as 0-3,7"):
+            parse_layers(text)

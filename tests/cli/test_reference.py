@@ -1,0 +1,47 @@
+"""The help: quick, with an example everywhere, and the same in docs/cli.md."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from mnemoscope.cli.app import app
+from mnemoscope.cli.reference import page
+
+VERBS = [info.name for info in app.registered_commands]
+
+
+def test_the_page_in_docs_is_current() -> None:
+    docs = Path(__file__).parents[2] / "docs" / "cli.md"
+    assert docs.read_text(encoding="utf-8") == page(), "run python -m mnemoscope.cli.reference > docs/cli.md"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_an_example_json_and_debug(verb: str) -> None:
+    section = page().split(f"\n## {verb}\n")[1].split("\n## ")[0]
+    assert f"Example: mnemoscope {verb}" in section
+    assert "--json" in section
+    assert "--debug" in section
+
+
+def test_help_is_quick_and_loads_nothing_heavy() -> None:
+    script = (
+        "import sys\nfrom mnemoscope.cli import main\ncode = main(['--help'])\n"
+        "heavy = {'torch', 'transformers', 'polars', 'pyarrow', 'numpy', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy\nsys.exit(code)\n"
+    )
+    times = []
+    for _ in range(3):
+        began = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        times.append(time.perf_counter() - began)
+    assert done.stdout.startswith("Usage: mnemoscope")
+    assert min(times) < 0.5
+
+
+def test_all_verbs_are_commands() -> None:
+    assert get_command(app).name == "mnemoscope"
+    assert {"mine", "show", "merge", "verify"} <= set(VERBS)

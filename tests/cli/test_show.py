@@ -1,0 +1,133 @@
+"""`show` and `verify` against the hand-built atlas, read by eye."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from handbuilt_atlas import build_atlas
+from mnemoscope.cli import main
+from mnemoscope.cli.visible import in_running_text, in_token
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def atlas(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(build_atlas(tmp_path_factory.mktemp("atlas")))
+
+
+def lines_of(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines() if line.strip()]
+
+
+def test_show_draws_both_signs_value_activity_and_neighbours(atlas: str, capsys: Capture) -> None:
+    assert main(["show", atlas, "L0.M0"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    rows = lines_of(out)
+    for expected in (
+        "L0.M0 model handbuilt, text four sentences",
+        "Triggers (highest coefficients): 4, of 3 different prefixes",
+        "0 3.000 The capital of France«·is» ·Paris",
+        "1 2.000 x2 «The» ·capital",
+        "3 1.500 The⏎«é» ·[b]x[/b]",
+        "Lowest coefficients: 1, of 1 different prefixes",
+        "0 -0.500 The capital of«·Italy» ·is",
+        "Value: norm 2.000, largest probability 0.5000, entropy 1.00 nats",
+        "best trigger's next token ·Paris has rank 0; mean log probability of the next tokens -1.50",
+        "·Paris 2.000 0.5000 <|end|> -2.000",
+        "Activity: positive on 8 of 19 prefixes (42.11 %)",
+        "mean 0.25, std 0.5, min -0.5, max 3",
+        "0 to 0.000977 ██████████████████████████████ 11",
+        "0.5 to 1 ██████████████████████ 8",
+        "L1.M0 0.900 ·Paris",
+    ):
+        assert expected.split() in rows, expected
+
+
+def test_a_group_is_shown_once_and_the_rest_on_request(atlas: str, capsys: Capture) -> None:
+    assert main(["show", atlas, "L0.M0", "--limit", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "«The»" not in out
+    assert "and 2 more prefixes (--limit 3 shows all)" in out
+
+
+def test_a_sentence_end_a_missing_target_and_a_dead_memory(atlas: str, capsys: Capture) -> None:
+    assert main(["show", atlas, "L0.M1"]) == 0
+    out = capsys.readouterr().out
+    assert ["0", "1.000", "«·Paris»", "(end)"] in lines_of(out)
+    assert "next token ·" not in out
+    assert main(["show", atlas, "L0.M3"]) == 0
+    assert "none, the memory never fired" in capsys.readouterr().out
+
+
+def test_show_as_json(atlas: str, capsys: Capture) -> None:
+    assert main(["show", atlas, "L0.M0", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["memory"] == "L0.M0"
+    assert [row["sign"] for row in shown["triggers"]] == [1, 1, 1, 1, -1]
+    assert shown["value"]["top_texts"][0] == " Paris"
+    assert len(shown["activity"]["histogram"]) == 36
+    assert shown["neighbours"][0]["name"] == "L1.M0"
+
+
+def test_a_part_says_that_its_values_come_later(tmp_path: Path, capsys: Capture) -> None:
+    part = str(build_atlas(tmp_path / "p", part=(2, 3)))
+    assert main(["show", part, "L0.M0"]) == 0
+    assert "No value yet: this is part 2 of 3" in capsys.readouterr().out
+    assert main(["show", part, "L0.M0", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["part"] == {"index": 2, "of": 3}
+    assert "value" not in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["L99.M1"], "L99.M1 is not in "),
+        (["layer9"], "'layer9' does not name a memory"),
+        (["L0.M0", "--limit", "0"], "--limit 0 is impossible"),
+        ([], "Missing argument"),
+    ],
+)
+def test_what_show_refuses(atlas: str, arguments: list[str], said: str, capsys: Capture) -> None:
+    assert main(["show", atlas, *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert said in err
+
+
+def test_show_without_an_atlas(tmp_path: Path, capsys: Capture) -> None:
+    assert main(["show", str(tmp_path), "L0.M0"]) == 2
+    assert "does not hold an atlas" in capsys.readouterr().err
+
+
+def test_verify_a_whole_atlas(atlas: str, capsys: Capture) -> None:
+    assert main(["verify", atlas]) == 0
+    assert capsys.readouterr().out == f"{atlas} is whole: 12 files are what was mined\n"
+    assert main(["verify", atlas, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"atlas": atlas, "ok": True, "problems": [], "files": 12}
+
+
+def test_verify_lists_the_damage_and_exits_with_2(tmp_path: Path, capsys: Capture) -> None:
+    directory = build_atlas(tmp_path / "a")
+    (directory / "tokens.parquet").unlink()
+    (directory / "background.parquet").write_bytes(b"")
+    assert main(["verify", str(directory)]) == 2
+    out, err = capsys.readouterr()
+    assert [line.split(":")[0] for line in out.splitlines()] == ["background.parquet", "tokens.parquet"]
+    assert err.startswith(f"mnemoscope: {directory} is damaged (2 problems): background.parquet: ")
+    assert main(["verify", str(directory), "--json"]) == 2
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["ok"] is False
+    assert len(shown["problems"]) == 2
+
+
+def test_text_is_made_fit_for_a_terminal() -> None:
+    assert in_token(" Paris\n") == "·Paris⏎"
+    assert in_token("") == "''"
+    assert in_running_text(" a b  c\td") == "·a b ·c⇥d"
+    assert in_token("\x1b[31m\u202e\x7f") == "␛[31m\\u202e\\u007f"
+    assert in_running_text("日本 é") == "日本 é"
