@@ -1,0 +1,56 @@
+"""Hub data sets, from a local folder as the hub would stream them; no network."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from mnemoscope.corpus import open_source
+from mnemoscope.errors import CorpusNotFound, CorpusUnreadable
+
+pytest.importorskip("datasets")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A data set of two splits."""
+    for split, count in (("train", 5), ("test", 2)):
+        rows = [f'{{"text": "{split} row {i}. Yes."}}' for i in range(count)]
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(rows))
+    return tmp_path
+
+
+def test_rows_are_streamed_from_the_train_split(folder: Path) -> None:
+    source = open_source(f"hub:{folder}")
+    assert list(source.documents()) == [f"train row {i}. Yes." for i in range(5)]
+    assert list(source.documents(3)) == ["train row 3. Yes.", "train row 4. Yes."]
+    assert (source.kind, source.size) == ("hub", None)
+
+
+def test_configuration_and_split_are_named(folder: Path) -> None:
+    expected = ["test row 0. Yes.", "test row 1. Yes."]
+    assert list(open_source(f"hub:{folder}:default:test").documents()) == expected
+    assert list(open_source(f"hub:{folder}::test").documents()) == expected
+
+
+@pytest.mark.parametrize("rest", [":default:nosuch", ":nosuch"])
+def test_an_unknown_split_or_configuration(folder: Path, rest: str) -> None:
+    with pytest.raises(CorpusNotFound, match=r"cannot be opened \(.*\); check name, split and network"):
+        open_source(f"hub:{folder}{rest}")
+
+
+def test_a_row_without_the_field(folder: Path) -> None:
+    with pytest.raises(CorpusUnreadable, match="row 0 has no field 'body'"):
+        list(open_source(f"hub:{folder}", text_field="body").documents())
+
+
+def test_an_unknown_data_set_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A port that nothing listens on: the same as no network, whatever machine this is.
+    monkeypatch.setattr("huggingface_hub.hf_api.ENDPOINT", "http://127.0.0.1:9", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    start = time.perf_counter()
+    with pytest.raises(CorpusNotFound) as caught:
+        open_source("hub:nosuch/nosuch")
+    assert "hub:nosuch/nosuch: " in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert time.perf_counter() - start < 15

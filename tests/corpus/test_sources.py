@@ -1,0 +1,298 @@
+"""Sources: the same documents whatever the file is wrapped in, and one plain line for everything that is wrong."""
+
+import gzip
+import json
+import lzma
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mnemoscope.corpus import documentation, open_source, readers, streams
+from mnemoscope.errors import CorpusError, CorpusNotFound, CorpusUnreadable, OptionError
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.ZstdCompressor().compress,
+}
+TEXT = "First line.\nSecond line.\n\n \t\n  Third, indented.  \n\n\nCafé 日本 😀."
+DOCUMENTS = ["First line.\nSecond line.", "  Third, indented.  ", "Café 日本 😀."]
+
+
+def documents(path: Path | str, **options: str) -> list[str]:
+    return list(open_source(str(path), **options).documents())
+
+
+def complaint(path: Path | str, **options: str) -> str:
+    """The one line that reading ends with."""
+    with pytest.raises(CorpusError) as caught:
+        documents(path, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["", "byte order mark"])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"], ids=["LF", "CRLF"])
+def test_text_is_cut_at_blank_lines(tmp_path: Path, ending: str, mark: bytes, line_end: str) -> None:
+    path = tmp_path / f"a.txt{ending}"
+    path.write_bytes(PACKERS[ending](mark + TEXT.replace("\n", line_end).encode()))
+    source = open_source(str(path))
+    assert list(source.documents()) == DOCUMENTS
+    assert list(source.documents(skip=2)) == DOCUMENTS[2:]
+    assert list(source.documents(skip=9)) == []
+    assert source.kind == "text"
+    assert source.size == source.meter.done == path.stat().st_size
+
+
+def test_with_split_line_every_line_is_a_document(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(TEXT)
+    lines = ["First line.", "Second line.", "  Third, indented.  ", "Café 日本 😀."]
+    assert documents(tmp_path / "a.txt", split="line") == lines
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+def test_rows_of_json_lines(tmp_path: Path, ending: str) -> None:
+    rows = [{"text": "One.\n\nStill one."}, {"text": "", "id": 3}, {"text": None}, {"text": "é\u2028"}]
+    path = tmp_path / f"a.jsonl{ending}"
+    path.write_bytes(PACKERS[ending]("\n\n".join(json.dumps(row) for row in rows).encode()))
+    assert documents(path) == ["One.\n\nStill one.", "", "", "é\u2028"]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+def test_rows_of_parquet(tmp_path: Path, kind: pa.DataType) -> None:
+    texts = [f"Row {i}.\n\nEnd." for i in range(1200)] + [None]
+    table = pa.table({"id": range(1201), "body": pa.array(texts, pa.string()).cast(kind)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=100)
+    source = open_source(str(tmp_path / "a.parquet"), text_field="body")
+    assert list(source.documents()) == [*texts[:-1], ""]
+    assert list(source.documents(1199)) == [texts[1199], ""]
+    assert source.kind == "parquet"
+
+
+def test_a_glob_is_read_sorted_by_path(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "b.txt").write_text("B")
+    (tmp_path / "a.jsonl").write_text('{"text": "A"}')
+    (tmp_path / "sub" / "a.txt").write_text("C")
+    (tmp_path / "empty.txt").write_text("")
+    assert documents(tmp_path / "*.*") == ["A", "B"]
+    assert documents(tmp_path / "**" / "*.txt") == ["B", "C"]
+    assert open_source(str(tmp_path / "*.*")).kind == "mixed"
+
+
+def test_a_file_whose_name_looks_like_a_glob(tmp_path: Path) -> None:
+    (tmp_path / "a[1].txt").write_text("A")
+    assert documents(tmp_path / "a[1].txt") == ["A"]
+
+
+def test_files_are_told_apart_by_size_and_date(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("A")
+    before = open_source(str(path)).identity
+    assert open_source(str(path)).identity == before
+    path.write_text("AB")
+    assert open_source(str(path)).identity != before
+
+
+@given(st.text(alphabet="ab \t\n\r", max_size=120), st.integers(1, 12), st.integers(1, 9))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_text_in_small_blocks_and_pieces_is_the_same_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, block: int, piece: int
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(text.encode())
+    monkeypatch.setattr(streams, "_BLOCK", block)
+    monkeypatch.setattr(readers, "PIECE", piece)
+    runs = re.split(r"\n(?:[ \t\r]*\n)+", "\n" + text.replace("\r\n", "\n") + "\n\n")
+    reference = [run.removeprefix("\n").rstrip("\n") for run in runs]
+    # A lone carriage return before the end of the text is white space like any other.
+    found = documents(path)
+    assert [each.split() for each in found] == [each.split() for each in reference if each.strip()]
+    pieces = list(open_source(str(path)).pieces())
+    assert "".join(part for part, _ in pieces) == "".join(found)
+    assert sum(ends for _, ends in pieces) == len(found)
+
+
+def test_a_text_without_blank_lines_or_without_lines_comes_in_pieces(tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("one two three\n" * 200_000)
+    (tmp_path / "line.txt").write_text("one two three " * 200_000)
+    for name, text in (("lines.txt", "one two three\n" * 200_000), ("line.txt", "one two three " * 200_000)):
+        pieces = list(open_source(str(tmp_path / name)).pieces())
+        assert "".join(piece for piece, _ in pieces) == text.removesuffix("\n")
+        assert [ends for _, ends in pieces] == [False] * (len(pieces) - 1) + [True]
+        assert len(pieces) > 3
+        assert all(len(piece) < 1_000_000 for piece, _ in pieces)
+        # No word is cut.
+        assert {word for piece, _ in pieces for word in piece.split()} == {"one", "two", "three"}
+
+
+@pytest.mark.parametrize("spec", ["builtin:pydocs", "builtin:pydocs:stdlib"])
+def test_the_built_in_corpus(monkeypatch: pytest.MonkeyPatch, spec: str) -> None:
+    texts = {"all": ["A.", "B.", "C."], "stdlib": ["A.", "B."]}
+    monkeypatch.setattr(documentation, "documents", lambda part: iter(texts[part]))
+    monkeypatch.setattr(documentation, "held_out_hashes", lambda: frozenset({"ab"}))
+    source = open_source(spec)
+    part = "stdlib" if spec.endswith("stdlib") else "all"
+    assert list(source.documents()) == texts[part]
+    assert list(source.documents(1)) == texts[part][1:]
+    assert (source.kind, source.held_out) == ("builtin", {"ab"})
+
+
+# What can be wrong with a spec.
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("nosuch.txt", "no such text: 'nosuch.txt'; give a .txt"),
+        ("", "no such text: ''"),
+        ("nosuch*.txt", "no file matches 'nosuch*.txt'"),
+        ("builtin:shakespeare", "no built-in corpus 'builtin:shakespeare'; there are builtin:pydocs and"),
+        ("hub:", "'hub:' names no data set; write hub:DATASET"),
+        ("hub:a:b:c:d", "names no data set"),
+    ],
+)
+def test_a_spec_that_names_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str, message: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CorpusNotFound, match=re.escape(message)):
+        open_source(spec)
+
+
+def test_a_folder_is_no_text(tmp_path: Path) -> None:
+    assert "is a folder; name its files with a glob" in complaint(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a.pdf", "a", "a.gz", "a.txt.zip", "a.csv.gz", "txt"])
+def test_an_unknown_ending(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("A")
+    assert f"{name}: unknown kind of text; give a .txt" in complaint(tmp_path / name)
+
+
+def test_packed_parquet_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet.gz").write_text("A")
+    assert "Parquet is compressed inside; unpack the .gz" in complaint(tmp_path / "a.parquet.gz")
+
+
+def test_an_unknown_split(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("A")
+    with pytest.raises(OptionError, match="unknown split 'words'"):
+        open_source(str(tmp_path / "a.txt"), split="words")
+
+
+# What can be wrong with a file.
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+@pytest.mark.parametrize("kind", [".txt", ".jsonl"])
+def test_bytes_that_are_no_utf8_are_named_with_their_line(tmp_path: Path, kind: str, ending: str) -> None:
+    path = tmp_path / f"a{kind}{ending}"
+    path.write_bytes(PACKERS[ending](b'{"text": "a"}\n{"text": "b"}\n{"text": "caf\xe9 b"}\n'))
+    assert "byte 0xe9 in line 3 is not UTF-8; convert the text" in complaint(path)
+
+
+def test_a_character_that_the_end_cuts_through(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"a\n" + "é".encode()[:1])
+    assert "byte 0xc3 in line 2 is not UTF-8" in complaint(tmp_path / "a.txt")
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+def test_binary_files_are_refused(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"a.txt{ending}"
+    path.write_bytes(PACKERS[ending](b"\x7fELF\n\x00\x01"))
+    assert "NUL byte in line 2, so this is no UTF-8 text" in complaint(path)
+
+
+@pytest.mark.parametrize("ending", [".gz", ".xz", ".zst"])
+@pytest.mark.parametrize("kind", [".txt", ".jsonl"])
+def test_every_truncation_of_a_compressed_file_is_noticed(tmp_path: Path, kind: str, ending: str) -> None:
+    rows = "".join(json.dumps({"text": f"Sentence {i}. {i * 7919 % 1000}"}) + "\n" for i in range(60))
+    packed = PACKERS[ending](rows.encode())
+    path = tmp_path / f"a{kind}{ending}"
+    for size in range(1, len(packed), 7):
+        path.write_bytes(packed[:size])
+        assert re.search(r"ends too early|damaged compression", complaint(path)), size
+
+
+@pytest.mark.parametrize("ending", [".gz", ".xz", ".zst"])
+def test_a_file_that_is_not_compressed_as_its_name_says(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"a.txt{ending}"
+    path.write_text("plain text that is long enough to be looked at")
+    assert "damaged compression" in complaint(path)
+
+
+@pytest.mark.parametrize("ending", [".gz", ".xz", ".zst"])
+def test_compressed_files_may_be_put_together(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"a.txt{ending}"
+    path.write_bytes(PACKERS[ending](b"One.\n\nTw") + PACKERS[ending](b"o."))
+    assert documents(path) == ["One.", "Two."]
+
+
+def test_zstandard_that_breaks_off_in_its_second_frame(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.zst"
+    path.write_bytes(PACKERS[".zst"](b"One.\n\n") + PACKERS[".zst"](b"Two." * 99)[:-3])
+    assert "ends too early" in complaint(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"body": "x"}', "line 3 has no field 'text' (it has 'body'); name it with --text-field"),
+        ("{}", "line 3 has no field 'text' (it has no field at all)"),
+        ('{"text": "x"', "line 3 is not JSON"),
+        ('["text"]', "line 3 is no JSON object but list"),
+        ('{"text": 5}', "line 3: field 'text' holds int, not text"),
+        ('{"text": "\\ud800"}', "line 3: field 'text' holds half a surrogate pair"),
+        ("[" * 100_000, "line 3 is nested too deeply"),
+    ],
+    ids=["field", "nothing", "broken", "list", "number", "surrogate", "nested"],
+)
+def test_a_wrong_row_is_named_with_its_line(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "fine"}\n\n' + line + "\n")
+    assert f"{path}: {message}" in complaint(path)
+
+
+def test_parquet_without_the_column_or_with_numbers_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"body": ["x"], "id": [1]}), path)
+    assert "has no column 'text' (it has 'body', 'id'); use --text-field" in complaint(path)
+    assert "column 'id' holds int64, not text" in complaint(path, text_field="id")
+
+
+@pytest.mark.parametrize("content", [b"", b"no parquet at all", b"PAR1 and then nothing PAR1"])
+def test_damaged_parquet(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.parquet").write_bytes(content)
+    assert "is no readable Parquet file" in complaint(tmp_path / "a.parquet")
+
+
+def test_truncated_parquet(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": [f"Row {i}" for i in range(999)]}), tmp_path / "whole.parquet")
+    (tmp_path / "a.parquet").write_bytes((tmp_path / "whole.parquet").read_bytes()[:-20])
+    assert "is no readable Parquet file" in complaint(tmp_path / "a.parquet")
+
+
+def test_parquet_with_a_flipped_page(tmp_path: Path) -> None:
+    texts = [f"Row {i} of many" for i in range(999)]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "whole.parquet", compression="zstd")
+    content = bytearray((tmp_path / "whole.parquet").read_bytes())
+    content[100:160] = b"\xff" * 60
+    (tmp_path / "a.parquet").write_bytes(content)
+    assert "a.parquet" in complaint(tmp_path / "a.parquet")
+
+
+def test_a_file_that_goes_away(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("A")
+    source = open_source(str(tmp_path / "a.txt"))
+    (tmp_path / "a.txt").unlink()
+    with pytest.raises(CorpusNotFound, match="no such file"):
+        list(source.documents())
