@@ -1,0 +1,140 @@
+"""How often, how strongly and how unevenly the memories of one layer fire (definitions.md section 4, Fig. 7).
+
+Over all positions: how many, how many above zero, sum, least and greatest. Over the sampled batches of the plan also
+the sum of squares and a histogram. As for triggers, `observe` measures a batch and `add` counts it.
+
+Sums merge exactly: a batch's sum is split into its integer part and its fraction in units of 2**-40, and these are
+added as integers. Floating-point addition is not associative; this is.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from mnemoscope.atlas.schema import HISTOGRAM_BINS, HISTOGRAM_EDGES
+
+FRACTION = 1 << 40
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One batch, or a part of it: everything `[memory]`; the sums in float64."""
+
+    positions: int
+    positive: Tensor
+    total: Tensor
+    least: Tensor
+    greatest: Tensor
+    squares: Tensor | None
+    histogram: Tensor | None
+
+    def finite(self) -> Tensor:
+        """Whether no coefficient of the batch was NaN or infinite, as one boolean."""
+        return torch.isfinite(self.total).all()
+
+
+def observe(block: Tensor, peaks: Tensor, lows: Tensor | None, *, sampled: bool) -> Measured:
+    """What one block `[batch, position, memory]` of whole sentences adds.
+
+    `peaks [batch, memory]` are the largest coefficients over positions; `lows` the smallest, or None where the
+    activation cannot go below zero (they are then looked for only in memories that fired everywhere).
+    """
+    batch, positions, memories = block.shape
+    count = batch * positions
+    positive = (block > 0).to(block.dtype).sum(1, dtype=torch.float32).sum(0, dtype=torch.float64)
+    positive = positive.to(torch.int64)
+    total = block.sum(1, dtype=torch.float32).sum(0, dtype=torch.float64)
+    if lows is None:
+        least = torch.zeros(memories, device=block.device)
+        always = (positive == count).nonzero()[:, 0]
+        if len(always):
+            least[always] = block[:, :, always].amin((0, 1)).float()
+    else:
+        least = lows.amin(0).float()
+    squares = histogram = None
+    if sampled:
+        wide = block.double()
+        squares = wide.square_().sum(1).sum(0)
+        histogram = _histogram(block.float())
+    return Measured(count, positive, total, least, peaks.amax(0).float(), squares, histogram)
+
+
+def _histogram(block: Tensor) -> Tensor:
+    """Counts `[memory, bin]`, 36 bins between and beyond the edges of the format."""
+    memories = block.shape[-1]
+    edges = torch.tensor(HISTOGRAM_EDGES, device=block.device)
+    bins = torch.bucketize(block, edges, right=True, out_int32=True)
+    bins += torch.arange(memories, dtype=torch.int32, device=block.device) * HISTOGRAM_BINS
+    return torch.bincount(bins.flatten(), minlength=memories * HISTOGRAM_BINS).reshape(memories, HISTOGRAM_BINS)
+
+
+class Activity:
+    """Running counts of one layer, all `[memory]` but the histogram; `merge` is associative and commutative."""
+
+    def __init__(self, memories: int, *, device: torch.device | str = "cpu") -> None:
+        self.prefixes = torch.zeros(1, dtype=torch.int64, device=device)
+        self.sampled = torch.zeros(1, dtype=torch.int64, device=device)
+        self.positive = torch.zeros(memories, dtype=torch.int64, device=device)
+        self.least = torch.full((memories,), torch.inf, device=device)
+        self.greatest = torch.full((memories,), -torch.inf, device=device)
+        self.total = torch.zeros(2, memories, dtype=torch.int64, device=device)
+        self.sampled_total = torch.zeros(2, memories, dtype=torch.int64, device=device)
+        self.squares = torch.zeros(2, memories, dtype=torch.int64, device=device)
+        self.histogram = torch.zeros(memories, HISTOGRAM_BINS, dtype=torch.int64, device=device)
+
+    def add(self, batch: list[Measured]) -> None:
+        """Counts one batch, given in blocks; its sum over blocks is what is put on the grid."""
+        self.prefixes += sum(m.positions for m in batch)
+        total = _sum([m.total for m in batch])
+        self.positive += _sum([m.positive for m in batch])
+        self.total += _grid(total)
+        self.least = torch.stack([self.least, *(m.least for m in batch)]).amin(0)
+        self.greatest = torch.stack([self.greatest, *(m.greatest for m in batch)]).amax(0)
+        squares = [m.squares for m in batch if m.squares is not None]
+        if squares:
+            self.sampled += sum(m.positions for m in batch)
+            self.sampled_total += _grid(total)
+            self.squares += _grid(_sum(squares))
+            self.histogram += _sum([m.histogram for m in batch if m.histogram is not None])
+
+    def merge(self, other: Self) -> None:
+        """Adds another accumulator of the same memories."""
+        for name in ("prefixes", "sampled", "positive", "total", "sampled_total", "squares", "histogram"):
+            getattr(self, name).add_(getattr(other, name))
+        self.least = torch.minimum(self.least, other.least)
+        self.greatest = torch.maximum(self.greatest, other.greatest)
+
+    def mean(self) -> Tensor:
+        """The mean coefficient `[memory]` over all positions, float64; zero where there was none."""
+        return _number(self.total) / self.prefixes.clamp(min=1)
+
+    def deviation(self) -> Tensor:
+        """The population standard deviation `[memory]` over the sampled positions, float64."""
+        count = self.sampled.clamp(min=1)
+        mean = _number(self.sampled_total) / count
+        return (_number(self.squares) / count - mean.square()).clamp(min=0).sqrt()
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors that a checkpoint holds; `load` takes them back."""
+        return dict(vars(self))
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Becomes the accumulator whose `state` this is."""
+        for name, tensor in state.items():
+            getattr(self, name).copy_(tensor)
+
+
+def _sum(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.stack(tensors).sum(0)
+
+
+def _grid(total: Tensor) -> Tensor:
+    """Float64 `[memory]` as integers `[2, memory]`: whole part, and fraction in units of 2**-40."""
+    whole = total.floor()
+    return torch.stack([whole.to(torch.int64), ((total - whole) * FRACTION).round().to(torch.int64)])
+
+
+def _number(grid: Tensor) -> Tensor:
+    return grid[0].double() + grid[1].double() / FRACTION

@@ -1,0 +1,158 @@
+"""Parts of one plan -> one atlas, every table byte-identical to that of a single run.
+
+A part carries the accumulators' state; states merge exactly, and what needs all triggers runs here with the plan's
+model. Parts of different plans, a missing and a repeated one are refused by name.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import torch
+
+from mnemoscope.atlas import verify
+from mnemoscope.atlas.lock import locked
+from mnemoscope.atlas.manifest import STATE, begin, clear, occupancy, read_manifest, seal
+from mnemoscope.atlas.schema import TABLES
+from mnemoscope.atlas.store import make_folder, storing, write_sentences
+from mnemoscope.errors import AtlasDamaged, AtlasExists, OptionError, PartsDiffer
+from mnemoscope.mining.plan import MiningPlan
+from mnemoscope.mining.run import CHECKPOINT, write_run_record
+from mnemoscope.mining.state import MiningState, Shape
+from mnemoscope.mining.text_pass import Progress
+from mnemoscope.mining.writing import manifest_of, provenance_of, write_mined_tables, write_value_tables
+from mnemoscope.models import LanguageModel, load_model
+
+_SHARED = ("vocabulary", "tokens", "background")
+
+
+def merge(
+    out: str | os.PathLike[str],
+    parts: Sequence[str | os.PathLike[str]],
+    *,
+    model: LanguageModel | str | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Path:
+    """The folder of the atlas that `parts` make together; `model` if the plan's model has moved.
+
+    Raises PartsDiffer (different plans, a missing or repeated part, another model), AtlasDamaged, AtlasExists.
+    """
+    say = progress or (lambda stage, done, total, note: None)
+    directory = Path(out)
+    folders = [Path(part) for part in parts]
+    manifests = _complete(folders)
+    with storing(directory):
+        found = occupancy(directory)
+    if found == "foreign" or (found != "free" and not force):
+        raise AtlasExists(
+            f"{directory} is not empty; choose another folder" + ("" if found == "foreign" else ", or --force")
+        )
+    for folder in folders:
+        if problems := verify(folder):
+            raise AtlasDamaged(f"part {folder} is damaged: {problems[0]}; mine that part again")
+    stored = manifests[0]["plan"]
+    plan = MiningPlan(**{**stored, "layers": tuple(stored["layers"])})
+    loaded = _plans_model(plan, model)
+    with locked(directory):
+        if found != "free":
+            clear(directory)
+        begin(directory, plan={"plan": plan.document(), "part": None})
+        state = _merged(folders, plan, loaded, say)
+        for name in _SHARED:
+            with storing(directory):
+                shutil.copyfile(folders[0] / TABLES[name].path(), directory / TABLES[name].path())
+        named = np.union1d(
+            state.named_sentences().numpy(),
+            pq.read_table(folders[0] / TABLES["background"].path())["sentence"].to_numpy(),
+        )
+        make_folder(directory / "sentences")
+        write_sentences(directory, _sentences(folders, named), provenance=provenance_of(plan))
+        write_mined_tables(directory, state, plan, say)
+        write_value_tables(directory, state, loaded, plan, say)
+        write_run_record(directory, {})
+        seal(directory, manifest_of(loaded, plan, manifests[0]["corpus"]["counts"], state, None))
+    return directory
+
+
+def _complete(folders: list[Path]) -> list[dict[str, Any]]:
+    """The manifests of the parts, ordered as given; raises PartsDiffer unless they are all parts of one plan."""
+    if not folders:
+        raise OptionError("merge needs the folders of the parts")
+    manifests = [read_manifest(folder) for folder in folders]
+    seen: dict[int, Path] = {}
+    for folder, manifest in zip(folders, manifests, strict=True):
+        if "part" not in manifest:
+            raise PartsDiffer(f"{folder} is a whole atlas, not a part; parts are made with `mine --part I/N`")
+        first = manifests[0]
+        if manifest["plan_hash"] != first["plan_hash"]:
+            differing = [k for k, v in first["plan"].items() if manifest["plan"].get(k) != v]
+            raise PartsDiffer(f"{folder} is part of another plan than {folders[0]} ({', '.join(differing)} differ)")
+        index, of = manifest["part"]["index"], manifest["part"]["of"]
+        if of != first["part"]["of"]:
+            raise PartsDiffer(f"{folder} is one of {of} parts, {folders[0]} one of {first['part']['of']}")
+        if index in seen:
+            raise PartsDiffer(f"{folder} repeats part {index}/{of}, which is {seen[index]}")
+        seen[index] = folder
+    of = manifests[0]["part"]["of"]
+    if missing := [f"{i}/{of}" for i in range(1, of + 1) if i not in seen]:
+        raise PartsDiffer(
+            f"part {', '.join(missing)} is missing; mine it with the same options and --part {missing[0]}"
+        )
+    for folder, manifest in zip(folders, manifests, strict=True):
+        for name in _SHARED:
+            path = TABLES[name].path()
+            if manifest["files"][path] != manifests[0]["files"][path]:
+                raise PartsDiffer(f"{folder} and {folders[0]} disagree on {path}, which parts of one plan share")
+    return manifests
+
+
+def _plans_model(plan: MiningPlan, model: LanguageModel | str | None) -> LanguageModel:
+    if plan.torch != torch.__version__:
+        raise PartsDiffer(
+            f"the parts were mined with torch {plan.torch}, this is {torch.__version__}; install that one"
+        )
+    if not isinstance(model, LanguageModel):
+        torch.set_num_threads(plan.threads)
+        model = load_model(
+            plan.model if model is None else model, revision=plan.revision, dtype=plan.dtype, device=plan.device
+        )
+    if model.fingerprint != plan.model_fingerprint:
+        raise PartsDiffer(
+            f"{model.spec} is not the model that the parts were mined with ({plan.model}); give it as --model"
+        )
+    return model
+
+
+def _merged(folders: list[Path], plan: MiningPlan, model: LanguageModel, say: Progress) -> MiningState:
+    signs = (1, -1) if model.has_negative else (1,)
+    shape = Shape({layer: model.sizes.memories[layer] for layer in plan.layers}, plan.triggers, signs)
+    whole = MiningState(shape)
+    for done, folder in enumerate(folders):
+        say("merging", done, len(folders), "parts")
+        one = MiningState(shape)
+        one.load(folder / STATE / CHECKPOINT)
+        whole.merge(one)
+    return whole
+
+
+def _sentences(folders: list[Path], named: np.ndarray[Any, np.dtype[np.int64]]) -> Iterator[pa.Table]:
+    """The named sentences of all parts, each once, ascending, in pieces."""
+    wanted = pa.array(named)
+    tables = [
+        pq.read_table(path).filter(pc.is_in(pc.field("sentence"), wanted))
+        for folder in folders
+        for path in sorted((folder / "sentences").glob("part-*.parquet"))
+    ]
+    rows = pa.concat_tables(tables)
+    ids, firsts = np.unique(rows["sentence"].to_numpy(), return_index=True)
+    if len(ids) != len(named):
+        raise PartsDiffer(f"the parts lack {len(named) - len(ids)} sentences that their triggers name; mine them again")
+    for start in range(0, len(firsts), 8192):
+        yield rows.take(pa.array(firsts[start : start + 8192])).combine_chunks()

@@ -1,0 +1,232 @@
+"""One run of mining, from a model and a text to a finished atlas, interrupted or not.
+
+The order of things: check what can be checked at once, lock the folder, settle the text, run the model over it, write
+the tables, project the values, seal. `work/` inside the atlas holds the working copy of the text and the saved state
+until the atlas is sealed.
+"""
+
+import os
+import platform
+import shutil
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mnemoscope.atlas.lock import locked
+from mnemoscope.atlas.manifest import RUN, STATE, begin, clear, occupancy, seal, unfinished_plan
+from mnemoscope.atlas.store import storing, write_json
+from mnemoscope.corpus import Source, WorkingCopy, open_source, prepare
+from mnemoscope.errors import AtlasExists, CorpusError, Interrupted, OptionError, PlanDiffers
+from mnemoscope.mining.feed import Feed
+from mnemoscope.mining.plan import DTYPES, MiningPlan, choose_layers, default_batch_tokens
+from mnemoscope.mining.state import MiningState, Shape
+from mnemoscope.mining.text_pass import Progress, run_pass
+from mnemoscope.mining.writing import manifest_of, write_mined_tables, write_text_tables, write_value_tables
+from mnemoscope.models import LanguageModel, load_model
+
+WORK = "work"
+CHECKPOINT = "state.safetensors"
+
+
+def mine(
+    model: LanguageModel | str,
+    corpus: str | os.PathLike[str],
+    *,
+    out: str | os.PathLike[str],
+    validation: str | os.PathLike[str] | None = None,
+    split: str = "sentence",
+    triggers: int = 50,
+    per_sentence: int | str = 1,
+    layers: str | Sequence[int] | None = None,
+    max_sentences: int | None = None,
+    max_tokens: int | None = None,
+    prefixes: int = 4000,
+    removals: int | str | None = None,
+    part: str | tuple[int, int] | None = None,
+    batch_tokens: int | None = None,
+    dtype: str = "float32",
+    device: str = "cpu",
+    seed: int = 0,
+    checkpoint_every: float = 60.0,
+    keep_work: bool = False,
+    text_field: str = "text",
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Path:
+    """The folder of the finished atlas (or part) mined from `model` and `corpus`; goes on if it was interrupted.
+
+    `model` is a LanguageModel (whose dtype and device then count) or what `load_model` takes. Raises AtlasExists for
+    a folder that is finished (without `force`) or holds something else, PlanDiffers for one begun otherwise,
+    AtlasBusy, Interrupted (Ctrl-C, everything saved), and what models, corpora and the disk raise.
+    """
+    say = progress or _silent
+    directory = Path(out)
+    share = _share(part)
+    if checkpoint_every < 0:
+        raise OptionError(f"--checkpoint-every must not be negative, not {checkpoint_every}")
+    _check_folder(directory, force=force)
+    source = open_source(os.fspath(corpus), text_field=text_field, split=split)
+    other = None if validation is None else open_source(os.fspath(validation), text_field=text_field, split=split)
+    if dtype not in DTYPES:
+        raise OptionError(f"--dtype must be one of {', '.join(DTYPES)}, not {dtype!r}")
+    if not isinstance(model, LanguageModel):
+        say("loading", 0, None, str(model))
+        model = load_model(model, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+    plan = MiningPlan(
+        model=model.spec, revision=model.revision, model_fingerprint=model.fingerprint,
+        corpus=source.spec, text_field=text_field, validation=None if other is None else other.spec, split=split,
+        triggers=triggers, per_sentence=str(per_sentence),
+        layers=choose_layers(layers if layers is None or isinstance(layers, str) else ",".join(map(str, layers)), model),
+        max_sentences=max_sentences, max_tokens=max_tokens, prefixes=prefixes, removals=removals,
+        batch_tokens=default_batch_tokens(model) if batch_tokens is None else batch_tokens,
+        dtype=str(model.dtype).removeprefix("torch."), device=model.device.type, seed=seed,
+        torch=torch.__version__, threads=torch.get_num_threads(),
+    )  # fmt: skip
+    with locked(directory):
+        run = _Run(model, plan, directory, share, say, checkpoint_every)
+        try:
+            run.settle_text(source, other, force=force)
+            run.read()
+            run.finish(keep_work=keep_work)
+        except KeyboardInterrupt:
+            raise Interrupted("stopped; what was saved stays, run the same command again to go on") from None
+    return directory
+
+
+class _Run:
+    """The steps of one run inside its locked folder."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        plan: MiningPlan,
+        directory: Path,
+        share: tuple[int, int] | None,
+        say: Progress,
+        checkpoint_every: float,
+    ) -> None:
+        self.model, self.plan, self.directory, self.share, self.say = model, plan, directory, share, say
+        self.checkpoint_every = checkpoint_every
+        self.work = directory / WORK
+        self.timings: dict[str, float] = {}
+        self._began = time.monotonic()
+
+    def settle_text(self, source: Source, validation: Source | None, *, force: bool) -> None:
+        """Makes or opens the working copy, and fixes the plan; leaves no trace of a text that cannot be used."""
+        if force and occupancy(self.directory) in ("finished", "unfinished"):
+            clear(self.directory)
+            shutil.rmtree(self.work, ignore_errors=True)
+        begun = unfinished_plan(self.directory)
+        part = None if self.share is None else list(self.share)
+        if begun is not None:
+            self.plan.check_same(begun["plan"], self.directory)
+            if begun["part"] != part:
+                raise PlanDiffers(
+                    f"{self.directory} was begun as part {begun['part']}, now {part}; choose another folder"
+                )
+        else:
+            begin(self.directory, plan={"plan": self.plan.document(), "part": part})
+        model = self.model
+        try:
+            self.copy: WorkingCopy = prepare(
+                source, model, directory=self.work / "text", longest=model.longest, split=self.plan.split,
+                vocabulary=model.sizes.vocabulary, max_sentences=self.plan.max_sentences,
+                max_tokens=self.plan.max_tokens, validation=validation, checkpoint_every=self.checkpoint_every,
+                progress=lambda done, total, sentences: self.say("reading text", done, total, "bytes"),
+            )  # fmt: skip
+        except CorpusError:
+            if begun is None:
+                clear(self.directory)
+                shutil.rmtree(self.work, ignore_errors=True)
+            raise
+        self.plan = self.plan.with_corpus(self.copy.fingerprint)
+        if begun is not None:
+            self.plan.check_same(begun["plan"], self.directory)
+        if begun is None or begun["plan"]["corpus_fingerprint"] is None:
+            begin(self.directory, plan={"plan": self.plan.document(), "part": part})
+        self._mark("text")
+
+    def read(self) -> None:
+        """Runs the model over the batches that are not counted yet."""
+        model, plan = self.model, self.plan
+        signs = (1, -1) if model.has_negative else (1,)
+        shape = Shape({layer: model.sizes.memories[layer] for layer in plan.layers}, plan.triggers, signs)
+        self.state = MiningState(shape, device=model.device)
+        if (self.work / CHECKPOINT).is_file():
+            self.state.load(self.work / CHECKPOINT)
+        feed = Feed(self.copy, model, plan)
+        index, of = self.share or (1, 1)
+        run_pass(
+            model, self.state, feed, range(index - 1, feed.count, of),
+            per_sentence=None if plan.per_sentence == "all" else 1,
+            checkpoint=self.work / CHECKPOINT, checkpoint_every=self.checkpoint_every, progress=self.say,
+            total_tokens=int(self.copy.counts["mined_tokens"]) // of,
+        )  # fmt: skip
+        self._mark("mining")
+
+    def finish(self, *, keep_work: bool) -> None:
+        """Writes the tables, projects the values (not in a part), seals."""
+        write_text_tables(self.directory, self.copy, self.model, self.plan, self.state)
+        write_mined_tables(self.directory, self.state, self.plan, self.say)
+        if self.share is None:
+            self._mark("tables")
+            write_value_tables(self.directory, self.state, self.model, self.plan, self.say)
+            self._mark("values")
+        else:
+            self.state.save(self.directory / STATE / CHECKPOINT)
+        counts = dict(self.copy.counts)
+        write_run_record(self.directory, self.timings)
+        seal(self.directory, manifest_of(self.model, self.plan, counts, self.state, self.share))
+        if not keep_work:
+            shutil.rmtree(self.work, ignore_errors=True)
+
+    def _mark(self, stage: str) -> None:
+        now = time.monotonic()
+        self.timings[stage] = now - self._began
+        self._began = now
+
+
+def write_run_record(directory: Path, timings: dict[str, float]) -> None:
+    """Writes run.json, which no hash covers: seconds of each stage in the last run, host and date."""
+    record: dict[str, Any] = {
+        "seconds": {stage: round(seconds, 3) for stage, seconds in timings.items()},
+        "host": platform.node(),
+        "machine": platform.machine(),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    write_json(directory / RUN, record)
+
+
+def _check_folder(directory: Path, *, force: bool) -> None:
+    with storing(directory):
+        found = occupancy(directory)
+    if found == "foreign":
+        raise AtlasExists(f"{directory} holds something that is not an atlas; choose another folder")
+    if found == "finished" and not force:
+        raise AtlasExists(f"{directory} is finished already; choose another folder, or --force to mine it again")
+
+
+def _share(part: str | tuple[int, int] | None) -> tuple[int, int] | None:
+    if part is None:
+        return None
+    index, of = part if isinstance(part, tuple) else _fraction(part)
+    if not 1 <= index <= of:
+        raise OptionError(f"--part must be I/N with 1 <= I <= N, not {index}/{of}")
+    return index, of
+
+
+def _fraction(text: str) -> tuple[int, int]:
+    index, slash, of = text.partition("/")
+    if not (slash and index.isdecimal() and of.isdecimal()):
+        raise OptionError(f"--part must be I/N such as 1/3, not {text!r}")
+    return int(index), int(of)
+
+
+def _silent(stage: str, done: float, total: float | None, note: str) -> None:
+    pass

@@ -1,0 +1,90 @@
+"""Everything that a pass over a text accumulates, as one thing that can be saved, loaded and merged.
+
+Per layer an Activity and one Triggers for each sign. Its size depends on the model and the plan, not on the text.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from mnemoscope.atlas.store import write_bytes
+from mnemoscope.errors import AtlasDamaged, PartsDiffer
+from mnemoscope.mining.activity import Activity
+from mnemoscope.mining.triggers import Triggers
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What decides the state's size: memories of each mined layer, triggers kept, signs (+1, and -1 where it exists)."""
+
+    memories: dict[int, int]
+    keep: int
+    signs: tuple[int, ...]
+
+
+class MiningState:
+    """The accumulators of every mined layer and the number of the next batch."""
+
+    def __init__(self, shape: Shape, *, device: torch.device | str = "cpu") -> None:
+        self.shape = shape
+        self.next_batch = 0
+        self.halved: list[int] = []
+        """Batches that were computed in halves because memory ran out."""
+        self.activity = {layer: Activity(count, device=device) for layer, count in shape.memories.items()}
+        self.triggers = {
+            (layer, sign): Triggers(count, shape.keep, device=device)
+            for layer, count in shape.memories.items()
+            for sign in shape.signs
+        }
+
+    def save(self, path: Path) -> None:
+        """Writes the state to `path` whole or not at all; raises StoreFailed."""
+        tensors = {
+            f"{name}/{key}": tensor.contiguous().cpu()
+            for name, part in self._parts()
+            for key, tensor in part.state().items()
+        }
+        tensors["next_batch"] = torch.tensor([self.next_batch])
+        tensors["halved"] = torch.tensor(self.halved, dtype=torch.int64)
+        write_bytes(path, save(tensors))
+
+    def load(self, path: Path) -> None:
+        """Becomes the state saved at `path`; raises AtlasDamaged if it is not one of this shape."""
+        try:
+            tensors = load_file(path)
+            for name, part in self._parts():
+                own = {key: tensors[f"{name}/{key}"] for key in part.state()}
+                for key, tensor in part.state().items():
+                    if own[key].shape != tensor.shape or own[key].dtype != tensor.dtype:
+                        raise KeyError(f"{name}/{key}")
+                part.load(own)
+            self.next_batch = int(tensors["next_batch"][0])
+            self.halved = tensors["halved"].tolist()
+        except (OSError, KeyError, SafetensorError) as error:
+            raise AtlasDamaged(
+                f"{path} is not a saved state of this plan ({error}); remove the atlas and mine again"
+            ) from error
+
+    def merge(self, other: "MiningState") -> None:
+        """Adds the state of another part of the same plan."""
+        if self.shape != other.shape:
+            raise PartsDiffer("the parts mined other layers, memories or numbers of triggers")
+        self.halved = sorted(self.halved + other.halved)
+        for layer, activity in self.activity.items():
+            activity.merge(other.activity[layer])
+        for key, triggers in self.triggers.items():
+            triggers.merge(other.triggers[key])
+
+    def _parts(self) -> list[tuple[str, Activity | Triggers]]:
+        layers: list[tuple[str, Activity | Triggers]] = [(f"activity/{k}", v) for k, v in self.activity.items()]
+        return layers + [(f"triggers/{layer}/{sign}", v) for (layer, sign), v in self.triggers.items()]
+
+    def named_sentences(self) -> Tensor:
+        """The ids of all sentences that hold a trigger, ascending."""
+        found = [t.state()["sentence"].flatten().unique() for t in self.triggers.values()]
+        ids = torch.cat(found).unique()
+        return ids[ids >= 0].cpu()

@@ -1,0 +1,163 @@
+"""The value pass: what each value writes, and whether that is what follows its triggers (paper, section 4).
+
+Every value of a layer is projected to the vocabulary under the `gain` projection (definitions.md section 2), in
+blocks whose scores are dropped as soon as they are read. Needs the finished triggers; makes `values` and `neighbours`.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mnemoscope.errors import NotFinite
+from mnemoscope.mining.layers import LayerTriggers
+from mnemoscope.models import LanguageModel
+from mnemoscope.tracing import distribution, rank_of, top
+
+SHOWN = 20
+"""Top and bottom tokens kept of each value."""
+NEIGHBOURS = 10
+"""Most similar values kept of each memory."""
+TIE = 1e-5
+"""Coefficients that differ by less than this times max(1, |c|) are tied (definitions.md section 3)."""
+_SCORES = 1 << 24
+"""Scores that exist at one time."""
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What should follow a memory's triggers: `target [memory]` (-1: none), and all next tokens with their memory."""
+
+    target: Ints
+    memory: Ints
+    next_token: Ints
+
+
+def targets(found: LayerTriggers, memories: int) -> Targets:
+    """The targets of one layer's memories, and the next tokens of its sign = +1 triggers (definitions.md section 3)."""
+    usable = (found.sign == 1) & (found.next_token >= 0)
+    memory, coefficient = found.memory[usable], found.coefficient[usable].astype(np.float64)
+    sentence, following = found.sentence[usable], found.next_token[usable]
+    best = np.full(memories, -np.inf)
+    np.maximum.at(best, memory, coefficient)
+    tied = best[memory] - coefficient < TIE * np.maximum(1.0, np.abs(best[memory]))
+    order = np.lexsort((sentence[tied], memory[tied]))
+    owners, firsts = np.unique(memory[tied][order], return_index=True)
+    target = np.full(memories, -1, np.int64)
+    target[owners] = following[tied][order][firsts]
+    return Targets(target, memory.astype(np.int64), following.astype(np.int64))
+
+
+def value_table(model: LanguageModel, layer: int, wanted: Targets) -> dict[str, Any]:
+    """The columns of `values` for one layer; raises NotFinite if a score is not a number."""
+    values = model.values(layer)
+    folded = model.folded(values, layer=layer)
+    projection = Projector(model)
+    up = model.up_keys(layer)
+    memories = len(values)
+    columns: dict[str, Any] = {
+        "memory": np.arange(memories, dtype=np.int32),
+        "key_norm": _norms(model.keys(layer)),
+        "up_norm": np.ma.masked_all(memories, np.float32) if up is None else _norms(up),
+        "value_norm": _norms(values),
+    }
+    blocks = [
+        _block(projection.scores(folded[start : start + projection.rows]), wanted, start, projection)
+        for start in range(0, memories, projection.rows)
+    ]
+    columns |= {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
+    if not np.isfinite(columns["entropy"]).all():
+        memory = int(np.flatnonzero(~np.isfinite(columns["entropy"]))[0])
+        raise NotFinite(f"the value of L{layer}.M{memory} has scores that are not finite; check the model's weights")
+    columns["target"] = np.ma.masked_equal(wanted.target.astype(np.int32), -1)
+    columns["target_rank"] = np.ma.masked_equal(columns["target_rank"].astype(np.int32), -1)
+    columns["trigger_log_probability"] = np.ma.masked_invalid(columns["trigger_log_probability"].astype(np.float32))
+    return columns
+
+
+class Projector:
+    """The head, and room for one block of scores, used again for every block."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self.head = model.head()
+        vocabulary = self.head.shape[0]
+        self.rows = max(16, min(1024, _SCORES // vocabulary))
+        self._scores = torch.empty(self.rows, vocabulary, device=self.head.device)
+        self._scratch = torch.empty_like(self._scores)
+
+    def scores(self, folded: Tensor) -> Tensor:
+        """Scores `[row, vocab]` of at most `rows` folded vectors; valid until the next call."""
+        with torch.inference_mode():
+            return torch.mm(folded, self.head.T, out=self._scores[: len(folded)])
+
+    def scratch(self, rows: int) -> Tensor:
+        """Room of the same shape as `rows` rows of scores."""
+        return self._scratch[:rows]
+
+
+def _block(scores: Tensor, wanted: Targets, start: int, projection: Projector) -> dict[str, NDArray[Any]]:
+    with torch.inference_mode():
+        count = len(scores)
+        tokens, best = top(scores, SHOWN)
+        low_tokens, low = top(scores, SHOWN, lowest=True)
+        shape = distribution(scores, scratch=projection.scratch(count))
+        target = torch.from_numpy(wanted.target[start : start + count]).to(scores.device)
+        has = (target >= 0).nonzero()[:, 0]
+        rank = torch.full((count,), -1, device=scores.device)
+        if len(has):
+            rank[has] = rank_of(scores[has], target[has])
+        first, last = np.searchsorted(wanted.memory, (start, start + count))
+        memory = torch.from_numpy(wanted.memory[first:last] - start).to(scores.device)
+        following = torch.from_numpy(wanted.next_token[first:last]).to(scores.device)
+        log_p = scores[memory, following].double() - shape.log_normaliser[memory].double()
+        sums = torch.zeros(count, dtype=torch.float64, device=scores.device).index_add_(0, memory, log_p)
+        mean = sums / torch.bincount(memory, minlength=count)  # 0 / 0: a memory without next tokens stays empty
+    names = {
+        "top_tokens": tokens.int(), "top_scores": best, "bottom_tokens": low_tokens.int(), "bottom_scores": low,
+        "max_probability": shape.max_probability, "entropy": shape.entropy.clamp(min=0), "target_rank": rank,
+        "trigger_log_probability": mean,
+    }  # fmt: skip
+    return {name: tensor.cpu().numpy() for name, tensor in names.items()}
+
+
+def neighbour_table(model: LanguageModel, layer: int, layers: list[int]) -> dict[str, Any]:
+    """The columns of `neighbours` for one layer: the values of `layers` with the highest cosine, itself left out."""
+    everything = torch.cat([_directions(model.values(other)) for other in layers])
+    sizes = [model.sizes.memories[other] for other in layers]
+    owner = np.repeat(np.array(layers), sizes)
+    number = np.concatenate([np.arange(size) for size in sizes])
+    begin = sum(sizes[: layers.index(layer)])
+    memories = model.sizes.memories[layer]
+    kept = min(NEIGHBOURS, len(everything) - 1)
+    rows = max(16, min(1024, _SCORES // len(everything)))
+    places, cosines = [], []
+    with torch.inference_mode():
+        for start in range(begin, begin + memories, rows):
+            own = torch.arange(start, min(start + rows, begin + memories), device=everything.device)
+            cosine = everything[own] @ everything.T
+            cosine[torch.arange(len(own), device=own.device), own] = -torch.inf
+            place, value = top(cosine, kept)
+            places.append(place.cpu().numpy())
+            cosines.append(value.clamp(-1, 1).cpu().numpy())
+    place = np.concatenate(places).reshape(-1)
+    return {
+        "memory": np.repeat(np.arange(memories, dtype=np.int32), kept),
+        "rank": np.tile(np.arange(kept, dtype=np.int16), memories),
+        "other_layer": owner[place].astype(np.int16),
+        "other_memory": number[place].astype(np.int32),
+        "cosine": np.concatenate(cosines).reshape(-1),
+    }
+
+
+def _directions(values: Tensor) -> Tensor:
+    values = values.float()
+    return values / values.norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+
+
+def _norms(rows: Tensor) -> NDArray[np.float32]:
+    return rows.float().norm(dim=1).cpu().numpy()

@@ -1,0 +1,135 @@
+"""From what was accumulated to the tables and the manifest of an atlas.
+
+A single run, a resumed one and a merge of parts all end here, so they end in the same bytes. Nothing here depends on
+when or how often it runs; tables of the value pass that are there already are kept.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mnemoscope.atlas.schema import TABLES, Provenance
+from mnemoscope.atlas.store import write_sentences, write_table
+from mnemoscope.corpus import WorkingCopy
+from mnemoscope.mining.activity import Activity
+from mnemoscope.mining.feed import background_table, sentence_rows, token_table
+from mnemoscope.mining.layers import NamedSentences, layer_triggers
+from mnemoscope.mining.plan import MiningPlan
+from mnemoscope.mining.state import MiningState
+from mnemoscope.mining.text_pass import Progress
+from mnemoscope.mining.values import neighbour_table, targets, value_table
+from mnemoscope.models import LanguageModel
+
+
+def provenance_of(plan: MiningPlan) -> Provenance:
+    """What every table of the plan says about its origin."""
+    return Provenance(model=plan.model_fingerprint, corpus=str(plan.corpus_fingerprint), plan=plan.hash())
+
+
+def write_text_tables(
+    directory: Path, copy: WorkingCopy, model: LanguageModel, plan: MiningPlan, state: MiningState
+) -> None:
+    """Writes vocabulary, tokens, background, and the sentences that triggers and background name."""
+    provenance = provenance_of(plan)
+    text, raw = model.vocabulary()
+    token = np.arange(len(text), dtype=np.int32)
+    first = 0 if model.beginning.token is not None else 1
+    background = background_table(copy, plan, first_position=first)
+    for name, columns in (
+        ("vocabulary", {"token": token, "text": text, "bytes": raw}),
+        ("tokens", token_table(copy, model.sizes.vocabulary)),
+        ("background", background),
+    ):
+        write_table(directory / TABLES[name].path(), columns, name=name, provenance=provenance)
+    named = np.union1d(state.named_sentences().numpy(), background["sentence"])
+    write_sentences(directory, sentence_rows(copy, named), provenance=provenance)
+
+
+def write_mined_tables(directory: Path, state: MiningState, plan: MiningPlan, progress: Progress) -> None:
+    """Writes triggers and activity of every mined layer; `sentences` must be there."""
+    provenance = provenance_of(plan)
+    sentences = NamedSentences(directory)
+    for done, layer in enumerate(plan.layers):
+        progress("tables", done, len(plan.layers), "layers")
+        found = layer_triggers(state, layer, sentences)
+        _write(directory, "triggers", layer, found.columns(), provenance)
+        _write(directory, "activity", layer, _activity_columns(state.activity[layer]), provenance)
+    progress("tables", len(plan.layers), len(plan.layers), "layers")
+
+
+def write_value_tables(
+    directory: Path, state: MiningState, model: LanguageModel, plan: MiningPlan, progress: Progress
+) -> None:
+    """Writes values and neighbours of every mined layer, but those that are there; `sentences` must be there."""
+    provenance = provenance_of(plan)
+    sentences: NamedSentences | None = None
+    for done, layer in enumerate(plan.layers):
+        progress("values", done, len(plan.layers), "layers")
+        if not (directory / TABLES["values"].path(layer)).is_file():
+            sentences = sentences or NamedSentences(directory)
+            wanted = targets(layer_triggers(state, layer, sentences), model.sizes.memories[layer])
+            _write(directory, "values", layer, value_table(model, layer, wanted), provenance)
+        if not (directory / TABLES["neighbours"].path(layer)).is_file():
+            _write(directory, "neighbours", layer, neighbour_table(model, layer, list(plan.layers)), provenance)
+    progress("values", len(plan.layers), len(plan.layers), "layers")
+
+
+def manifest_of(
+    model: LanguageModel, plan: MiningPlan, counts: dict[str, Any], state: MiningState, part: tuple[int, int] | None
+) -> dict[str, Any]:
+    """What the manifest says, but for the schema, the package and the hashes."""
+    sentences = max(1, int(counts["sentences"]))
+    document: dict[str, Any] = {
+        "model": {
+            "spec": model.spec,
+            "revision": model.revision,
+            "fingerprint": model.fingerprint,
+            "family": model.family,
+            "block": model.block,
+            "gated": model.gated,
+            "activation": model.activation,
+            "negative_coefficients": model.has_negative,
+            "final_norm": model.final_norm,
+            "sizes": {**vars(model.sizes), "memories": list(model.sizes.memories)},
+            "beginning": {"token": model.beginning.token, "kind": model.beginning.kind},
+            "proof": {name: getattr(model.proof, name) for name in ("residual", "ablation", "keys", "scores")},
+        },
+        "corpus": {
+            "spec": plan.corpus,
+            "fingerprint": plan.corpus_fingerprint,
+            "counts": counts,
+            "held_out_share": int(counts["held_out_sentences"]) / sentences,
+        },
+        "plan": plan.document(),
+        "plan_hash": plan.hash(),
+        "layers": list(plan.layers),
+        "projections": {"values": "gain", "neighbours": "raw cosine"},
+        "dtype": plan.dtype,
+        "device": plan.device,
+        "out_of_memory_batches": state.halved,
+    }
+    if part is not None:
+        document["part"] = {"index": part[0], "of": part[1]}
+    return document
+
+
+def _activity_columns(activity: Activity) -> dict[str, Any]:
+    memories = len(activity.positive)
+    prefixes = int(activity.prefixes)
+    fired = prefixes > 0
+    return {
+        "memory": np.arange(memories, dtype=np.int32),
+        "prefixes": np.full(memories, prefixes, np.int64),
+        "positive": activity.positive.cpu().numpy(),
+        "mean": activity.mean().cpu().numpy(),
+        "min": activity.least.cpu().numpy() if fired else np.zeros(memories, np.float32),
+        "max": activity.greatest.cpu().numpy() if fired else np.zeros(memories, np.float32),
+        "sampled": np.full(memories, int(activity.sampled), np.int64),
+        "std": activity.deviation().cpu().numpy(),
+        "histogram": activity.histogram.cpu().numpy(),
+    }
+
+
+def _write(directory: Path, name: str, layer: int, columns: dict[str, Any], provenance: Provenance) -> None:
+    write_table(directory / TABLES[name].path(layer), columns, name=name, provenance=provenance)

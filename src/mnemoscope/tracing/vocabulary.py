@@ -1,0 +1,79 @@
+"""Scores over a vocabulary read as answers: the best tokens, the rank of one, the shape of the distribution.
+
+Ranks are 0-based and ties go to the lower token id, everywhere (definitions.md section 2). Knows nothing of layers or
+texts; where scores come from is the model's business.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+BLOCK = 64
+"""Neighbouring tokens whose maximum is looked at first: the best k tokens lie in the k blocks with the best maxima."""
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """`softmax(scores)` in three numbers a row, each `[row]`: log of the normaliser, largest probability, entropy (nats)."""
+
+    log_normaliser: Tensor
+    max_probability: Tensor
+    entropy: Tensor
+
+
+def top(scores: Tensor, count: int, *, lowest: bool = False) -> tuple[Tensor, Tensor]:
+    """The `count` best tokens of every row and their scores: `([row, rank] int64, [row, rank])`, best first.
+
+    `scores [row, vocab]`; with `lowest` the lowest scores instead, most negative first. Equal scores go by token id.
+    Fewer columns than `count` give all of them.
+    """
+    vocabulary = scores.shape[1]
+    count = min(count, vocabulary)
+    if vocabulary <= 4 * count * BLOCK:
+        return _sorted(scores, count, lowest=lowest)
+    whole = vocabulary // BLOCK * BLOCK
+    blocks = scores[:, :whole].unflatten(1, (-1, BLOCK))
+    tail = scores[:, whole:]
+    extremes = blocks.amin(2) if lowest else blocks.amax(2)
+    if tail.shape[1]:
+        extremes = torch.cat([extremes, (tail.amin(1) if lowest else tail.amax(1))[:, None]], 1)
+    best = extremes.topk(count + 1, dim=1, largest=not lowest)
+    tied = best.values[:, count - 1] == best.values[:, count]
+    chosen = best.indices[:, :count].sort(dim=1).values
+    columns = (chosen[:, :, None] * BLOCK + torch.arange(BLOCK, device=scores.device)).flatten(1)
+    worst = float("inf") if lowest else float("-inf")
+    candidates = scores.gather(1, columns.clamp(max=vocabulary - 1)).masked_fill(columns >= vocabulary, worst)
+    found = candidates.topk(count + 1, dim=1, largest=not lowest)
+    tied |= found.values[:, count - 1] == found.values[:, count]
+    # Candidates ascend in token id, so sorting by place first makes the stable sort by score break ties rightly.
+    place = found.indices[:, :count].sort(dim=1).values
+    values, order = candidates.gather(1, place).sort(dim=1, descending=not lowest, stable=True)
+    tokens = columns.gather(1, place.gather(1, order))
+    rows = tied.nonzero()[:, 0]
+    if len(rows):
+        tokens[rows], values[rows] = _sorted(scores[rows], count, lowest=lowest)
+    return tokens, values
+
+
+def _sorted(scores: Tensor, count: int, *, lowest: bool) -> tuple[Tensor, Tensor]:
+    values, tokens = scores.sort(dim=1, descending=not lowest, stable=True)
+    return tokens[:, :count], values[:, :count]
+
+
+def rank_of(scores: Tensor, tokens: Tensor) -> Tensor:
+    """The rank `[row]` of one token per row of `scores [row, vocab]`: how many come before it."""
+    own = scores.gather(1, tokens[:, None])
+    before = torch.arange(scores.shape[1], device=scores.device)[None] < tokens[:, None]
+    return (scores > own).sum(1) + ((scores == own) & before).sum(1)
+
+
+def distribution(scores: Tensor, *, scratch: Tensor | None = None) -> Distribution:
+    """The shape of `softmax(scores)`, `scores [row, vocab]`; `scratch` of the same shape saves an allocation."""
+    shift = scores.amax(1, keepdim=True)
+    exponentials = torch.sub(scores, shift, out=scratch)
+    exponentials.exp_()
+    total = exponentials.sum(1)
+    mean = torch.bmm(exponentials[:, None, :], scores[:, :, None])[:, 0, 0] / total
+    log_normaliser = total.log() + shift[:, 0]
+    return Distribution(log_normaliser, 1 / total, log_normaliser - mean)
