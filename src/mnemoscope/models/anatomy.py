@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.families import FAMILIES, Family
@@ -144,6 +145,8 @@ def refuse(config: Any) -> None:
     kind = entry(config, "model_type", "unknown")
     if entry(config, "is_encoder_decoder", False):
         raise ModelUnsupported(f"model type {kind!r} is an encoder-decoder; only decoder language models can be read")
+    if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not entry(config, "is_decoder", False):
+        raise ModelUnsupported(f"model type {kind!r} is an encoder; only decoder language models can be read")
     text = config.get_text_config(decoder=True)
     for name in _EXPERT_ENTRIES:
         experts = entry(text, name)

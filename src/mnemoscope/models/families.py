@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Family:
-    """One row: paths inside the causal language model (`blocks`, `final_norm`, `project`) and inside a block (the rest).
+    """One row: paths inside the language model (`blocks`, `final_norm`, `project`) and inside a block (the others).
 
     keys          the map before the activation; the gate of a gated layer, or the fused matrix that holds both
     up            the second key matrix of a gated layer, where it is a module of its own

@@ -6,15 +6,16 @@ torch's `weights_only`; a repository's own code runs only where `trust_remote_co
 """
 
 import copy
+import socket
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import torch
+from huggingface_hub import constants as hub
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-)
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, OptionError
 from mnemoscope.models import builtin, handmade
@@ -65,7 +66,9 @@ def load_model(
         refuse(source.config)
         model, own_tokenizer, spec = source, None, f"memory:{type(source).__name__}"
     else:
-        raise OptionError(f"a {type(source).__name__} is no model; give a hub id, a folder or a transformers model")
+        raise OptionError(
+            f"no model can be loaded from a {type(source).__name__}; give a hub id, a folder or a transformers model"
+        )
     if isinstance(tokenizer, str | Path):
         tokenizer = _tokenizer(str(tokenizer), revision, trust_remote_code)
     tokenizer = own_tokenizer if tokenizer is None else tokenizer
@@ -114,13 +117,15 @@ def _from_name(source: str, revision: str | None, trust: bool) -> tuple[Any, Any
         return (*_stored(str(builtin.folder(name)), source, None, False), source)
     if separator and scheme == "fairseq":
         raise ModelUnsupported(f"{source!r}: fairseq checkpoints cannot be read yet; give a transformers model")
+    if not source.strip():
+        raise ModelNotFound("the model's name is empty; give a hub id or a folder")
     folder = Path(source).expanduser()
     if folder.is_dir():
         _check_folder(folder)
         return (*_stored(str(folder), source, None, trust), source)
     if folder.exists():
         raise ModelNotFound(f"{source!r} is a file; give the folder that holds config.json and the weights")
-    if source.startswith((".", "/", "~")) or source.count("/") > 1 or not source.strip() or separator:
+    if source.startswith((".", "/", "~")) or source.count("/") > 1 or separator:
         raise ModelNotFound(f"no folder {source!r}; give a folder with config.json and weights, or a hub id")
     return (*_stored(source, source, revision, trust), source)
 
@@ -134,20 +139,14 @@ def _check_folder(folder: Path) -> None:
 
 def _stored(place: str, source: str, revision: str | None, trust: bool) -> tuple[Any, Any]:
     """Model and tokenizer as stored in a folder or on the hub, in the stored dtype."""
-    config = _guarded(source, lambda: AutoConfig.from_pretrained(place, revision=revision, trust_remote_code=trust))
-    _refuse_stored(config, trust)
+    where = _where(place, revision, trust)
+    config = _guarded(source, lambda: AutoConfig.from_pretrained(place, **where))
+    refuse(config)
+    if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not trust:
+        raise ModelUnsupported(f"model type {config.model_type!r} is no causal language model that transformers knows")
     tokenizer = _tokenizer(place, revision, trust, source=source)
-
-    def load() -> Any:
-        return AutoModelForCausalLM.from_pretrained(
-            place,
-            revision=revision,
-            trust_remote_code=trust,
-            dtype="auto",
-            output_loading_info=True,
-        )
-
-    model, notes = _guarded(source, load)
+    load: Any = AutoModelForCausalLM.from_pretrained
+    model, notes = _guarded(source, lambda: load(place, dtype="auto", output_loading_info=True, **where))
     missing = sorted(notes["missing_keys"])
     if missing:
         raise ModelDamaged(
@@ -156,25 +155,31 @@ def _stored(place: str, source: str, revision: str | None, trust: bool) -> tuple
     return model, tokenizer
 
 
-def _refuse_stored(config: Any, trust: bool) -> None:
-    """Raises ModelUnsupported before any weight is read, where the configuration already says enough."""
-    refuse(config)
-    kind = config.model_type
-    written = [str(name) for name in config.architectures or []]
-    causal = any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in written)
-    if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not causal and not getattr(config, "is_decoder", False):
-        raise ModelUnsupported(f"model type {kind!r} is an encoder; only decoder language models can be read")
-    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not trust:
-        raise ModelUnsupported(f"model type {kind!r} is not a causal language model that transformers knows")
-
-
 def _tokenizer(place: str, revision: str | None, trust: bool, *, source: str | None = None) -> Any:
     folder = Path(place).expanduser()
     if folder.is_dir() and not any(any(folder.glob(pattern)) for pattern in _TOKENIZERS):
         raise ModelNotFound(f"folder {place!r} holds no tokenizer (tokenizer.json); save the model's tokenizer there")
-    return _guarded(
-        source or place, lambda: AutoTokenizer.from_pretrained(place, revision=revision, trust_remote_code=trust)
-    )
+    where = _where(place, revision, trust)
+    return _guarded(source or place, lambda: AutoTokenizer.from_pretrained(place, **where))
+
+
+def _where(place: str, revision: str | None, trust: bool) -> dict[str, Any]:
+    """The arguments that tell transformers where to look.
+
+    Without a network, only the local cache: the hub's client would retry for half a minute before it says so.
+    """
+    cached = not Path(place).expanduser().is_dir() and not getproxies() and not _reachable()
+    return {"revision": revision, "trust_remote_code": trust, "local_files_only": cached}
+
+
+def _reachable() -> bool:
+    """Whether the hub's host answers a connection."""
+    address = urlsplit(hub.ENDPOINT)
+    try:
+        with socket.create_connection((address.hostname or "", address.port or 443), timeout=5):
+            return True
+    except OSError:
+        return False
 
 
 def _guarded(source: str, load: Any) -> Any:
@@ -192,12 +197,20 @@ def _guarded(source: str, load: Any) -> Any:
         ) from None
     except Exception as problem:
         text = _line(problem)
+        if "Weights only load failed" in str(problem):
+            raise ModelUnsupported(
+                f"model {source!r}: its weights are a pickle that wants to run code; save them as safetensors"
+            ) from None
+        if "ignore_mismatched_sizes" in str(problem):
+            raise ModelDamaged(
+                f"model {source!r}: its weights are not of the shapes that its config.json says"
+            ) from None
         if "trust_remote_code" in str(problem):
             raise ModelUnsupported(
                 f"model {source!r} brings its own code; pass trust_remote_code (--trust-remote-code) if you trust it"
             ) from None
         if "does not recognize this architecture" in str(problem) or "Unrecognized" in str(problem):
-            raise ModelUnsupported(f"model {source!r} is of a kind that transformers does not know: {text}") from None
+            raise ModelUnsupported(f"model {source!r} is of a kind that transformers does not know ({text})") from None
         raise ModelDamaged(f"model {source!r} cannot be read: {type(problem).__name__}: {text}") from None
 
 

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from huggingface_hub.utils import logging as hub_logging
 from transformers.utils import logging
 
 
@@ -22,11 +23,14 @@ def quiet() -> Iterator[None]:
 def silent() -> Iterator[None]:
     """As `quiet`, and without progress bars and Python warnings: for loading, where all of them occur."""
     bars = logging.is_progress_bar_enabled()
+    hub_before = hub_logging.get_verbosity()
+    hub_logging.set_verbosity(hub_logging.CRITICAL)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         with quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
+        hub_logging.set_verbosity(hub_before)
         if bars:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]

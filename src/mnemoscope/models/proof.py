@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from mnemoscope.errors import ProofFailed
+from mnemoscope.errors import ModelUnsupported, ProofFailed
 from mnemoscope.models.anatomy import Anatomy, Layer
 from mnemoscope.models.projections import Projection
 from mnemoscope.models.taps import Block, first, overwrite_coefficients, read_blocks, stream_of
@@ -107,6 +107,7 @@ def prove(model: Provable, sentences: Sequence[Sequence[int]], ids: Tensor) -> P
     scale = _Scale(own, LIMITS.get(model.dtype, HALF_LIMIT), model.dtype)
     with torch.inference_mode():
         blocks, calls, logits = _run(model, ids)
+        _check_causal(model, ids, logits, limit=scale.limit)
         layers = []
         for layer, (block, call) in enumerate(zip(blocks, calls, strict=True)):
             errors = (
@@ -121,6 +122,18 @@ def prove(model: Provable, sentences: Sequence[Sequence[int]], ids: Tensor) -> P
         _judge(model, "scores", scores, scale.limit, f"layer {len(blocks) - 1}")
     largest = [max(column) for column in zip(*layers, strict=True)]
     return Proof(residual=largest[0], ablation=largest[1], keys=largest[2], scores=scores, layers=tuple(layers))
+
+
+def _check_causal(model: Provable, ids: Tensor, logits: Tensor, *, limit: float) -> None:
+    """Raises ModelUnsupported where a later token changes what the model says before it."""
+    changed = ids.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % logits.shape[-1]
+    difference = (model.logits(changed) - logits)[:, :-1].abs().max() / logits.square().mean().sqrt().clamp_min(1e-6)
+    if float(difference) > limit:
+        raise ModelUnsupported(
+            f"the {model.anatomy.family!r} model lets later tokens change earlier ones (an encoder); "
+            "only decoder language models can be read"
+        )
 
 
 def _judge(model: Provable, name: str, error: float, limit: float, where: str) -> None:

@@ -16,7 +16,7 @@ from transformers.activations import ACT2FN
 
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.anatomy import Activation, Anatomy, Layer, LinearMap, activation_name, entry, text_config
-from mnemoscope.models.observed import Observation, Seen, distance, flat, ids_for, observe, run, same
+from mnemoscope.models.observed import HALF_TOLERANCE, Observation, Seen, distance, flat, ids_for, observe, run, same
 
 _FUNCTIONS = ("relu", "gelu", "gelu_pytorch_tanh", "silu", "relu2", "tanh", "sigmoid", "quick_gelu", "mish")
 
@@ -42,6 +42,7 @@ class _Keys:
     misfit: float
 
 
+@torch.inference_mode()
 def infer(model: Any) -> Anatomy:
     """The anatomy of a causal language model of an unknown family; raises ModelUnsupported where none is found."""
     config = text_config(model)
@@ -90,15 +91,15 @@ def _layer_maker(seen: Observation, inside: str, hidden: int, kind: str) -> Call
         keys = _keys(seen, inside, maps, down)
         if keys is None:
             continue
-        norms = _stream(seen, inside, down, keys.gate.call.taken)
-        if norms is not None:
-            return _assembler(down, keys, norms)
+        stream = _stream(seen, inside, down, keys.gate.call.taken)
+        if stream is not None:
+            return _assembler(down, keys, *stream)
     raise ModelUnsupported(
         f"family {kind!r} is unknown and no linear map of its blocks can be read as the values of a feed-forward layer"
     )
 
 
-def _assembler(down: _Map, keys: _Keys, norms: dict[str, str]) -> Callable[[nn.Module], Layer]:
+def _assembler(down: _Map, keys: _Keys, norms: dict[str, str], scale: float) -> Callable[[nn.Module], Layer]:
     def make(block: nn.Module) -> Layer:
         def whole(found: _Map) -> LinearMap:
             return LinearMap.whole(block.get_submodule(found.path), transposed=found.transposed)
@@ -117,6 +118,7 @@ def _assembler(down: _Map, keys: _Keys, norms: dict[str, str]) -> Callable[[nn.M
             up=up,
             down=whole(down),
             activation=block.get_submodule(function) if isinstance(function, str) else function,
+            update_scale=scale,
             in_place=True,
             ffn_norm=part("ffn_norm"),
             post_norm=part("post_norm"),
@@ -159,7 +161,7 @@ def _keys(seen: Observation, inside: str, maps: list[_Map], down: _Map) -> _Keys
                 found.append(_Keys(gate, None, ("gate", "up"), function, name, distance(f(one) * two, wanted)))
                 found.append(_Keys(gate, None, ("up", "gate"), function, name, distance(f(two) * one, wanted)))
     best = min(found, key=lambda keys: keys.misfit, default=None)
-    limit = 1e-4 if wanted.dtype == torch.float32 else 3e-2
+    limit = 1e-4 if wanted.dtype == torch.float32 else HALF_TOLERANCE
     return best if best is not None and best.misfit < limit else None
 
 
@@ -173,8 +175,10 @@ def _activations(seen: Observation, inside: str) -> Iterator[tuple[str | Activat
         yield ACT2FN[name], name, ACT2FN[name]
 
 
-def _stream(seen: Observation, inside: str, down: _Map, ffn_input: Tensor) -> dict[str, str] | None:
-    """The paths of the norms (or the attention of a parallel block) under which the block's sums come out."""
+def _stream(seen: Observation, inside: str, down: _Map, ffn_input: Tensor) -> tuple[dict[str, str], float] | None:
+    """The norms (or the attention of a parallel block), by path, under which the block's sums come out; and the factor
+    by which the feed-forward output enters the stream.
+    """
     block = seen.calls[inside]
     output = down.call.given
     others = [call for call in seen.within(inside) if not f"{down.call.path}.".startswith(f"{call.path}.")]
@@ -191,13 +195,17 @@ def _stream(seen: Observation, inside: str, down: _Map, ffn_input: Tensor) -> di
     streams.append((ffn_input, {}))
     for residual, norms in streams:
         if same(residual + update, block.given):
-            return norms | sandwich
+            return norms | sandwich, 1.0
+        scale = float(((block.given - residual) * update).sum() / update.square().sum().clamp_min(1e-30))
+        if same(residual + update * scale, block.given):
+            return norms | sandwich, scale
         for call in changing:
             if same(call.given, block.given) and same(call.taken, residual + output):
-                return norms | {"output_norm": local(call)}
+                return norms | {"output_norm": local(call)}, 1.0
     for call in sorted(others, key=lambda call: call.path.count(".")):
-        if call.given.shape == output.shape and same(block.taken + call.given + update, block.given):
-            return {"attention": local(call)} | sandwich
+        weighted = any(True for _ in call.module.parameters())
+        if weighted and call.given.shape == output.shape and same(block.taken + call.given + update, block.given):
+            return {"attention": local(call)} | sandwich, 1.0
     return None
 
 
