@@ -1,0 +1,22 @@
+# The same commands as .ci/run, for an environment that is already active (`pip install -c constraints.txt -e '.[dev]'`).
+.PHONY: all test lint types imports docs ci
+
+all: lint types imports test
+
+test:
+	python -m pytest -n 2
+
+lint:
+	ruff check .
+
+types:
+	mypy
+
+imports:
+	lint-imports
+
+docs:
+	python -m mnemoscope.cli.reference > docs/cli.md
+
+ci:
+	.ci/run

@@ -1,0 +1,180 @@
+"""The rules of the house that no linter knows."""
+
+import ast
+import importlib.metadata
+import re
+import subprocess
+import sys
+import time
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "mnemoscope"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PINS = dict(
+    line.split("==")
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+)
+FORBIDDEN_NAMES = {"utils", "helpers", "common", "base", "core", "manager"}
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_a_source_file_is_short_and_says_what_it_does(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 300
+    assert ast.get_docstring(ast.parse(text)), "a file opens with a docstring"
+    assert path.stem not in FORBIDDEN_NAMES
+    assert "hasattr(" not in text
+
+
+def tracked_text() -> list[Path]:
+    """Every text file of the repository, as git sees it; without git, those in the known places."""
+    asked = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+    )
+    if asked.returncode == 0:
+        paths = [ROOT / line for line in asked.stdout.splitlines()]
+    else:
+        paths = [*ROOT.glob("*.*"), *(p for name in ("src", "tests", "docs") for p in (ROOT / name).rglob("*"))]
+    endings = {".py", ".md", ".toml", ".txt", ".json", ".sh", ".yml", ""}
+    return [path for path in paths if path.is_file() and path.suffix in endings and path.stat().st_size < 1_000_000]
+
+
+def test_nothing_names_a_machine() -> None:
+    # Written in two pieces so that this file does not find itself.
+    places = ["/wo" + "rk/", "/opt/" + "mn", "/opt/" + "pypi", "/home/" + r"\w+/", "/ro" + "ot/"]
+    machine = re.compile("|".join(places))
+    found = [
+        f"{name_of(path)}: {match.group()}"
+        for path in tracked_text()
+        if "pydocs" not in path.parts
+        for match in machine.finditer(path.read_text(encoding="utf-8", errors="replace"))
+    ]
+    assert found == []
+
+
+def test_importing_the_package_is_instant_and_needs_nothing() -> None:
+    script = (
+        "import sys, time\nbegan = time.perf_counter()\nimport mnemoscope\nspent = time.perf_counter() - began\n"
+        "heavy = {'torch', 'transformers', 'numpy', 'polars', 'pyarrow', 'typer', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy\nprint(spent)\n"
+    )
+    times = [
+        float(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout)
+        for _ in range(3)
+    ]
+    assert min(times) < 0.2
+
+
+def test_an_atlas_is_read_without_torch() -> None:
+    script = (
+        "import sys\nimport mnemoscope as ms\nms.open_atlas, ms.verify, ms.MemoryId, ms.errors\n"
+        "heavy = {'torch', 'transformers'} & set(sys.modules)\nassert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_every_public_name_is_there() -> None:
+    import mnemoscope
+
+    began = time.perf_counter()
+    assert dir(mnemoscope)
+    assert time.perf_counter() - began < 1
+    for name in mnemoscope.__all__:
+        assert getattr(mnemoscope, name) is not None, name
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        mnemoscope.nothing  # noqa: B018
+
+
+def requirements() -> list[Requirement]:
+    """What the package, its dev extra and its build ask for."""
+    project = PROJECT["project"]
+    texts = [*project["dependencies"], *project["optional-dependencies"]["dev"], *PROJECT["build-system"]["requires"]]
+    return [Requirement(text) for text in texts]
+
+
+def test_constraints_pin_everything_that_is_needed() -> None:
+    """Also what is needed by what is needed, at the version that is installed here."""
+    waiting, seen = requirements(), set[str]()
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if name in seen or (requirement.marker and not any(_applies(requirement))):
+            continue
+        seen.add(name)
+        try:
+            found = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # what builds the package need not be installed to run it
+        assert name in PINS, f"{name} is not in constraints.txt"
+        assert Version(found.version).public == PINS[name], f"{name}: installed {found.version}, pinned {PINS[name]}"
+        waiting += [Requirement(text) for text in found.requires or []]
+    assert len(seen) > 40
+    assert "pip" not in PINS
+
+
+def _applies(requirement: Requirement) -> list[bool]:
+    assert requirement.marker is not None
+    return [requirement.marker.evaluate({"extra": ""})]
+
+
+def test_pins_meet_what_is_asked_for() -> None:
+    for requirement in requirements():
+        name = canonicalize_name(requirement.name)
+        assert requirement.specifier.contains(PINS[name]), f"{requirement} against {PINS[name]}"
+    assert all(re.fullmatch(r"[\w.]+", version) for version in PINS.values())
+
+
+def test_what_is_imported_is_asked_for() -> None:
+    declared = {canonicalize_name(Requirement(text).name) for text in PROJECT["project"]["dependencies"]}
+    imported = set[str]()
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                imported.add(node.module.split(".")[0])
+    outside = imported - set(sys.stdlib_module_names) - {"mnemoscope"}
+    assert {canonicalize_name(name) for name in outside} - declared == set()
+
+
+def test_every_file_of_the_package_is_shipped() -> None:
+    shipped = PROJECT["tool"]["setuptools"]["package-data"]["mnemoscope"]
+    for path in PACKAGE.rglob("*"):
+        if path.is_file() and path.suffix not in (".py", ".pyc"):
+            name = path.relative_to(PACKAGE).as_posix()
+            assert any(fnmatch(name, pattern) for pattern in shipped), f"{name} is in no package-data pattern"
+
+
+def test_the_readme_holds_the_two_commands_that_ci_reads() -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name in ("demo command", "test command"):
+        found = re.findall(rf"<!-- {name} -->\n```\w*\n(.+)\n```\n<!-- end of {name} -->", page)
+        assert len(found) == 1, name
+        assert found[0].startswith("python3 -m venv .venv && ")
+
+
+def test_the_licence_is_apache_2() -> None:
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert "Apache License" in text
+    assert "END OF TERMS AND CONDITIONS" in text
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=name_of)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
