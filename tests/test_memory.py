@@ -37,7 +37,8 @@ def test_what_is_no_name(text: str) -> None:
 
 def test_names_sort_by_layer_expert_memory() -> None:
     ordered = [MemoryId(0, 5), MemoryId(2, 1), MemoryId(2, 9), MemoryId(2, 0, expert=0), MemoryId(10, 0)]
-    assert sorted(ordered[::-1]) == ordered
+    mixed = [ordered[index] for index in (3, 0, 4, 2, 1)]
+    assert sorted(mixed) == ordered
 
 
 def test_a_name_is_a_value() -> None:
