@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mnemoscope.corpus import documentation, open_source, readers, streams
-from mnemoscope.errors import CorpusError, CorpusNotFound, CorpusUnreadable, OptionError
+from mnemoscope.errors import CorpusError, CorpusNotFound, OptionError
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,

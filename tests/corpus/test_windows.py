@@ -1,4 +1,4 @@
-"""Windows of over-long sentences: the text is divided, no token is lost, no character is cut where that can be helped."""
+"""Windows of over-long sentences: the text is divided, no token lost, no character cut where it can be helped."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -112,7 +113,9 @@ class FirstPass:
     def close(self) -> None:
         """Close the files; what was not flushed is lost, which a restart makes good."""
         for file in self._files.values():
-            file.close()
+            # Closing writes what is still buffered, which a full disk refuses; the file is closed all the same.
+            with suppress(OSError):
+                file.close()
 
     def hash_piece(self, piece: str) -> None:
         """Take a piece into the hash of the document that is being read."""

@@ -172,8 +172,11 @@ def _full(mined: int, tokens: int, *, rule: Rule) -> bool:
 
 
 def fingerprint(directory: Path, sentences: int) -> str:
-    """Return the sha256 over the distinct sentences: texts, their lengths, documents and held-out flags, in order."""
-    total = hashlib.sha256()
+    """Return the sha256 of the sha256s of what the distinct sentences are.
+
+    These are four, each over all sentences in order: their lengths in bytes, their texts, documents, held-out flags.
+    """
+    of_lengths, of_texts, of_documents, of_flags = digests = [hashlib.sha256() for _ in range(4)]
     with (directory / "text.bin").open("rb") as text, ExitStack() as stack:
         files = {
             name: stack.enter_context((directory / f"{name}.bin").open("rb"))
@@ -182,7 +185,7 @@ def fingerprint(directory: Path, sentences: int) -> str:
         for start in range(0, sentences, CHUNK):
             count = min(CHUNK, sentences - start)
             starts, lengths, documents, held = (np.fromfile(files[n], COLUMNS[n], count) for n in files)
-            total.update(lengths.tobytes())
+            of_lengths.update(lengths.tobytes())
             # Distinct sentences that lie side by side are read as one run.
             breaks = np.flatnonzero(starts[1:] != starts[:-1] + lengths[:-1]) + 1
             firsts = np.concatenate(([0], breaks))
@@ -192,8 +195,8 @@ def fingerprint(directory: Path, sentences: int) -> str:
                 left = int(ends[last - 1] - starts[first])
                 while left:
                     block = text.read(min(left, _TEXT_CHUNK))
-                    total.update(block)
+                    of_texts.update(block)
                     left -= len(block)
-            total.update(documents.tobytes())
-            total.update(held.tobytes())
-    return total.hexdigest()
+            of_documents.update(documents.tobytes())
+            of_flags.update(held.tobytes())
+    return hashlib.sha256(b"".join(each.digest() for each in digests)).hexdigest()

@@ -1,0 +1,257 @@
+"""The working copy against a plain reference: ids, repeats, windows, held-out documents, caps, validation text."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from corpus_reference import Expected, Words, expected_copy
+from corpus_texts import varied_text
+from mnemoscope.corpus import WorkingCopy, document_hash, documentation, open_source, preparation, prepare, settling
+from mnemoscope.corpus.sentences import split_sentences
+from mnemoscope.errors import CorpusEmpty, ModelDamaged, OptionError
+
+LONGEST = 12
+
+
+def make(source: Path | str, directory: Path, *, split: str = "sentence", **options: Any) -> WorkingCopy:
+    opened = open_source(str(source), split=split)
+    defaults: dict[str, Any] = {"longest": LONGEST, "vocabulary": 5_000}
+    return prepare(opened, Words(), directory=directory, split=split, **(defaults | options))
+
+
+def same(copy: WorkingCopy, expected: Expected) -> None:
+    ids = range(copy.sentences)
+    assert [copy.text(i) for i in ids] == expected.texts
+    assert [copy.tokens(i).tolist() for i in ids] == expected.tokens
+    assert copy.lengths.tolist() == [len(own) for own in expected.tokens]
+    assert [copy.document(i) for i in ids] == expected.documents
+    assert copy.documents(np.arange(copy.sentences)).tolist() == expected.documents
+    assert copy.multiplicity.tolist() == expected.multiplicity
+    assert copy.held_out.tolist() == expected.held_out
+    assert copy.held.tolist() == [i for i in ids if expected.held_out[i]]
+    assert copy.mined.tolist() == expected.mined
+    assert copy.mined_lengths.tolist() == [len(expected.tokens[i]) for i in expected.mined]
+    assert copy.counts["sentences"] == copy.sentences == len(expected.texts)
+    assert copy.counts["duplicates"] == sum(expected.multiplicity) - len(expected.texts)
+    assert copy.counts["mined_sentences"] == len(expected.mined)
+    assert copy.counts["mined_tokens"] == sum(len(expected.tokens[i]) for i in expected.mined)
+    assert copy.counts["held_out_sentences"] == sum(expected.held_out)
+    assert copy.counts["held_out_threshold"] == expected.threshold
+
+
+@pytest.mark.parametrize("split", ["sentence", "line", "document"])
+@pytest.mark.parametrize(
+    "caps", [{}, {"max_sentences": 1}, {"max_sentences": 321}, {"max_tokens": 1}, {"max_tokens": 2_000}], ids=str
+)
+def test_a_copy_is_what_plain_python_says(text: Path, tmp_path: Path, split: str, caps: dict[str, int]) -> None:
+    copy = make(text, tmp_path / "copy", split=split, **caps)
+    documents = list(open_source(str(text), split=split).documents())
+    expected = expected_copy(documents, lambda each: split_sentences(each, split), longest=LONGEST, **caps)
+    same(copy, expected)
+    assert copy.counts["documents"] == len(documents)
+    assert copy.counts["windows"] > 0
+    assert copy.counts["without_tokens"] > 0
+    assert copy.counts["read_whole"]
+    assert 0 < copy.counts["held_out_sentences"] < copy.sentences / 5
+
+
+def test_chunks_do_not_matter(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = make(text, tmp_path / "whole", max_tokens=2_000)
+    monkeypatch.setattr(settling, "CHUNK", 7)
+    chunked = make(text, tmp_path / "chunked", max_tokens=2_000)
+    assert files(tmp_path / "whole") == files(tmp_path / "chunked")
+    assert whole.fingerprint == chunked.fingerprint
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir()) if path.is_file()}
+
+
+def test_a_finished_copy_holds_its_files_and_no_more(text: Path, tmp_path: Path) -> None:
+    make(text, tmp_path / "copy")
+    names = {"text", "tokens", "classes", *preparation.COLUMNS}
+    assert set(files(tmp_path / "copy")) == {"copy.json", *(f"{name}.bin" for name in names)}
+
+
+def test_documents_are_held_out_by_their_hash(text: Path, tmp_path: Path) -> None:
+    copy = make(text, tmp_path / "copy")
+    documents = list(open_source(str(text)).documents())
+    threshold = copy.counts["held_out_threshold"]
+    held = {number for number, document in enumerate(documents) if document_hash(document) < threshold}
+    assert copy.counts["held_out_documents"] == len(held) > 0
+    assert {copy.document(int(i)) for i in copy.held} <= held
+    assert not {copy.document(int(i)) for i in copy.mined} & held
+
+
+def test_the_threshold_grows_until_there_are_enough_sentences(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("\n\n".join(" ".join(f"Word {i} {j}." for j in range(20)) for i in range(5_000)))
+    copy = make(path, tmp_path / "copy")
+    same(copy, expected_copy(path.read_text().split("\n\n"), lambda t: split_sentences(t, "sentence"), longest=LONGEST))
+    assert 200 < copy.counts["held_out_threshold"] < 1_000
+    assert 4_000 <= copy.counts["held_out_sentences"] < 4_020
+
+
+def test_a_document_in_pieces_is_one_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text(varied_text(60).replace("\n\n", "\n") + "\n\nEnd.")
+    monkeypatch.setattr("mnemoscope.corpus.readers.PIECE", 50)
+    copy = make(path, tmp_path / "copy")
+    assert copy.counts["documents"] == 2
+    assert {copy.document(i) for i in range(copy.sentences - 1)} == {0}
+    hashes = [document_hash(each) for each in open_source(str(path)).documents()]
+    assert np.fromfile(tmp_path / "copy" / "classes.bin", "<u2").tolist() == hashes
+
+
+def test_a_text_that_would_be_held_out_whole_is_mined(tmp_path: Path) -> None:
+    number = next(i for i in range(10_000) if document_hash(f"Only {i}.") < 200)
+    (tmp_path / "a.txt").write_text(f"Only {number}.")
+    copy = make(tmp_path / "a.txt", tmp_path / "copy")
+    assert copy.mined.tolist() == [0]
+    assert (copy.held.tolist(), copy.counts["held_out_threshold"]) == ([], 0)
+
+
+def test_the_built_in_corpus_holds_out_its_own_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [f"Document {i}. Its end {i}." for i in range(50)]
+    keys = frozenset(documentation.document_key(texts[i]) for i in (3, 30))
+    monkeypatch.setattr(documentation, "documents", lambda part: iter(texts))
+    monkeypatch.setattr(documentation, "held_out_hashes", lambda: keys)
+    copy = make("builtin:pydocs", tmp_path / "copy")
+    assert [copy.text(int(i)) for i in copy.held] == ["Document 3.", "Its end 3.", "Document 30.", "Its end 30."]
+    assert copy.counts["held_out_documents"] == 2
+
+
+def test_reading_stops_soon_after_a_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text("\n\n".join(f"Sentence number {i}." for i in range(5_000)))
+    monkeypatch.setattr(preparation, "FIRST_LOOK", 64)
+    copy = make(tmp_path / "a.txt", tmp_path / "copy", max_sentences=100)
+    # Looked at 128 found sentences, where enough are not held out.
+    assert copy.counts["documents"] == 128
+    assert len(copy.mined) == 100
+    assert not copy.counts["read_whole"]
+    expected = expected_copy(
+        [f"Sentence number {i}." for i in range(128)], lambda each: [each], longest=LONGEST, max_sentences=100
+    )
+    same(copy, expected)
+    by_tokens = make(tmp_path / "a.txt", tmp_path / "copy", max_tokens=1_000)
+    assert by_tokens.counts["mined_tokens"] == 999
+    assert by_tokens.counts["documents"] == 512
+
+
+def test_a_validation_text_of_its_own(text: Path, tmp_path: Path) -> None:
+    (tmp_path / "v.txt").write_text("Fresh one.\n\nFresh two.\n\n" + "\n\n".join(text.read_text().split("\n\n")[:5]))
+    validation = open_source(str(tmp_path / "v.txt"))
+    copy = make(text, tmp_path / "copy", validation=validation)
+    documents = list(open_source(str(text)).documents())
+    same(copy, expected_copy(documents, lambda t: split_sentences(t, "sentence"), longest=LONGEST, hold_out=False))
+    second = copy.validation
+    assert isinstance(second, WorkingCopy)
+    assert [second.text(0), second.text(1)] == ["Fresh one.", "Fresh two."]
+    mined = {copy.text(i).strip() for i in range(copy.sentences)}
+    shared = sum(second.text(i).strip() in mined for i in range(second.sentences))
+    assert copy.counts["validation"]["overlap_sentences"] == shared == second.sentences - 2
+    assert copy.counts["validation"]["sentences"] == second.sentences
+    again = make(text, tmp_path / "copy", validation=validation)
+    assert (again.counts, again.fingerprint) == (copy.counts, copy.fingerprint)
+    assert isinstance(make(text, tmp_path / "copy").validation, np.ndarray)
+
+
+def test_a_finished_copy_is_opened_and_another_remade(text: Path, tmp_path: Path) -> None:
+    first = make(text, tmp_path / "copy")
+    before = files(tmp_path / "copy")
+    made = (tmp_path / "copy" / "text.bin").stat().st_mtime_ns
+    assert make(text, tmp_path / "copy").counts == first.counts
+    assert (tmp_path / "copy" / "text.bin").stat().st_mtime_ns == made
+    # Other arguments, and back again.
+    assert make(text, tmp_path / "copy", max_sentences=3).counts["mined_sentences"] == 3
+    assert make(text, tmp_path / "copy").fingerprint == first.fingerprint
+    assert files(tmp_path / "copy") == before
+    # A file that has changed since.
+    text.write_text(text.read_text() + "\n\nOne more.")
+    assert make(text, tmp_path / "copy").sentences == first.sentences + 1
+
+
+@pytest.mark.parametrize("damage", ["missing", "short", "json"])
+def test_a_damaged_copy_is_remade(text: Path, tmp_path: Path, damage: str) -> None:
+    first = make(text, tmp_path / "copy")
+    victim = tmp_path / "copy" / ("copy.json" if damage == "json" else "tokens.bin")
+    if damage == "missing":
+        victim.unlink()
+    else:
+        victim.write_bytes(victim.read_bytes()[:-9])
+    assert make(text, tmp_path / "copy").fingerprint == first.fingerprint
+    assert json.loads((tmp_path / "copy" / "copy.json").read_text())["finished"]
+
+
+def test_the_fingerprint_is_the_texts(text: Path, tmp_path: Path) -> None:
+    first = make(text, tmp_path / "a").fingerprint
+    moved = tmp_path / "moved.txt"
+    moved.write_text(text.read_text())
+    assert make(moved, tmp_path / "b").fingerprint == first
+    moved.write_text(text.read_text().replace("Hello there.", "Hello, there."))
+    assert make(moved, tmp_path / "c").fingerprint != first
+
+
+def test_progress_is_told(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparation, "_PROGRESS_EVERY", 0)
+    told: list[tuple[int, int | None, int]] = []
+    make(text, tmp_path / "copy", progress=lambda *each: told.append(each))
+    size = text.stat().st_size
+    assert told == sorted(told)
+    assert told[-1][:2] == (size, size)
+    assert told[-1][2] > 0
+
+
+def test_reading_many_sentences_gives_pages_back(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = make(text, tmp_path / "copy")
+    before = [copy.text(i) for i in range(copy.sentences)]
+    monkeypatch.setattr("mnemoscope.corpus.working_copy._TOUCHES", 3)
+    assert [copy.text(i) for i in range(copy.sentences)] == before
+
+
+@pytest.mark.parametrize("sentence", [-1, 10**6])
+def test_a_sentence_that_is_not_there(text: Path, tmp_path: Path, sentence: int) -> None:
+    with pytest.raises(IndexError, match=r"sentence -?\d+ of \d+"):
+        make(text, tmp_path / "copy").tokens(sentence)
+
+
+# What can go wrong.
+
+
+@pytest.mark.parametrize("content", ["", " \n\n\t\n", "\ufeff", "xxx xx.\n\nxxxx"], ids=["empty", "blank", "mark", "x"])
+def test_a_text_without_a_usable_sentence(tmp_path: Path, content: str) -> None:
+    (tmp_path / "a.txt").write_text(content)
+    with pytest.raises(CorpusEmpty, match=r"a.txt: no usable sentence in \d documents; give another text"):
+        make(tmp_path / "a.txt", tmp_path / "copy")
+
+
+def test_a_token_beyond_the_head(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Fine words.\n\nSomething else entirely.")
+    words = Words()
+    tokens = words.encode(["Fine words."])[0] + words.encode(["Something else entirely."])[0]
+    with pytest.raises(ModelDamaged) as caught:
+        make(tmp_path / "a.txt", tmp_path / "copy", vocabulary=max(tokens))
+    highest = max(tokens)
+    assert f"token id {highest} is beyond the {highest} rows of the model's head (sentence " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"longest": 0}, "longest is 0"),
+        ({"max_sentences": 0}, "max sentences is 0"),
+        ({"max_tokens": -1}, "max tokens is -1"),
+    ],
+)
+def test_impossible_arguments(text: Path, tmp_path: Path, options: dict[str, int], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        make(text, tmp_path / "copy", **options)
+    assert not (tmp_path / "copy").exists()
+
+
+def test_an_unknown_split(text: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="unknown split 'words'"):
+        prepare(open_source(str(text)), Words(), directory=tmp_path, longest=5, split="words", vocabulary=9)

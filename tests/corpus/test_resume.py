@@ -1,0 +1,166 @@
+"""Killed at any moment, a preparation goes on from its last checkpoint and ends with the same bytes."""
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mnemoscope
+from corpus_reference import Words
+from corpus_texts import varied_text
+from mnemoscope.corpus import Source, WorkingCopy, open_source, preparation, prepare
+from mnemoscope.errors import StoreFailed
+
+HERE = Path(__file__).parent.parent
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir()) if path.is_file()}
+
+
+def make(source: Source, directory: Path, *, words: Words | None = None, **options: Any) -> WorkingCopy:
+    defaults: dict[str, Any] = {"longest": 12, "split": "sentence", "vocabulary": 5_000}
+    return prepare(source, words or Words(), directory=directory, **(defaults | options))
+
+
+@pytest.mark.parametrize("caps", [{}, {"max_tokens": 50_000}], ids=str)
+def test_killed_at_random_moments_the_bytes_are_the_same(tmp_path: Path, caps: dict[str, int]) -> None:
+    text = tmp_path / "text.txt"
+    # The second document is a long one that comes in many pieces.
+    long = varied_text(1_000, seed=1).replace("\n\n", "\n")
+    text.write_text(f"One.\n\n{long}\n\n{varied_text(2_000, seed=2)}")
+    paths = [str(Path(mnemoscope.__file__).parent.parent), str(HERE)]
+    ran = subprocess.run(
+        [sys.executable, str(HERE / "corpus_killed.py"), str(text), str(tmp_path), "6", json.dumps(caps), "7"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    report = json.loads(ran.stdout)
+    assert report["kills"] >= 12
+    assert report["resumed"] >= 3
+    for trial in range(6):
+        assert contents(tmp_path / f"killed-{trial}") == contents(tmp_path / "whole")
+
+
+class Stop(Exception):
+    """The moment at which a reading breaks off."""
+
+
+@pytest.mark.parametrize("pieces", [1, 30, 150])
+def test_what_was_read_before_the_checkpoint_is_not_encoded_again(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int
+) -> None:
+    everything, before, after = Words(), Words(), Words()
+    make(open_source(str(text)), tmp_path / "whole", words=everything)
+    real = Source.pieces
+
+    def broken(self: Source, skip: int = 0) -> Any:
+        for number, piece in enumerate(real(self, skip)):
+            if number == pieces:
+                raise Stop
+            yield piece
+
+    monkeypatch.setattr(Source, "pieces", broken)
+    with pytest.raises(Stop):
+        make(open_source(str(text)), tmp_path / "broken", words=before, checkpoint_every=0)
+    monkeypatch.setattr(Source, "pieces", real)
+    make(open_source(str(text)), tmp_path / "broken", words=after)
+    # Both runs try the tokenizer on three fixed texts; no sentence is encoded twice.
+    assert before.encoded + after.encoded == everything.encoded + 3
+    assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("look", [64, 128, 1000])
+def test_breaking_off_while_duplicates_are_settled_does_not_move_the_end(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: int
+) -> None:
+    monkeypatch.setattr(preparation, "FIRST_LOOK", look)
+    make(open_source(str(text)), tmp_path / "whole", max_sentences=300)
+    real = preparation.settle
+    calls = 0
+
+    def settle(*args: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls % 2:
+            raise Stop
+        return real(*args, **options)
+
+    monkeypatch.setattr(preparation, "settle", settle)
+    for _ in range(20):
+        try:
+            make(open_source(str(text)), tmp_path / "broken", max_sentences=300)
+        except Stop:
+            continue
+        break
+    assert calls >= 2
+    assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["text.bin", "tokens.bin", "occurrences.bin", "classes.bin"])
+def test_files_shorter_than_their_checkpoint_are_made_anew(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    make(open_source(str(text)), tmp_path / "whole")
+    monkeypatch.setattr(preparation, "settle", lambda *args, **options: (_ for _ in ()).throw(Stop))
+    with pytest.raises(Stop):
+        make(open_source(str(text)), tmp_path / "broken")
+    monkeypatch.undo()
+    victim = tmp_path / "broken" / name
+    victim.write_bytes(victim.read_bytes()[:-1])
+    make(open_source(str(text)), tmp_path / "broken")
+    assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
+
+
+# What the disk can refuse.
+
+
+def test_a_file_that_may_not_grow_is_said_in_one_line(text: Path, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(StoreFailed, match=r"cannot write to .*copy: File too large; make room"):
+            make(open_source(str(text)), tmp_path / "copy")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    make(open_source(str(text)), tmp_path / "copy")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Any:
+    """A disk of 1 MB, where mounting is allowed."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = [shutil.which("mount") or "false", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("cannot mount a small disk")
+    yield folder
+    # Lazily: the error that a test holds keeps the mapped files of its frames alive.
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("documents", [9_000, 14_000, 20_000])
+def test_a_full_disk_is_said_in_one_line(small_disk: Path, tmp_path: Path, documents: int) -> None:
+    # The disk is full when the columns are written, when the hashes are spilled, while the text is read.
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(f"Sentence {i}." for i in range(documents)))
+    with pytest.raises(StoreFailed) as caught:
+        make(open_source(str(text)), small_disk / "copy")
+    assert "No space left on device; make room or name another folder" in str(caught.value)
+
+
+def test_a_file_in_the_place_of_the_folder(text: Path, tmp_path: Path) -> None:
+    (tmp_path / "copy").write_text("")
+    with pytest.raises(StoreFailed, match="cannot write to"):
+        make(open_source(str(text)), tmp_path / "copy" / "deeper")
+    with pytest.raises(StoreFailed, match="cannot write to"):
+        make(open_source(str(text)), tmp_path / "copy")
