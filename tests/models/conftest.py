@@ -99,13 +99,17 @@ _opt = _ungated("fc1", relu)
 
 CASES = {
     "gpt2": Case("gpt2", "pre-norm", False, _gpt2, _GPT),
-    "gpt2-relu": Case("gpt2", "pre-norm", False, _ungated("mlp.c_fc", relu, conv=True), _GPT | {"activation_function": "relu"}),
+    "gpt2-relu": Case(
+        "gpt2", "pre-norm", False, _ungated("mlp.c_fc", relu, conv=True), _GPT | {"activation_function": "relu"}
+    ),
     "gpt_bigcode": Case("gpt_bigcode", "pre-norm", False, _ungated("mlp.c_fc", _tanh_gelu), _GPT),
     "gpt_neo": Case("gpt_neo", "pre-norm", False, _ungated("mlp.c_fc", _tanh_gelu), _NEO),
     "gpt_neox": Case("gpt_neox", "parallel", False, _neox, _SMALL),
     "gpt_neox-sequential": Case("gpt_neox", "pre-norm", False, _neox, _SMALL | {"use_parallel_residual": False}),
     "gptj": Case("gptj", "parallel", False, _ungated("mlp.fc_in", _tanh_gelu), _GPT | {"rotary_dim": 4}),
-    "codegen": Case("codegen", "parallel", False, _ungated("mlp.fc_in", _tanh_gelu), _GPT | {"n_head": 4, "rotary_dim": 4}),
+    "codegen": Case(
+        "codegen", "parallel", False, _ungated("mlp.fc_in", _tanh_gelu), _GPT | {"n_head": 4, "rotary_dim": 4}
+    ),
     "opt": Case("opt", "pre-norm", False, _opt, _OPT),
     "opt-no-final-norm": Case("opt", "pre-norm", False, _opt, _NARROW | {"_remove_final_layer_norm": True}),
     "opt-350m": Case("opt", "post-norm", False, _opt, _NARROW | {"do_layer_norm_before": False}),

@@ -95,4 +95,3 @@ def test_multimodal_gemma3_is_read_by_its_text_model(tokenizer):
     hf = Gemma3ForConditionalGeneration(Gemma3Config(text_config=text, vision_config=vision, **ids)).eval()
     model = load_model(hf, tokenizer=tokenizer)
     assert (model.family, model.block, model.sizes.layers, model.sizes.hidden) == ("gemma3", "sandwich", 2, 16)
-

@@ -184,7 +184,7 @@ def resolve(model: Any, family: Family) -> Anatomy:
         final_norm=_optional(model, family.final_norm),
         project=_optional(model, family.project) if project else None,
         head=head_of(model),
-        activation=family.activation_name or activation_name(config, find(blocks[0], family.activation)),
+        activation=family.activation_name or activation_name(config, family.activation.rpartition(".")[2]),
         logit_scale=number(family.logit_scale, 1.0) / number(family.logit_divisor, 1.0),
         softcap=softcap or None,
     )
@@ -244,13 +244,13 @@ def head_of(model: Any) -> nn.Module:
     return head
 
 
-def activation_name(config: Any, module: object) -> str:
-    """The activation's name as the configuration gives it, or else as its module is called."""
+def activation_name(config: Any, default: str) -> str:
+    """The activation's name as the configuration gives it, or else `default`."""
     for name in _ACTIVATION_ENTRIES:
         value = entry(config, name)
         if isinstance(value, str):
             return value
-    return type(module).__name__.lower()
+    return default
 
 
 def goes_negative(activation: Activation, *, dtype: torch.dtype, device: torch.device) -> bool:

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from logging import CRITICAL
 
 from huggingface_hub.utils import logging as hub_logging
 from transformers.utils import logging
@@ -24,7 +25,7 @@ def silent() -> Iterator[None]:
     """As `quiet`, and without progress bars and Python warnings: for loading, where all of them occur."""
     bars = logging.is_progress_bar_enabled()
     hub_before = hub_logging.get_verbosity()
-    hub_logging.set_verbosity(hub_logging.CRITICAL)
+    hub_logging.set_verbosity(CRITICAL)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         with quiet(), warnings.catch_warnings():

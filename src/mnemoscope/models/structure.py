@@ -54,7 +54,7 @@ def infer(model: Any) -> Anatomy:
         seen = observe(model, int(config.vocab_size))
         inside = f"{path}.0"
         hidden = int(entry(config, "hidden_size"))
-        make = _layer_maker(seen, inside, hidden, kind)
+        make, function = _layer_maker(seen, inside, hidden, kind)
         head = _head(model, seen, kind)
         norm, project = _after_blocks(seen, f"{path}.{len(blocks) - 1}", head, kind)
         layers = tuple(make(block) for block in blocks)
@@ -64,7 +64,7 @@ def infer(model: Any) -> Anatomy:
         raise ModelUnsupported(f"blocks of the unknown family {kind!r} are not alike: {problem}") from None
     finally:
         model.train(was_training)
-    name = activation_name(config, layers[0].activation)
+    name = activation_name(config, function)
     return Anatomy("structural", model, backbone, layers, norm, project, head.module, name, scale, softcap)
 
 
@@ -82,8 +82,8 @@ def _blocks(model: nn.Module, count: object, kind: str) -> tuple[str, list[nn.Mo
     return lists[0]
 
 
-def _layer_maker(seen: Observation, inside: str, hidden: int, kind: str) -> Callable[[nn.Module], Layer]:
-    """A function that makes a block's `Layer`, by the paths found in the first block."""
+def _layer_maker(seen: Observation, inside: str, hidden: int, kind: str) -> tuple[Callable[[nn.Module], Layer], str]:
+    """A function that makes a block's `Layer`, by the paths found in the first block, and the name of f."""
     maps = list(_maps(seen, inside))
     for down in maps:
         if down.call.given.shape[1] != hidden:
@@ -93,7 +93,7 @@ def _layer_maker(seen: Observation, inside: str, hidden: int, kind: str) -> Call
             continue
         stream = _stream(seen, inside, down, keys.gate.call.taken)
         if stream is not None:
-            return _assembler(down, keys, *stream)
+            return _assembler(down, keys, *stream), keys.name
     raise ModelUnsupported(
         f"family {kind!r} is unknown and no linear map of its blocks can be read as the values of a feed-forward layer"
     )

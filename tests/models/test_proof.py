@@ -1,0 +1,139 @@
+"""The load-time proof refuses planted faults, names the layer and the check, and is not fooled by rounding."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from mnemoscope.errors import ModelUnsupported, ProofFailed
+from mnemoscope.models import LanguageModel, load_model, proof
+from mnemoscope.models.anatomy import family_of, resolve
+from mnemoscope.models.tokens import Tokens
+
+
+def prove(hf, tokenizer, **changes):
+    """Loads a model with its family's row changed."""
+    row = replace(family_of(hf.config), **changes)
+    return LanguageModel(
+        resolve(hf, row), tokenizer, spec="test", revision=None, tokens=Tokens(tokenizer), fingerprint=""
+    )
+
+
+FAULTS = {
+    # Gemma-2's norm after the feed-forward, taken for a bare sum: u is y, not norm(y).
+    "post norm undeclared": ("gemma2", {"post_norm": None}, "residual"),
+    "post norm of the wrong place": ("gemma2", {"post_norm": "post_attention_layernorm"}, "residual"),
+    "norm before taken for none": ("llama", {"ffn_norm": None}, "residual"),
+    "output norm undeclared": ("opt-350m", {"output_norm": None}, "residual"),
+    "parallel taken for sequential": ("gptj", {"attention": None}, "residual"),
+    # The gate is the first half of Phi-3's fused matrix.
+    "fused halves swapped": ("phi3", {"fused": ("up", "gate")}, "keys"),
+    "gate and up swapped": ("llama", {"keys": "mlp.up_proj", "up": "mlp.gate_proj"}, "keys"),
+    "gate forgotten": ("qwen2", {"up": None}, "keys"),
+    "head scale ignored": ("cohere", {"logit_scale": None}, "scores"),
+    "head divisor ignored": ("granite", {"logit_divisor": None}, "scores"),
+    "soft-cap ignored": ("gemma2", {"softcap": None}, "scores"),
+    "final norm ignored": ("gpt2", {"final_norm": None}, "scores"),
+    "update scale ignored": ("granite", {"update_scale": None}, "residual"),
+    # Falcon adds the attention to the feed-forward output in place, so without a clone y is already y + attention.
+    "in-place change not cloned": ("falcon", {"in_place": False}, "residual"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_refused_by_check_and_layer(fault, tiny, tokenizer):
+    family, changes, check = FAULTS[fault]
+    hf = tiny(family)
+    prove(hf, tokenizer)
+    with pytest.raises(ProofFailed) as caught:
+        prove(hf, tokenizer, **changes)
+    message = str(caught.value)
+    assert f"check {check!r}" in message
+    assert message.startswith("layer ")
+    assert "\n" not in message
+
+
+def test_ablation_alone_catches_a_norm_that_the_sum_does_not_see(tiny, tokenizer, monkeypatch):
+    """With (a) switched off, zeroing the coefficients still shows that a norm stands after the feed-forward."""
+    monkeypatch.setattr(proof, "_residual_error", lambda *arguments: 0.0)
+    for family, changes in (
+        ("gemma2", {"post_norm": None}),
+        ("olmo2", {"post_norm": None}),
+        ("opt-350m", {"output_norm": None}),
+    ):
+        with pytest.raises(ProofFailed, match="'ablation'"):
+            prove(tiny(family), tokenizer, **changes)
+
+
+def test_ablation_alone_catches_wrong_values(tiny, tokenizer, monkeypatch):
+    hf = tiny("llama")
+    model = load_model(hf, tokenizer=tokenizer)
+    sentences, ids = proof.proof_batch(280, longest=63, beginning=0)
+    right = model.values
+    monkeypatch.setattr(LanguageModel, "values", lambda self, layer: right(layer).roll(1, 0))
+    with pytest.raises(ProofFailed, match="layer 0, check 'ablation'"):
+        proof.prove(model, sentences, ids)
+
+
+def test_the_fault_of_one_layer_is_named_by_that_layer(tiny, tokenizer):
+    hf = tiny("llama")
+    resolved = resolve(hf, family_of(hf.config))
+    wrong = replace(resolved.layers[1], activation=torch.nn.functional.relu)
+    broken = replace(resolved, layers=(resolved.layers[0], wrong))
+    with pytest.raises(ProofFailed, match=r"^layer 1, check 'keys'"):
+        LanguageModel(broken, tokenizer, spec="test", revision=None, tokens=Tokens(tokenizer), fingerprint="")
+
+
+def test_the_batch_has_four_unequal_sentences_padded_on_the_right():
+    sentences, ids = proof.proof_batch(280, longest=63, beginning=3)
+    assert [len(sentence) for sentence in sentences] == [12, 4, 8, 3]
+    assert ids.shape == (4, 12)
+    assert all(ids[row, : len(sentence)].tolist() == sentence for row, sentence in enumerate(sentences))
+    assert all((ids[row, len(sentence) :] == 0).all() for row, sentence in enumerate(sentences))
+    short, _ = proof.proof_batch(280, longest=5, beginning=None)
+    assert [len(sentence) for sentence in short] == [5, 3, 5, 2]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_one_huge_entry_of_the_stream_is_no_fault(dtype, tiny, tokenizer, monkeypatch):
+    """GPT-2's stream holds entries of thousands at the first position; one unit of their rounding is no fault."""
+    hf = tiny("gpt_neox")
+    hf.gpt_neox.embed_in.weight[:, 3] = 3e4
+    load_model(hf, tokenizer=tokenizer, dtype=dtype)
+    monkeypatch.setattr(proof, "ROUNDINGS", 0.0)
+    with pytest.raises(ProofFailed):
+        load_model(hf, tokenizer=tokenizer, dtype=dtype)
+
+
+def test_one_huge_entry_of_the_stream_hides_no_fault(tiny, tokenizer):
+    hf = tiny("gpt_neox")
+    hf.gpt_neox.embed_in.weight[:, 3] = 3e4
+    with pytest.raises(ProofFailed, match="'residual'"):
+        prove(hf, tokenizer, attention=None, ffn_norm="post_attention_layernorm")
+
+
+def test_rounding_is_left_out_only_above_the_limit():
+    scale = proof._Scale(torch.ones(1, 2, dtype=torch.bool), limit=1e-4, dtype=torch.float32)
+    b = torch.tensor([[[1.0], [1.0]]])
+    assert scale.error(b * (1 + 5e-5), b) == pytest.approx(5e-5, rel=1e-2)  # under the limit: as it is
+    assert scale.error(b + 1e-3, b) == pytest.approx(1e-3, rel=1e-2)  # rounding explains 5e-7 of it
+    assert scale.error(b + 1e-3, b, terms=(b * 1e5,)) == 0.0  # rounding of a sum of 1e5 explains it all
+    assert scale.error(b, b[:, :1]) == float("inf")
+    assert scale.error(b * float("nan"), b) != scale.error(b * float("nan"), b)
+
+
+def test_numbers_that_are_not_finite_are_refused(tiny, tokenizer):
+    hf = tiny("llama")
+    hf.model.layers[1].mlp.gate_proj.weight.mul_(1e4)
+    hf.model.layers[1].mlp.up_proj.weight.mul_(1e4)
+    load_model(hf, tokenizer=tokenizer)
+    with pytest.raises(ProofFailed, match=r"layer 1.*not finite in float16"):
+        load_model(hf, tokenizer=tokenizer, dtype="float16")
+
+
+def test_a_model_that_reads_both_ways_is_refused(tiny, tokenizer):
+    hf = tiny("llama")
+    for layer in hf.model.layers:
+        layer.self_attn.is_causal = False
+    with pytest.raises(ModelUnsupported, match="later tokens change earlier ones"):
+        load_model(hf, tokenizer=tokenizer)

@@ -1,0 +1,221 @@
+"""Families that the table does not know: two made-up ones are found and proved, others are refused in one line."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutput
+
+from mnemoscope.errors import ModelUnsupported
+from mnemoscope.models import anatomy, load_model, read_blocks
+from mnemoscope.models.families import FAMILIES
+
+IDS = torch.tensor([[5, 1, 8, 3, 11, 2], [7, 4, 0, 9, 6, 6]])
+
+
+class MadeUpConfig(PreTrainedConfig):
+    model_type = "made-up"
+
+    def __init__(self, vocab_size=280, hidden_size=16, num_hidden_layers=2, max_position_embeddings=64, **rest):
+        self.vocab_size, self.hidden_size = vocab_size, hidden_size
+        self.num_hidden_layers, self.max_position_embeddings = num_hidden_layers, max_position_embeddings
+        super().__init__(**rest)
+
+
+class Scale(nn.Module):
+    """An RMS norm under another name, whose gain is 1 + strength."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.strength = nn.Parameter(torch.randn(width) * 0.2)
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * (1 + self.strength)
+
+
+class Mix(nn.Module):
+    """Causal mixing that is no attention: each position takes the mean of those before it."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.inward, self.outward = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x):
+        counts = torch.arange(1, x.shape[1] + 1, device=x.device, dtype=x.dtype)[None, :, None]
+        return self.outward(self.inward(x).cumsum(1) / counts)
+
+
+class Turned(nn.Module):
+    """A linear map that keeps its matrix as [in, out] and is no nn.Linear."""
+
+    def __init__(self, entering, leaving):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(entering, leaving) * 0.3)
+        self.bias = nn.Parameter(torch.randn(leaving) * 0.3)
+
+    def forward(self, x):
+        return x @ self.weight + self.bias
+
+
+class LanternBlock(nn.Module):
+    """Parallel; fused keys with the UP half first; squared ReLU gate; adds in place."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.wick, self.mixing = Scale(width), Mix(width)
+        self.both, self.pour = nn.Linear(width, 48, bias=False), nn.Linear(24, width)
+
+    def forward(self, stream):
+        x = self.wick(stream)
+        up, gate = self.both(x).chunk(2, -1)
+        out = self.pour(torch.relu(gate).square() * up)
+        out += self.mixing(x)
+        return stream + out
+
+
+class HarbourBlock(nn.Module):
+    """Post-norm, ungated, maps turned round; attention-like part after which the first norm stands."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.tide, self.quay, self.mole = Mix(width), nn.LayerNorm(width), nn.LayerNorm(width)
+        self.load, self.crane, self.unload = Turned(width, 24), nn.GELU(), Turned(24, width)
+
+    def forward(self, stream):
+        stream = self.quay(stream + self.tide(stream))
+        return (self.mole(stream + self.unload(self.crane(self.load(stream)))),)
+
+
+class FogBlock(nn.Module):
+    """No feed-forward layer that can be read: the maps are multiplied with each other through a cosine and a sum."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.one, self.two, self.back = nn.Linear(width, 24), nn.Linear(width, 24), nn.Linear(24, width)
+
+    def forward(self, stream):
+        return stream + self.back(torch.cos(self.one(stream)) + self.two(stream).square())
+
+
+class MadeUp(PreTrainedModel):
+    """A language model of made-up blocks; nothing in it has a usual name."""
+
+    config_class = MadeUpConfig
+    block = LanternBlock
+    normed = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.glossary = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.storeys = nn.ModuleList([self.block(config.hidden_size) for _ in range(config.num_hidden_layers)])
+        self.roof = Scale(config.hidden_size) if self.normed else nn.Identity()
+        self.mouth = nn.Linear(config.hidden_size, config.vocab_size, bias=True)
+
+    def get_output_embeddings(self):
+        return None
+
+    def forward(self, input_ids):
+        stream = self.glossary(input_ids)
+        for storey in self.storeys:
+            stream = storey(stream)
+            stream = stream[0] if isinstance(stream, tuple) else stream
+        return CausalLMOutput(logits=self.mouth(self.roof(stream)) * 0.5)
+
+
+class Harbour(MadeUp):
+    block = HarbourBlock
+    normed = False
+
+
+class Fog(MadeUp):
+    block = FogBlock
+
+
+class TwoTowers(MadeUp):
+    """Two lists of as many blocks: which are the blocks cannot be told."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.shadows = nn.ModuleList([LanternBlock(config.hidden_size) for _ in range(config.num_hidden_layers)])
+
+
+class Echo(MadeUp):
+    """Says something that is not its head's scores."""
+
+    def forward(self, input_ids):
+        return CausalLMOutput(logits=super().forward(input_ids).logits.cumsum(-1))
+
+
+def make(kind):
+    torch.manual_seed(1)
+    return kind(MadeUpConfig()).eval().requires_grad_(False)
+
+
+def test_a_parallel_gated_family_is_found(tokenizer):
+    hf = make(MadeUp)
+    model = load_model(hf, tokenizer=tokenizer)
+    assert (model.family, model.block, model.gated, model.activation) == ("structural", "parallel", True, "relu2")
+    assert model.sizes.memories == (24, 24)
+    assert torch.equal(model.up_keys(1), hf.storeys[1].both.weight[:24])
+    assert torch.equal(model.keys(1), hf.storeys[1].both.weight[24:])
+    assert torch.equal(model.values(1), hf.storeys[1].pour.weight.T)
+    assert torch.equal(model.value_bias(1), hf.storeys[1].pour.bias)
+    assert model.final_norm
+    assert model.anatomy.logit_scale == pytest.approx(0.5)
+
+
+def test_a_post_norm_family_with_turned_maps_is_found(tokenizer):
+    hf = make(Harbour)
+    model = load_model(hf, tokenizer=tokenizer)
+    assert (model.block, model.gated, model.has_negative, model.final_norm) == ("post-norm", False, True, False)
+    assert torch.equal(model.keys(0), hf.storeys[0].load.weight.T)
+    assert torch.equal(model.key_bias(0), hf.storeys[0].load.bias)
+    assert torch.equal(model.values(0), hf.storeys[0].unload.weight)
+    assert model.anatomy.layers[1].output_norm is hf.storeys[1].mole
+
+
+@pytest.mark.parametrize("kind", [MadeUp, Harbour])
+def test_a_found_family_reads_like_any_other(kind, tokenizer):
+    hf = make(kind)
+    model = load_model(hf, tokenizer=tokenizer)
+    blocks = {}
+    with read_blocks(model, blocks.__setitem__):
+        states = model.backbone(IDS)
+    torch.testing.assert_close(hf.mouth(states) * 0.5, hf(IDS).logits)
+    torch.testing.assert_close(model.scores(blocks[1].layer_output, projection="lens"), hf(IDS).logits)
+    assert load_model(hf, tokenizer=tokenizer, dtype="bfloat16").family == "structural"
+
+
+REFUSED = {
+    Fog: "no linear map of its blocks can be read",
+    TwoTowers: "2 lists of num_hidden_layers = 2 modules",
+    Echo: "logits are not its head's scores",
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED, ids=lambda kind: kind.__name__)
+def test_what_cannot_be_read_is_refused_in_one_line(kind, tokenizer):
+    with pytest.raises(ModelUnsupported, match=REFUSED[kind]) as caught:
+        load_model(make(kind), tokenizer=tokenizer)
+    assert "\n" not in str(caught.value)
+    assert "'made-up'" in str(caught.value)
+
+
+def test_every_known_family_is_found_without_its_row(family, case, tiny, tokenizer, monkeypatch):
+    known = load_model(tiny(family), tokenizer=tokenizer)
+    monkeypatch.setattr(anatomy, "FAMILIES", ())
+    found = load_model(tiny(family), tokenizer=tokenizer)
+    assert (found.family, found.block, found.gated) == ("structural", known.block, known.gated)
+    for layer in range(2):
+        assert torch.equal(found.values(layer), known.values(layer))
+        assert torch.equal(found.keys(layer), known.keys(layer))
+    assert (found.up_keys(0) is None) == (known.up_keys(0) is None)
+
+
+def test_a_row_whose_modules_are_not_there_gives_way_to_the_structure(tiny, tokenizer, monkeypatch):
+    """A known model type with renamed modules (an older or newer transformers, or somebody's own code)."""
+    moved = tuple(replace(row, down="mlp.elsewhere") if row.name == "llama" else row for row in FAMILIES)
+    monkeypatch.setattr(anatomy, "FAMILIES", moved)
+    assert load_model(tiny("llama"), tokenizer=tokenizer).family == "structural"
