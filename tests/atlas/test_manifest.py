@@ -73,7 +73,7 @@ def test_numbers_must_be_finite_and_the_essentials_there(tmp_path: Path) -> None
 
 def test_clearing_keeps_what_people_wrote(tmp_path: Path) -> None:
     directory = build_atlas(tmp_path / "a", part=(1, 2))
-    for name in ("analyses", "report"):
+    for name in ("analyses", "report", "work"):
         (directory / name).mkdir()
         (directory / name / "index.html").write_text("")
     (directory / "annotations.sqlite").write_text("mine")

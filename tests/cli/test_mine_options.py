@@ -29,13 +29,13 @@ class FakeMining(ModuleType):
         self.calls: list[tuple[Any, ...]] = []
 
     def mine(self, model: str, corpus: str, *, progress: Any, **options: Any) -> Path:
-        progress("mining (tokens)", 5, 10, "")
+        progress("mining", 5, 10, "tokens")
         self.calls.append((model, corpus, options))
         part: tuple[int, int] | None = options["part"]
         return build_atlas(options["out"], part=part)
 
-    def merge(self, out: Path, parts: list[Path], *, model: str | None, progress: Any) -> Path:
-        self.calls.append((out, parts, model))
+    def merge(self, out: Path, parts: list[Path], *, model: str | None, force: bool, progress: Any) -> Path:
+        self.calls.append((out, parts, model, force))
         return build_atlas(out)
 
 
@@ -63,7 +63,7 @@ def test_defaults_are_the_contract_s(mining: FakeMining, tmp_path: Path, capsys:
     printed, progress = capsys.readouterr()
     assert printed.splitlines()[0] == f"{out} is an atlas: layers 0-1 with memories 0-3 (8 memories)"
     assert printed.splitlines()[-1] == f"next: mnemoscope show {out} L1.M0"
-    assert progress == "mining: 5 of 10 (50 %) tokens\n"
+    assert progress == "mining: 5 of 10 tokens (50 %)\n"
 
 
 def test_every_option_arrives(mining: FakeMining, tmp_path: Path, capsys: Capture) -> None:
@@ -102,7 +102,7 @@ def test_an_impossible_option_is_refused_at_once(
 
 def test_merge_hands_over_every_part(mining: FakeMining, tmp_path: Path, capsys: Capture) -> None:
     assert main(["merge", str(tmp_path / "all"), "p1", "p2", "--model", "gpt2"]) == 0
-    assert mining.calls == [(tmp_path / "all", [Path("p1"), Path("p2")], "gpt2")]
+    assert mining.calls == [(tmp_path / "all", [Path("p1"), Path("p2")], "gpt2", False)]
     assert main(["merge", str(tmp_path / "all")]) == 2
     assert "Missing argument 'PART" in capsys.readouterr().err
 

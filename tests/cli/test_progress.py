@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from mnemoscope.cli.progress import Lines, reporting, split_unit, spoken_time
+from mnemoscope.cli.progress import Lines, in_unit, reporting, spoken_time
 
 
 class Clock:
@@ -23,13 +23,13 @@ def test_lines_come_first_every_ten_seconds_and_last() -> None:
     lines = Lines(stream, clock=clock)
     for second in range(0, 26):
         clock.now = second
-        lines("mining (tokens)", 1000 + 100 * second, 11000)
+        lines("mining", 1000 + 100 * second, 11000, "tokens")
     lines.finish()
     assert stream.getvalue().splitlines() == [
-        "mining: 1,000 of 11,000 (9 %) tokens",
-        "mining: 2,000 of 11,000 (18 %) tokens, 100 tokens/s, 1 min 30 s left",
-        "mining: 3,000 of 11,000 (27 %) tokens, 100 tokens/s, 1 min 20 s left",
-        "mining: 3,500 of 11,000 (32 %) tokens, 100 tokens/s, 1 min 15 s left",
+        "mining: 1,000 of 11,000 tokens (9 %)",
+        "mining: 2,000 of 11,000 tokens (18 %), 100 tokens/s, 1 min 30 s left",
+        "mining: 3,000 of 11,000 tokens (27 %), 100 tokens/s, 1 min 20 s left",
+        "mining: 3,500 of 11,000 tokens (32 %), 100 tokens/s, 1 min 15 s left",
     ]
 
 
@@ -39,36 +39,37 @@ def test_a_finished_stage_is_printed_once_and_the_next_one_begins() -> None:
     lines("reading", 1, None, "a.txt")
     clock.now = 2
     lines("reading", 5, None, "b.txt")
-    lines("values (memories)", 0, 8)
+    lines("values", 0, 8, "memories")
     clock.now = 4
-    lines("values (memories)", 8, 8)
+    lines("values", 8, 8, "memories")
     lines.finish()
     assert stream.getvalue().splitlines() == [
         "reading: 1, a.txt",
-        "reading: 5, 2.0/s, b.txt",
-        "values: 0 of 8 (0 %) memories",
-        "values: 8 of 8 (100 %) memories, 4 memories/s",
+        "reading: 5, 2/s, b.txt",
+        "values: 0 of 8 memories (0 %)",
+        "values: 8 of 8 memories (100 %), 4 memories/s",
     ]
 
 
 def test_an_empty_total_does_not_divide_by_zero() -> None:
     stream = io.StringIO()
-    Lines(stream)("mining (tokens)", 0, 0)
+    Lines(stream)("mining", 0, 0, "tokens")
     assert stream.getvalue() == "mining: 0 of 0 tokens\n"
 
 
 def test_units_and_durations() -> None:
-    assert split_unit("mining (tokens)") == ("mining", "tokens")
-    assert split_unit("mining") == ("mining", "")
+    assert in_unit("tokens") == ("tokens", "", 1.0)
+    assert in_unit("bytes") == ("MB", "", 1e-6)
+    assert in_unit("loss 3.1") == ("", "loss 3.1", 1.0)
     assert [spoken_time(seconds) for seconds in (0.4, 59, 200, 7500)] == ["0 s", "59 s", "3 min 20 s", "2 h 5 min"]
 
 
 def test_off_a_terminal_lines_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     with reporting() as progress:
-        progress("mining (tokens)", 1, 2, "")
+        progress("mining", 1, 2, "tokens")
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == "mining: 1 of 2 (50 %) tokens\n"
+    assert err == "mining: 1 of 2 tokens (50 %)\n"
 
 
 def test_on_a_terminal_a_bar_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +82,9 @@ def test_on_a_terminal_a_bar_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "140")
     with reporting() as progress:
-        progress("mining (tokens)", 100, 200, "layer [3]")
+        progress("mining", 100, 200, "layer [3]")
+        progress("reading", 2_500_000, 10_000_000, "bytes")
     assert "mining" in terminal.getvalue()
+    assert "2.5/10 MB" in terminal.getvalue()
     assert "100/200" in terminal.getvalue()
     assert "layer [3]" in terminal.getvalue()

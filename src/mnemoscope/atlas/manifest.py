@@ -22,6 +22,7 @@ SEAL = "manifest.sha256"
 RUN = "run.json"
 UNFINISHED = "unfinished.json"
 STATE = "state"
+WORK = "work"
 
 Occupancy = Literal["free", "unfinished", "finished", "foreign"]
 
@@ -55,14 +56,15 @@ def occupancy(directory: Path) -> Occupancy:
 
 
 def clear(directory: Path) -> None:
-    """Removes a finished atlas's tables, analyses, report and manifest; annotations and foreign files stay.
+    """Removes the tables, work, analyses, report and manifest of an atlas; annotations and foreign files stay.
 
-    The manifest goes last: stopped half-way, the folder is a damaged atlas, never a whole one with old tables.
+    What marks the folder goes last: stopped half-way it is a damaged or unfinished atlas, never a whole one with old
+    tables, nor one that is taken for a folder of something else.
     """
     with storing(directory):
         for path in table_files(directory):
             (directory / path).unlink()
-        for folder in (*{kind.name for kind in TABLES.values() if kind.numbered}, STATE, "analyses", "report"):
+        for folder in (*{kind.name for kind in TABLES.values() if kind.numbered}, STATE, WORK, "analyses", "report"):
             shutil.rmtree(directory / folder, ignore_errors=True)
         for name in (RUN, SEAL, MANIFEST, UNFINISHED):
             (directory / name).unlink(missing_ok=True)

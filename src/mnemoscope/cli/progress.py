@@ -1,6 +1,6 @@
 """How far a long command is, on stderr: a bar on a terminal, a line now and then elsewhere.
 
-A room reports `progress(stage, done, total, note)`. A stage may name its unit in brackets: `mining (tokens)`.
+A room reports `progress(stage, done, total, note)`. A note of one plural word, such as `tokens`, is the unit of `done`.
 Shows the rate and the time left, counted from the first report of the stage (a resumed run starts in the middle).
 """
 
@@ -60,26 +60,36 @@ class Lines:
         self._pending = ""
 
     def _line(self, stage: str, done: float, total: float | None, note: str, now: float) -> str:
-        name, unit = split_unit(stage)
-        words = [f"{done:,.0f}" if total is None else f"{done:,.0f} of {total:,.0f}"]
+        unit, note, scale = in_unit(note)
+        words = [_number(done * scale) if total is None else f"{_number(done * scale)} of {_number(total * scale)}"]
+        words[0] += f" {unit}" if unit else ""
         if total:
             words[0] += f" ({100 * done / total:.0f} %)"
-        words[0] += f" {unit}" if unit else ""
         spent = now - self._began
         if spent > 0 and done > self._from:
             rate = (done - self._from) / spent
-            words.append(f"{rate:,.0f} {unit}/s" if unit else f"{rate:,.1f}/s")
+            words.append(_rate(rate * scale, unit))
             if total is not None and done < total:
                 words.append(f"{spoken_time((total - done) / rate)} left")
         if note:
             words.append(note)
-        return f"{name}: {', '.join(words)}"
+        return f"{stage}: {', '.join(words)}"
 
 
-def split_unit(stage: str) -> tuple[str, str]:
-    """Name and unit of a stage: `mining (tokens)` -> `mining`, `tokens`."""
-    found = re.fullmatch(r"(.*\S)\s*\(([^()]+)\)", stage)
-    return (found.group(1), found.group(2)) if found else (stage, "")
+def in_unit(note: str) -> tuple[str, str, float]:
+    """Unit, remaining note, and what to multiply numbers with: `tokens` -> tokens, bytes -> MB."""
+    if note == "bytes":
+        return "MB", "", 1e-6
+    return (note, "", 1.0) if re.fullmatch(r"[a-z]+s", note) else ("", note, 1.0)
+
+
+def _number(value: float) -> str:
+    """A count as one reads it: whole, or with one decimal where it is small and not whole."""
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
+
+
+def _rate(value: float, unit: str) -> str:
+    return f"{_number(value)} {unit}/s" if unit else f"{_number(value)}/s"
 
 
 def spoken_time(seconds: float) -> str:
@@ -96,12 +106,12 @@ def spoken_time(seconds: float) -> str:
 def _bars() -> Iterator[Report]:
     """One bar per stage, drawn by rich."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
-        MofNCompleteColumn(),
+        TextColumn("{task.fields[count]}"),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(elapsed_when_finished=True),
         TextColumn("{task.fields[note]}", markup=False),
@@ -111,14 +121,16 @@ def _bars() -> Iterator[Report]:
     with Progress(*columns, console=Console(stderr=True), refresh_per_second=4) as drawn:
 
         def report(stage: str, done: float, total: float | None, note: str = "") -> None:
-            name, unit = split_unit(stage)
+            unit, said, scale = in_unit(note)
             now = time.monotonic()
             if stage not in tasks:
-                tasks[stage] = drawn.add_task(name, total=total, rate="", note=note)
+                tasks[stage] = drawn.add_task(stage, total=total, count="", rate="", note="")
                 began[stage] = now, done
             since, first = began[stage]
-            rate = (done - first) / (now - since) if now > since and done > first else 0.0
-            spoken = f"{rate:,.0f} {unit}/s" if unit else f"{rate:,.1f}/s"
-            drawn.update(tasks[stage], completed=done, total=total, rate=spoken if rate else "", note=note)
+            spoken = _rate(scale * (done - first) / (now - since), unit) if now > since and done > first else ""
+            count = _number(done * scale) + ("" if total is None else f"/{_number(total * scale)}")
+            drawn.update(
+                tasks[stage], completed=done, total=total, count=f"{count} {unit}".strip(), rate=spoken, note=said
+            )
 
         yield report
