@@ -88,20 +88,26 @@ def test_overwriting_with_the_same_numbers_changes_nothing(name, tiny, tokenizer
         assert torch.equal(model.logits(IDS), plain)
 
 
-def test_every_tap_unhooks_also_after_an_exception(model):
+@pytest.mark.parametrize("kind", ["coefficients", "blocks", "overwrite"])
+def test_every_tap_unhooks_also_after_an_exception(kind, model):
     def fail(*_):
         raise RuntimeError("from the callback")
 
+    taps = {
+        "coefficients": lambda: read_coefficients(model, fail),
+        "blocks": lambda: read_blocks(model, fail),
+        "overwrite": lambda: overwrite_coefficients(model, {1: fail}),
+    }
     before = hooks(model)
-    for tap in (
-        lambda: read_coefficients(model, fail),
-        lambda: read_blocks(model, fail),
-        lambda: overwrite_coefficients(model, {1: fail}),
-    ):
-        with pytest.raises(RuntimeError, match="from the callback"), tap():
+
+    def run():
+        with taps[kind]():
             assert hooks(model) > before
-            model.backbone(IDS, stop_after=1)
-        assert hooks(model) == before
+            model.backbone(IDS)
+
+    with pytest.raises(RuntimeError, match="from the callback"):
+        run()
+    assert hooks(model) == before
 
 
 def test_a_layer_that_does_not_exist_is_refused_and_leaves_no_hook(model):

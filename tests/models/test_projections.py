@@ -1,0 +1,140 @@
+"""The three projections of definitions.md section 2, against each other and against sums done by hand."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cosine_similarity
+
+from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError
+from mnemoscope.models import load_model
+from mnemoscope.models.projections import fold_of
+
+VECTORS = torch.randn(5, 16, generator=torch.Generator().manual_seed(3))
+
+
+def fold(norm):
+    return fold_of(norm, 16, dtype=torch.float32, device=torch.device("cpu"))
+
+
+class Doubtful(nn.Module):
+    def forward(self, x):
+        return torch.sin(x)
+
+
+class PlusOne(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(16))
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True)) * (1 + self.weight)
+
+
+def test_what_a_norm_does_is_found_by_asking_it():
+    torch.manual_seed(0)
+    layer = nn.LayerNorm(16).requires_grad_(False)
+    layer.weight.normal_()
+    layer.bias.normal_()
+    centred = VECTORS - VECTORS.mean(-1, keepdim=True)
+    torch.testing.assert_close(fold(layer)(VECTORS), centred * layer.weight)
+    rms = nn.RMSNorm(16).requires_grad_(False)
+    rms.weight.normal_()
+    torch.testing.assert_close(fold(rms)(VECTORS), VECTORS * rms.weight)
+    gemma = PlusOne().requires_grad_(False)
+    torch.testing.assert_close(fold(gemma)(VECTORS), VECTORS * (1 + gemma.weight))
+    torch.testing.assert_close(fold(nn.LayerNorm(16, elementwise_affine=False))(VECTORS), centred)
+    torch.testing.assert_close(fold(nn.RMSNorm(16, elementwise_affine=False))(VECTORS), VECTORS)
+    layer.weight.zero_()
+    assert not fold(layer)(VECTORS).any()
+
+
+def test_a_module_that_is_no_norm_is_refused():
+    with pytest.raises(ModelUnsupported, match="a Doubtful is neither a layer norm nor an RMS norm"):
+        fold(Doubtful())
+
+
+def bare(hf):
+    """The model without what `gain` leaves out on purpose: norm biases and head bias."""
+    for name, parameter in hf.named_parameters():
+        if ("norm" in name or "ln_" in name or "lm_head" in name) and name.endswith("bias"):
+            parameter.zero_()
+    return hf
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt2", "gpt_neox", "gptj", "llama", "gemma", "cohere", "opt", "phi", "bloom", "granite"]
+)
+def test_gain_is_the_lens_up_to_one_positive_factor(name, tiny, tokenizer):
+    model = load_model(bare(tiny(name)), tokenizer=tokenizer)
+    lens = model.scores(VECTORS, projection="lens")
+    gain = model.scores(VECTORS, projection="gain")
+    torch.testing.assert_close(cosine_similarity(lens, gain), torch.ones(5), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(gain, model.scores(VECTORS * 7, projection="gain") / 7, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["gemma2", "olmo2", "opt-350m"])
+def test_the_blocks_own_norm_comes_first(name, tiny, tokenizer):
+    hf = bare(tiny(name))
+    model = load_model(hf, tokenizer=tokenizer)
+    layers = hf.model.decoder.layers if name == "opt-350m" else hf.model.layers
+    norm = layers[1].final_layer_norm if name == "opt-350m" else layers[1].post_feedforward_layernorm
+    lens = model.scores(norm(VECTORS), projection="lens")
+    if model.anatomy.softcap is not None:
+        lens = torch.atanh((lens / model.anatomy.softcap).clamp(-0.99999, 0.99999))
+    gain = model.scores(VECTORS, projection="gain", layer=1)
+    torch.testing.assert_close(cosine_similarity(lens, gain), torch.ones(5), rtol=2e-3, atol=2e-3)
+    assert not torch.allclose(gain, model.scores(VECTORS, projection="gain"))
+    assert not torch.allclose(gain, model.scores(VECTORS, projection="gain", layer=0))
+
+
+def test_folded_and_head_are_the_gain_scores(family, tiny, tokenizer):
+    model = load_model(tiny(family), tokenizer=tokenizer)
+    folded = model.folded(VECTORS, layer=1)
+    torch.testing.assert_close(folded @ model.head().T, model.scores(VECTORS, projection="gain", layer=1))
+    assert folded.dtype == model.head().dtype == torch.float32
+    assert model.head().shape[0] == 280
+
+
+def test_raw_is_the_output_embedding_alone(tiny, tokenizer):
+    hf = tiny("phi")
+    model = load_model(hf, tokenizer=tokenizer)
+    torch.testing.assert_close(model.scores(VECTORS, projection="raw"), VECTORS @ hf.lm_head.weight.T)
+    narrow = tiny("opt-350m")
+    through = VECTORS @ narrow.model.decoder.project_out.weight.T @ narrow.lm_head.weight.T
+    torch.testing.assert_close(load_model(narrow, tokenizer=tokenizer).scores(VECTORS, projection="raw"), through)
+
+
+def test_without_norms_all_three_are_the_same():
+    model = load_model("handmade:planted")
+    vectors = model.values(1)
+    raw = model.scores(vectors, projection="raw")
+    assert torch.equal(raw, model.scores(vectors, projection="gain", layer=1))
+    assert torch.equal(raw, model.scores(vectors, projection="lens"))
+
+
+def test_lens_has_bias_scale_and_cap(tiny, tokenizer):
+    hf = tiny("phi")
+    expected = hf.lm_head(hf.model.final_layernorm(VECTORS))
+    torch.testing.assert_close(load_model(hf, tokenizer=tokenizer).scores(VECTORS, projection="lens"), expected)
+    hf = tiny("gemma2")
+    expected = 3 * torch.tanh(hf.lm_head(hf.model.norm(VECTORS)) / 3)
+    torch.testing.assert_close(load_model(hf, tokenizer=tokenizer).scores(VECTORS, projection="lens"), expected)
+    hf = tiny("granite")
+    expected = hf.lm_head(hf.model.norm(VECTORS)) / 3
+    torch.testing.assert_close(load_model(hf, tokenizer=tokenizer).scores(VECTORS, projection="lens"), expected)
+
+
+def test_half_precision_scores_are_float32_and_near(tiny, tokenizer):
+    hf = tiny("gpt2")
+    exact = load_model(hf, tokenizer=tokenizer).scores(VECTORS, projection="gain")
+    half = load_model(hf, tokenizer=tokenizer, dtype="bfloat16").scores(VECTORS, projection="gain")
+    assert half.dtype == torch.float32
+    torch.testing.assert_close(half, exact, rtol=0.05, atol=0.2)
+
+
+def test_wrong_names_are_refused(tiny, tokenizer):
+    model = load_model(tiny("gpt2"), tokenizer=tokenizer)
+    with pytest.raises(OptionError, match="projection 'best' does not exist; choose raw, gain or lens"):
+        model.scores(VECTORS, projection="best")
+    with pytest.raises(MemoryIdError, match="layer 7 does not exist"):
+        model.folded(VECTORS, layer=7)

@@ -1,0 +1,158 @@
+"""Text to ids, offsets and readable vocabularies, for the kinds of tokenizers that language models have."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, processors
+from tokenizers import models as pieces
+from transformers import PreTrainedTokenizerFast
+
+from mnemoscope.errors import ModelUnsupported
+from mnemoscope.models.tokens import Beginning, Tokens, beginning_of
+
+BYTES = {f"<0x{byte:02X}>": 3 + byte for byte in range(256)}
+
+
+def byte_fallback():
+    """A SentencePiece BPE as Llama's: `▁` for a space, `<0xE2>` for a byte without a piece, `<s>` special."""
+    words = ["▁", "a", "b", "▁a", "<", "s", ">", "/"]
+    vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2, **BYTES, **{word: 259 + place for place, word in enumerate(words)}}
+    plain = Tokenizer(pieces.BPE(vocabulary, [("▁", "a")], unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    plain.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    plain.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    plain.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in ("<unk>", "<s>", "</s>")])
+    plain.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return plain
+
+
+def unigram():
+    plain = Tokenizer(
+        pieces.Unigram([("<unk>", 0.0), ("▁the", -1.0), ("▁", -2.0), ("c", -2.0), ("at", -2.0)], 0, False)
+    )
+    plain.pre_tokenizer = pre_tokenizers.Metaspace()
+    plain.decoder = decoders.Metaspace()
+    return plain
+
+
+def wordpiece():
+    vocabulary = {"[UNK]": 0, "[CLS]": 1, "play": 2, "##ing": 3, "the": 4, ".": 5}
+    plain = Tokenizer(pieces.WordPiece(vocabulary, unk_token="[UNK]"))
+    plain.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    plain.decoder = decoders.WordPiece()
+    plain.add_special_tokens(["[UNK]", "[CLS]"])
+    return plain
+
+
+def test_special_strings_are_plain_text_in_a_byte_level_vocabulary(tokenizer):
+    tokens = Tokens(tokenizer)
+    text = "the<|endoftext|> cat"
+    assert 0 in tokenizer.encode(text)
+    ids = tokens.encode([text])[0]
+    assert 0 not in ids
+    assert tokenizer.decode(ids) == text
+    assert tokens.encode(["", text, "the"]) == [[], ids, tokens.encode(["the"])[0]]
+
+
+def test_special_strings_are_plain_text_in_a_byte_fallback_vocabulary():
+    tokens = Tokens(byte_fallback())
+    texts, _ = tokens.vocabulary(267)
+    ids = tokens.encode(["<s>a é"])[0]
+    assert 1 not in ids
+    assert [texts[token] for token in ids] == [" ", "<", "s", ">", "a", " ", "\\xc3", "\\xa9"]
+
+
+@given(st.text(max_size=30))
+def test_a_byte_level_text_is_the_join_of_its_tokens_bytes(tokenizer, text):
+    tokens = Tokens(tokenizer)
+    _, raw = tokens.vocabulary(280)
+    ids = tokens.encode([text])[0]
+    assert b"".join(raw[token] for token in ids) == text.encode()
+
+
+@given(st.text(alphabet="the cat—sé日<|endoftext|>\n", max_size=30))
+def test_offsets_agree_with_encode_and_cover_the_text(tokenizer, text):
+    tokens = Tokens(tokenizer)
+    spans = tokens.offsets(text)
+    assert len(spans) == len(tokens.encode([text])[0])
+    covered = {place for start, end in spans for place in range(start, end)}
+    assert covered == set(range(len(text)))
+    assert spans == sorted(spans)
+
+
+def test_offsets_keep_the_space_that_belongs_to_a_token(tokenizer):
+    """Transformers' own offsets trim it; a window cut there would read other tokens."""
+    tokens = Tokens(tokenizer)
+    text = "the cat sat"
+    texts, _ = tokens.vocabulary(280)
+    assert [text[start:end] for start, end in tokens.offsets(text)] == [
+        texts[token] for token in tokens.encode([text])[0]
+    ]
+    assert "".join(text[start:end] for start, end in tokens.offsets(text)) == text
+
+
+def test_padded_rows_and_ids_without_token_are_empty(tokenizer):
+    texts, raw = Tokens(tokenizer).vocabulary(280)
+    assert len(texts) == len(raw) == 280
+    size = len(tokenizer)
+    assert texts[size:] == [""] * (280 - size)
+    assert raw[size:] == [b""] * (280 - size)
+    assert texts[0] == "<|endoftext|>"
+    assert " cat" in texts or " the" in texts
+    assert len(Tokens(tokenizer).vocabulary(10)[0]) == 10
+
+
+def test_readable_pieces_of_each_kind_of_vocabulary():
+    texts, raw = Tokens(byte_fallback()).vocabulary(267)
+    assert texts[:3] == ["<unk>", "<s>", "</s>"]
+    assert (texts[3 + 0xE2], raw[3 + 0xE2]) == ("\\xe2", b"\xe2")
+    assert (texts[3 + 0x41], texts[262]) == ("A", " a")
+    assert Tokens(unigram()).vocabulary(5)[0] == ["<unk>", " the", " ", "c", "at"]
+    assert Tokens(wordpiece()).vocabulary(6)[0] == ["[UNK]", "[CLS]", " play", "ing", " the", " ."]
+    word = Tokenizer(pieces.WordLevel({"the": 0, "cat": 1}, unk_token="the"))
+    word.pre_tokenizer = pre_tokenizers.Whitespace()
+    assert Tokens(word).vocabulary(3)[0] == [" the", " cat", ""]
+    suffixed = Tokenizer(pieces.BPE({"the</w>": 0, "ca": 1, "t</w>": 2}, [], end_of_word_suffix="</w>"))
+    assert Tokens(suffixed).vocabulary(3)[0] == ["the ", "ca", "t "]
+
+
+def test_the_users_tokenizer_is_left_as_it_was():
+    own = PreTrainedTokenizerFast(tokenizer_object=byte_fallback(), bos_token="<s>", padding_side="left")
+    own.backend_tokenizer.enable_truncation(3)
+    own.backend_tokenizer.enable_padding(length=9)
+    before = own.backend_tokenizer.to_str()
+    assert len(Tokens(own).encode(["a a a a a a a"])[0]) == 7
+    assert own.backend_tokenizer.to_str() == before
+    assert own.backend_tokenizer.encode_special_tokens is False
+    assert json.loads(before)["truncation"] is not None
+
+
+def test_a_tokenizer_without_a_rust_half_is_refused():
+    with pytest.raises(ModelUnsupported, match=r"a SimpleNamespace has no tokenizer\.json form"):
+        Tokens(SimpleNamespace(bos_token_id=0))
+
+
+@pytest.mark.parametrize(
+    ("own", "config", "expected"),
+    [
+        ({"bos_token": "<s>", "eos_token": "</s>"}, {}, Beginning(1, "bos")),
+        # Qwen2's way: the tokenizer names none, the configuration one that the tokenizer knows as special.
+        ({"eos_token": "</s>"}, {"bos_token_id": 1}, Beginning(1, "bos")),
+        # A default of somebody else's vocabulary: id 100 is an ordinary token here, 5000 none at all.
+        ({"eos_token": "</s>"}, {"bos_token_id": 100}, Beginning(2, "end-of-text")),
+        ({"eos_token": "</s>"}, {"bos_token_id": 5000}, Beginning(2, "end-of-text")),
+        ({}, {"eos_token_id": [2, 1]}, Beginning(2, "end-of-text")),
+        ({}, {"bos_token_id": None}, Beginning(None, "none")),
+        ({}, {}, Beginning(None, "none")),
+    ],
+)
+def test_the_beginning_token(own, config, expected):
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_fallback(), **own)
+    assert beginning_of(tokenizer, SimpleNamespace(**config), Tokens(tokenizer), rows=267) == expected
+
+
+def test_a_beginning_token_beyond_the_heads_rows_is_none():
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_fallback(), bos_token="<s>")
+    assert beginning_of(tokenizer, SimpleNamespace(), Tokens(tokenizer), rows=1).kind == "none"
