@@ -54,11 +54,13 @@ def splitters() -> Iterator[tuple[str, Splitter]]:
         "mnemoscope.corpus.sentences": lambda module: lambda text: list(module.split_sentences(text, "sentence")),
         "sentencex": lambda module: lambda text: list(module.segment("en", text)),
         "blingfire": lambda module: lambda text: str(module.text_to_sentences(text)).split("\n"),
-        "syntok.segmenter": lambda module: lambda text: [
-            "".join(token.spacing + token.value for token in sentence)
-            for paragraph in module.process(text)
-            for sentence in paragraph
-        ],
+        "syntok.segmenter": lambda module: (
+            lambda text: [
+                "".join(token.spacing + token.value for token in sentence)
+                for paragraph in module.process(text)
+                for sentence in paragraph
+            ]
+        ),
         "csbd": lambda module: module.Segmenter(language="en").segment,
         "pysbd": lambda module: module.Segmenter(language="en", clean=False).segment,
     }

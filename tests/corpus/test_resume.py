@@ -158,6 +158,12 @@ def test_a_full_disk_is_said_in_one_line(small_disk: Path, tmp_path: Path, docum
     assert "No space left on device; make room or name another folder" in str(caught.value)
 
 
+def test_a_read_only_disk_is_said_in_one_line(small_disk: Path, text: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(StoreFailed, match="Read-only file system; make room or name another folder"):
+        make(open_source(str(text)), small_disk / "copy")
+
+
 def test_a_file_in_the_place_of_the_folder(text: Path, tmp_path: Path) -> None:
     (tmp_path / "copy").write_text("")
     with pytest.raises(StoreFailed, match="cannot write to"):

@@ -21,8 +21,8 @@ from mnemoscope.corpus.disk import MappedArray, allocate
 Hashes = NDArray[np.uint64]
 """`[text, 2]`: the two halves of a 128-bit hash."""
 
-CHUNK: Final = 1 << 17
-_BUCKET: Final = 1 << 16
+CHUNK: Final = 1 << 15
+_BUCKET: Final = 1 << 14
 _MOST_BUCKETS: Final = 1 << 12
 _ENTRY: Final = np.dtype([("high", "<u8"), ("low", "<u8"), ("serial", "<i8")])
 

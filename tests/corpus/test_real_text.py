@@ -1,0 +1,36 @@
+"""The room on real text: sentences, held-out share and padding of what users bring. Skips where the text is not."""
+
+import lzma
+from pathlib import Path
+
+import pytest
+
+from corpus_reference import Words
+from mnemoscope.corpus import open_source, prepare
+
+DATA = Path(__file__).parent.parent.parent.parent / "shared" / "data"
+
+pytestmark = [pytest.mark.data, pytest.mark.skipif(not DATA.is_dir(), reason="no ../shared/data")]
+
+
+def test_wikitext_is_read_whole(tmp_path: Path) -> None:
+    source = open_source(str(DATA / "wikitext-2" / "valid.txt"))
+    copy = prepare(source, Words(), directory=tmp_path, longest=511, split="sentence", vocabulary=5_000)
+    # Every word of the text is in a sentence, and the published count has one end of line more per line.
+    words = len((DATA / "wikitext-2" / "valid.txt").read_text().split())
+    assert copy.counts["tokens"] + copy.counts["without_tokens"] <= words
+    assert copy.counts["tokens"] > 0.9 * words
+    assert 0.02 < copy.counts["held_out_sentences"] / copy.sentences < 0.15
+    batches = copy.batches(4_096)
+    assert batches.padding / batches.positions < 0.05
+
+
+def test_wikipedia_becomes_sentences_of_usual_length(tmp_path: Path) -> None:
+    with lzma.open(DATA / "wiki-2015" / "articles.txt.xz", "rt", encoding="utf-8") as file:
+        (tmp_path / "part.txt").write_text(file.read(1_000_000), encoding="utf-8")
+    source = open_source(str(tmp_path / "part.txt"))
+    copy = prepare(source, Words(), directory=tmp_path / "copy", longest=511, split="sentence", vocabulary=5_000)
+    assert 15 < copy.lengths.mean() < 30
+    assert (copy.lengths < 3).mean() < 0.05
+    batches = copy.batches(8_192)
+    assert batches.padding / batches.positions < 0.03
