@@ -43,7 +43,7 @@ def test_windows_are_slices_that_their_tokens_spell(tmp_path: Path, kind: str, l
         open_source(str(tmp_path / "a.txt"), split="document"), tokenizer, directory=tmp_path / "copy",
         longest=longest, split="document", vocabulary=tokenizer.inner.get_vocab_size(),
     )  # fmt: skip
-    assert copy.counts["windows"] > copy.sentences > 5
+    assert copy.counts["windows"] >= copy.sentences > 5
     assert copy.lengths.max() <= longest
     for sentence in range(copy.sentences):
         text, tokens = copy.text(sentence), copy.tokens(sentence).tolist()
