@@ -55,7 +55,9 @@ def observe(block: Tensor, peaks: Tensor, lows: Tensor | None, *, sampled: bool)
         least = lows.amin(0).float()
     squares = histogram = None
     if sampled:
+        # Both sums in float64: the deviation is their difference, and float32 would lose that of a steady memory.
         wide = block.double()
+        total = wide.sum(1).sum(0)
         squares = wide.square_().sum(1).sum(0)
         histogram = _histogram(block.float())
     return Measured(count, positive, total, least, peaks.amax(0).float(), squares, histogram)
@@ -65,7 +67,7 @@ def _histogram(block: Tensor) -> Tensor:
     """Counts `[memory, bin]`, 36 bins between and beyond the edges of the format."""
     memories = block.shape[-1]
     edges = torch.tensor(HISTOGRAM_EDGES, device=block.device)
-    bins = torch.bucketize(block, edges, right=True, out_int32=True)
+    bins = torch.bucketize(block.contiguous(), edges, right=True, out_int32=True)
     bins += torch.arange(memories, dtype=torch.int32, device=block.device) * HISTOGRAM_BINS
     return torch.bincount(bins.flatten(), minlength=memories * HISTOGRAM_BINS).reshape(memories, HISTOGRAM_BINS)
 

@@ -1,0 +1,74 @@
+"""Tiny models, a text with everything odd in it, and one mined atlas that several tests look at."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
+from tokenizers import models as pieces
+from transformers import PreTrainedTokenizerFast
+
+from mnemoscope.models import LanguageModel, load_model
+from models.conftest import CASES, build
+
+WORDS = "the cat sat on a mat and dog ran home bird in tree".split()
+
+
+def odd_text(sentences: int = 60, *, seed: int = 0) -> str:
+    """Lines with duplicates, blank ones, over-long ones, ones of one token, special strings and white space."""
+    chance = random.Random(seed)
+    lines = ["a", "", "   ", "the cat sat on the mat", "the", "  the cat sat on the mat ", "x<|endoftext|>y", "\t"]
+    for _ in range(sentences):
+        lines.append(" ".join(chance.choices(WORDS, k=chance.choice([1, 2, 3, 5, 8]))))
+        if chance.random() < 0.2:
+            lines.append(chance.choice(lines))
+        if chance.random() < 0.1:
+            lines.append(" ".join(chance.choices(WORDS, k=40)))
+    return "\n".join(lines) + "\n"
+
+
+def byte_tokenizer(**special: str) -> Any:
+    """A byte-level tokenizer; `special` says which special tokens it has."""
+    plain = Tokenizer(pieces.BPE())
+    plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    plain.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=270,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    plain.train_from_iterator(["the cat sat on the mat and the dog ran home"] * 3, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=plain, **special)
+
+
+def tiny_model(name: str = "gpt2-relu", **special: str) -> LanguageModel:
+    """A loaded tiny model of a family of tests/models; with `<|endoftext|>` as its beginning unless told."""
+    special = special or {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
+    return load_model(build(name), tokenizer=byte_tokenizer(**special))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Two cores are shared by the workers, and forked children must not inherit a pool of threads."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """The odd text in a file."""
+    path = tmp_path / "odd.txt"
+    path.write_text(odd_text())
+    return path
+
+
+@pytest.fixture(params=list(CASES))
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def tables_of(atlas: Path) -> dict[str, bytes]:
+    """The bytes of every table."""
+    return {path.relative_to(atlas).as_posix(): path.read_bytes() for path in sorted(atlas.rglob("*.parquet"))}

@@ -1,0 +1,228 @@
+"""Brute force == mined, on every family, on every kind of beginning, and on the built-in model."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from mining.agreement import assert_activity, assert_agrees, assert_triggers
+from mining.conftest import byte_tokenizer, odd_text
+from mining.reference import Reference, documents_of, sentences_of
+from mnemoscope.atlas import open_atlas, verify
+from mnemoscope.corpus import split_sentences
+from mnemoscope.errors import ModelNotFound
+from mnemoscope.mining import feed, mine
+from mnemoscope.models import load_model
+from models.conftest import CASES, ROWS, build
+
+END = "<|endoftext|>"
+
+
+def reference_of(hf: Any, tokenizer: Any, text: str, *, beginning: int | None, context: int) -> Reference:
+    longest = context - (beginning is not None)
+    found = sentences_of(documents_of(text, "line"), lambda line: [line], tokenizer, longest=longest)
+    return Reference(hf, found, beginning=beginning)
+
+
+def test_every_family(family: str, text: Path, tmp_path: Path) -> None:
+    hf, tokenizer = build(family), byte_tokenizer(bos_token=END, eos_token=END)
+    out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "atlas", split="line", triggers=7)
+    reference = reference_of(hf, tokenizer, text.read_text(), beginning=0, context=CASES[family].context)
+    assert_agrees(out, reference, keep=7, layers=(0, 1), vocabulary=ROWS)
+    assert verify(out) == []
+    open_atlas(out)["L1.M3"].triggers()
+
+
+def test_the_text_has_everything_odd(text: Path) -> None:
+    tokenizer = byte_tokenizer()
+    found = sentences_of(documents_of(text.read_text(), "line"), lambda line: [line], tokenizer, longest=63)
+    assert max(s.multiplicity for s in found) > 1
+    assert any(s.held_out for s in found)
+    assert sum(len(s.tokens) == 1 for s in found if not s.held_out) >= 2
+    assert sum(len(s.tokens) == 63 for s in found) >= 3  # windows
+    assert any(END in s.text and len(s.tokens) > 3 for s in found)  # special strings are plain text
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt2-relu", "llama"])
+@pytest.mark.parametrize("kind", ["none", "end-of-text"])
+def test_without_a_beginning_token(name: str, kind: str, text: Path, tmp_path: Path) -> None:
+    hf, tokenizer = build(name), byte_tokenizer(**({} if kind == "none" else {"eos_token": END}))
+    model = load_model(hf, tokenizer=tokenizer)
+    assert model.beginning.kind == kind
+    out = mine(model, text, out=tmp_path / "atlas", split="line", triggers=7)
+    beginning = None if kind == "none" else 0
+    reference = reference_of(hf, tokenizer, text.read_text(), beginning=beginning, context=64)
+    assert_agrees(out, reference, keep=7, layers=(0, 1), vocabulary=ROWS)
+    assert open_atlas(out).manifest["model"]["beginning"]["kind"] == kind
+    if kind == "none":
+        assert pl.read_parquet(out / "triggers/layer-000.parquet")["position"].min() == 1
+
+
+@pytest.mark.parametrize("name", ["gpt2", "opt"])
+@pytest.mark.parametrize("tokenizer", [{}, {"bos_token": END}], ids=["none", "bos"])
+def test_all_prefixes_of_a_sentence_may_be_triggers(
+    name: str, tokenizer: dict[str, str], text: Path, tmp_path: Path
+) -> None:
+    hf, pieces = build(name), byte_tokenizer(**tokenizer)
+    model = load_model(hf, tokenizer=pieces)
+    out = mine(model, text, out=tmp_path / "atlas", split="line", triggers=9, per_sentence="all", batch_tokens=150)
+    reference = reference_of(hf, pieces, text.read_text(), beginning=model.beginning.token, context=64)
+    assert_agrees(out, reference, keep=9, layers=(0, 1), vocabulary=ROWS, per_sentence="all")
+
+
+def test_more_triggers_than_sentences(tmp_path: Path) -> None:
+    hf, tokenizer = build("gpt2-relu"), byte_tokenizer(bos_token=END)
+    (tmp_path / "few.txt").write_text("the cat\na dog ran\nthe\n")
+    out = mine(load_model(hf, tokenizer=tokenizer), tmp_path / "few.txt", out=tmp_path / "atlas", split="line")
+    reference = reference_of(hf, tokenizer, "the cat\na dog ran\nthe\n", beginning=0, context=64)
+    assert_agrees(out, reference, keep=50, layers=(0, 1), vocabulary=ROWS)
+
+
+def test_one_token_sentences_alone_without_a_beginning_token_have_no_prefixes(tmp_path: Path) -> None:
+    model = load_model(build("gpt2"), tokenizer=byte_tokenizer())
+    (tmp_path / "ones.txt").write_text("a\nb\nc\n")
+    out = mine(model, tmp_path / "ones.txt", out=tmp_path / "atlas", split="line")
+    assert pl.read_parquet(out / "triggers/layer-000.parquet").is_empty()
+    activity = pl.read_parquet(out / "activity/layer-000.parquet")
+    assert set(activity["prefixes"]) == {0}
+    assert set(activity["max"]) == {0.0}
+    assert pl.read_parquet(out / "values/layer-000.parquet")["target"].null_count() == 24
+    assert verify(out) == []
+
+
+def test_only_some_layers(text: Path, tmp_path: Path) -> None:
+    hf, tokenizer = build("llama", num_hidden_layers=4), byte_tokenizer(bos_token=END)
+    out = mine(
+        load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "atlas", split="line", triggers=5, layers="1-2"
+    )
+    reference = reference_of(hf, tokenizer, text.read_text(), beginning=0, context=64)
+    assert_agrees(out, reference, keep=5, layers=(1, 2), vocabulary=ROWS)
+    assert sorted(path.name for path in (out / "triggers").iterdir()) == ["layer-001.parquet", "layer-002.parquet"]
+    assert open_atlas(out).manifest["layers"] == [1, 2]
+
+
+def test_small_batches_find_the_same(text: Path, tmp_path: Path) -> None:
+    hf, tokenizer = build("gpt2"), byte_tokenizer(bos_token=END)
+    model = load_model(hf, tokenizer=tokenizer)
+    reference = reference_of(hf, tokenizer, text.read_text(), beginning=0, context=64)
+    for size in (1, 80, 400):
+        out = mine(model, text, out=tmp_path / f"atlas-{size}", split="line", triggers=5, batch_tokens=size)
+        assert_agrees(out, reference, keep=5, layers=(0, 1), vocabulary=ROWS)
+
+
+def test_sentences_of_paragraphs(tmp_path: Path) -> None:
+    hf, tokenizer = build("gpt2-relu"), byte_tokenizer(bos_token=END)
+    lines = odd_text(40).split("\n")
+    raw = "\n".join(line.capitalize() + ("." if i % 3 else ".\n") for i, line in enumerate(lines) if line.strip())
+    (tmp_path / "text.txt").write_text(raw)
+    out = mine(load_model(hf, tokenizer=tokenizer), tmp_path / "text.txt", out=tmp_path / "atlas", triggers=5)
+    documents = documents_of(raw, "sentence")
+    assert len(documents) > 10
+    found = sentences_of(documents, lambda text: split_sentences(text, "sentence"), tokenizer, longest=63)
+    assert len({s.document for s in found}) < len(found)
+    assert_agrees(out, Reference(hf, found, beginning=0), keep=5, layers=(0, 1), vocabulary=ROWS)
+
+
+def test_deviation_and_histogram_see_the_sampled_batches_only(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "SAMPLED_TOKENS", 300)
+    monkeypatch.setattr(feed, "SAMPLED_EVERY", 3)
+    hf, tokenizer = build("gpt2"), byte_tokenizer(bos_token=END)
+    seen: list[tuple[list[int], bool]] = []
+    whole = feed.Feed.__call__
+
+    def note(self: feed.Feed, number: int) -> Any:
+        batch = whole(self, number)
+        seen.append((batch.sentences.tolist(), batch.sampled))
+        return batch
+
+    monkeypatch.setattr(feed.Feed, "__call__", note)
+    out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "a", split="line", batch_tokens=90)
+    reference = reference_of(hf, tokenizer, text.read_text(), beginning=0, context=64)
+    tokens = 0
+    for number, (sentences, sampled) in enumerate(seen):
+        assert sampled == (tokens < 300 or number % 3 == 0)
+        tokens += sum(len(reference.sentences[n].tokens) for n in sentences)
+    chosen = [n for sentences, sampled in seen for n in sentences if sampled]
+    assert 0 < len(chosen) < len(reference.mined)
+    for layer in (0, 1):
+        assert_activity(out, reference, layer, sampled=chosen)
+
+
+def test_a_nearly_constant_coefficient_has_an_exact_deviation(text: Path, tmp_path: Path) -> None:
+    hf, tokenizer = build("gpt2-relu"), byte_tokenizer(bos_token=END)
+    for block in hf.transformer.h:
+        block.mlp.c_fc.weight *= 1e-3
+        block.mlp.c_fc.bias[:] = 37.3
+    out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "a", split="line")
+    reference = reference_of(hf, tokenizer, text.read_text(), beginning=0, context=64)
+    for layer in (0, 1):
+        assert_activity(out, reference, layer)
+
+
+def test_large_scores_have_an_exact_entropy(text: Path, tmp_path: Path) -> None:
+    hf, tokenizer = build("gpt2-relu"), byte_tokenizer(bos_token=END)
+    hf.transformer.h[1].mlp.c_proj.weight *= 30
+    hf.transformer.h[0].mlp.c_proj.weight[:] = hf.transformer.wte.weight[7] * 100 * (1 + 1e-3 * hf.transformer.wte.weight[:24])
+    out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "a", split="line", triggers=5)
+    reference = reference_of(hf, tokenizer, text.read_text(), beginning=0, context=64)
+    for layer in (0, 1):
+        table = pl.read_parquet(out / f"values/layer-{layer:03d}.parquet")
+        for entropy, scores in zip(table["entropy"], reference.scores(layer), strict=True):
+            shifted = scores - scores.max()
+            log_p = shifted - np.log(np.exp(shifted).sum())
+            expected = -(np.exp(log_p) * log_p).sum()
+            # The scores themselves are float32: their own rounding is what may differ.
+            assert abs(entropy - expected) <= 1e-5 * max(1, np.abs(scores).max() / 10)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_runs_and_is_recorded(dtype: str, text: Path, tmp_path: Path) -> None:
+    hf, tokenizer = build("gpt2"), byte_tokenizer(bos_token=END)
+    model = load_model(hf, tokenizer=tokenizer, dtype=dtype)
+    out = mine(model, text, out=tmp_path / "atlas", split="line", triggers=7)
+    manifest = open_atlas(out).manifest
+    assert manifest["dtype"] == manifest["plan"]["dtype"] == dtype
+    exact = reference_of(hf, tokenizer, text.read_text(), beginning=0, context=64)
+    mined = pl.read_parquet(out / "triggers/layer-001.parquet").filter(pl.col("sign") == 1)
+    assert mined.height == 7 * 24
+    overlap = 0
+    for memory in range(24):
+        places, whole = exact.places(1)
+        best: dict[int, float] = {}
+        for (sentence, _), value in zip(places, whole[:, memory], strict=True):
+            best[sentence] = max(best.get(sentence, -1e9), value)
+        top = sorted(best, key=lambda n: -best[n])[:7]
+        overlap += len(set(top) & set(mined.filter(pl.col("memory") == memory)["sentence"]))
+    assert overlap > 0.8 * 7 * 24  # the same memories on the same text, but for rounding
+    assert overlap < 7 * 24 or dtype == "float16"  # and it is not float32 in disguise
+
+
+def test_the_built_in_model(tmp_path: Path) -> None:
+    try:
+        model = load_model("builtin:pydocs")
+    except ModelNotFound:
+        pytest.skip("the built-in model's weights are not in this checkout yet")
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from mnemoscope.models.builtin import folder
+
+    place = folder("pydocs")
+    hf = AutoModelForCausalLM.from_pretrained(place, dtype="float32").eval()
+    tokenizer = AutoTokenizer.from_pretrained(place)
+    lines = [line for line in (Path(__file__).parent / "agreement.py").read_text().split("\n") if line.strip()][:50]
+    long = " ".join(lines * 4)
+    raw = "\n".join([*lines, "", "a", "the", *lines[:9], long, long]) + "\n"
+    (tmp_path / "text.txt").write_text(raw)
+    out = mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", split="line", triggers=10)
+    reference = reference_of(
+        hf, tokenizer, raw, beginning=model.beginning.token, context=hf.config.max_position_embeddings
+    )
+    assert any(len(s.tokens) == model.longest for s in reference.sentences)
+    signs = (1, -1) if reference.negative() else (1,)
+    for layer in range(reference.layers):
+        assert_activity(out, reference, layer)
+        assert_triggers(out, reference, layer, keep=10, signs=signs)
