@@ -1,6 +1,7 @@
 """The frame: exit codes, one plain line last on stderr, one JSON document on stdout."""
 
 import json
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -162,3 +163,24 @@ def test_a_character_that_the_terminal_lacks_is_no_error() -> None:
         command, capture_output=True, check=True, env={"PYTHONIOENCODING": "ascii", "PYTHONPATH": ":".join(sys.path)}
     )
     assert done.stdout == b"caf\\xe9 \\u2603\n"
+
+
+def test_ctrl_c_in_a_real_process() -> None:
+    script = (
+        "import sys, time, typer\n"
+        "from mnemoscope.cli.frame import run\n"
+        "app = typer.Typer()\n"
+        "@app.command()\n"
+        "def verb(n: int = 0) -> None:\n"
+        "    print('running', flush=True)\n"
+        "    time.sleep(60)\n"
+        "sys.exit(run(app, ['--n', '1']))\n"
+    )
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "running\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == "mnemoscope: stopped by Ctrl-C\n"
+        assert process.wait() == INTERRUPTED

@@ -57,6 +57,15 @@ def test_an_empty_total_does_not_divide_by_zero() -> None:
     assert stream.getvalue() == "mining: 0 of 0 tokens\n"
 
 
+def test_a_stage_without_a_count_says_only_its_note() -> None:
+    stream = io.StringIO()
+    lines = Lines(stream)
+    lines("loading", 0, None, "gpt2")
+    lines("waiting", 0, None)
+    lines.finish()
+    assert stream.getvalue() == "loading: gpt2\nwaiting\n"
+
+
 def test_units_and_durations() -> None:
     assert in_unit("tokens") == ("tokens", "", 1.0)
     assert in_unit("bytes") == ("MB", "", 1e-6)

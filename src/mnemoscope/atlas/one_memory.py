@@ -36,7 +36,8 @@ class Memory:
         rows = self._rows("triggers")
         if sign is not None:
             rows = rows.filter(pl.col("sign") == sign)
-        stored = self.atlas.sentences(rows["sentence"].to_list()) if rows.height else None
+        columns = ["sentence", "text", "tokens"]
+        stored = self.atlas.sentences(rows["sentence"].to_list(), columns=columns) if rows.height else None
         texts: dict[int, tuple[str, list[int]]] = {}
         if stored is not None:
             texts = dict(

@@ -77,9 +77,9 @@ class Atlas:
         """The table as a polars query that reads only what it needs; raises like `table`, pages unchecked."""
         return pl.scan_parquet([self.path / path for path in self.tables.paths(name, layer)])
 
-    def sentences(self, ids: Sequence[int]) -> pl.DataFrame:
+    def sentences(self, ids: Sequence[int], *, columns: Sequence[str] | None = None) -> pl.DataFrame:
         """The stored sentences with these ids, in order of id, each once; raises AtlasDamaged if one is not stored."""
-        found = self.tables.having("sentences", column="sentence", ids=ids)
+        found = self.tables.having("sentences", column="sentence", ids=ids, columns=columns)
         if found.height != len(set(ids)):
             missing = sorted(set(ids) - set(found["sentence"].to_list()))
             raise AtlasDamaged(f"{self.path}: sentence {missing[0]} is named by a table but not stored")

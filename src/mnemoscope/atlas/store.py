@@ -4,6 +4,7 @@ Every file is written under a temporary name in its own folder, flushed to the d
 the same bytes. What the operating system refuses becomes StoreFailed. Knows nothing of what the tables mean.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq
 from mnemoscope.atlas.schema import SENTENCES_PER_PART, TABLES, Provenance, metadata
 from mnemoscope.errors import StoreFailed
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _TEMPORARY = ".*.mnemoscope-tmp"
 
 
@@ -30,9 +32,8 @@ def storing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise StoreFailed(
-            f"cannot write {path}: {reason}{_room_left(path)}; make room or choose another folder, then run it again"
-        ) from error
+        advice = "make room or choose another folder" if error.errno in _FULL else "choose another folder"
+        raise StoreFailed(f"cannot write {path}: {reason}{_room_left(path)}; {advice}, then run it again") from error
 
 
 def _room_left(path: Path) -> str:

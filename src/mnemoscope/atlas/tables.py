@@ -42,7 +42,7 @@ class Tables:
             raise OptionError(f"table {name} is not divided by layer; leave the layer out")
         listed: dict[str, Any] = self._manifest.get("files", {})
         if kind.numbered == "part":
-            found = sorted(path for path in listed if path.startswith(f"{name}/"))
+            found = sorted((path for path in listed if path.startswith(f"{name}/")), key=lambda path: (len(path), path))
         else:
             path = kind.path(number)
             present = path in listed if kind.mined else (self.directory / path).is_file()

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mnemoscope.cli import merge, mine, show, verify
+from mnemoscope.cli import merge, mine, show, train, verify
 from mnemoscope.cli.frame import run
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app.command("mine")(mine.mine)
 app.command("show")(show.show)
 app.command("merge")(merge.merge)
 app.command("verify")(verify.verify)
+app.command("train")(train.train)
 
 
 def _print_version(wanted: bool) -> None:

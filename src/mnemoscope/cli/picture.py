@@ -145,7 +145,7 @@ def _draw_activity(console: Console, activity: dict[str, Any]) -> None:
         return
     largest = max(counts)
     table = _grid(("coefficient", "right"), (f"of {activity['sampled']:,} sampled prefixes", "left"), ("", "right"))
-    for index in range(filled[0], filled[-1] + 1):
+    for index in filled:
         bar = "█" * math.ceil(_BAR * counts[index] / largest)
         table.add_row(_bin(index, edges), bar, f"{counts[index]:,}")
     console.print(table)

@@ -61,10 +61,10 @@ class Lines:
 
     def _line(self, stage: str, done: float, total: float | None, note: str, now: float) -> str:
         unit, note, scale = in_unit(note)
-        words = [_number(done * scale) if total is None else f"{_number(done * scale)} of {_number(total * scale)}"]
-        words[0] += f" {unit}" if unit else ""
-        if total:
-            words[0] += f" ({100 * done / total:.0f} %)"
+        words = []
+        if done or total is not None:
+            count = _number(done * scale) + ("" if total is None else f" of {_number(total * scale)}")
+            words.append(f"{count} {unit}".strip() + (f" ({100 * done / total:.0f} %)" if total else ""))
         spent = now - self._began
         if spent > 0 and done > self._from:
             rate = (done - self._from) / spent
@@ -73,7 +73,7 @@ class Lines:
                 words.append(f"{spoken_time((total - done) / rate)} left")
         if note:
             words.append(note)
-        return f"{stage}: {', '.join(words)}"
+        return f"{stage}: {', '.join(words)}" if words else stage
 
 
 def in_unit(note: str) -> tuple[str, str, float]:
