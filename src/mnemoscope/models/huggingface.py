@@ -14,8 +14,9 @@ from urllib.request import getproxies
 
 import torch
 from huggingface_hub import constants as hub
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, OptionError
 from mnemoscope.models import builtin, handmade
@@ -28,6 +29,7 @@ from mnemoscope.models.tokens import Tokens
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
+_PLAIN_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _TOKENIZERS = (
     "tokenizer.json",
@@ -160,7 +162,15 @@ def _tokenizer(place: str, revision: str | None, trust: bool, *, source: str | N
     if folder.is_dir() and not any(any(folder.glob(pattern)) for pattern in _TOKENIZERS):
         raise ModelNotFound(f"folder {place!r} holds no tokenizer (tokenizer.json); save the model's tokenizer there")
     where = _where(place, revision, trust)
-    return _guarded(source or place, lambda: AutoTokenizer.from_pretrained(place, **where))
+
+    def load() -> Any:
+        # Some model types make AutoTokenizer build that family's own splitting rules around the stored vocabulary,
+        # even where the tokenizer says that its tokenizer.json is all there is to it.
+        stated = get_tokenizer_config(place, **where).get("tokenizer_class")
+        kind: Any = PreTrainedTokenizerFast if stated in _PLAIN_TOKENIZERS else AutoTokenizer
+        return kind.from_pretrained(place, **where)
+
+    return _guarded(source or place, load)
 
 
 def _where(place: str, revision: str | None, trust: bool) -> dict[str, Any]:

@@ -6,6 +6,7 @@ no post-processor (it would add special tokens and trim the offsets), no padding
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 from tokenizers import Tokenizer
@@ -145,6 +146,7 @@ def _spelled(piece: str, spelling: Spelling, description: dict[str, Any]) -> byt
     return f" {piece}".encode() if spelling == "word" else piece.encode()
 
 
+@cache
 def _byte_characters() -> dict[str, int]:
     """The character that stands for each byte in GPT-2's byte-level vocabularies."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]

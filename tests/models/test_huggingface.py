@@ -1,0 +1,229 @@
+"""Loading by name, folder or object; every bad input ends in one plain line."""
+
+import json
+import shutil
+import socket
+
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+from transformers.utils import logging
+
+from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, OptionError
+from mnemoscope.models import huggingface, load_model
+
+SMALL = {
+    "vocab_size": 280,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_bars():
+    logging.disable_progress_bar()
+    yield
+    logging.enable_progress_bar()
+
+
+@pytest.fixture
+def saved(tmp_path, tiny, tokenizer):
+    """The folder of a saved tiny GPT-2 with its tokenizer."""
+    return save(tmp_path / "gpt2", tiny("gpt2"), tokenizer)
+
+
+def save(folder, hf, tokenizer):
+    hf.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def refused(kind, source, **options):
+    with pytest.raises(kind) as caught:
+        load_model(source, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "\x1b" not in message
+    return message
+
+
+def test_a_folder_and_its_object_are_the_same_model(saved, tiny, tokenizer):
+    stored = load_model(str(saved))
+    memory = load_model(tiny("gpt2"), tokenizer=tokenizer)
+    assert stored.fingerprint == memory.fingerprint
+    assert (stored.spec, memory.spec) == (str(saved), "memory:GPT2LMHeadModel")
+    assert stored.dtype == memory.dtype == torch.float32
+    ids = torch.tensor([[1, 2, 3]])
+    assert torch.equal(stored.logits(ids), memory.logits(ids))
+    assert load_model(saved).fingerprint == stored.fingerprint  # a Path will do
+
+
+def test_the_asked_dtype_is_the_one_that_runs(saved, tiny, tokenizer):
+    assert load_model(str(saved), dtype="bfloat16").keys(0).dtype == torch.bfloat16
+    assert load_model(str(saved), dtype=torch.float16).dtype == torch.float16
+    half = tiny("gpt2").bfloat16()
+    assert load_model(half, tokenizer=tokenizer).dtype == torch.bfloat16
+    assert load_model(half, tokenizer=tokenizer, dtype="float32").dtype == torch.float32
+    assert half.dtype == torch.bfloat16
+
+
+def test_a_model_in_training_is_read_at_rest(tiny, tokenizer):
+    hf = tiny("gpt2").train()
+    load_model(hf, tokenizer=tokenizer)
+    assert not hf.training
+
+
+def test_the_tokenizer_may_lie_elsewhere(saved, tmp_path, tiny, tokenizer):
+    bare = tmp_path / "bare"
+    tiny("gpt2").save_pretrained(bare)
+    message = refused(ModelNotFound, str(bare))
+    assert "holds no tokenizer" in message
+    assert load_model(tiny("gpt2"), tokenizer=str(saved)).fingerprint == load_model(str(saved)).fingerprint
+
+
+def test_builtin_and_handmade_names():
+    assert load_model("handmade:planted").spec == "handmade:planted"
+    assert "no handmade model 'none'" in refused(ModelNotFound, "handmade:none")
+    assert "no built-in model 'none'" in refused(ModelNotFound, "builtin:none")
+    assert "fairseq checkpoints cannot be read yet" in refused(ModelUnsupported, "fairseq:model.pt")
+
+
+@pytest.mark.parametrize("name", ["nobody/no-such-model", "no-such-model"])
+def test_an_unknown_hub_name_without_network_is_told_at_once(name, monkeypatch, capfd):
+    def unreachable(*arguments, **options):
+        raise socket.gaierror("no network in this test")
+
+    monkeypatch.setattr(socket, "create_connection", unreachable)
+    monkeypatch.setattr(huggingface, "getproxies", dict)
+    message = refused(ModelNotFound, name)
+    assert name in message
+    assert "check the name and the network" in message
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", ["./nothing", "/nothing/here", "~/nothing-here", "a/b/c", "zip:thing"])
+def test_an_unknown_folder_is_told(name):
+    assert f"no folder {name!r}" in refused(ModelNotFound, name)
+
+
+def test_names_that_are_no_names(saved):
+    assert "name is empty" in refused(ModelNotFound, " ")
+    assert "is a file" in refused(ModelNotFound, str(saved / "config.json"))
+    assert "no model can be loaded from a int" in refused(OptionError, 3)
+
+
+def test_options_that_cannot_be_met(saved, tiny):
+    assert "dtype 'int8' is not supported; choose float32, bfloat16, float16" in refused(
+        OptionError, saved, dtype="int8"
+    )
+    assert "device 'nowhere' cannot be used here" in refused(OptionError, saved, device="nowhere")
+    assert "needs its tokenizer" in refused(OptionError, tiny("gpt2"))
+
+
+def test_folders_that_hold_too_little(saved, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert "holds no config.json" in refused(ModelNotFound, str(tmp_path / "empty"))
+    (saved / "model.safetensors").unlink()
+    assert "holds no weights" in refused(ModelNotFound, str(saved))
+
+
+def change(folder, **settings):
+    config = json.loads((folder / "config.json").read_text()) | settings
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def test_damaged_folders(saved, tmp_path):
+    def copy(name):
+        return shutil.copytree(saved, tmp_path / name)
+
+    cut = copy("cut")
+    whole = (cut / "model.safetensors").read_bytes()
+    (cut / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    assert "cannot be read" in refused(ModelDamaged, str(cut))
+
+    lacking = copy("lacking")
+    change(lacking, n_layer=3)
+    assert "lacks 12 of its weights, the first is 'transformer.h.2" in refused(ModelDamaged, str(lacking))
+
+    other = copy("other")
+    change(other, n_inner=32)
+    assert "not of the shapes that its config.json says" in refused(ModelDamaged, str(other))
+
+    (copy("config") / "config.json").write_text("{")
+    assert "cannot be read" in refused(ModelDamaged, str(tmp_path / "config"))
+
+    (copy("tokenizer") / "tokenizer.json").write_text("{")
+    assert "cannot be read" in refused(ModelDamaged, str(tmp_path / "tokenizer"))
+
+    strange = copy("strange")
+    change(strange, model_type="zork")
+    assert "zork" in refused(ModelUnsupported, str(strange))
+
+
+def test_a_repository_with_code_of_its_own_runs_it_only_when_asked(saved):
+    change(saved, model_type="zork", auto_map={"AutoConfig": "zork.Z", "AutoModelForCausalLM": "zork.M"})
+    (saved / "zork.py").write_text("raise SystemExit('code ran')")
+    assert "--trust-remote-code" in refused(ModelUnsupported, str(saved))
+
+
+def test_pickled_weights_are_read_without_running_them(saved, tmp_path, tiny):
+    (saved / "model.safetensors").unlink()
+    torch.save(tiny("gpt2").state_dict(), saved / "pytorch_model.bin")
+    assert load_model(str(saved)).sizes.layers == 2
+    torch.save({"weight": Trap(tmp_path / "sprung")}, saved / "pytorch_model.bin")
+    assert "save them as safetensors" in refused(ModelUnsupported, str(saved))
+    assert not (tmp_path / "sprung").exists()
+
+
+class Trap:
+    """A pickle that makes a folder when it is unpickled without care."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def __reduce__(self):
+        return type(self.place).mkdir, (self.place,)
+
+
+def test_weights_that_are_not_finite_are_named(tiny, tokenizer):
+    for bad in (float("nan"), float("inf")):
+        hf = tiny("llama")
+        hf.model.layers[1].mlp.up_proj.weight[0, :3] = bad
+        message = refused(ModelDamaged, hf, tokenizer=tokenizer)
+        assert "'model.layers.1.mlp.up_proj.weight' holds 3 NaN or infinite numbers of 384" in message
+
+
+def test_encoders_and_experts_are_refused_before_their_weights_are_read(tmp_path, tokenizer):
+    bert = BertForMaskedLM(BertConfig(**SMALL))
+    assert "'bert' is an encoder;" in refused(ModelUnsupported, bert, tokenizer=tokenizer)
+    folder = save(tmp_path / "bert", bert, tokenizer)
+    (folder / "model.safetensors").write_bytes(b"never read")
+    assert "'bert' is an encoder;" in refused(ModelUnsupported, str(folder))
+    t5 = T5ForConditionalGeneration(T5Config(vocab_size=280, d_model=16, d_kv=8, num_layers=2, num_heads=2, d_ff=24))
+    assert "'t5' is an encoder-decoder" in refused(ModelUnsupported, str(save(tmp_path / "t5", t5, tokenizer)))
+    mixtral = MixtralForCausalLM(MixtralConfig(**SMALL, num_key_value_heads=2, num_local_experts=2))
+    assert "a mixture of 2 experts" in refused(ModelUnsupported, mixtral, tokenizer=tokenizer)
+
+
+def test_loading_is_silent(saved, capfd):
+    logging.enable_progress_bar()
+    before = logging.get_verbosity()
+    load_model(str(saved)).logits(torch.tensor([[0, 0]]))
+    assert capfd.readouterr() == ("", "")
+    assert logging.get_verbosity() == before
+    assert logging.is_progress_bar_enabled()
+
+
+def test_every_refusal_is_a_model_error_or_an_option_error():
+    assert issubclass(ModelNotFound, ModelError)
+    assert issubclass(ModelUnsupported, ModelError)
+    assert issubclass(ModelDamaged, ModelError)
