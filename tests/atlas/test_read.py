@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from handbuilt_atlas import PROVENANCE, build_atlas, write_tables
+from handbuilt_atlas import PROVENANCE, build_atlas, manifest, write_tables
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.manifest import begin, seal
 from mnemoscope.atlas.schema import TABLES, Provenance
@@ -119,8 +119,8 @@ def test_not_an_atlas(tmp_path: Path) -> None:
 
 def test_a_newer_schema_is_refused_by_name(tmp_path: Path) -> None:
     directory = build_atlas(tmp_path / "a")
-    manifest = json.loads((directory / "manifest.json").read_text())
-    (directory / "manifest.json").write_text(json.dumps({**manifest, "schema": 2}))
+    said = json.loads((directory / "manifest.json").read_text())
+    (directory / "manifest.json").write_text(json.dumps({**said, "schema": 2}))
     with pytest.raises(AtlasTooNew, match="schema 2, this package reads up to 1"):
         open_atlas(directory)
 
@@ -149,25 +149,44 @@ def test_a_missing_table_is_damage(tmp_path: Path) -> None:
 
 
 def test_a_table_of_another_atlas_is_refused(tmp_path: Path) -> None:
+    """By its hash; and by its own account of itself, where a manifest was made to list it."""
     directory = build_atlas(tmp_path / "a")
     write_tables(tmp_path / "b", provenance=Provenance("d" * 64, PROVENANCE.corpus, PROVENANCE.plan))
     shutil.copy(tmp_path / "b/triggers/layer-000.parquet", directory / "triggers/layer-000.parquet")
+    with pytest.raises(AtlasDamaged, match=r"layer-000\.parquet is not the file that was mined"):
+        open_atlas(directory)["L0.M0"].triggers()
+    seal(directory, manifest())
     with pytest.raises(AtlasDamaged, match=r"does not belong to this atlas: it says mnemoscope\.model"):
         open_atlas(directory)["L0.M0"].triggers()
 
 
-def test_a_flipped_byte_in_the_rows_is_never_read_as_a_number(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["triggers/layer-000.parquet", "vocabulary.parquet"])
+def test_a_flipped_byte_anywhere_in_a_table_is_refused(tmp_path: Path, name: str) -> None:
     directory = build_atlas(tmp_path / "a")
-    path = directory / "triggers/layer-000.parquet"
+    path = directory / name
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 61):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(AtlasDamaged):
+            open_atlas(directory)["L0.M0"].triggers()
+
+
+def test_a_flipped_byte_in_the_sentences_is_never_read_as_text(tmp_path: Path) -> None:
+    """Their parts are not hashed on opening; the pages' own checksums stand guard."""
+    directory = build_atlas(tmp_path / "a")
+    path = directory / "sentences/part-000.parquet"
     whole = path.read_bytes()
     honest = open_atlas(directory)["L0.M0"].triggers(sign=None)
-    for place in range(4, 400):
+    refused = 0
+    for place in range(4, len(whole), 3):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         try:
             seen = open_atlas(directory)["L0.M0"].triggers(sign=None)
         except AtlasDamaged:
+            refused += 1
             continue
         assert seen.equals(honest), place
+    assert refused > 50
 
 
 def test_many_memories_are_read_by_row_group(tmp_path: Path) -> None:
@@ -189,14 +208,7 @@ def test_many_memories_are_read_by_row_group(tmp_path: Path) -> None:
     }
     write_table(directory / TABLES["triggers"].path(0), columns, name="triggers", provenance=PROVENANCE)
     sizes = {"layers": 2, "memories": [memories, 4]}
-    manifest = {
-        "model": {"fingerprint": PROVENANCE.model, "sizes": sizes},
-        "corpus": {"fingerprint": PROVENANCE.corpus},
-        "plan": {},
-        "plan_hash": PROVENANCE.plan,
-        "layers": [0, 1],
-    }
-    seal(directory, manifest)
+    seal(directory, manifest(model={"fingerprint": PROVENANCE.model, "sizes": sizes}))
     atlas = open_atlas(directory)
     for memory in (0, 127, 128, 129, 199):
         rows = atlas[MemoryId(0, memory)].triggers(sign=None)

@@ -1,6 +1,7 @@
-"""Rows out of an atlas's table files, checked: the file's own account of itself, and the checksum of every page read.
+"""Rows out of an atlas's table files, checked before they are believed.
 
-A file is opened only if the manifest lists it, and refused where its schema or origin differ from the manifest's.
+A file is opened only if the manifest lists it, and refused where its hash, schema or origin are not the manifest's. Of
+the sentences, which may be large, every page that is read is checked instead, and every id that was asked for is there.
 Selecting a few ids reads only the row groups that can hold them, so one memory costs the same in a large atlas.
 """
 
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 
 from mnemoscope.atlas.manifest import provenance
 from mnemoscope.atlas.schema import TABLES, misfit
+from mnemoscope.atlas.store import file_hash
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
 
 
@@ -94,6 +96,8 @@ class Tables:
         """The checked file; whatever goes wrong while it is read becomes AtlasDamaged."""
         where = self.directory / path
         try:
+            if path not in self._footers:
+                self._check_hash(path)
             with pq.ParquetFile(
                 where, metadata=self._footers.get(path), memory_map=True, page_checksum_verification=True
             ) as file:
@@ -108,6 +112,17 @@ class Tables:
             raise AtlasDamaged(
                 f"{where} cannot be read ({reason}); mine the atlas again or restore the file"
             ) from error
+
+    def _check_hash(self, path: str) -> None:
+        """Refuses a changed file: a flipped bit in its footer could hide rows from `having` without a trace."""
+        said = self._manifest.get("files", {}).get(path)
+        if said is None or path.startswith("sentences/"):
+            return
+        if file_hash(self.directory / path) != said.get("sha256"):
+            raise AtlasDamaged(
+                f"{self.directory / path} is not the file that was mined (its sha256 differs);"
+                f" `mnemoscope verify {self.directory}` lists the damage"
+            )
 
     def _check(self, path: str, schema: Any) -> None:
         name = path.removesuffix(".parquet").split("/")[0]
