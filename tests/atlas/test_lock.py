@@ -35,6 +35,15 @@ def test_a_second_process_is_told_who_writes(tmp_path: Path) -> None:
     assert list(directory.iterdir()) == []
 
 
+def test_a_folder_made_for_nothing_is_taken_away_again(tmp_path: Path) -> None:
+    with locked(tmp_path / "new"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+    with locked(tmp_path / "new"):
+        (tmp_path / "new" / "table").write_text("rows")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["table"]
+
+
 def test_the_lock_is_free_after_an_error(tmp_path: Path) -> None:
     def fail() -> None:
         with locked(tmp_path):

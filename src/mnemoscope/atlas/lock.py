@@ -6,7 +6,7 @@ Readers take no lock: a finished atlas does not change. The file is removed when
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mnemoscope.atlas.store import make_folder, remove_strays, storing
@@ -17,10 +17,13 @@ LOCK_FILE = ".lock"
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Holds `directory` (made where missing) for writing, and removes what a killed writer left half-written.
+    """Holds `directory` for writing, and removes what a killed writer left half-written.
+
+    The folder is made where it is missing, and taken away again if nothing was written into it.
 
     Raises AtlasBusy, naming the other process, at once rather than waiting; StoreFailed if no lock file can be made.
     """
+    new = not directory.exists()
     make_folder(directory)
     path = directory / LOCK_FILE
     handle = _take(path, directory)
@@ -31,6 +34,9 @@ def locked(directory: Path) -> Iterator[None]:
         # Unlinked while still held: whoever opened the old file sees, after locking it, that its name is gone.
         path.unlink(missing_ok=True)
         os.close(handle)
+        if new:
+            with suppress(OSError):  # it holds something
+                directory.rmdir()
 
 
 def _take(path: Path, directory: Path) -> int:
