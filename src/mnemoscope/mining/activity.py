@@ -1,7 +1,7 @@
 """How often, how strongly and how unevenly the memories of one layer fire (definitions.md section 4, Fig. 7).
 
 Over all positions: how many, how many above zero, sum, least and greatest. Over the sampled batches of the plan also
-the sum of squares and a histogram. As for triggers, `observe` measures a batch and `add` counts it.
+the sum of squares and a histogram. As for triggers, an Observer measures a batch and `add` counts it.
 
 Sums merge exactly: a batch's sum is split into its integer part and its fraction in units of 2**-40, and these are
 added as integers. Floating-point addition is not associative; this is.
@@ -16,6 +16,8 @@ from torch import Tensor
 from mnemoscope.atlas.schema import HISTOGRAM_BINS, HISTOGRAM_EDGES
 
 FRACTION = 1 << 40
+_SLICE = 1 << 17
+"""Coefficients measured at a time on a CPU: half a MiB, which stays in its cache."""
 
 
 @dataclass(frozen=True)
@@ -35,32 +37,60 @@ class Measured:
         return torch.isfinite(self.total).all()
 
 
-def observe(block: Tensor, peaks: Tensor, lows: Tensor | None, *, sampled: bool) -> Measured:
-    """What one block `[batch, position, memory]` of whole sentences adds.
+class Observer:
+    """Measures blocks of coefficients; keeps a little room that every block uses again.
 
-    `peaks [batch, memory]` are the largest coefficients over positions; `lows` the smallest, or None where the
-    activation cannot go below zero (they are then looked for only in memories that fired everywhere).
+    A block is swept in slices that stay in the processor's cache, so it is fetched from memory once for all measures.
     """
-    batch, positions, memories = block.shape
-    count = batch * positions
-    positive = (block > 0).to(block.dtype).sum(1, dtype=torch.float32).sum(0, dtype=torch.float64)
-    positive = positive.to(torch.int64)
-    total = block.sum(1, dtype=torch.float32).sum(0, dtype=torch.float64)
-    if lows is None:
-        least = torch.zeros(memories, device=block.device)
-        always = (positive == count).nonzero()[:, 0]
-        if len(always):
-            least[always] = block[:, :, always].amin((0, 1)).float()
-    else:
-        least = lows.amin(0).float()
-    squares = histogram = None
-    if sampled:
-        # Both sums in float64: the deviation is their difference, and float32 would lose that of a steady memory.
-        wide = block.double()
-        total = wide.sum(1).sum(0)
-        squares = wide.square_().sum(1).sum(0)
-        histogram = _histogram(block.float())
-    return Measured(count, positive, total, least, peaks.amax(0).float(), squares, histogram)
+
+    def __init__(self) -> None:
+        self._room: Tensor | None = None
+
+    def observe(self, block: Tensor, *, negative: bool, sampled: bool) -> tuple[Tensor, Tensor | None, Measured]:
+        """Sentence maxima `[batch, memory]`, minima (None unless `negative`), and what the block adds.
+
+        `block [batch, position, memory]` holds the coefficients of whole sentences of one length. Without `negative`
+        (the activation cannot go below zero) minima are looked for only in memories that fired everywhere.
+        """
+        batch, positions, memories = block.shape
+        count = batch * positions
+        made = {"dtype": block.dtype, "device": block.device}
+        peaks, sums = torch.empty(batch, memories, **made), torch.empty(batch, memories, device=block.device)
+        lows = torch.empty(batch, memories, **made) if negative else None
+        fired = torch.empty(batch, memories, device=block.device)
+        step = max(1, _SLICE // (positions * memories)) if block.device.type == "cpu" else batch
+        for start in range(0, batch, step):
+            part = slice(start, start + step)
+            piece = block[part]
+            torch.amax(piece, 1, out=peaks[part])
+            torch.sum(piece, 1, dtype=torch.float32, out=sums[part])
+            above = torch.gt(piece, 0, out=self._scratch(piece))
+            torch.sum(above, 1, dtype=torch.float32, out=fired[part])
+            if lows is not None:
+                torch.amin(piece, 1, out=lows[part])
+        positive = fired.sum(0, dtype=torch.float64).to(torch.int64)
+        total = sums.sum(0, dtype=torch.float64)
+        if lows is None:
+            least = torch.zeros(memories, device=block.device)
+            always = (positive == count).nonzero()[:, 0]
+            if len(always):
+                least[always] = block[:, :, always].amin((0, 1)).float()
+        else:
+            least = lows.amin(0).float()
+        squares = histogram = None
+        if sampled:
+            # Both sums in float64: the deviation is their difference, and float32 would lose that of a steady memory.
+            wide = block.double()
+            total = wide.sum(1).sum(0)
+            squares = wide.square_().sum(1).sum(0)
+            histogram = _histogram(block.float())
+        return peaks, lows, Measured(count, positive, total, least, peaks.amax(0).float(), squares, histogram)
+
+    def _scratch(self, piece: Tensor) -> Tensor:
+        size = piece.numel()
+        if self._room is None or len(self._room) < size or self._room.dtype != piece.dtype:
+            self._room = torch.empty(size, dtype=piece.dtype, device=piece.device)
+        return self._room[:size].view(piece.shape)
 
 
 def _histogram(block: Tensor) -> Tensor:

@@ -57,6 +57,12 @@ class Feed:
             sampled=number < self._always or number % SAMPLED_EVERY == 0,
         )
 
+    def in_text_order(self) -> Iterator[list[int]]:
+        """The mined sentences' tokens in corpus order, again and again."""
+        while True:
+            for _, tokens in mined_tokens(self._copy):
+                yield from (t.tolist() for t in tokens)
+
 
 def mined_tokens(copy: WorkingCopy) -> Iterator[tuple[NDArray[np.int64], list[NDArray[np.int32]]]]:
     """The mined sentences in corpus order: ids and tokens, some thousands at a time."""

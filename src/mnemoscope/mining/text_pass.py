@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.errors import Interrupted, MiningError, NotFinite
-from mnemoscope.mining.activity import Measured, observe
+from mnemoscope.mining.activity import Measured, Observer
 from mnemoscope.mining.state import MiningState
 from mnemoscope.mining.triggers import Survivors
 from mnemoscope.models import LanguageModel
@@ -62,6 +62,7 @@ class BatchReader:
         self.model, self.state, self.per_sentence = model, state, per_sentence
         self.layers = list(state.shape.memories)
         self._beginning = model.beginning.token is not None
+        self._observer = Observer()
         self._found: list[tuple[int, int, Survivors]] = []
         self._measured: dict[int, list[Measured]] = {}
         self._batch: Batch | None = None
@@ -129,9 +130,10 @@ class BatchReader:
             if block.shape[1] == 0:
                 continue
             sentences = self._batch.sentences[first:last]
-            peaks = block.amax(1)
-            lows = block.amin(1) if -1 in self.state.shape.signs else None
-            self._measured[layer].append(observe(block, peaks, lows, sampled=self._batch.sampled))
+            peaks, lows, measured = self._observer.observe(
+                block, negative=-1 in self.state.shape.signs, sampled=self._batch.sampled
+            )
+            self._measured[layer].append(measured)
             self._search(layer, block, {1: peaks, -1: None if lows is None else -lows}, sentences)
 
     def _search(self, layer: int, block: Tensor, extremes: dict[int, Tensor | None], sentences: Tensor) -> None:

@@ -1,0 +1,204 @@
+"""How fast mining is, against what it could be and against what people write: ratios within one run.
+
+All loops see the same batches in turn, a batch each, so a machine that slows down slows them alike. The state is warm
+first: `WARM` tokens are mined, untimed, since survivors are many at the start and rare after.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mnemoscope.mining.feed import Feed
+from mnemoscope.mining.plan import SAMPLED_TOKENS
+from mnemoscope.mining.state import MiningState, Shape
+from mnemoscope.mining.text_pass import Batch, BatchReader, Progress
+from mnemoscope.mining.values import Projector, Targets, value_table
+from mnemoscope.models import LanguageModel, read_coefficients
+
+WARM = SAMPLED_TOKENS
+USER_BATCH = 32
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Tokens per second of each loop, and the median over rounds of its share of the bare forward's rate."""
+
+    tokens: int
+    per_second: dict[str, float]
+    ratio: dict[str, float]
+
+
+def compare_loops(
+    model: LanguageModel, feed: Feed, *, rounds: int, warm: int = WARM, keep: int = 50, progress: Progress | None = None
+) -> Rates:
+    """Mining (triggers and activity) against the bare backbone forward, the user's loop and the research loop.
+
+    `rounds` groups of four batches are timed. The user's loop gets the same sentences in text order in batches of 32.
+    Raises ValueError if the text is too short.
+    """
+    signs = (1, -1) if model.has_negative else (1,)
+    shape = Shape(dict(enumerate(model.sizes.memories)), keep, signs)
+    state = MiningState(shape, device=model.device)
+    reader = BatchReader(model, state, per_sentence=1)
+    research = ResearchLoop(model, keep)
+    user = UserLoop(model, feed.in_text_order())
+    number, seen = 0, 0
+    with reader.attached():
+        while seen < warm:
+            if number >= feed.count:
+                raise ValueError("the text is too short to warm up and then measure; give a longer one")
+            batch = feed(number)
+            reader.read(batch)
+            reader.count()
+            seen += batch.tokens
+            number += 1
+            if progress is not None:
+                progress("warming up", seen, warm, "tokens")
+
+    def mine(batch: Batch) -> None:
+        with reader.attached():
+            reader.read(batch)
+            reader.count()
+
+    loops: dict[str, Callable[[Batch], object]] = {
+        "bare forward": lambda batch: model.backbone(batch.ids),
+        "mining": mine,
+        "user loop": user.read,
+        "research loop": research.read,
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in loops}
+    tokens = dict.fromkeys(loops, 0)
+    per_token: dict[str, list[float]] = {name: [] for name in loops}
+    for done in range(rounds):
+        group = [feed(k) for k in range(number, min(number + 4, feed.count))]
+        if not group:
+            break
+        number += len(group)
+        for name, loop in loops.items():
+            took, read = 0.0, 0
+            for batch in group:
+                took += _timed(loop, batch, model.device)
+                read += user.tokens if name == "user loop" else batch.tokens
+            seconds[name].append(took)
+            tokens[name] += read
+            per_token[name].append(took / read)
+        if progress is not None:
+            progress("comparing", done + 1, rounds, "rounds")
+    if not per_token["mining"]:
+        raise ValueError("the text is too short to warm up and then measure; give a longer one")
+    rates = {name: tokens[name] / sum(times) for name, times in seconds.items()}
+    bare = per_token["bare forward"]
+    ratios = {name: statistics.median(b / t for b, t in zip(bare, own, strict=True)) for name, own in per_token.items()}
+    return Rates(tokens["mining"], rates, ratios)
+
+
+class UserLoop:
+    """What a user writes: the whole model with its head, 32 sentences in text order, right padding and a mask."""
+
+    def __init__(self, model: LanguageModel, sentences: Iterator[list[int]]) -> None:
+        self.model, self.sentences = model, sentences
+        self.tokens = 0
+
+    def read(self, batch: Batch) -> None:
+        """Reads about as many tokens as `batch` has, from where it stopped; `tokens` says how many."""
+        self.tokens = 0
+        beginning = [] if self.model.beginning.token is None else [self.model.beginning.token]
+        while self.tokens < batch.tokens:
+            rows = [beginning + next(self.sentences) for _ in range(USER_BATCH)]
+            self.tokens += sum(len(row) - len(beginning) for row in rows)
+            ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
+            mask = torch.zeros_like(ids)
+            for i, row in enumerate(rows):
+                ids[i, : len(row)] = torch.tensor(row)
+                mask[i, : len(row)] = 1
+            with torch.inference_mode():
+                device = self.model.device
+                self.model.anatomy.model(input_ids=ids.to(device), attention_mask=mask.to(device), use_cache=False)
+
+
+class ResearchLoop:
+    """The loop of research scripts on the mined batches: each layer's sentence maxima joined to the best, then `topk`."""
+
+    def __init__(self, model: LanguageModel, keep: int) -> None:
+        self.model, self.keep = model, keep
+        self.best = [torch.full((keep, count), -torch.inf) for count in model.sizes.memories]
+        self.where = [torch.zeros(keep, count, dtype=torch.int64) for count in model.sizes.memories]
+
+    def read(self, batch: Batch) -> None:
+        """Runs one batch."""
+        extra = batch.ids.shape[1] - int(batch.lengths[-1])
+        lengths = torch.from_numpy(batch.lengths) + extra
+        outside = torch.arange(batch.ids.shape[1])[None] >= lengths[:, None]
+
+        def take(layer: int, coefficients: Tensor) -> None:
+            masked = coefficients.masked_fill(outside[:, :, None], -torch.inf)
+            value, position = masked.max(dim=1)
+            where = batch.sentences[:, None] * 4096 + position
+            self.best[layer], order = torch.cat([self.best[layer], value.float()]).topk(self.keep, dim=0)
+            self.where[layer] = torch.cat([self.where[layer], where]).gather(0, order)
+
+        with read_coefficients(self.model, take):
+            self.model.backbone(batch.ids)
+
+
+def value_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]:
+    """Values projected per second by the value pass and by the bare matrix product, in turn; and their ratio."""
+    seconds: dict[str, list[float]] = {"value pass": [], "matrix product": []}
+    count = 0
+    for layer in range(min(layers, model.sizes.layers)):
+        memories = model.sizes.memories[layer]
+        count += memories
+        wanted = Targets(*(torch.zeros(n, dtype=torch.int64).numpy() for n in (memories, 0, 0)))
+        folded = model.folded(model.values(layer), layer=layer)
+        projector = Projector(model)
+
+        def product(folded: Tensor = folded, projector: Projector = projector) -> None:
+            for start in range(0, len(folded), projector.rows):
+                projector.scores(folded[start : start + projector.rows])
+
+        product()
+        seconds["matrix product"].append(_timed(lambda _: product(), None, model.device))
+        seconds["value pass"].append(
+            _timed(lambda _, layer=layer, wanted=wanted: value_table(model, layer, wanted), None, model.device)
+        )
+    rates = {name: count / sum(times) for name, times in seconds.items()}
+    return {**rates, "ratio": rates["value pass"] / rates["matrix product"]}
+
+
+def overlap(first: MiningState, second: MiningState) -> float:
+    """The mean share of each memory's triggers (layer, sign, sentence) that two states have in common."""
+    shares: list[float] = []
+    for key, one in first.triggers.items():
+        a, b = one.state()["sentence"], second.triggers[key].state()["sentence"]
+        for left, right in zip(a.tolist(), b.tolist(), strict=True):
+            own = {s for s in left if s >= 0}
+            if own:
+                shares.append(len(own & set(right)) / len(own))
+    return statistics.fmean(shares) if shares else 1.0
+
+
+def mine_batches(model: LanguageModel, batches: Iterator[Batch], *, keep: int = 50) -> tuple[MiningState, float]:
+    """The state after some batches, and tokens per second."""
+    signs = (1, -1) if model.has_negative else (1,)
+    state = MiningState(Shape(dict(enumerate(model.sizes.memories)), keep, signs), device=model.device)
+    reader = BatchReader(model, state, per_sentence=1)
+    tokens, began = 0, time.perf_counter()
+    with reader.attached():
+        for batch in batches:
+            reader.read(batch)
+            reader.count()
+            tokens += batch.tokens
+    return state, tokens / (time.perf_counter() - began)
+
+
+def _timed(loop: Callable[[Any], object], batch: Any, device: torch.device) -> float:
+    began = time.perf_counter()
+    loop(batch)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began
