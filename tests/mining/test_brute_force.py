@@ -92,6 +92,13 @@ def test_one_token_sentences_alone_without_a_beginning_token_have_no_prefixes(tm
     assert verify(out) == []
 
 
+def test_a_layer_of_one_memory_has_no_neighbours(text: Path, tmp_path: Path) -> None:
+    hf, tokenizer = build("gpt2-relu", n_inner=1, n_layer=1), byte_tokenizer(bos_token=END)
+    out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "atlas", split="line", triggers=5)
+    reference = reference_of(hf, tokenizer, text.read_text(), beginning=0, context=64)
+    assert_agrees(out, reference, keep=5, layers=(0,), vocabulary=ROWS)
+
+
 def test_only_some_layers(text: Path, tmp_path: Path) -> None:
     hf, tokenizer = build("llama", num_hidden_layers=4), byte_tokenizer(bos_token=END)
     out = mine(

@@ -30,7 +30,7 @@ def top(scores: Tensor, count: int, *, lowest: bool = False) -> tuple[Tensor, Te
     """
     vocabulary = scores.shape[1]
     count = min(count, vocabulary)
-    if vocabulary <= 4 * count * BLOCK:
+    if count == 0 or vocabulary <= 4 * count * BLOCK:
         return _sorted(scores, count, lowest=lowest)
     whole = vocabulary // BLOCK * BLOCK
     blocks = scores[:, :whole].unflatten(1, (-1, BLOCK))
@@ -61,19 +61,29 @@ def _sorted(scores: Tensor, count: int, *, lowest: bool) -> tuple[Tensor, Tensor
     return tokens[:, :count], values[:, :count]
 
 
-def rank_of(scores: Tensor, tokens: Tensor) -> Tensor:
-    """The rank `[row]` of one token per row of `scores [row, vocab]`: how many come before it."""
+def rank_of(scores: Tensor, tokens: Tensor, *, scratch: Tensor | None = None) -> Tensor:
+    """The rank `[row]` of one token per row of `scores [row, vocab]`: how many come before it.
+
+    `scratch` of the same shape as `scores` saves an allocation.
+    """
     own = scores.gather(1, tokens[:, None])
-    before = torch.arange(scores.shape[1], device=scores.device)[None] < tokens[:, None]
-    return (scores > own).sum(1) + ((scores == own) & before).sum(1)
+    marks = torch.empty_like(scores) if scratch is None else scratch
+    rank = torch.gt(scores, own, out=marks).sum(1).long()
+    tied = (torch.eq(scores, own, out=marks).sum(1) > 1).nonzero()[:, 0]
+    if len(tied):
+        before = torch.arange(scores.shape[1], device=scores.device)[None] < tokens[tied, None]
+        rank[tied] += ((scores[tied] == own[tied]) & before).sum(1)
+    return rank
 
 
-def distribution(scores: Tensor, *, scratch: Tensor | None = None) -> Distribution:
-    """The shape of `softmax(scores)`, `scores [row, vocab]`; `scratch` of the same shape saves an allocation."""
-    shift = scores.amax(1, keepdim=True)
-    exponentials = torch.sub(scores, shift, out=scratch)
-    exponentials.exp_()
-    total = exponentials.sum(1)
-    mean = torch.bmm(exponentials[:, None, :], scores[:, :, None])[:, 0, 0] / total
+def distribution(scores: Tensor, *, highest: Tensor | None = None, scratch: Tensor | None = None) -> Distribution:
+    """The shape of `softmax(scores)`, `scores [row, vocab]`.
+
+    `highest [row]`, each row's largest score, saves a sweep; `scratch` of the same shape as `scores` an allocation.
+    """
+    shift = (scores.amax(1) if highest is None else highest)[:, None]
+    terms = torch.sub(scores, shift, out=scratch).exp_()
+    total = terms.sum(1)
+    mean = terms.mul_(scores).sum(1) / total
     log_normaliser = total.log() + shift[:, 0]
     return Distribution(log_normaliser, 1 / total, log_normaliser - mean)

@@ -1,0 +1,270 @@
+"""Triggers and Activity against plain sorting and adding, and the laws that make shards and restarts exact."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mnemoscope.errors import AtlasDamaged, PartsDiffer
+from mnemoscope.mining.activity import Activity, Measured, Observer
+from mnemoscope.mining.layers import prefix_groups
+from mnemoscope.mining.state import MiningState, Shape
+from mnemoscope.mining.triggers import Triggers
+
+MEMORIES, POSITIONS = 3, 4
+
+# Few different numbers, so that exact ties are everywhere; with zeros of both signs and the least positive float.
+COEFFICIENTS = st.sampled_from([-2.0, -1.0, -0.0, 0.0, 2.0**-149, 0.5, 1.0, 1.0000001, 3.0])
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> tuple[int, list[torch.Tensor]]:
+    """How many to keep, and batches `[sentence, position, memory]`; sentence ids are handed out in a random order."""
+    keep = draw(st.integers(1, 4))
+    batches = []
+    for _ in range(draw(st.integers(0, 6))):
+        size = draw(st.integers(1, 4))
+        numbers = draw(st.lists(COEFFICIENTS, min_size=size * POSITIONS * MEMORIES, max_size=size * POSITIONS * MEMORIES))
+        batches.append(torch.tensor(numbers).reshape(size, POSITIONS, MEMORIES))
+    return keep, batches
+
+
+def ids_of(batches: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
+    order = torch.tensor(np.random.default_rng(seed).permutation(sum(len(b) for b in batches)), dtype=torch.int64)
+    return list(order.split([len(b) for b in batches])) if batches else []
+
+
+def filled(keep: int, batches: Sequence[torch.Tensor], ids: Sequence[torch.Tensor], sign: int, *, all_: bool) -> Triggers:
+    triggers = Triggers(MEMORIES, keep)
+    for block, sentences in zip(batches, ids, strict=True):
+        if all_:
+            found = triggers.survivors_everywhere(block, sentences, sign=sign, first=0)
+        else:
+            found = triggers.survivors((sign * block).amax(1), block, sentences, sign=sign, first=0)
+        triggers.add(found)
+    return triggers
+
+
+def rows(triggers: Triggers) -> list[list[tuple[float, int, int]]]:
+    state = triggers.state()
+    return [
+        [
+            (float(magnitude), int(sentence), int(position))
+            for magnitude, sentence, position in zip(*(state[name][memory] for name in state), strict=True)
+            if sentence >= 0
+        ]
+        for memory in range(MEMORIES)
+    ]
+
+
+def oracle(keep: int, batches: Sequence[torch.Tensor], ids: Sequence[torch.Tensor], sign: int, *, all_: bool) -> list:
+    expected = []
+    for memory in range(MEMORIES):
+        found = []
+        for block, sentences in zip(batches, ids, strict=True):
+            for row, sentence in enumerate(sentences.tolist()):
+                places = [(sign * float(block[row, j, memory]), sentence, j) for j in range(POSITIONS)]
+                found += places if all_ else [max(places, key=lambda place: (place[0], -place[2]))]
+        positive = [place for place in found if place[0] > 0]
+        expected.append(sorted(positive, key=lambda place: (-place[0], place[1], place[2]))[:keep])
+    return expected
+
+
+@given(streams(), st.integers(0, 5), st.sampled_from([1, -1]), st.booleans())
+def test_triggers_are_what_sorting_everything_gives(stream, seed: int, sign: int, all_: bool) -> None:
+    keep, batches = stream
+    ids = ids_of(batches, seed)
+    assert rows(filled(keep, batches, ids, sign, all_=all_)) == oracle(keep, batches, ids, sign, all_=all_)
+
+
+@given(streams(), st.integers(0, 5), st.booleans(), st.data())
+def test_triggers_merge_to_the_same_bits_however_the_stream_is_cut(stream, seed: int, all_: bool, data) -> None:
+    keep, batches = stream
+    ids = ids_of(batches, seed)
+    whole = filled(keep, batches, ids, 1, all_=all_)
+    owner = [data.draw(st.integers(0, 2)) for _ in batches]
+    parts = [
+        filled(keep, [b for b, o in zip(batches, owner, strict=True) if o == part],
+               [i for i, o in zip(ids, owner, strict=True) if o == part], 1, all_=all_)
+        for part in range(3)
+    ]  # fmt: skip
+    a, b, c = (parts[i] for i in data.draw(st.permutations(range(3))))
+    if data.draw(st.booleans()):
+        a.merge(b)
+        a.merge(c)
+    else:
+        b.merge(c)
+        a.merge(b)
+    for name, tensor in whole.state().items():
+        assert tensor.numpy().tobytes() == a.state()[name].numpy().tobytes(), name
+    assert whole.threshold.equal(a.threshold)
+
+
+def test_a_loaded_state_goes_on_as_if_nothing_had_been() -> None:
+    generator = torch.Generator().manual_seed(0)
+    batches = [torch.randn(5, POSITIONS, MEMORIES, generator=generator).round(decimals=1) for _ in range(8)]
+    ids = ids_of(batches, 3)
+    first = filled(3, batches[:4], ids[:4], 1, all_=False)
+    second = Triggers(MEMORIES, 3)
+    second.load({name: tensor.clone() for name, tensor in first.state().items()})
+    for block, sentences in zip(batches[4:], ids[4:], strict=True):
+        second.add(second.survivors(block.amax(1), block, sentences, sign=1, first=0))
+    assert rows(second) == oracle(3, batches, ids, 1, all_=False)
+
+
+def test_a_sparse_state_takes_the_path_of_few_survivors() -> None:
+    # After many batches few prefixes survive, and `survivors` gathers instead of sweeping: the answer is the same.
+    generator = torch.Generator().manual_seed(1)
+    batches = [torch.randn(20, POSITIONS, MEMORIES, generator=generator).round(decimals=2) for _ in range(30)]
+    ids = ids_of(batches, 4)
+    for sign in (1, -1):
+        triggers = filled(5, batches, ids, sign, all_=False)
+        triggers.settle()
+        last = torch.randn(400, POSITIONS, MEMORIES, generator=generator).round(decimals=2)
+        numbers = torch.arange(1000, 1400)
+        few = triggers.survivors((sign * last).amax(1), last, numbers, sign=sign, first=0)
+        assert 0 < 4 * len(few) < last.amax(1).numel()
+        triggers.add(few)
+        assert rows(triggers) == oracle(5, [*batches, last], [*ids, numbers], sign, all_=False)
+
+
+def test_positions_count_from_the_first_of_the_block() -> None:
+    triggers = Triggers(1, 2)
+    block = torch.tensor([[[1.0], [2.0]]])
+    triggers.add(triggers.survivors(block.amax(1), block, torch.tensor([7]), sign=1, first=1))
+    state = triggers.state()
+    assert state["position"].tolist() == [[2, -1]]
+    assert state["sentence"].tolist() == [[7, -1]]
+
+
+def test_triggers_of_other_sizes_do_not_merge() -> None:
+    with pytest.raises(PartsDiffer, match="keep 2 and 3"):
+        Triggers(1, 2).merge(Triggers(1, 3))
+
+
+def measure(block: torch.Tensor, *, negative: bool = True, sampled: bool = True) -> Measured:
+    return Observer().observe(block, negative=negative, sampled=sampled)[2]
+
+
+def counted(batches: Sequence[torch.Tensor], sampled: Sequence[bool]) -> Activity:
+    activity = Activity(MEMORIES)
+    for block, sample in zip(batches, sampled, strict=True):
+        activity.add([measure(block, sampled=sample)])
+    return activity
+
+
+def bits(activity: Activity) -> dict[str, bytes]:
+    return {name: tensor.numpy().tobytes() for name, tensor in activity.state().items()}
+
+
+WIDE = st.floats(-1e4, 1e4, width=32)
+
+
+@st.composite
+def measured(draw: st.DrawFn) -> tuple[list[torch.Tensor], list[bool]]:
+    batches = []
+    for _ in range(draw(st.integers(1, 6))):
+        size = draw(st.integers(1, 3)) * POSITIONS * MEMORIES
+        batches.append(torch.tensor(draw(st.lists(WIDE, min_size=size, max_size=size))).reshape(-1, POSITIONS, MEMORIES))
+    return batches, [draw(st.booleans()) for _ in batches]
+
+
+@given(measured(), st.data())
+def test_activity_merges_to_the_same_bits_however_the_stream_is_cut(stream, data) -> None:
+    batches, sampled = stream
+    whole = counted(batches, sampled)
+    owner = [data.draw(st.integers(0, 2)) for _ in batches]
+    parts = []
+    for part in range(3):
+        mine = [k for k in data.draw(st.permutations(range(len(batches)))) if owner[k] == part]
+        parts.append(counted([batches[k] for k in mine], [sampled[k] for k in mine]))
+    a, b, c = (parts[i] for i in data.draw(st.permutations(range(3))))
+    if data.draw(st.booleans()):
+        a.merge(b)
+        a.merge(c)
+    else:
+        b.merge(c)
+        a.merge(b)
+    assert bits(a) == bits(whole)
+
+
+@given(measured())
+def test_activity_is_what_adding_everything_gives(stream) -> None:
+    batches, sampled = stream
+    activity = counted(batches, sampled)
+    flat = torch.cat([b.reshape(-1, MEMORIES) for b in batches]).double().numpy()
+    assert int(activity.prefixes) == len(flat)
+    assert activity.positive.tolist() == (flat > 0).sum(0).tolist()
+    assert activity.least.tolist() == flat.min(0).tolist()
+    assert activity.greatest.tolist() == flat.max(0).tolist()
+    scale = np.abs(flat).max(0)
+    assert (np.abs(activity.mean().numpy() - flat.mean(0)) <= 1e-6 * np.maximum(1, scale)).all()
+    if any(sampled):
+        some = torch.cat([b.reshape(-1, MEMORIES) for b, s in zip(batches, sampled, strict=True) if s]).double().numpy()
+        assert int(activity.sampled) == len(some)
+        assert (np.abs(activity.deviation().numpy() - some.std(0)) <= 1e-5 * np.maximum(1, scale)).all()
+        edges = [-np.inf, *(-(2.0**k) for k in range(6, -11, -1)), 0.0, *(2.0**k for k in range(-10, 7)), np.inf]
+        for memory in range(MEMORIES):
+            x = some[:, memory]
+            expected = [int(((x >= a) & (x < b)).sum()) for a, b in zip(edges, edges[1:], strict=False)]
+            assert activity.histogram[memory].tolist() == expected
+
+
+def test_a_relu_layers_least_is_zero_unless_it_always_fires() -> None:
+    always = torch.tensor([[[1.0, 0.0], [3.0, 2.0]]])
+    activity = Activity(2)
+    activity.add([measure(always, negative=False)])
+    assert activity.least.tolist() == [1.0, 0.0]
+    never = torch.zeros(1, 1, 2)
+    activity.add([measure(never, negative=False)])
+    assert activity.least.tolist() == [0.0, 0.0]
+
+
+def test_bfloat16_counts_more_positions_than_bfloat16_can_write() -> None:
+    block = torch.ones(3, 999, 2, dtype=torch.bfloat16)
+    activity = Activity(2)
+    activity.add([measure(block, negative=False)])
+    assert activity.positive.tolist() == [2997, 2997]
+    assert activity.mean().tolist() == [1.0, 1.0]
+    assert activity.deviation().tolist() == [0.0, 0.0]
+
+
+def test_prefix_groups_are_the_first_rank_with_the_same_prefix() -> None:
+    groups = prefix_groups(
+        np.array([0, 0, 0, 0, 0, 1]), np.array([1, 1, 1, 1, -1, 1]), np.array([0, 1, 2, 3, 0, 0]),
+        np.array([9, 4, 9, 4, 9, 9], np.uint64), np.array([2, 1, 2, 0, 2, 2]),
+    )  # fmt: skip
+    # Rank 3 has the hash of rank 1 but another length, so it is another prefix.
+    assert groups.tolist() == [0, 1, 0, 3, 0, 0]
+
+
+def test_a_state_is_saved_and_loaded_whole(tmp_path) -> None:
+    shape = Shape({0: MEMORIES, 2: MEMORIES}, 2, (1, -1))
+    state = MiningState(shape)
+    block = torch.randn(4, POSITIONS, MEMORIES, generator=torch.Generator().manual_seed(2))
+    state.activity[2].add([measure(block)])
+    found = state.triggers[2, -1].survivors((-block).amax(1), block, torch.arange(4), sign=-1, first=0)
+    state.triggers[2, -1].add(found)
+    state.next_batch, state.halved = 17, [3, 16]
+    state.save(tmp_path / "s")
+    other = MiningState(shape)
+    other.load(tmp_path / "s")
+    other.save(tmp_path / "t")
+    assert (tmp_path / "s").read_bytes() == (tmp_path / "t").read_bytes()
+    assert (other.next_batch, other.halved) == (17, [3, 16])
+    assert other.named_sentences().tolist() == sorted({s for r in rows(state.triggers[2, -1]) for _, s, _ in r})
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "other shape"])
+def test_a_state_that_is_none_is_refused(damage: str, tmp_path) -> None:
+    path = tmp_path / "s"
+    state = MiningState(Shape({0: MEMORIES}, 3 if damage == "other shape" else 2, (1,)))
+    if damage != "missing":
+        state.save(path)
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(AtlasDamaged, match="is not a saved state of this plan"):
+        MiningState(Shape({0: MEMORIES}, 2, (1,))).load(path)

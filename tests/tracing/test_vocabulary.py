@@ -1,0 +1,132 @@
+"""Top tokens, ranks and distributions against plain loops, ties above all."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mnemoscope.tracing import distribution, rank_of, top, vocabulary
+
+
+def plain_top(row: list[float], count: int, lowest: bool) -> list[int]:
+    order = sorted(range(len(row)), key=lambda token: (row[token] if lowest else -row[token], token))
+    return order[:count]
+
+
+def check(scores: torch.Tensor, count: int) -> None:
+    for lowest in (False, True):
+        tokens, values = top(scores, count, lowest=lowest)
+        expected = [plain_top(row, count, lowest) for row in scores.tolist()]
+        assert tokens.tolist() == expected
+        assert values.equal(scores.gather(1, torch.tensor(expected, dtype=torch.int64)))
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vocabulary, "BLOCK", 4)
+
+
+# Few different scores: ties within blocks, between blocks and at the edge of the answer.
+SCORES = st.sampled_from([-math.inf, -3.0, -1.0, 0.0, 0.5, 0.5000001, 2.0])
+
+
+@given(st.integers(1, 70), st.integers(1, 4), st.data())
+def test_top_is_what_sorting_gives(size: int, count: int, data) -> None:
+    rows = [data.draw(st.lists(SCORES, min_size=size, max_size=size)) for _ in range(3)]
+    before, vocabulary.BLOCK = vocabulary.BLOCK, 4
+    try:
+        check(torch.tensor(rows), count)
+    finally:
+        vocabulary.BLOCK = before
+
+
+@pytest.mark.parametrize("size", [5120, 5121, 5183, 5184, 8192, 20_000])
+def test_top_of_a_real_vocabulary(size: int) -> None:
+    scores = torch.randn(5, size, generator=torch.Generator().manual_seed(size))
+    check(scores, 20)
+    check(scores.round(decimals=1), 20)  # ties by the hundred
+    scores[:, -5:] = 100.0  # the best lie in the last, short block
+    scores[:, :3] = -100.0
+    check(scores, 20)
+
+
+def test_padded_rows_of_a_head_tie_and_go_by_token() -> None:
+    scores = torch.randn(2, 6000, generator=torch.Generator().manual_seed(0))
+    scores[:, 5000:] = 9.0
+    tokens, _ = top(scores, 20)
+    assert tokens.tolist() == [list(range(5000, 5020))] * 2
+    scores[:, 5000:] = -math.inf
+    check(scores, 20)
+    scores[:] = -math.inf
+    check(scores, 20)
+    scores[:] = 0.0
+    check(scores, 20)
+
+
+def test_a_tie_across_blocks_goes_to_the_lower_token(small_blocks: None) -> None:
+    scores = torch.zeros(1, 40)
+    scores[0, [3, 4, 39]] = 1.0  # the end of one block, the start of the next, and far away
+    assert top(scores, 2)[0].tolist() == [[3, 4]]
+    assert top(-scores, 2, lowest=True)[0].tolist() == [[3, 4]]
+    scores[0, 39] = 2.0
+    assert top(scores, 2)[0].tolist() == [[39, 3]]
+
+
+def test_fewer_tokens_than_asked_for_are_all_given() -> None:
+    scores = torch.tensor([[1.0, 3.0, 2.0]])
+    assert top(scores, 20)[0].tolist() == [[1, 2, 0]]
+    assert top(scores[:, :1], 20)[0].tolist() == [[0]]
+
+
+def test_none_asked_for_is_none() -> None:
+    for size in (0, 1, 300):
+        tokens, values = top(torch.zeros(2, size), 0)
+        assert tokens.shape == values.shape == (2, 0)
+
+
+def test_half_precision_scores_keep_their_ties() -> None:
+    scores = torch.randn(3, 6000, generator=torch.Generator().manual_seed(1)).bfloat16()
+    check(scores, 20)
+
+
+@given(st.integers(1, 30), st.data())
+def test_the_rank_is_the_place_in_the_sorted_row(size: int, data) -> None:
+    row = data.draw(st.lists(SCORES, min_size=size, max_size=size))
+    order = plain_top(row, size, False)
+    ranks = rank_of(torch.tensor([row] * size), torch.arange(size))
+    assert ranks.tolist() == [order.index(token) for token in range(size)]
+
+
+@given(st.lists(st.floats(-40, 40, width=32), min_size=1, max_size=40), st.floats(-50, 50))
+def test_the_distribution_is_the_softmax(row: list[float], shift: float) -> None:
+    scores = torch.tensor([row], dtype=torch.float32) + shift
+    exact = [float(x) for x in scores[0].double()]
+    normaliser = max(exact) + math.log(sum(math.exp(x - max(exact)) for x in exact))
+    p = [math.exp(x - normaliser) for x in exact]
+    entropy = -sum(q * math.log(q) for q in p if q > 0)
+    before = scores.clone()
+    shape = distribution(scores)
+    assert scores.equal(before)  # what was given is not changed
+    assert float(shape.log_normaliser) == pytest.approx(normaliser, abs=1e-5 * max(1, abs(normaliser)))
+    assert float(shape.max_probability) == pytest.approx(max(p), abs=1e-5)
+    assert float(shape.entropy) == pytest.approx(entropy, abs=3e-5)
+
+
+def test_room_given_for_the_distribution_is_used_and_changes_nothing() -> None:
+    scores = torch.randn(4, 100, generator=torch.Generator().manual_seed(2))
+    room = torch.full_like(scores, 7.0)
+    with_room, without = distribution(scores, scratch=room), distribution(scores)
+    assert (room != 7.0).all()
+    for name in ("log_normaliser", "max_probability", "entropy"):
+        assert getattr(with_room, name).equal(getattr(without, name))
+
+
+def test_large_scores_keep_a_small_entropy() -> None:
+    # Next to 1,000 float32 has steps of 6e-5, and so have the scores themselves.
+    scores = torch.full((1, 5000), 900.0)
+    scores[0, 17] = 1000.0
+    assert float(distribution(scores).entropy[0]) == pytest.approx(0.0, abs=1e-4)
+    scores[0, 18] = 1000.0
+    assert float(distribution(scores).entropy[0]) == pytest.approx(math.log(2), abs=1e-4)
