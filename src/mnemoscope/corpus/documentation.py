@@ -112,7 +112,9 @@ def _sources(distribution: str) -> list[Path]:
     except importlib.metadata.PackageNotFoundError:
         return []
     chosen = sorted(
-        (str(entry), entry) for entry in listed if entry.suffix in (".py", ".pyi") and not _SKIPPED_FOLDERS.search(str(entry))
+        (str(entry), entry)
+        for entry in listed
+        if entry.suffix in (".py", ".pyi") and not _SKIPPED_FOLDERS.search(str(entry))
     )
     return [Path(str(entry.locate())) for _, entry in chosen]
 

@@ -25,6 +25,8 @@ TIE = 1e-5
 """Coefficients that differ by less than this times max(1, |c|) are tied (definitions.md section 3)."""
 _SCORES = 1 << 24
 """Scores that exist at one time."""
+_IN_CACHE = 1 << 18
+"""Scores read at a time on a CPU: 1 MiB."""
 
 Ints = NDArray[np.int64]
 
@@ -66,10 +68,12 @@ def value_table(model: LanguageModel, layer: int, wanted: Targets) -> dict[str, 
         "up_norm": np.ma.masked_all(memories, np.float32) if up is None else _norms(up),
         "value_norm": _norms(values),
     }
-    blocks = [
-        _block(projection.scores(folded[start : start + projection.rows]), wanted, start, projection)
-        for start in range(0, memories, projection.rows)
-    ]
+    blocks = []
+    for start in range(0, memories, projection.rows):
+        scores = projection.scores(folded[start : start + projection.rows])
+        for first in range(0, len(scores), projection.slice):
+            part = scores[first : first + projection.slice]
+            blocks.append(_read_scores(part, wanted, start + first, projection.scratch(len(part))))
     columns |= {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
     if not np.isfinite(columns["entropy"]).all():
         memory = int(np.flatnonzero(~np.isfinite(columns["entropy"]))[0])
@@ -88,7 +92,10 @@ class Projector:
         vocabulary = self.head.shape[0]
         self.rows = max(16, min(1024, _SCORES // vocabulary))
         self._scores = torch.empty(self.rows, vocabulary, device=self.head.device)
-        self._scratch = torch.empty_like(self._scores)
+        on_cpu = self.head.device.type == "cpu"
+        self.slice = max(1, min(self.rows, _IN_CACHE // vocabulary)) if on_cpu else self.rows
+        """Rows read at a time: on a CPU as many as its cache holds, since every row is swept several times."""
+        self._scratch = torch.empty(self.slice, vocabulary, device=self.head.device)
 
     def scores(self, folded: Tensor) -> Tensor:
         """Scores `[row, vocab]` of at most `rows` folded vectors; valid until the next call."""
@@ -96,20 +103,23 @@ class Projector:
             return torch.mm(folded, self.head.T, out=self._scores[: len(folded)])
 
     def scratch(self, rows: int) -> Tensor:
-        """Room of the same shape as `rows` rows of scores."""
+        """Room of the same shape as `rows` rows of scores, at most a slice."""
         return self._scratch[:rows]
 
 
-def _block(scores: Tensor, wanted: Targets, start: int, projection: Projector) -> dict[str, NDArray[Any]]:
+def _read_scores(scores: Tensor, wanted: Targets, start: int, scratch: Tensor) -> dict[str, NDArray[Any]]:
+    """The columns of the memories from `start` on, whose scores `[memory, vocab]` these are."""
     with torch.inference_mode():
         count = len(scores)
         tokens, best = top(scores, SHOWN)
         low_tokens, low = top(scores, SHOWN, lowest=True)
-        shape = distribution(scores, scratch=projection.scratch(count))
+        shape = distribution(scores, highest=best[:, 0], scratch=scratch)
         target = torch.from_numpy(wanted.target[start : start + count]).to(scores.device)
         has = (target >= 0).nonzero()[:, 0]
         rank = torch.full((count,), -1, device=scores.device)
-        if len(has):
+        if len(has) == count:
+            rank = rank_of(scores, target, scratch=scratch)
+        elif len(has):
             rank[has] = rank_of(scores[has], target[has])
         first, last = np.searchsorted(wanted.memory, (start, start + count))
         memory = torch.from_numpy(wanted.memory[first:last] - start).to(scores.device)

@@ -69,7 +69,9 @@ def train(
                 saved = now
     except KeyboardInterrupt:
         run.save(checkpoint)
-        raise Interrupted(f"stopped at step {run.step} of {recipe.steps}; the same command goes on from there") from None
+        raise Interrupted(
+            f"stopped at step {run.step} of {recipe.steps}; the same command goes on from there"
+        ) from None
     return export(run.model, text, recipe, directory)
 
 
@@ -141,7 +143,9 @@ class _Run:
         except Exception as error:
             raise TrainingError(f"{path} is not a checkpoint that can be read; remove it to start again") from error
         if not self.recipe.same_run(Recipe(**state["recipe"])):
-            raise TrainingError(f"{path.parent} was begun with another recipe; choose another folder, or the same recipe")
+            raise TrainingError(
+                f"{path.parent} was begun with another recipe; choose another folder, or the same recipe"
+            )
         self.model.load_state_dict(state["model"])
         for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
             optimiser.load_state_dict(saved)

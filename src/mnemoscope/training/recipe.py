@@ -48,7 +48,9 @@ class Recipe:
         if self.hidden % (2 * self.heads):
             raise OptionError(f"hidden size {self.hidden} does not divide into {self.heads} heads of even width")
         if self.vocabulary > 65_536:
-            raise OptionError(f"a vocabulary of {self.vocabulary} does not fit the two-byte token files; 65536 is the most")
+            raise OptionError(
+                f"a vocabulary of {self.vocabulary} does not fit the two-byte token files; 65536 is the most"
+            )
 
     @property
     def tokens(self) -> int:

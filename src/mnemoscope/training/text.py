@@ -62,7 +62,8 @@ def prepare_text(recipe: Recipe, directory: Path, *, say: Callable[[str], None],
         candidates = hashes < threshold
         say(f"{len(found)} documents; training the tokenizer")
         tokenizer = train_tokenizer(
-            (s for sentences, out in zip(split, candidates, strict=True) if not out for s in sentences), recipe.vocabulary
+            (s for sentences, out in zip(split, candidates, strict=True) if not out for s in sentences),
+            recipe.vocabulary,
         )
         streams = [_encode(tokenizer, sentences) for sentences in split]
         held = np.array(independent([s[0] for s in streams], candidates))
@@ -104,7 +105,7 @@ def independent(streams: Sequence[Tokens], candidates: NDArray[np.bool_]) -> NDA
     runs = [_runs(stream) for stream in streams]
     fresh = np.unique(np.concatenate([r for r, out in zip(runs, held, strict=True) if not out] or [_runs(np.empty(0))]))
     while len(fresh):
-        moved = [i for i in np.flatnonzero(held) if len(runs[i]) and np.isin(runs[i], fresh, assume_unique=False).any()]
+        moved = [i for i in np.flatnonzero(held) if _any_in(runs[i], fresh)]
         held[moved] = False
         fresh = np.unique(np.concatenate([runs[i] for i in moved])) if moved else np.empty(0, np.uint64)
     return held
@@ -173,6 +174,11 @@ def _runs(tokens: NDArray[np.generic]) -> NDArray[np.uint64]:
         out = out * np.uint64(0x9E3779B97F4A7C15) + body[i : i + count] + np.uint64(1)
         out ^= out >> np.uint64(29)
     return out
+
+
+def _any_in(wanted: NDArray[np.uint64], ascending: NDArray[np.uint64]) -> bool:
+    places = np.minimum(np.searchsorted(ascending, wanted), len(ascending) - 1)
+    return bool((ascending[places] == wanted).any())
 
 
 def _save(path: Path, streams: list[tuple[Tokens, NDArray[np.int64], int]]) -> None:
