@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
 from mnemoscope.errors import ModelUnsupported
@@ -212,6 +212,38 @@ def test_every_known_family_is_found_without_its_row(family, case, tiny, tokeniz
         assert torch.equal(found.values(layer), known.values(layer))
         assert torch.equal(found.keys(layer), known.keys(layer))
     assert (found.up_keys(0) is None) == (known.up_keys(0) is None)
+
+
+ROWLESS = {
+    "olmo": ("pre-norm", True),
+    "olmo3": ("sandwich", True),
+    "glm4": ("sandwich", True),
+    "stablelm": ("pre-norm", True),
+    "starcoder2": ("pre-norm", False),
+    "nemotron": ("pre-norm", False),
+}
+
+
+@pytest.mark.parametrize("kind", ROWLESS)
+def test_families_of_transformers_without_a_row_are_found(kind, tokenizer):
+    sizes = {"vocab_size": 280, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 8}
+    more = {"num_key_value_heads": 2, "intermediate_size": 24, "max_position_embeddings": 64, "pad_token_id": 0}
+    torch.manual_seed(0)
+    hf = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(kind, **sizes, **more, bos_token_id=None, eos_token_id=None)
+    ).requires_grad_(False)
+    for parameter in hf.parameters():
+        parameter.add_(torch.randn_like(parameter) * 0.3)
+    model = load_model(hf, tokenizer=tokenizer)
+    assert (model.family, model.block, model.gated) == ("structural", *ROWLESS[kind])
+    assert model.sizes.memories == (24, 24)
+
+
+def test_a_model_that_fails_by_itself_is_refused_in_one_line(tiny, tokenizer):
+    hf = tiny("llama")
+    hf.model.layers[1].self_attn.o_proj = nn.Linear(5, 16)
+    with pytest.raises(ModelUnsupported, match="'memory:LlamaForCausalLM' cannot be run: mat1 and mat2"):
+        load_model(hf, tokenizer=tokenizer)
 
 
 def test_a_row_whose_modules_are_not_there_gives_way_to_the_structure(tiny, tokenizer, monkeypatch):

@@ -18,7 +18,7 @@ from mnemoscope.models.families import FAMILIES, Family
 
 Activation = Callable[[Tensor], Tensor]
 
-_ACTIVATION_ENTRIES = ("hidden_act", "activation_function", "hidden_activation", "activation", "ffn_activation")
+_ACTIVATION_ENTRIES = ("hidden_act", "activation_function", "hidden_activation", "activation", "ffn_activation", "afn")
 _EXPERT_ENTRIES = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
 
 

@@ -79,8 +79,11 @@ def load_model(
     check_finite(model)
     identity = fingerprint(model, model.config, tokens.description)
     model = _placed(model, kind, place, copied=model is source)
-    anatomy = dissect(model) or infer(model)
-    return LanguageModel(anatomy, tokenizer, spec=spec, revision=revision, tokens=tokens, fingerprint=identity)
+    try:
+        anatomy = dissect(model) or infer(model)
+        return LanguageModel(anatomy, tokenizer, spec=spec, revision=revision, tokens=tokens, fingerprint=identity)
+    except RuntimeError as problem:
+        raise ModelUnsupported(f"model {spec!r} cannot be run: {_line(problem)}") from problem
 
 
 def dtype_of(dtype: str | torch.dtype) -> torch.dtype:

@@ -5,8 +5,9 @@ that works in place cannot change the evidence.
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -50,11 +51,10 @@ class Observation:
         yield from sorted(inside, key=lambda call: -call.order)
 
 
-def keywords(module: nn.Module) -> dict[str, bool]:
-    """`use_cache=False`, for a module whose forward takes it."""
-    taken = inspect.signature(module.forward).parameters
-    open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
-    return {"use_cache": False} if open_ended or "use_cache" in taken else {}
+@cache
+def _takes_cache(forward: Callable[..., Any]) -> bool:
+    taken = inspect.signature(forward).parameters
+    return "use_cache" in taken or any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
 
 
 def observe(model: Any, rows: int) -> Observation:
@@ -70,7 +70,7 @@ def observe(model: Any, rows: int) -> Observation:
             taken.append(flat(found[0]).clone() if found else torch.empty(0, 0))
 
         def end(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            given = first(output) if isinstance(output, tuple | Tensor) else None
+            given = first(output) if isinstance(output, tuple | list | Tensor) and len(output) else None
             before = taken.pop()
             if path not in calls and given is not None and _is_hidden(given) and before.numel():
                 calls[path] = Seen(path, module, len(calls), before, flat(given).clone())
@@ -96,7 +96,8 @@ def ids_for(model: nn.Module, rows: int) -> Tensor:
 def run(module: nn.Module, ids: Tensor) -> Tensor:
     """The logits, or the last hidden states, that a module gives for ids."""
     with torch.inference_mode(), quiet():
-        return tensor_of(module(input_ids=ids, **keywords(module)))
+        keywords = {"use_cache": False} if _takes_cache(type(module).forward) else {}
+        return tensor_of(module(input_ids=ids, **keywords))
 
 
 def tensor_of(output: Any) -> Tensor:

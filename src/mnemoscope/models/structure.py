@@ -61,7 +61,7 @@ def infer(model: Any) -> Anatomy:
         scale, softcap = _scaling(head.given, seen.logits, config, kind)
         backbone = _backbone(model, path, head.taken)
     except (AttributeError, KeyError) as problem:
-        raise ModelUnsupported(f"blocks of the unknown family {kind!r} are not alike: {problem}") from None
+        raise ModelUnsupported(f"family {kind!r} is unknown and its blocks are not alike ({problem})") from None
     finally:
         model.train(was_training)
     name = activation_name(config, function)
@@ -147,7 +147,7 @@ def _keys(seen: Observation, inside: str, maps: list[_Map], down: _Map) -> _Keys
     """The keys and f that explain the down-projection's input best, or None where nothing does."""
     wanted = down.call.taken
     found = []
-    for function, name, f in _activations(seen, inside):
+    for function, name, f in _activations(seen, inside, wanted.shape):
         for gate in maps:
             raw = gate.call.given
             if raw.shape == wanted.shape and gate is not down:
@@ -165,11 +165,13 @@ def _keys(seen: Observation, inside: str, maps: list[_Map], down: _Map) -> _Keys
     return best if best is not None and best.misfit < limit else None
 
 
-def _activations(seen: Observation, inside: str) -> Iterator[tuple[str | Activation, str, Activation]]:
+def _activations(
+    seen: Observation, inside: str, shape: torch.Size
+) -> Iterator[tuple[str | Activation, str, Activation]]:
     """Candidates for f: the block's own modules without weights, then the well-known functions."""
     for call in seen.within(inside):
         plain = not list(call.module.parameters()) and not list(call.module.children())
-        if plain and call.taken.shape == call.given.shape and call.changes:
+        if plain and call.taken.shape == call.given.shape == shape and call.changes:
             yield call.path.removeprefix(f"{inside}."), type(call.module).__name__.lower(), call.module
     for name in _FUNCTIONS:
         yield ACT2FN[name], name, ACT2FN[name]

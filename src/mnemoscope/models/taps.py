@@ -43,7 +43,7 @@ BlockCallback = Callable[[int, Block], None]
 
 def first(output: Any) -> Tensor:
     """The hidden states of a module's output: itself, or the first of a tuple."""
-    return output[0] if isinstance(output, tuple) else output  # type: ignore[no-any-return]
+    return output[0] if isinstance(output, tuple | list) else output  # type: ignore[no-any-return]
 
 
 def stream_of(inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
