@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mnemoscope.cli import merge, mine, show, train, verify
+from mnemoscope.cli import bench, demo, inspect, merge, mine, show, train, verify
 from mnemoscope.cli.frame import run
 
 app = typer.Typer(
@@ -17,11 +17,14 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+app.command("demo")(demo.demo)
+app.command("inspect")(inspect.inspect)
 app.command("mine")(mine.mine)
 app.command("show")(show.show)
 app.command("merge")(merge.merge)
 app.command("verify")(verify.verify)
 app.command("train")(train.train)
+app.command("bench")(bench.bench)
 
 
 def _print_version(wanted: bool) -> None:

@@ -5,20 +5,25 @@ first: `WARM` tokens are mined, untimed, since survivors are many at the start a
 """
 
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
+from mnemoscope.corpus import open_source, prepare
 from mnemoscope.mining.feed import Feed
-from mnemoscope.mining.plan import SAMPLED_TOKENS
+from mnemoscope.mining.plan import SAMPLED_TOKENS, default_batch_tokens
 from mnemoscope.mining.state import MiningState, Shape
 from mnemoscope.mining.text_pass import Batch, BatchReader, Progress
 from mnemoscope.mining.values import Projector, Targets, value_table
-from mnemoscope.models import LanguageModel, read_coefficients
+from mnemoscope.models import LanguageModel, load_model, read_coefficients
+from mnemoscope.models.builtin import folder as builtin_folder
 
 WARM = SAMPLED_TOKENS
 USER_BATCH = 32
@@ -168,6 +173,47 @@ def value_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]:
         )
     rates = {name: count / sum(times) for name, times in seconds.items()}
     return {**rates, "ratio": rates["value pass"] / rates["matrix product"]}
+
+
+def measure(
+    name: str, *, rounds: int, warm: int = WARM, directory: Path | None = None, progress: Progress | None = None
+) -> dict[str, Any]:
+    """All figures for one model (`builtin` or `gpt2-small`) on the documentation of the standard library."""
+    model = load_model("builtin:pydocs") if name == "builtin" else gpt2_shaped()
+    with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
+        copy = prepare(
+            open_source("builtin:pydocs:stdlib"), model, directory=Path(folder), longest=model.longest,
+            split="sentence", vocabulary=model.sizes.vocabulary,
+        )  # fmt: skip
+        batch_tokens = default_batch_tokens(model)
+        feed = Feed(copy, model, batch_tokens=batch_tokens, seed=0)
+        rates = compare_loops(model, feed, rounds=rounds, warm=warm, progress=progress)
+        batches = [feed(k) for k in range(min(feed.count, 4 * rounds))]
+    if progress is not None:
+        progress("bfloat16", 0, None, "")
+    single, speed = mine_batches(model, iter(batches))
+    low = load_model("builtin:pydocs", dtype="bfloat16") if name == "builtin" else gpt2_shaped(torch.bfloat16)
+    half, low_speed = mine_batches(low, iter(batches))
+    return {
+        "model": name,
+        "tokens": rates.tokens,
+        "batch_tokens": batch_tokens,
+        "threads": torch.get_num_threads(),
+        "tokens_per_second": rates.per_second,
+        "share_of_bare": rates.ratio,
+        "mining_over_user_loop": rates.ratio["mining"] / rates.ratio["user loop"],
+        "mining_over_research_loop": rates.ratio["mining"] / rates.ratio["research loop"],
+        "bfloat16_speedup": low_speed / speed,
+        "bfloat16_overlap": overlap(single, half),
+        "values": value_rate(model),
+    }
+
+
+def gpt2_shaped(dtype: torch.dtype = torch.float32) -> LanguageModel:
+    """A random model of GPT-2 small's shape; it reads text with the built-in model's tokenizer, which fits its head."""
+    torch.manual_seed(0)
+    network = GPT2LMHeadModel(GPT2Config()).eval().to(dtype)
+    return load_model(network, tokenizer=AutoTokenizer.from_pretrained(str(builtin_folder("pydocs"))), dtype=dtype)
 
 
 def overlap(first: MiningState, second: MiningState) -> float:

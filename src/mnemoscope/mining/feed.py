@@ -4,7 +4,7 @@ Everything here follows from the text and the plan, before any model runs, so ev
 same.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,11 +25,11 @@ _CHUNK = 8192
 class Feed:
     """The batches of a plan, by number in the order of the plan."""
 
-    def __init__(self, copy: WorkingCopy, model: LanguageModel, plan: MiningPlan) -> None:
+    def __init__(self, copy: WorkingCopy, model: LanguageModel, *, batch_tokens: int, seed: int) -> None:
         self._copy, self._model = copy, model
         self._extra = 0 if model.beginning.token is None else 1
-        self._batches = copy.batches(plan.batch_tokens, extra=self._extra)
-        self._order = batch_order(self._batches.count, plan.seed)
+        self._batches = copy.batches(batch_tokens, extra=self._extra)
+        self._order = batch_order(self._batches.count, seed)
         self.count = self._batches.count
         self._always = 0
         seen = 0
@@ -39,6 +39,10 @@ class Feed:
 
     def _ids(self, number: int) -> NDArray[np.int64]:
         return self._batches.ids(int(self._order[number]))
+
+    def tokens(self, numbers: Iterable[int]) -> int:
+        """How many own tokens the sentences of these batches have."""
+        return sum(int(self._copy.lengths[self._ids(number)].sum()) for number in numbers)
 
     def __call__(self, number: int) -> Batch:
         """Batch `number` on the model's device; rows ascend in length, padding is the beginning token or 0."""

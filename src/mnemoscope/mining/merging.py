@@ -48,6 +48,8 @@ def merge(
     directory = Path(out)
     folders = [Path(part) for part in parts]
     manifests = _complete(folders)
+    if directory.resolve() in {folder.resolve() for folder in folders}:
+        raise OptionError(f"{directory} is one of the parts; choose another folder for the merged atlas")
     with storing(directory):
         found = occupancy(directory)
     if found == "foreign" or (found != "free" and not force):
@@ -127,6 +129,8 @@ def _plans_model(plan: MiningPlan, model: LanguageModel | str | None) -> Languag
         raise PartsDiffer(
             f"{model.spec} is not the model that the parts were mined with ({plan.model}); give it as --model"
         )
+    if str(model.dtype) != f"torch.{plan.dtype}":
+        raise PartsDiffer(f"the parts were mined in {plan.dtype}, {model.spec} is loaded in {model.dtype}; load it anew")
     return model
 
 

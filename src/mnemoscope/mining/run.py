@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from mnemoscope.atlas.lock import locked
+from mnemoscope.atlas.lock import LOCK_FILE, locked
 from mnemoscope.atlas.manifest import RUN, STATE, begin, clear, occupancy, seal, unfinished_plan
 from mnemoscope.atlas.store import storing, write_json
 from mnemoscope.corpus import Source, WorkingCopy, open_source, prepare
-from mnemoscope.errors import AtlasExists, CorpusError, Interrupted, OptionError, PlanDiffers
+from mnemoscope.errors import AtlasExists, CorpusError, Interrupted, ModelError, OptionError, PlanDiffers
 from mnemoscope.mining.feed import Feed
 from mnemoscope.mining.plan import DTYPES, MiningPlan, choose_layers, default_batch_tokens
 from mnemoscope.mining.state import MiningState, Shape
@@ -119,11 +119,15 @@ class _Run:
 
     def settle_text(self, source: Source, validation: Source | None, *, force: bool) -> None:
         """Makes or opens the working copy, and fixes the plan; leaves no trace of a text that cannot be used."""
-        if force and occupancy(self.directory) in ("finished", "unfinished"):
-            clear(self.directory)
-            shutil.rmtree(self.work, ignore_errors=True)
-        begun = unfinished_plan(self.directory)
+        # Again, now that nobody else can write: another run may have finished while this one loaded its model.
+        _check_folder(self.directory, force=force)
         part = None if self.share is None else list(self.share)
+        begun = unfinished_plan(self.directory)
+        if begun is not None and force and not self._goes_on(begun, part):
+            shutil.rmtree(self.work, ignore_errors=True)
+            clear(self.directory)
+            begun = None
+        replaced = begun is None and occupancy(self.directory) == "finished"
         if begun is not None:
             self.plan.check_same(begun["plan"], self.directory)
             if begun["part"] != part:
@@ -131,7 +135,9 @@ class _Run:
                     f"{self.directory} was begun as part {begun['part']}, now {part}; choose another folder"
                 )
         else:
-            begin(self.directory, plan={"plan": self.plan.document(), "part": part})
+            (self.work / CHECKPOINT).unlink(missing_ok=True)
+            if not replaced:
+                begin(self.directory, plan={"plan": self.plan.document(), "part": part})
         model = self.model
         try:
             self.copy: WorkingCopy = prepare(
@@ -140,17 +146,27 @@ class _Run:
                 max_tokens=self.plan.max_tokens, validation=validation, checkpoint_every=self.checkpoint_every,
                 progress=lambda done, total, sentences: self.say("reading text", done, total, "bytes"),
             )  # fmt: skip
-        except CorpusError:
+        except (CorpusError, ModelError):
             if begun is None:
-                clear(self.directory)
                 shutil.rmtree(self.work, ignore_errors=True)
+                if not replaced:
+                    clear(self.directory)
             raise
+        if replaced:  # only now is it sure that there is something to replace it with
+            clear(self.directory)
         self.plan = self.plan.with_corpus(self.copy.fingerprint)
         if begun is not None:
             self.plan.check_same(begun["plan"], self.directory)
         if begun is None or begun["plan"]["corpus_fingerprint"] is None:
             begin(self.directory, plan={"plan": self.plan.document(), "part": part})
         self._mark("text")
+
+    def _goes_on(self, begun: dict[str, Any], part: list[int] | None) -> bool:
+        try:
+            self.plan.check_same(begun["plan"], self.directory)
+        except PlanDiffers:
+            return False
+        return bool(begun["part"] == part)
 
     def read(self) -> None:
         """Runs the model over the batches that are not counted yet."""
@@ -160,13 +176,15 @@ class _Run:
         self.state = MiningState(shape, device=model.device)
         if (self.work / CHECKPOINT).is_file():
             self.state.load(self.work / CHECKPOINT)
-        feed = Feed(self.copy, model, plan)
+        feed = Feed(self.copy, model, batch_tokens=plan.batch_tokens, seed=plan.seed)
         index, of = self.share or (1, 1)
+        numbers = range(index - 1, feed.count, of)
         run_pass(
-            model, self.state, feed, range(index - 1, feed.count, of),
+            model, self.state, feed, numbers,
             per_sentence=None if plan.per_sentence == "all" else 1,
             checkpoint=self.work / CHECKPOINT, checkpoint_every=self.checkpoint_every, progress=self.say,
-            total_tokens=int(self.copy.counts["mined_tokens"]) // of,
+            tokens_before=feed.tokens(k for k in numbers if k < self.state.next_batch),
+            total_tokens=int(self.copy.counts["mined_tokens"]) if of == 1 else feed.tokens(numbers),
         )  # fmt: skip
         self._mark("mining")
 
@@ -206,6 +224,10 @@ def write_run_record(directory: Path, timings: dict[str, float]) -> None:
 def _check_folder(directory: Path, *, force: bool) -> None:
     with storing(directory):
         found = occupancy(directory)
+        # Killed between clearing a folder and marking it as begun, a run leaves its working copy alone there.
+        if found == "foreign" and (directory / WORK / "text").is_dir():
+            others = {entry.name for entry in directory.iterdir()} - {WORK, LOCK_FILE, RUN}
+            found = "foreign" if others else "free"
     if found == "foreign":
         raise AtlasExists(f"{directory} holds something that is not an atlas; choose another folder")
     if found == "finished" and not force:

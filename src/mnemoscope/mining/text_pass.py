@@ -88,7 +88,7 @@ class BatchReader:
     def read_in_halves(self, batch: Batch) -> None:
         """Like `read`, in ever smaller pieces, for when memory ran out."""
         self._found, self._measured = [], {layer: [] for layer in self.layers}
-        waiting = batch.halves()
+        waiting = batch.halves() if len(batch.lengths) > 1 else [batch]
         while waiting:
             piece = waiting.pop(0)
             before = len(self._found), {layer: len(m) for layer, m in self._measured.items()}
@@ -211,6 +211,7 @@ def run_pass(
     checkpoint: Path,
     checkpoint_every: float,
     progress: Progress,
+    tokens_before: int,
     total_tokens: int,
 ) -> None:
     """Reads the batches `numbers` that the state has not counted yet, saving the state every so many seconds.
@@ -220,15 +221,18 @@ def run_pass(
     reader = BatchReader(model, state, per_sentence=per_sentence)
     saved = time.monotonic()
     todo = [k for k in numbers if k >= state.next_batch]
-    done = 0
+    done = tokens_before
     with CtrlC() as ctrl_c, reader.attached():
         for k in todo:
             batch = batches(k)
+            fits = True
             try:
                 reader.read(batch)
             except (RuntimeError, MemoryError) as error:
                 if not out_of_memory(error):
                     raise
+                fits = False
+            if not fits:  # outside the handler: the error's traceback holds on to what filled the memory
                 state.halved.append(k)
                 reader.read_in_halves(batch)
             reader.count()

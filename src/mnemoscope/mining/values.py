@@ -112,7 +112,7 @@ def _read_scores(scores: Tensor, wanted: Targets, start: int, scratch: Tensor) -
     with torch.inference_mode():
         count = len(scores)
         tokens, best = top(scores, SHOWN)
-        low_tokens, low = top(scores, SHOWN, lowest=True)
+        low_tokens, low = top(scores, SHOWN, lowest=True)  # scores(-v) is -scores(v) under a linear head
         shape = distribution(scores, highest=best[:, 0], scratch=scratch)
         target = torch.from_numpy(wanted.target[start : start + count]).to(scores.device)
         has = (target >= 0).nonzero()[:, 0]
@@ -128,7 +128,7 @@ def _read_scores(scores: Tensor, wanted: Targets, start: int, scratch: Tensor) -
         sums = torch.zeros(count, dtype=torch.float64, device=scores.device).index_add_(0, memory, log_p)
         mean = sums / torch.bincount(memory, minlength=count)  # 0 / 0: a memory without next tokens stays empty
     names = {
-        "top_tokens": tokens.int(), "top_scores": best, "bottom_tokens": low_tokens.int(), "bottom_scores": low,
+        "top_tokens": tokens.int(), "top_scores": best, "bottom_tokens": low_tokens.int(), "bottom_scores": -low,
         "max_probability": shape.max_probability, "entropy": shape.entropy.clamp(min=0), "target_rank": rank,
         "trigger_log_probability": mean,
     }  # fmt: skip

@@ -1,5 +1,6 @@
 """A trained model as a folder that `transformers` loads alone, with its model card."""
 
+import copy
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -21,9 +22,8 @@ def export(model: Any, text: Prepared, recipe: Recipe, directory: Path) -> Path:
     """
     folder = directory / "model"
     folder.mkdir(parents=True, exist_ok=True)
-    model.config.dtype = "bfloat16"
-    stored = {name: weight.to(torch.bfloat16) for name, weight in model.state_dict().items()}
-    model.save_pretrained(folder, state_dict=stored)
+    copy.deepcopy(model).cpu().to(torch.bfloat16).save_pretrained(folder)
+    (folder / "model.safetensors").chmod(0o644)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=text.tokenizer,
         bos_token=BEGINNING,

@@ -1,0 +1,5 @@
+"""What an atlas says when it is asked: tables in, a small table out; the model is never called."""
+
+from mnemoscope.analyses.striking import striking
+
+__all__ = ["striking"]

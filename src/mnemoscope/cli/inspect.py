@@ -1,0 +1,71 @@
+"""`mnemoscope inspect`: what a model is, whether it proves readable, and what mining a text with it would cost."""
+
+from typing import Annotated
+
+import typer
+
+from mnemoscope.cli.frame import Debug, Json, emit
+from mnemoscope.cli.progress import reporting, spoken_time
+
+
+def inspect(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A hub id (gpt2), a local folder, builtin:pydocs, or handmade:NAME.",
+            show_default=False,
+        ),
+    ],
+    corpus: Annotated[
+        str | None, typer.Option(metavar="CORPUS", help="Estimate the cost of mining this text, without mining it.")
+    ] = None,
+    split: Annotated[str, typer.Option(metavar="sentence|line|document", help="What one text is.")] = "sentence",
+    text_field: Annotated[str, typer.Option(metavar="NAME", help="The text's field in JSONL or Parquet.")] = "text",
+    max_tokens: Annotated[int | None, typer.Option(metavar="N", help="As for mine.")] = None,
+    dtype: Annotated[str, typer.Option(metavar="float32|bfloat16|float16", help="Number format.")] = "float32",
+    device: Annotated[str, typer.Option(metavar="NAME", help="Such as cpu, cuda or cuda:1.")] = "cpu",
+    revision: Annotated[str | None, typer.Option(metavar="NAME", help="The hub model's revision.")] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
+    ] = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show a model's anatomy, sizes and load-time proof, and estimate what mining costs.
+
+    Example: mnemoscope inspect builtin:pydocs --corpus wiki.txt
+    """
+    from mnemoscope.mining.inspection import describe, estimate
+    from mnemoscope.models import load_model
+
+    with reporting() as progress:
+        loaded = load_model(
+            model, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code
+        )
+        facts = describe(loaded)
+        cost = None
+        if corpus is not None:
+            cost = estimate(
+                loaded, corpus, split=split, text_field=text_field, max_tokens=max_tokens, progress=progress
+            )
+    if json:
+        estimated = None if cost is None else {**vars(cost), "total_seconds": cost.total_seconds}
+        emit({**facts, "cost": estimated})
+        return
+    memories = sorted(set(facts["memories"]))
+    kind = " ".join((facts["block"], "gated" if facts["gated"] else "ungated", facts["activation"]))
+    beginning = facts["beginning"]
+    print(f"{facts['model']}: family {facts['family']}, {kind}")
+    print(f"  sizes       {facts['layers']} layers x {' or '.join(f'{m:,}' for m in memories)} memories, "
+          f"hidden {facts['hidden']:,}, vocabulary {facts['vocabulary']:,}, context {facts['context']:,}")  # fmt: skip
+    print(f"  parameters  {facts['parameters']:,}, {100 * facts['ffn_share']:.0f} % of them in feed-forward layers")
+    print(f"  beginning   {beginning['kind']}" + ("" if beginning["token"] is None else f", token {beginning['token']}"))
+    print(f"  numbers     {facts['dtype']} on {facts['device']}")
+    print("  proof       " + ", ".join(f"{name} {error:.1e}" for name, error in facts["proof"].items()))
+    if cost is not None:
+        about = "" if cost.exact else "about "
+        print(f"mining {corpus}: {about}{cost.mined_tokens:,} tokens at {cost.tokens_per_second:,.0f} tokens/s")
+        stages = ", ".join(f"{stage} {spoken_time(seconds)}" for stage, seconds in cost.seconds.items())
+        print(f"  time        about {spoken_time(cost.total_seconds)} ({stages})")
+        print(f"  memory      {cost.state_bytes / 1e6:,.1f} MB of state beside the model and one batch")

@@ -1,0 +1,152 @@
+"""What a model is, and what mining a text with it will cost, without mining it.
+
+The estimate mines a first sample for real: batches that are sampled for the histogram and batches that are not are
+timed apart, because the plan has a fixed number of the first kind. The text's size in tokens is taken in proportion to
+the bytes read.
+"""
+
+import os
+import tempfile
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mnemoscope.corpus import open_source, prepare
+from mnemoscope.mining.feed import Feed
+from mnemoscope.mining.plan import SAMPLED_EVERY, SAMPLED_TOKENS, default_batch_tokens
+from mnemoscope.mining.state import MiningState, Shape
+from mnemoscope.mining.text_pass import BatchReader, Progress
+from mnemoscope.mining.values import NEIGHBOURS, Targets, neighbour_table, value_table
+from mnemoscope.models import LanguageModel
+
+_SAMPLE_TOKENS = 150_000
+"""Mined tokens of the sample that the text's size is judged by."""
+_KEPT = 50
+_SECONDS = 10.0
+"""Time spent on batches of each kind, about."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """An estimate: tokens to be mined, seconds of each stage, bytes of memory for the state."""
+
+    mined_tokens: int
+    exact: bool
+    """Whether the whole text was read, so that the number of tokens is no estimate."""
+    tokens_per_second: float
+    seconds: dict[str, float]
+    state_bytes: int
+
+    @property
+    def total_seconds(self) -> float:
+        """All stages together."""
+        return sum(self.seconds.values())
+
+
+def describe(model: LanguageModel) -> dict[str, Any]:
+    """The anatomy, sizes and proof of a model as plain values."""
+    sizes = model.sizes
+    return {
+        "model": model.spec,
+        "revision": model.revision,
+        "fingerprint": model.fingerprint,
+        "family": model.family,
+        "block": model.block,
+        "gated": model.gated,
+        "activation": model.activation,
+        "negative_coefficients": model.has_negative,
+        "final_norm": model.final_norm,
+        "layers": sizes.layers,
+        "hidden": sizes.hidden,
+        "memories": list(sizes.memories),
+        "vocabulary": sizes.vocabulary,
+        "context": sizes.context,
+        "parameters": sizes.parameters,
+        "ffn_share": sizes.ffn_parameters / max(1, sizes.parameters),
+        "beginning": asdict(model.beginning),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "device": str(model.device),
+        "proof": {name: getattr(model.proof, name) for name in ("residual", "ablation", "keys", "scores")},
+    }
+
+
+def estimate(
+    model: LanguageModel,
+    corpus: str | os.PathLike[str],
+    *,
+    split: str = "sentence",
+    text_field: str = "text",
+    max_tokens: int | None = None,
+    progress: Progress | None = None,
+) -> Cost:
+    """What `mine` will cost for this text; takes well under a minute for models that fit the machine."""
+    say = progress or (lambda stage, done, total, note: None)
+    source = open_source(os.fspath(corpus), text_field=text_field, split=split)
+    with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
+        began = time.perf_counter()
+        sample = _SAMPLE_TOKENS if max_tokens is None else min(max_tokens, _SAMPLE_TOKENS)
+        copy = prepare(
+            source, model, directory=Path(folder), longest=model.longest, split=split,
+            vocabulary=model.sizes.vocabulary, max_tokens=sample,
+            progress=lambda done, total, found: say("reading a sample", done, total, "bytes"),
+        )  # fmt: skip
+        reading = time.perf_counter() - began
+        whole = bool(copy.counts["read_whole"]) or not source.size
+        scale = 1.0 if whole else max(1.0, float(source.size or 0) / max(1, source.meter.done))
+        found = int(copy.counts["tokens"]) * scale * (1 - _held_out_share(copy.counts))
+        tokens = int(copy.counts["mined_tokens"]) if whole and found <= sample else round(found)
+        if max_tokens is not None:
+            tokens = min(tokens, max_tokens)
+        feed = Feed(copy, model, batch_tokens=default_batch_tokens(model), seed=0)
+        often, rarely = _token_seconds(model, feed, say)
+    sampled = min(tokens, SAMPLED_TOKENS)
+    mixed = rarely + (often - rarely) / SAMPLED_EVERY
+    mining = often * sampled + mixed * (tokens - sampled)
+    signs = 2 if model.has_negative else 1
+    seconds = {"text": reading * scale, "mining": mining, "values": _value_seconds(model, say)}
+    state = sum(model.sizes.memories) * (signs * _KEPT * 16 + 36 * 8 + 80)
+    return Cost(tokens, whole, tokens / max(mining, 1e-9), seconds, state)
+
+
+def _held_out_share(counts: dict[str, Any]) -> float:
+    """The share of the text that will be held out: 2 % of a large text, what was held out of a small one."""
+    if counts["read_whole"]:
+        return float(1 - counts["mined_tokens"] / max(1, counts["tokens"]))
+    return 0.02
+
+
+def _token_seconds(model: LanguageModel, feed: Feed, say: Progress) -> tuple[float, float]:
+    """Seconds per token of batches with histogram and of batches without, after a few that are not timed."""
+    signs = (1, -1) if model.has_negative else (1,)
+    state = MiningState(Shape(dict(enumerate(model.sizes.memories)), _KEPT, signs), device=model.device)
+    reader = BatchReader(model, state, per_sentence=1)
+    spent = {True: 0.0, False: 0.0}
+    read = {True: 0, False: 0}
+    with reader.attached():
+        for number in range(4 * feed.count):
+            batch = replace(feed(number % feed.count), sampled=number % 2 == 0)
+            began = time.perf_counter()
+            reader.read(batch)
+            reader.count()
+            if number >= min(4, feed.count):
+                spent[batch.sampled] += time.perf_counter() - began
+                read[batch.sampled] += batch.tokens
+            say("timing", min(sum(spent.values()), 2 * _SECONDS), 2 * _SECONDS, "seconds")
+            if min(spent.values()) >= _SECONDS or (number >= feed.count and min(read.values()) > 0):
+                break
+    return spent[True] / max(1, read[True]), spent[False] / max(1, read[False])
+
+
+def _value_seconds(model: LanguageModel, say: Progress) -> float:
+    """Seconds of the value pass, from its first layer."""
+    say("timing values", 0, None, "")
+    memories = model.sizes.memories[0]
+    wanted = Targets(*(torch.zeros(n, dtype=torch.int64).numpy() for n in (memories, 0, 0)))
+    began = time.perf_counter()
+    value_table(model, 0, wanted)
+    if sum(model.sizes.memories) > NEIGHBOURS:
+        neighbour_table(model, 0, list(range(model.sizes.layers)))
+    return (time.perf_counter() - began) * sum(model.sizes.memories) / memories
