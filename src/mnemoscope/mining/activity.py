@@ -54,9 +54,9 @@ class Observer:
         """
         batch, positions, memories = block.shape
         count = batch * positions
-        made = {"dtype": block.dtype, "device": block.device}
-        peaks, sums = torch.empty(batch, memories, **made), torch.empty(batch, memories, device=block.device)
-        lows = torch.empty(batch, memories, **made) if negative else None
+        peaks = torch.empty(batch, memories, dtype=block.dtype, device=block.device)
+        lows = torch.empty_like(peaks) if negative else None
+        sums = torch.empty(batch, memories, device=block.device)
         fired = torch.empty(batch, memories, device=block.device)
         step = max(1, _SLICE // (positions * memories)) if block.device.type == "cpu" else batch
         for start in range(0, batch, step):

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from mnemoscope.corpus import open_source, prepare
+from mnemoscope.errors import OptionError
 from mnemoscope.mining.feed import Feed
 from mnemoscope.mining.plan import SAMPLED_TOKENS, default_batch_tokens
 from mnemoscope.mining.state import MiningState, Shape
@@ -27,6 +29,7 @@ from mnemoscope.models.builtin import folder as builtin_folder
 
 WARM = SAMPLED_TOKENS
 USER_BATCH = 32
+_TOO_SHORT = "the text is too short to warm up with --warm {warm} tokens and then measure; choose a lower --warm"
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ def compare_loops(
     """Mining (triggers and activity) against the bare backbone forward, the user's loop and the research loop.
 
     `rounds` groups of four batches are timed. The user's loop gets the same sentences in text order in batches of 32.
-    Raises ValueError if the text is too short.
+    Raises OptionError if the text is too short.
     """
     signs = (1, -1) if model.has_negative else (1,)
     shape = Shape(dict(enumerate(model.sizes.memories)), keep, signs)
@@ -56,7 +59,7 @@ def compare_loops(
     with reader.attached():
         while seen < warm:
             if number >= feed.count:
-                raise ValueError("the text is too short to warm up and then measure; give a longer one")
+                raise OptionError(_TOO_SHORT.format(warm=warm))
             batch = feed(number)
             reader.read(batch)
             reader.count()
@@ -87,7 +90,7 @@ def compare_loops(
         for name, loop in loops.items():
             took, read = 0.0, 0
             for batch in group:
-                took += _timed(loop, batch, model.device)
+                took += _timed(partial(loop, batch), model.device)
                 read += user.tokens if name == "user loop" else batch.tokens
             seconds[name].append(took)
             tokens[name] += read
@@ -95,7 +98,7 @@ def compare_loops(
         if progress is not None:
             progress("comparing", done + 1, rounds, "rounds")
     if not per_token["mining"]:
-        raise ValueError("the text is too short to warm up and then measure; give a longer one")
+        raise OptionError(_TOO_SHORT.format(warm=warm))
     rates = {name: tokens[name] / sum(times) for name, times in seconds.items()}
     bare = per_token["bare forward"]
     ratios = {name: statistics.median(b / t for b, t in zip(bare, own, strict=True)) for name, own in per_token.items()}
@@ -127,7 +130,7 @@ class UserLoop:
 
 
 class ResearchLoop:
-    """The loop of research scripts on the mined batches: each layer's sentence maxima joined to the best, then `topk`."""
+    """The loop of research scripts on the mined batches: sentence maxima joined to the best, then `topk`."""
 
     def __init__(self, model: LanguageModel, keep: int) -> None:
         self.model, self.keep = model, keep
@@ -162,17 +165,17 @@ def value_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]:
         folded = model.folded(model.values(layer), layer=layer)
         projector = Projector(model)
 
-        def product(folded: Tensor = folded, projector: Projector = projector) -> None:
-            for start in range(0, len(folded), projector.rows):
-                projector.scores(folded[start : start + projector.rows])
-
+        product = partial(_project, projector, folded)
         product()
-        seconds["matrix product"].append(_timed(lambda _: product(), None, model.device))
-        seconds["value pass"].append(
-            _timed(lambda _, layer=layer, wanted=wanted: value_table(model, layer, wanted), None, model.device)
-        )
+        seconds["matrix product"].append(_timed(product, model.device))
+        seconds["value pass"].append(_timed(partial(value_table, model, layer, wanted), model.device))
     rates = {name: count / sum(times) for name, times in seconds.items()}
     return {**rates, "ratio": rates["value pass"] / rates["matrix product"]}
+
+
+def _project(projector: Projector, folded: Tensor) -> None:
+    for start in range(0, len(folded), projector.rows):
+        projector.scores(folded[start : start + projector.rows])
 
 
 def measure(
@@ -212,8 +215,10 @@ def measure(
 def gpt2_shaped(dtype: torch.dtype = torch.float32) -> LanguageModel:
     """A random model of GPT-2 small's shape; it reads text with the built-in model's tokenizer, which fits its head."""
     torch.manual_seed(0)
-    network = GPT2LMHeadModel(GPT2Config()).eval().to(dtype)
-    return load_model(network, tokenizer=AutoTokenizer.from_pretrained(str(builtin_folder("pydocs"))), dtype=dtype)
+    network: Any = GPT2LMHeadModel(GPT2Config())
+    return load_model(
+        network.eval().to(dtype), tokenizer=AutoTokenizer.from_pretrained(str(builtin_folder("pydocs"))), dtype=dtype
+    )
 
 
 def overlap(first: MiningState, second: MiningState) -> float:
@@ -242,9 +247,9 @@ def mine_batches(model: LanguageModel, batches: Iterator[Batch], *, keep: int = 
     return state, tokens / (time.perf_counter() - began)
 
 
-def _timed(loop: Callable[[Any], object], batch: Any, device: torch.device) -> float:
+def _timed(work: Callable[[], object], device: torch.device) -> float:
     began = time.perf_counter()
-    loop(batch)
+    work()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - began

@@ -71,7 +71,7 @@ def layer_triggers(state: MiningState, layer: int, sentences: NamedSentences) ->
         found = {name: tensor.cpu().numpy() for name, tensor in state.triggers[layer, sign].state().items()}
         memory, rank = np.nonzero(found["sentence"] >= 0)
         at = (memory, rank)
-        rows = {
+        rows: dict[str, NDArray[Any]] = {
             "memory": memory.astype(np.int32),
             "sign": np.full(len(memory), sign, np.int8),
             "rank": rank.astype(np.int16),

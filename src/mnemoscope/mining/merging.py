@@ -130,7 +130,9 @@ def _plans_model(plan: MiningPlan, model: LanguageModel | str | None) -> Languag
             f"{model.spec} is not the model that the parts were mined with ({plan.model}); give it as --model"
         )
     if str(model.dtype) != f"torch.{plan.dtype}":
-        raise PartsDiffer(f"the parts were mined in {plan.dtype}, {model.spec} is loaded in {model.dtype}; load it anew")
+        raise PartsDiffer(
+            f"the parts were mined in {plan.dtype}, {model.spec} is loaded in {model.dtype}; load it anew"
+        )
     return model
 
 

@@ -80,7 +80,7 @@ class MiningPlan:
         return replace(self, corpus_fingerprint=fingerprint)
 
     def check_same(self, begun: dict[str, Any], directory: Path) -> None:
-        """Raises PlanDiffers, naming every difference, unless `begun` is this plan (a missing text fingerprint is none)."""
+        """Raises PlanDiffers, naming every difference, unless `begun` is this plan; a missing text fingerprint is none."""
         own = self.document()
         differences = [
             f"{name.replace('_', ' ')} was {begun.get(name)!r}, now {value!r}"

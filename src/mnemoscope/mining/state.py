@@ -6,6 +6,7 @@ Per layer an Activity and one Triggers for each sign. Its size depends on the mo
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
@@ -19,7 +20,7 @@ from mnemoscope.mining.triggers import Triggers
 
 @dataclass(frozen=True)
 class Shape:
-    """What decides the state's size: memories of each mined layer, triggers kept, signs (+1, and -1 where it exists)."""
+    """What decides the state's size: memories of each mined layer, triggers kept, signs (+1; -1 where it exists)."""
 
     memories: dict[int, int]
     keep: int
@@ -85,6 +86,6 @@ class MiningState:
 
     def named_sentences(self) -> Tensor:
         """The ids of all sentences that hold a trigger, ascending."""
-        found = [t.state()["sentence"].flatten().unique() for t in self.triggers.values()]
-        ids = torch.cat(found).unique()
-        return ids[ids >= 0].cpu()
+        found = [np.unique(t.state()["sentence"].cpu().numpy()) for t in self.triggers.values()]
+        ids = np.unique(np.concatenate(found))
+        return torch.from_numpy(ids[ids >= 0])

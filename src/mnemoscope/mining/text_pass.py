@@ -99,7 +99,7 @@ class BatchReader:
                     raise
                 if len(piece.lengths) == 1:
                     raise MiningError(
-                        f"memory ran out on one sentence of {piece.tokens} tokens (sentence {int(piece.sentences[0])}); "
+                        f"memory ran out on sentence {int(piece.sentences[0])}, alone, of {piece.tokens} tokens; "
                         "free memory or choose a smaller model"
                     ) from error
                 del self._found[before[0] :]

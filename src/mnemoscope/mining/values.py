@@ -65,7 +65,7 @@ def value_table(model: LanguageModel, layer: int, wanted: Targets) -> dict[str, 
     columns: dict[str, Any] = {
         "memory": np.arange(memories, dtype=np.int32),
         "key_norm": _norms(model.keys(layer)),
-        "up_norm": np.ma.masked_all(memories, np.float32) if up is None else _norms(up),
+        "up_norm": np.ma.masked_invalid(np.full(memories, np.nan, np.float32)) if up is None else _norms(up),
         "value_norm": _norms(values),
     }
     blocks = []
@@ -151,8 +151,8 @@ def neighbour_table(model: LanguageModel, layer: int, layers: list[int]) -> dict
             own = torch.arange(start, min(start + rows, begin + memories), device=everything.device)
             cosine = everything[own] @ everything.T
             cosine[torch.arange(len(own), device=own.device), own] = -torch.inf
-            place, value = top(cosine, kept)
-            places.append(place.cpu().numpy())
+            nearest, value = top(cosine, kept)
+            places.append(nearest.cpu().numpy())
             cosines.append(value.clamp(-1, 1).cpu().numpy())
     place = np.concatenate(places).reshape(-1)
     return {
@@ -166,8 +166,10 @@ def neighbour_table(model: LanguageModel, layer: int, layers: list[int]) -> dict
 
 def _directions(values: Tensor) -> Tensor:
     values = values.float()
-    return values / values.norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    lengths: Tensor = torch.linalg.vector_norm(values, dim=1, keepdim=True)
+    return values / lengths.clamp(min=torch.finfo(torch.float32).tiny)
 
 
 def _norms(rows: Tensor) -> NDArray[np.float32]:
-    return rows.float().norm(dim=1).cpu().numpy()
+    norms: NDArray[np.float32] = torch.linalg.vector_norm(rows.float(), dim=1).cpu().numpy()
+    return norms

@@ -15,7 +15,7 @@ BLOCK = 64
 
 @dataclass(frozen=True)
 class Distribution:
-    """`softmax(scores)` in three numbers a row, each `[row]`: log of the normaliser, largest probability, entropy (nats)."""
+    """`softmax(scores)` as three numbers a row, each `[row]`; log of the normaliser and entropy in nats."""
 
     log_normaliser: Tensor
     max_probability: Tensor
@@ -33,7 +33,7 @@ def top(scores: Tensor, count: int, *, lowest: bool = False) -> tuple[Tensor, Te
     if count == 0 or vocabulary <= 4 * count * BLOCK:
         return _sorted(scores, count, lowest=lowest)
     whole = vocabulary // BLOCK * BLOCK
-    blocks = scores[:, :whole].unflatten(1, (-1, BLOCK))
+    blocks = scores[:, :whole].reshape(len(scores), -1, BLOCK)
     tail = scores[:, whole:]
     extremes = blocks.amin(2) if lowest else blocks.amax(2)
     if tail.shape[1]:

@@ -66,7 +66,7 @@ class Recipe:
         """Whether a checkpoint of `other` may go on as this one: only the number of steps may differ."""
         return {**asdict(self), "steps": 0} == {**asdict(other), "steps": 0}
 
-    def model(self) -> GPTNeoXForCausalLM:
+    def model(self) -> torch.nn.Module:
         """The model with its initial weights, float32; the same for the same seed."""
         torch.manual_seed(self.seed)
         config = GPTNeoXConfig(
@@ -86,7 +86,7 @@ class Recipe:
         )
         model = GPTNeoXForCausalLM(config)
         with torch.no_grad():
-            for layer in model.gpt_neox.layers:
-                for into_stream in (layer.attention.dense, layer.mlp.dense_4h_to_h):
-                    into_stream.weight.mul_((2 * self.layers) ** -0.5)
+            for name, weight in model.named_parameters():
+                if name.endswith(("attention.dense.weight", "mlp.dense_4h_to_h.weight")):  # what writes to the stream
+                    weight.mul_((2 * self.layers) ** -0.5)
         return model

@@ -30,7 +30,7 @@ Tokens = NDArray[np.uint16]
 
 @dataclass(frozen=True)
 class Text:
-    """One stream: `tokens [position]`, `sentences` (positions where a sentence starts), `documents` (where one does)."""
+    """One stream: `tokens [position]`, and the positions where `sentences` and `documents` start."""
 
     tokens: Tokens
     sentences: NDArray[np.int64]
@@ -123,7 +123,7 @@ def windows(text: Text, recipe: Recipe, step: int) -> NDArray[np.int64]:
         start = phase + int(order[place]) * recipe.context
         coin = np.random.default_rng((recipe.seed, 1, int(number))).random()
         if coin < recipe.sentence_windows:
-            start = int(text.sentences[max(0, np.searchsorted(text.sentences, start, side="right") - 1)])
+            start = int(text.sentences[max(0, int(np.searchsorted(text.sentences, start, side="right")) - 1)])
             start = min(start, len(text.tokens) - recipe.context)
             out[row, 0] = 0
             out[row, 1:] = text.tokens[start : start + recipe.context]
