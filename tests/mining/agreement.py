@@ -122,8 +122,9 @@ def assert_values(atlas: Path, reference: Reference, layer: int) -> None:
         lift = 1.0 + 2 * float(np.abs(own).max())
         for name, sign in (("top", 1), ("bottom", -1)):
             exact = {token: lift + sign * float(score) for token, score in enumerate(own)}
+            # `bottom` are the top of scores(-v), so their scores are those of -v.
             shown = zip(row[f"{name}_tokens"], row[f"{name}_scores"], strict=True)
-            assert_best([(token, lift + sign * score) for token, score in shown], exact, 20, f"{what}, {name}")
+            assert_best([(token, lift + score) for token, score in shown], exact, 20, f"{what}, {name}")
             assert len(row[f"{name}_tokens"]) == min(20, len(own))
         shifted = own - own.max()
         log_p = shifted - np.log(np.exp(shifted).sum())

@@ -55,7 +55,7 @@ def occupancy(directory: Path) -> Occupancy:
     return "foreign" if any(not entry.name.endswith(".mnemoscope-tmp") for entry in others) else "free"
 
 
-def clear(directory: Path) -> None:
+def clear(directory: Path, *, keep_work: bool = False) -> None:
     """Removes the tables, work, analyses, report and manifest of an atlas; annotations and foreign files stay.
 
     What marks the folder goes last: stopped half-way it is a damaged or unfinished atlas, never a whole one with old
@@ -64,7 +64,8 @@ def clear(directory: Path) -> None:
     with storing(directory):
         for path in table_files(directory):
             (directory / path).unlink()
-        for folder in (*{kind.name for kind in TABLES.values() if kind.numbered}, STATE, WORK, "analyses", "report"):
+        folders = {kind.name for kind in TABLES.values() if kind.numbered} | {STATE, WORK, "analyses", "report"}
+        for folder in folders - ({WORK} if keep_work else set()):
             shutil.rmtree(directory / folder, ignore_errors=True)
         for name in (RUN, SEAL, MANIFEST, UNFINISHED):
             (directory / name).unlink(missing_ok=True)

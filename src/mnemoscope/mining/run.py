@@ -124,7 +124,6 @@ class _Run:
         part = None if self.share is None else list(self.share)
         begun = unfinished_plan(self.directory)
         if begun is not None and force and not self._goes_on(begun, part):
-            shutil.rmtree(self.work, ignore_errors=True)
             clear(self.directory)
             begun = None
         replaced = begun is None and occupancy(self.directory) == "finished"
@@ -153,8 +152,11 @@ class _Run:
                     clear(self.directory)
             raise
         if replaced:  # only now is it sure that there is something to replace it with
-            clear(self.directory)
+            clear(self.directory, keep_work=True)
         self.plan = self.plan.with_corpus(self.copy.fingerprint)
+        if begun is not None and force and not self._goes_on(begun, part):  # the text has changed
+            (self.work / CHECKPOINT).unlink(missing_ok=True)
+            begun = None
         if begun is not None:
             self.plan.check_same(begun["plan"], self.directory)
         if begun is None or begun["plan"]["corpus_fingerprint"] is None:

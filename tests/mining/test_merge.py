@@ -1,0 +1,165 @@
+"""Parts of one plan make the very atlas of a single run; whatever is not all parts of one plan is refused by name."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mining.conftest import byte_tokenizer, tables_of, tiny_model
+from mnemoscope.atlas import open_atlas, verify
+from mnemoscope.errors import AtlasDamaged, AtlasExists, AtlasNotFound, AtlasUnfinished, OptionError, PartsDiffer
+from mnemoscope.mining import merge, mine
+from mnemoscope.models import LanguageModel, load_model
+from models.conftest import build
+
+OPTIONS: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 150}
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    return tiny_model("gpt2")
+
+
+@pytest.fixture
+def parts(model: LanguageModel, text: Path, tmp_path: Path) -> Callable[..., list[Path]]:
+    def make(of: int, *, only: tuple[int, ...] | None = None, name: str = "part", **changes: Any) -> list[Path]:
+        return [
+            mine(model, text, out=tmp_path / f"{name}-{i}-{of}", part=(i, of), **{**OPTIONS, **changes})
+            for i in only or range(1, of + 1)
+        ]
+
+    return make
+
+
+@pytest.mark.parametrize(("of", "batch_tokens"), [(1, 150), (2, 150), (3, 150), (7, 150), (9, 2000)])
+def test_merged_parts_are_byte_identical_to_one_run(
+    of: int, batch_tokens: int, model: LanguageModel, text: Path, tmp_path: Path, parts: Callable[..., list[Path]]
+) -> None:
+    whole = mine(model, text, out=tmp_path / "whole", **{**OPTIONS, "batch_tokens": batch_tokens})
+    made = parts(of, batch_tokens=batch_tokens)
+    if of == 9:  # more parts than batches
+        assert set(open_atlas(made[-1]).table("activity", layer=0)["prefixes"]) == {0}
+    for part in made:
+        assert verify(part) == []
+        assert open_atlas(part).manifest["part"]["of"] == of
+    out = merge(tmp_path / "merged", made[::-1], model=model)
+    assert tables_of(out) == tables_of(whole)
+    assert verify(out) == []
+    single, merged = open_atlas(whole).manifest, open_atlas(out).manifest
+    assert single == merged
+    assert not (out / "state").exists()
+    assert not (out / "unfinished.json").exists()
+
+
+def test_a_model_without_a_beginning_token_and_all_prefixes(text: Path, tmp_path: Path) -> None:
+    plain = load_model(build("opt"), tokenizer=byte_tokenizer())
+    options = {**OPTIONS, "per_sentence": "all", "layers": "1"}
+    whole = mine(plain, text, out=tmp_path / "whole", **options)
+    made = [mine(plain, text, out=tmp_path / f"part-{i}", part=f"{i}/3", **options) for i in (1, 2, 3)]
+    assert tables_of(merge(tmp_path / "merged", made, model=plain)) == tables_of(whole)
+
+
+def test_the_plans_own_model_is_loaded_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the cat sat on the mat\na dog ran home\nthe red fox slept\n")
+    made = [
+        mine("handmade:planted", tmp_path / "text.txt", out=tmp_path / f"part-{i}", part=(i, 2), split="line")
+        for i in (1, 2)
+    ]
+    whole = mine("handmade:planted", tmp_path / "text.txt", out=tmp_path / "whole", split="line")
+    assert tables_of(merge(tmp_path / "merged", made)) == tables_of(whole)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "line"),
+    [
+        ([0, 2], r"part 2/3 is missing; mine it with the same options and --part 2/3"),
+        ([0], r"part 2/3, 3/3 is missing"),
+        ([0, 1, 2, 1], r"repeats part 2/3, which is .*part-2-3"),
+    ],
+)
+def test_a_missing_or_repeated_part_is_named(
+    chosen: list[int], line: str, model: LanguageModel, tmp_path: Path, parts: Callable[..., list[Path]]
+) -> None:
+    made = parts(3)
+    with pytest.raises(PartsDiffer, match=line):
+        merge(tmp_path / "out", [made[i] for i in chosen], model=model)
+    assert not (tmp_path / "out").exists()
+
+
+def test_parts_of_different_plans_are_refused(
+    model: LanguageModel, tmp_path: Path, parts: Callable[..., list[Path]]
+) -> None:
+    first = parts(2, only=(1,))
+    with pytest.raises(PartsDiffer, match=r"other-2-2 is part of another plan than .*part-1-2 \(triggers differ\)"):
+        merge(tmp_path / "out", first + parts(2, only=(2,), name="other", triggers=6), model=model)
+    with pytest.raises(PartsDiffer, match="is one of 3 parts, .* one of 2"):
+        merge(tmp_path / "out", first + parts(3, only=(2,)), model=model)
+
+
+def test_a_whole_atlas_is_no_part(model: LanguageModel, text: Path, tmp_path: Path, parts: Callable[..., Any]) -> None:
+    whole = mine(model, text, out=tmp_path / "whole", **OPTIONS)
+    with pytest.raises(PartsDiffer, match=r"whole is a whole atlas, not a part; .*--part I/N"):
+        merge(tmp_path / "out", [*parts(2, only=(1,)), whole], model=model)
+
+
+def test_a_damaged_unfinished_or_absent_part_is_refused(
+    model: LanguageModel, tmp_path: Path, parts: Callable[..., list[Path]]
+) -> None:
+    made = parts(2)
+    state = made[1] / "state/state.safetensors"
+    good = state.read_bytes()
+    state.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    with pytest.raises(AtlasDamaged, match=r"part .*part-2-2 is damaged: .*mine that part again"):
+        merge(tmp_path / "out", made, model=model)
+    state.unlink()
+    with pytest.raises(AtlasDamaged, match="part-2-2"):
+        merge(tmp_path / "out", made, model=model)
+    (made[1] / "manifest.json").rename(made[1] / "unfinished.json")
+    with pytest.raises(AtlasUnfinished, match="part-2-2"):
+        merge(tmp_path / "out", made, model=model)
+    shutil.rmtree(made[1])
+    with pytest.raises(AtlasNotFound, match="part-2-2"):
+        merge(tmp_path / "out", made, model=model)
+    with pytest.raises(OptionError, match="needs the folders"):
+        merge(tmp_path / "out", [], model=model)
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_model_is_refused(tmp_path: Path, model: LanguageModel, parts: Callable[..., list[Path]]) -> None:
+    made = parts(2)
+    with pytest.raises(PartsDiffer, match="is not the model that the parts were mined with .* --model"):
+        merge(tmp_path / "out", made, model=tiny_model("gpt2-relu"))
+    with pytest.raises(PartsDiffer, match="handmade:planted is not the model"):
+        merge(tmp_path / "out", made, model="handmade:planted")
+    half = load_model(build("gpt2"), tokenizer=byte_tokenizer(bos_token="<|endoftext|>", eos_token="<|endoftext|>"), dtype="bfloat16")  # fmt: skip  # noqa: E501
+    assert half.fingerprint == model.fingerprint
+    with pytest.raises(PartsDiffer, match="mined in float32, .* loaded in torch.bfloat16"):
+        merge(tmp_path / "out", made, model=half)
+
+
+def test_the_output_folder(tmp_path: Path, model: LanguageModel, parts: Callable[..., list[Path]]) -> None:
+    made = parts(2)
+    with pytest.raises(OptionError, match="is one of the parts"):
+        merge(made[0], made, model=model, force=True)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.tex").write_text("x")
+    for force in (False, True):
+        with pytest.raises(AtlasExists, match="is not empty"):
+            merge(tmp_path / "mine", made, model=model, force=force)
+    out = merge(tmp_path / "out", made, model=model)
+    before = tables_of(out)
+    with pytest.raises(AtlasExists, match="--force"):
+        merge(out, made, model=model)
+    assert tables_of(merge(out, made, model=model, force=True)) == before
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+
+
+def test_parts_are_not_changed_by_merging(
+    model: LanguageModel, tmp_path: Path, parts: Callable[..., list[Path]]
+) -> None:
+    made = parts(2)
+    before = [{p: p.read_bytes() for p in part.rglob("*") if p.is_file()} for part in made]
+    merge(tmp_path / "out", made, model=model)
+    assert before == [{p: p.read_bytes() for p in part.rglob("*") if p.is_file()} for part in made]

@@ -1,0 +1,214 @@
+"""Kills mining at random moments, lets it go on, and compares every table with an uninterrupted run's; prints JSON.
+
+`warm`: children are forked from this process, which has torch and the models loaded, so the moments fall into the
+work. `real`: the command itself, `python -m mnemoscope mine`. Both are real processes and the kill is SIGKILL.
+Run by tests/mining/test_resume.py with few kills, by runs/kills.sh with many.
+
+    python tests/mining_killed.py warm|real KILLS SEED FOLDER
+"""
+
+import os
+
+# A forked child has no threads but one, so nothing may have started a pool before.
+os.environ.update(
+    OMP_NUM_THREADS="1", RAYON_NUM_THREADS="1", POLARS_MAX_THREADS="1", TOKENIZERS_PARALLELISM="false",
+    HF_HUB_OFFLINE="1",
+)  # fmt: skip
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+MOMENTS = ("start", "reading text", "mining", "tables", "values")
+"""What a kill waits for; it falls a random while after."""
+PER_FOLDER = 6
+"""Kills of one run before it may finish."""
+
+
+def sentences(count: int, words: tuple[str, ...], seed: int) -> str:
+    """A text of one sentence a line, some twice."""
+    chance = random.Random(seed)
+    lines = [" ".join(chance.choices(words, k=chance.randint(1, 9))) for _ in range(count)]
+    return "\n".join(lines + lines[: count // 10]) + "\n"
+
+
+def tables(atlas: Path) -> dict[str, bytes]:
+    """The bytes of every table."""
+    return {path.relative_to(atlas).as_posix(): path.read_bytes() for path in sorted(atlas.rglob("*.parquet"))}
+
+
+def child(work: Callable[[Callable[[str], None]], None], tell: int) -> None:
+    """Works in this forked process and ends it; writes every stage that begins to the pipe `tell`."""
+    code, told = 1, [""]
+
+    def stage(name: str) -> None:
+        if told[0] != name:
+            told[0] = name
+            os.write(tell, f"{name}\n".encode())
+
+    try:
+        work(stage)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def run(
+    work: Callable[[Callable[[str], None]], None], *, moment: str | None, wait: float
+) -> tuple[bool, str, dict[str, float]]:
+    """Works in a child, killed `wait` seconds after `moment` began (never, if None).
+
+    Returns whether it was killed, the last stage it told of, and when each began.
+    """
+    hear, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(hear)
+        child(work, tell)
+    os.close(tell)
+    began, at = time.perf_counter(), {"start": 0.0}
+    last = "start"
+    with os.fdopen(hear, "rb", buffering=0) as pipe:
+        if moment != "start":
+            while line := pipe.readline():
+                last = line.decode().strip()
+                at[last] = time.perf_counter() - began
+                if last == moment:
+                    break
+        if moment is not None:
+            time.sleep(wait)
+            os.kill(pid, signal.SIGKILL)
+        while line := pipe.readline():
+            last = line.decode().strip()
+    _, status = os.waitpid(pid, 0)
+    at["end"] = time.perf_counter() - began
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+        raise SystemExit("a child failed")
+    return os.WIFSIGNALED(status), last, at
+
+
+def warm(kills: int, seed: int, base: Path) -> dict[str, Any]:
+    """Kills children of this process that mine tiny models."""
+    import torch
+
+    torch.set_num_threads(1)
+    from mining.conftest import WORDS, tiny_model
+    from mnemoscope.corpus import first_pass
+    from mnemoscope.mining import mine
+
+    first_pass._BATCH = 50
+    models = {name: tiny_model(name) for name in ("gpt2", "gpt2-relu")}
+    text = base / "text.txt"
+    text.write_text(sentences(3_000, tuple(WORDS), seed))
+    chance = random.Random(seed)
+    happened: Counter[str] = Counter()
+    done = runs = 0
+    options: dict[str, Any] = {"split": "line", "triggers": 8, "batch_tokens": 500}
+    whole: dict[str, tuple[dict[str, bytes], dict[str, float]]] = {}
+    for name, model in models.items():
+        out = base / f"whole-{name}"
+
+        def work(stage: Callable[[str], None], model: Any = model, out: Path = out) -> None:
+            mine(model, text, out=out, progress=lambda name, *_: stage(name), **options)
+
+        at = run(work, moment=None, wait=0)[2]
+        whole[name] = (tables(out), at)
+    while done < kills:
+        name = chance.choice(list(models))
+        expected, at = whole[name]
+        out = base / f"killed-{runs}"
+        runs += 1
+        every = chance.choice([0.02, 0.05, 0.2, 60.0])
+
+        def work(
+            stage: Callable[[str], None], model: Any = models[name], out: Path = out, every: float = every
+        ) -> None:
+            mine(model, text, out=out, checkpoint_every=every, progress=lambda name, *_: stage(name), **options)
+
+        for attempt in range(PER_FOLDER + 1):
+            moments = [m for m in MOMENTS if m in at]
+            moment = chance.choice(moments) if attempt < PER_FOLDER and done < kills else None
+            ends = sorted(at.values())
+            length = 0.0 if moment is None else ends[ends.index(at[moment]) + 1] - at[moment]
+            killed, last, _ = run(work, moment=moment, wait=chance.uniform(0, 1.1 * length))
+            done += killed
+            happened[last] += killed
+            if not killed or (out / "manifest.json").exists():
+                break
+        if tables(out) != expected:
+            wrong = [path for path, data in tables(out).items() if expected.get(path) != data]
+            raise SystemExit(f"{out} differs in {wrong or 'the set of its tables'}")
+        if list(out.rglob("*.mnemoscope-tmp")) or (out / "unfinished.json").exists():
+            raise SystemExit(f"{out} is left untidy")
+    return {"kills": done, "runs": runs, "killed in": dict(happened)}
+
+
+def real(kills: int, seed: int, base: Path) -> dict[str, Any]:
+    """Kills the command itself."""
+    from mnemoscope.models.handmade import WORDS
+
+    text = base / "text.txt"
+    text.write_text(sentences(20_000, WORDS[2:], seed))
+    chance = random.Random(seed)
+
+    def start(out: Path) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "mnemoscope", "mine", "handmade:planted", str(text), "--out", str(out)]
+        options = ["--split", "line", "--batch-tokens", "400", "--checkpoint-every", "0.1"]
+        return subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+    def wait_for_work(process: subprocess.Popen[bytes], out: Path) -> None:
+        while process.poll() is None and not (out / "unfinished.json").exists():
+            time.sleep(0.002)
+
+    def end(process: subprocess.Popen[bytes]) -> bytes:
+        said = process.communicate()[1]
+        if process.returncode:
+            raise SystemExit(f"the command failed: {said.decode()}")
+        return said
+
+    process = start(base / "whole")
+    wait_for_work(process, base / "whole")
+    began = time.perf_counter()
+    end(process)
+    usual = time.perf_counter() - began
+    expected = tables(base / "whole")
+    done = runs = 0
+    while done < kills:
+        out = base / f"killed-{runs}"
+        runs += 1
+        for _ in range(min(PER_FOLDER, kills - done)):
+            process = start(out)
+            wait_for_work(process, out)
+            time.sleep(chance.uniform(0, 0.7 * usual))
+            process.kill()
+            process.communicate()
+            if process.returncode == -signal.SIGKILL:
+                done += 1
+            else:
+                break
+        if not (out / "manifest.json").exists():
+            end(start(out))
+        if tables(out) != expected:
+            raise SystemExit(f"{out} differs")
+    return {"kills": done, "runs": runs, "seconds": round(usual, 2)}
+
+
+def main() -> None:
+    """Kills as often as asked and reports."""
+    how, kills, seed, base = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    base.mkdir(parents=True, exist_ok=True)
+    print(json.dumps((warm if how == "warm" else real)(kills, seed, base)))
+
+
+if __name__ == "__main__":
+    main()
