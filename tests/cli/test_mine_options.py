@@ -1,5 +1,6 @@
 """What `mine` and `merge` understand, and what they refuse before anything is loaded."""
 
+import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -9,8 +10,6 @@ import pytest
 
 from handbuilt_atlas import build_atlas
 from mnemoscope.cli import main
-from mnemoscope.cli.mine import parse_layers, parse_part, parse_removals
-from mnemoscope.errors import OptionError
 
 EVERY_OPTION = """
     --validation v.txt --split line --triggers 7 --per-sentence all --layers 0-3,7 --max-sentences 9 --max-tokens 99
@@ -26,6 +25,7 @@ class FakeMining(ModuleType):
 
     def __init__(self) -> None:
         super().__init__("mnemoscope.mining")
+        self.__path__ = importlib.import_module("mnemoscope.mining").__path__  # its options are read for real
         self.calls: list[tuple[Any, ...]] = []
 
     def mine(self, model: str, corpus: str, *, progress: Any, **options: Any) -> Path:
@@ -105,12 +105,3 @@ def test_merge_hands_over_every_part(mining: FakeMining, tmp_path: Path, capsys:
     assert mining.calls == [(tmp_path / "all", [Path("p1"), Path("p2")], "gpt2", False)]
     assert main(["merge", str(tmp_path / "all")]) == 2
     assert "Missing argument 'PART" in capsys.readouterr().err
-
-
-def test_small_languages() -> None:
-    assert parse_layers("7, 0-2,1") == (0, 1, 2, 7)
-    assert parse_part(" 1/1 ") == (1, 1)
-    assert parse_removals("12") == 12
-    for text in ("", "-1", "0-", "1.5"):
-        with pytest.raises(OptionError, match="write them as 0-3,7"):
-            parse_layers(text)

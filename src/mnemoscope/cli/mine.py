@@ -1,6 +1,5 @@
 """`mnemoscope mine`: from a model and a text to an atlas. Checks what can be checked without loading anything."""
 
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,6 +87,8 @@ def mine(
     at_least("--batch-tokens", batch_tokens, 1)
     at_least("--checkpoint-every", checkpoint_every, 0)
     at_least("--seed", seed, 0)
+    from mnemoscope.mining.options import parse_layers, parse_part, parse_removals
+
     options: dict[str, Any] = {
         "out": out,
         "validation": validation,
@@ -117,32 +118,3 @@ def mine(
     with reporting() as progress:
         made = mining.mine(model, corpus, progress=progress, **options)
     summarise(Path(made), json=json)
-
-
-def parse_layers(text: str) -> tuple[int, ...]:
-    """The layers that `0-3,7` names, each once, in order; raises OptionError."""
-    layers: set[int] = set()
-    for piece in text.split(","):
-        found = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", piece)
-        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
-        if first > last:
-            raise OptionError(f"--layers {text!r} does not name layers; write them as 0-3,7")
-        layers.update(range(first, last + 1))
-    return tuple(sorted(layers))
-
-
-def parse_part(text: str) -> tuple[int, int]:
-    """The part (I, N) that `I/N` names; raises OptionError unless 1 <= I <= N."""
-    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip())
-    if found and 1 <= int(found[1]) <= int(found[2]):
-        return int(found[1]), int(found[2])
-    raise OptionError(f"--part {text!r} is not a part; write 1/3, 2/3 or 3/3 for three parts")
-
-
-def parse_removals(text: str) -> int | str:
-    """A number of memories per layer, or `all`; raises OptionError."""
-    if text == "all":
-        return text
-    if re.fullmatch(r"\d{1,9}", text):
-        return int(text)
-    raise OptionError(f"--removals {text!r} is not a number of memories per layer, nor all")

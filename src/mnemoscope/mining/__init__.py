@@ -1,7 +1,22 @@
-"""Long passes over a text: from a model and a corpus to an atlas, resumable, in parts, exact."""
+"""Long passes over a text: from a model and a corpus to an atlas, resumable, in parts, exact.
 
-from mnemoscope.mining.merging import merge
-from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.run import mine
+The names are loaded when they are first used (PEP 562), so that options can be read without torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mnemoscope.mining.merging import merge
+    from mnemoscope.mining.plan import MiningPlan
+    from mnemoscope.mining.run import mine
 
 __all__ = ["MiningPlan", "merge", "mine"]
+
+_FILES = {"MiningPlan": "plan", "merge": "merging", "mine": "run"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FILES:
+        raise AttributeError(f"module 'mnemoscope.mining' has no attribute {name!r}")
+    return getattr(import_module(f"mnemoscope.mining.{_FILES[name]}"), name)

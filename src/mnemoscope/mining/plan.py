@@ -80,7 +80,7 @@ class MiningPlan:
         return replace(self, corpus_fingerprint=fingerprint)
 
     def check_same(self, begun: dict[str, Any], directory: Path) -> None:
-        """Raises PlanDiffers, naming every difference, unless `begun` is this plan; a missing text fingerprint is none."""
+        """Raises PlanDiffers, naming each difference, unless `begun` is this plan; a missing fingerprint is none."""
         own = self.document()
         differences = [
             f"{name.replace('_', ' ')} was {begun.get(name)!r}, now {value!r}"
@@ -102,23 +102,6 @@ def default_batch_tokens(model: LanguageModel) -> int:
     memory = torch.cuda.get_device_properties(model.device).total_memory if model.device.type == "cuda" else 1 << 33
     room = (memory - 2 * model.sizes.parameters * model.dtype.itemsize) // 8
     return int(max(1024, min(65_536, 1 << (max(1, room // (16 * widest)).bit_length() - 1))))
-
-
-def choose_layers(text: str | None, model: LanguageModel) -> tuple[int, ...]:
-    """The layers that `0-3,7` names, ascending; all of them for None. Raises OptionError."""
-    count = model.sizes.layers
-    if text is None:
-        return tuple(range(count))
-    chosen: set[int] = set()
-    for piece in text.split(","):
-        first, dash, last = piece.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise OptionError(f"--layers {text!r} is not a list of layers such as 0-3,7")
-        low, high = int(first), int(last) if dash else int(first)
-        if low > high or high >= count:
-            raise OptionError(f"--layers {text!r}: {piece.strip()} is not within the model's layers 0-{count - 1}")
-        chosen.update(range(low, high + 1))
-    return tuple(sorted(chosen))
 
 
 def batch_order(count: int, seed: int) -> NDArray[np.int64]:

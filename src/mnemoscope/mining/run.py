@@ -22,7 +22,8 @@ from mnemoscope.atlas.store import storing, write_json
 from mnemoscope.corpus import Source, WorkingCopy, open_source, prepare
 from mnemoscope.errors import AtlasExists, CorpusError, Interrupted, ModelError, OptionError, PlanDiffers
 from mnemoscope.mining.feed import Feed
-from mnemoscope.mining.plan import DTYPES, MiningPlan, choose_layers, default_batch_tokens
+from mnemoscope.mining.options import choose_layers, parse_part, parse_removals
+from mnemoscope.mining.plan import DTYPES, MiningPlan, default_batch_tokens
 from mnemoscope.mining.state import MiningState, Shape
 from mnemoscope.mining.text_pass import Progress, run_pass
 from mnemoscope.mining.writing import manifest_of, write_mined_tables, write_text_tables, write_value_tables
@@ -67,7 +68,8 @@ def mine(
     """
     say = progress or _silent
     directory = Path(out)
-    share = _share(part)
+    share = None if part is None else parse_part(part)
+    removals = None if removals is None else parse_removals(removals)
     if checkpoint_every < 0:
         raise OptionError(f"--checkpoint-every must not be negative, not {checkpoint_every}")
     _check_folder(directory, force=force)
@@ -82,7 +84,7 @@ def mine(
         model=model.spec, revision=model.revision, model_fingerprint=model.fingerprint,
         corpus=source.spec, text_field=text_field, validation=None if other is None else other.spec, split=split,
         triggers=triggers, per_sentence=str(per_sentence),
-        layers=choose_layers(layers if layers is None or isinstance(layers, str) else ",".join(map(str, layers)), model),
+        layers=choose_layers(layers, model.sizes.layers),
         max_sentences=max_sentences, max_tokens=max_tokens, prefixes=prefixes, removals=removals,
         batch_tokens=default_batch_tokens(model) if batch_tokens is None else batch_tokens,
         dtype=str(model.dtype).removeprefix("torch."), device=model.device.type, seed=seed,
@@ -234,22 +236,6 @@ def _check_folder(directory: Path, *, force: bool) -> None:
         raise AtlasExists(f"{directory} holds something that is not an atlas; choose another folder")
     if found == "finished" and not force:
         raise AtlasExists(f"{directory} is finished already; choose another folder, or --force to mine it again")
-
-
-def _share(part: str | tuple[int, int] | None) -> tuple[int, int] | None:
-    if part is None:
-        return None
-    index, of = part if isinstance(part, tuple) else _fraction(part)
-    if not 1 <= index <= of:
-        raise OptionError(f"--part must be I/N with 1 <= I <= N, not {index}/{of}")
-    return index, of
-
-
-def _fraction(text: str) -> tuple[int, int]:
-    index, slash, of = text.partition("/")
-    if not (slash and index.isdecimal() and of.isdecimal()):
-        raise OptionError(f"--part must be I/N such as 1/3, not {text!r}")
-    return int(index), int(of)
 
 
 def _silent(stage: str, done: float, total: float | None, note: str) -> None:
