@@ -1,0 +1,112 @@
+"""Run the commands that the pages show, and paste what they print. One command, after anything that they show changed:
+
+    python docs/refresh.py                  # all pages; --check changes nothing and says which pages are old
+
+In a block fenced as `console`, a line that begins with `$ ` is a command, and what follows is its output. A block fenced
+as `python` is run if a block fenced as `text` follows it directly; that one is its output. All run in one new folder, in
+order, each command once, with what `mnemoscope` and `python` are in this environment. Only standard output is pasted.
+A command that fails fails the run, unless its line ends in `# refused`; then its last line of errors is pasted, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ("README.md", "docs/tour.md", "docs/models.md", "docs/scale.md", "docs/training.md")
+REFUSED = "  # refused"
+_CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
+_PYTHON = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
+
+
+def commands(page: str) -> Iterator[str]:
+    """Yield every command of a page's console blocks, without the prompt, in order."""
+    for block in _CONSOLE.finditer(page):
+        yield from (line[2:] for line in block.group(1).splitlines() if line.startswith("$ "))
+
+
+class Scratch:
+    """A folder where commands run; each is run once, however often the pages show it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._known: dict[str, str] = {}
+        tools = folder / ".bin"
+        tools.mkdir()
+        for name, arguments in (("mnemoscope", "-m mnemoscope "), ("python", "")):
+            tool = tools / name
+            tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments}"$@"\n', encoding="utf-8")
+            tool.chmod(0o755)
+        source = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+        self._environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": source, "COLUMNS": "118"}
+
+    def run(self, command: str) -> str:
+        """Return what the command prints; raises SystemExit if it fails and is not marked as refused."""
+        if command not in self._known:
+            print(f"$ {command}", file=sys.stderr, flush=True)
+            self._known[command] = self._output(["bash", "-c", command], command)
+        return self._known[command]
+
+    def run_python(self, script: str) -> str:
+        """Return what the script prints."""
+        print("python:", script.splitlines()[0], "...", file=sys.stderr, flush=True)
+        return self._output([sys.executable, "-c", script], "a python block")
+
+    def _output(self, arguments: list[str], name: str) -> str:
+        done = subprocess.run(
+            arguments, cwd=self.folder, env=self._environment, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
+        refused = name.endswith(REFUSED)
+        if (done.returncode != 0) != refused:
+            raise SystemExit(f"{name}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+        printed = done.stdout + (done.stderr.strip().splitlines()[-1] + "\n" if refused else "")
+        return "".join(line.rstrip() + "\n" for line in printed.rstrip().splitlines())
+
+
+def refreshed(page: str, scratch: Scratch) -> str:
+    """Return the page with fresh output in every block that shows any, in the order of the page."""
+    found: list[re.Match[str]] = sorted(
+        [*_CONSOLE.finditer(page), *_PYTHON.finditer(page)], key=lambda block: block.start()
+    )
+    pieces, end = [], 0
+    for block in found:
+        pieces.append(page[end : block.start()])
+        if block.re is _PYTHON:
+            pieces.append(f"```python\n{block.group(1)}```\n\n```text\n{scratch.run_python(block.group(1))}```")
+        else:
+            lines = [f"$ {command}\n{scratch.run(command)}" for command in commands(block.group())]
+            pieces.append(f"```console\n{''.join(lines)}```")
+        end = block.end()
+    return "".join([*pieces, page[end:]])
+
+
+def main() -> None:
+    """Refresh the pages named, or all of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pages", nargs="*", default=PAGES)
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
+    old = []
+    with tempfile.TemporaryDirectory(prefix="mnemoscope-docs-") as folder:
+        scratch = Scratch(Path(folder))
+        for name in arguments.pages:
+            before = (ROOT / name).read_text(encoding="utf-8")
+            after = refreshed(before, scratch)
+            if after != before:
+                old.append(name)
+                if not arguments.check:
+                    (ROOT / name).write_text(after, encoding="utf-8")
+    print("changed: " + (", ".join(old) or "nothing"))
+    if old and arguments.check:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
