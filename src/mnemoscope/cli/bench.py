@@ -1,6 +1,6 @@
 """`mnemoscope bench`: how fast mining is against the bare forward pass and against what people write."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,7 +10,8 @@ from mnemoscope.cli.progress import reporting
 
 def bench(
     model: Annotated[
-        str, typer.Option(metavar="builtin|gpt2-small|both", help="The built-in model, or a random one of GPT-2's shape.")
+        str,
+        typer.Option(metavar="builtin|gpt2-small|both", help="The built-in model, or a random one of GPT-2's shape."),
     ] = "both",
     rounds: Annotated[int, typer.Option(metavar="N", help="Groups of four batches that are timed.")] = 10,
     warm: Annotated[int, typer.Option(metavar="TOKENS", help="Tokens mined before anything is timed.")] = 200_000,
@@ -35,11 +36,16 @@ def bench(
         emit({"results": results})
         return
     for result in results:
-        print(f"{result['model']}: {result['tokens']:,} tokens timed, batches of {result['batch_tokens']:,} positions")
-        for name, rate in result["tokens_per_second"].items():
-            print(f"  {name:<28}{rate:>12,.0f} tokens/s   {result['share_of_bare'][name]:.2f} of the bare forward")
-        print(f"  mining is {result['mining_over_user_loop']:.2f} x the user loop, "
-              f"{result['mining_over_research_loop']:.2f} x the research loop")  # fmt: skip
-        print(f"  bfloat16: {result['bfloat16_speedup']:.2f} x float32, top-50 overlap {result['bfloat16_overlap']:.3f}")
-        values = result["values"]
-        print(f"  values: {values['value pass']:,.0f}/s, {values['ratio']:.2f} of the matrix product's {values['matrix product']:,.0f}/s")
+        _draw(result)
+
+
+def _draw(result: dict[str, Any]) -> None:
+    print(f"{result['model']}: {result['tokens']:,} tokens timed, batches of {result['batch_tokens']:,} positions")
+    for name, rate in result["tokens_per_second"].items():
+        print(f"  {name:<16}{rate:>10,.0f} tokens/s   {result['share_of_bare'][name]:.2f} of the bare forward")
+    user, research = result["mining_over_user_loop"], result["mining_over_research_loop"]
+    print(f"  mining is {user:.2f} x the user loop, {research:.2f} x the research loop")
+    overlap = result["bfloat16_overlap"]
+    print(f"  bfloat16 is {result['bfloat16_speedup']:.2f} x float32, and shares {overlap:.3f} of its triggers")
+    own, ceiling = result["values"]["value pass"], result["values"]["matrix product"]
+    print(f"  values: {own:,.0f}/s, {result['values']['ratio']:.2f} of the {ceiling:,.0f}/s of the matrix product")

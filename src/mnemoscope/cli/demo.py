@@ -1,12 +1,16 @@
 """`mnemoscope demo`: the built-in model and its own documentation, mined; then the most striking memories."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mnemoscope.cli.frame import Debug, Json, emit
+from mnemoscope.cli.frame import Debug, Json, at_least, emit
 from mnemoscope.cli.progress import reporting
+from mnemoscope.errors import AtlasExists
+
+if TYPE_CHECKING:
+    from mnemoscope.atlas import Atlas
 
 MODEL, CORPUS = "builtin:pydocs", "builtin:pydocs:stdlib"
 SHOWN = 10
@@ -14,88 +18,98 @@ SHOWN = 10
 
 def demo(
     out: Annotated[Path, typer.Option("--out", metavar="ATLAS", help="The folder to make.")] = Path("mnemoscope-demo"),
+    max_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Stop after so many tokens, for a quicker look.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a finished atlas.")] = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Mine the built-in model on Python's documentation, offline, in a few minutes; show the most striking memories.
+    """Mine the built-in model on Python's documentation, and show its most striking memories.
 
-    A finished demo is shown again, not mined again.
+    Works offline and takes a few minutes. A finished demo is shown again, not mined again.
+    A memory is striking if its value is confident and often says what follows its triggers:
+    its value's largest probability times the share of its 25 best triggers that are followed by the value's top token.
 
     Example: mnemoscope demo
     """
+    at_least("--max-tokens", max_tokens, 1)
     from mnemoscope.atlas.manifest import occupancy
 
     if force or occupancy(out) != "finished":
         from mnemoscope.mining import mine
 
         with reporting() as progress:
-            mine(MODEL, CORPUS, out=out, force=force, progress=progress)
-    _tell(out, json=json)
-
-
-def _tell(out: Path, *, json: bool) -> None:
-    from mnemoscope.analyses import striking
+            mine(MODEL, CORPUS, out=out, max_tokens=max_tokens, force=force, progress=progress)
     from mnemoscope.atlas import open_atlas
 
     atlas = open_atlas(out)
-    rows: list[dict[str, Any]] = [
-        {**row, "name": f"L{row['layer']}.M{row['memory']}", "top_text": atlas.token_text([row["top_token"]])[0]}
-        for row in striking(atlas, SHOWN).to_dicts()
-    ]
-    for row in rows:
-        best = atlas[row["name"]].triggers().filter(_agrees(row["top_token"])).head(1)
-        row["example"] = best["prefix"][0] if best.height else ""
-    layers = [_layer(atlas, layer) for layer in atlas.layers]
+    if atlas.manifest["model"].get("spec") != MODEL or "part" in atlas.manifest:
+        raise AtlasExists(f"{out} is an atlas, but not the demo's; choose another folder, or --force to replace it")
+    layers, rows = [_layer(atlas, layer) for layer in atlas.layers], _striking(atlas)
     counts = atlas.manifest["corpus"]["counts"]
     if json:
         emit({"atlas": str(out), "counts": counts, "layers": layers, "striking": rows})
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    from mnemoscope.cli.visible import visible
-
-    console = Console(highlight=False)
-    total = sum(atlas.memories(layer) for layer in atlas.layers)
-    print(f"{out}: {total:,} memories in {len(atlas.layers)} layers, {counts['mined_tokens']:,} tokens of text")
-    table = Table("layer", "fire at a token", "never fire", "value's top = target", title="layers", title_justify="left")
-    for row in layers:
-        table.add_row(str(row["layer"]), f"{row['active']:.1%}", f"{row['dead']:.1%}", f"{row['agreement']:.1%}")
-    console.print(table)
-    table = Table("memory", "value says", "p", "comes true", "for example after", title="striking memories",
-                  title_justify="left")  # fmt: skip
-    for row in rows:
-        example = visible(row["example"])
-        table.add_row(
-            row["name"], visible(row["top_text"]), f"{row['max_probability']:.2f}", f"{row['agreement']:.0%}",
-            example if len(example) <= 60 else "..." + example[-57:],
-        )  # fmt: skip
-    console.print(table)
-    best = rows[0]["name"] if rows else f"L{atlas.layers[-1]}.M0"
-    print(f"next: mnemoscope show {out} {best}")
-    print(f"      mnemoscope mine {MODEL} YOUR_TEXT.txt --out my-atlas")
+    else:
+        _draw(atlas, layers, rows)
 
 
-def _agrees(token: int) -> Any:
-    import polars as pl
-
-    return (pl.col("sign") == 1) & (pl.col("next_token") == token)
-
-
-def _layer(atlas: Any, layer: int) -> dict[str, float]:
-    """How active a layer is, the share of memories that never fire, and of values whose top token is the target."""
+def _layer(atlas: "Atlas", layer: int) -> dict[str, Any]:
+    """How active a layer is, the share of memories that never fire, and of values whose top token is their target."""
     activity = atlas.table("activity", layer=layer)
-    values = atlas.table("values", layer=layer).filter(_has_target())
+    ranks = atlas.table("values", layer=layer)["target_rank"].drop_nulls()
+    fired = activity["positive"].to_numpy()
     return {
         "layer": layer,
-        "active": float((activity["positive"] / activity["prefixes"].clip(lower_bound=1)).mean() or 0.0),
-        "dead": float((activity["positive"] == 0).mean() or 0.0),
-        "agreement": float((values["target_rank"] == 0).mean() or 0.0),
+        "active": float((fired / activity["prefixes"].clip(lower_bound=1).to_numpy()).mean()),
+        "dead": float((fired == 0).mean()),
+        "agreement": float((ranks.to_numpy() == 0).mean()) if len(ranks) else None,
     }
 
 
-def _has_target() -> Any:
-    import polars as pl
+def _striking(atlas: "Atlas") -> list[dict[str, Any]]:
+    """The most striking memories, each with its best trigger that is followed by what the value says."""
+    from mnemoscope.analyses import striking
 
-    return pl.col("target").is_not_null()
+    rows = striking(atlas, SHOWN).to_dicts()
+    for row in rows:
+        row["name"] = f"L{row['layer']}.M{row['memory']}"
+        row["top_text"] = atlas.token_text([row["top_token"]])[0]
+        triggers = atlas[row["name"]].triggers().to_dicts()
+        example = next(trigger for trigger in triggers if trigger["next_token"] == row["top_token"])
+        row |= {name: example[name] for name in ("prefix", "trigger_text", "sentence", "position")}
+    return rows
+
+
+def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any]]) -> None:
+    import sys
+
+    from rich.console import Console
+    from rich.text import Text
+
+    from mnemoscope.cli.picture import grid, marked
+    from mnemoscope.cli.visible import in_token
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 80)
+    total, tokens = sum(atlas.memories(layer) for layer in atlas.layers), atlas.manifest["corpus"]["counts"]
+    print(f"{atlas.path}: {total:,} memories in {len(layers)} layers, {tokens['mined_tokens']:,} tokens of text")
+    print("\nLayers: how often a memory fires at a token, how many never do, and how many")
+    print("values rank first the token that follows their best trigger")
+    table = grid(("layer", "right"), ("fires", "right"), ("never", "right"), ("right", "right"))
+    for row in layers:
+        right = "" if row["agreement"] is None else f"{row['agreement']:.1%}"
+        table.add_row(str(row["layer"]), f"{row['active']:.1%}", f"{row['dead']:.1%}", right)
+    console.print(table)
+    print("\nStriking memories: after text like this, the value says (with probability p) what")
+    print("follows, and so it is after this share of the 25 best triggers")
+    table = grid(("memory", "left"), ("after", "left"), ("says", "left"), ("p", "right"), ("true", "right"))
+    for row in rows:
+        says = in_token(row["top_text"])
+        says = says if len(says) <= 16 else f"{says[:15]}…"
+        shares = f"{row['max_probability']:.2g}", f"{row['agreement']:.0%}"
+        table.add_row(row["name"], marked(row, width=min(60, console.width - 42)), Text(says), *shares)
+    console.print(table if rows else Text("none: the text is too short, or the model untrained"))
+    best = rows[0]["name"] if rows else f"L{atlas.layers[-1]}.M0"
+    print(f"\nnext: mnemoscope show {atlas.path} {best}")
+    print(f"      mnemoscope mine {MODEL} YOUR_TEXT.txt --out my-atlas")
+    print("      mnemoscope mine gpt2 YOUR_TEXT.txt --out gpt2-atlas")

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from mnemoscope.cli.frame import Debug, Json, emit
+from mnemoscope.cli.frame import Debug, Json, at_least, emit, one_of
 from mnemoscope.cli.progress import reporting, spoken_time
 
 
@@ -36,13 +36,14 @@ def inspect(
 
     Example: mnemoscope inspect builtin:pydocs --corpus wiki.txt
     """
+    one_of("--split", split, ("sentence", "line", "document"))
+    one_of("--dtype", dtype, ("float32", "bfloat16", "float16"))
+    at_least("--max-tokens", max_tokens, 1)
     from mnemoscope.mining.inspection import describe, estimate
     from mnemoscope.models import load_model
 
     with reporting() as progress:
-        loaded = load_model(
-            model, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code
-        )
+        loaded = load_model(model, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
         facts = describe(loaded)
         cost = None
         if corpus is not None:
@@ -60,7 +61,8 @@ def inspect(
     print(f"  sizes       {facts['layers']} layers x {' or '.join(f'{m:,}' for m in memories)} memories, "
           f"hidden {facts['hidden']:,}, vocabulary {facts['vocabulary']:,}, context {facts['context']:,}")  # fmt: skip
     print(f"  parameters  {facts['parameters']:,}, {100 * facts['ffn_share']:.0f} % of them in feed-forward layers")
-    print(f"  beginning   {beginning['kind']}" + ("" if beginning["token"] is None else f", token {beginning['token']}"))
+    token = "" if beginning["token"] is None else f", token {beginning['token']}"
+    print(f"  beginning   {beginning['kind']}{token}")
     print(f"  numbers     {facts['dtype']} on {facts['device']}")
     print("  proof       " + ", ".join(f"{name} {error:.1e}" for name, error in facts["proof"].items()))
     if cost is not None:

@@ -55,7 +55,7 @@ def _headline(console: Console, text: str) -> None:
     console.print(Text(text, style="bold"))
 
 
-def _grid(*columns: tuple[str, str]) -> Table:
+def grid(*columns: tuple[str, str]) -> Table:
     """A table without lines; each column is a name and `left` or `right`."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
     for name, side in columns:
@@ -71,13 +71,13 @@ def _draw_triggers(console: Console, name: str, rows: list[dict[str, Any]], *, l
     for row in rows:
         groups.setdefault(row["prefix_group"], []).append(row)
     _headline(console, f"{name}: {len(rows)}, of {len(groups)} different prefixes")
-    table = _grid(("rank", "right"), ("coefficient", "right"), ("count", "right"), ("prefix", "left"), ("next", "left"))
+    table = grid(("rank", "right"), ("coefficient", "right"), ("count", "right"), ("prefix", "left"), ("next", "left"))
     width = max(20, console.width - 60)
     for first, *others in list(groups.values())[:limit]:
         count = f"x{1 + len(others)}" if others else ""
         following = _following([first, *others])
         table.add_row(
-            str(first["rank"]), f"{first['coefficient']:.3f}", count, _marked(first, width=width), Text(following)
+            str(first["rank"]), f"{first['coefficient']:.3f}", count, marked(first, width=width), Text(following)
         )
     console.print(table)
     if len(groups) > limit:
@@ -91,8 +91,8 @@ def _following(group: list[dict[str, Any]]) -> str:
     return " ".join(different[:3]) + (" ..." if len(different) > 3 else "")
 
 
-def _marked(row: dict[str, Any], *, width: int) -> Text:
-    """The prefix's end, as much as fits, with the trigger token in marks."""
+def marked(row: dict[str, Any], *, width: int) -> Text:
+    """The end of a trigger's prefix, as much as fits, with the trigger token in marks."""
     token, prefix = row["trigger_text"], row["prefix"]
     # A token that is part of a character has no text of its own at the prefix's end, only a replacement mark.
     before = prefix.removesuffix(token) if prefix.endswith(token) else prefix.rstrip("\ufffd")
@@ -117,7 +117,7 @@ def _draw_value(console: Console, value: dict[str, Any]) -> None:
         mean = "" if score is None else f"; mean log probability of the next tokens {score:.2f}"
         target = in_token(value["target_text"])
         console.print(Text(f"  best trigger's next token {target} has rank {value['target_rank']}{mean}"))
-    table = _grid(
+    table = grid(
         ("top tokens", "left"), ("score", "right"), ("probability", "right"), ("", "left"),
         ("bottom tokens", "left"), ("score", "right"),
     )  # fmt: skip
@@ -144,7 +144,7 @@ def _draw_activity(console: Console, activity: dict[str, Any]) -> None:
     if not filled:
         return
     largest = max(counts)
-    table = _grid(("coefficient", "right"), (f"of {activity['sampled']:,} sampled prefixes", "left"), ("", "right"))
+    table = grid(("coefficient", "right"), (f"of {activity['sampled']:,} sampled prefixes", "left"), ("", "right"))
     for index in filled:
         bar = "█" * math.ceil(_BAR * counts[index] / largest)
         table.add_row(_bin(index, edges), bar, f"{counts[index]:,}")
@@ -162,7 +162,7 @@ def _bin(index: int, edges: list[float]) -> str:
 
 def _draw_neighbours(console: Console, rows: list[dict[str, Any]]) -> None:
     _headline(console, "Neighbours (most similar values)")
-    table = _grid(("memory", "left"), ("cosine", "right"), ("its top token", "left"))
+    table = grid(("memory", "left"), ("cosine", "right"), ("its top token", "left"))
     for row in rows:
         table.add_row(row["name"], f"{row['cosine']:.3f}", Text(in_token(row["top_text"])))
     console.print(table)
