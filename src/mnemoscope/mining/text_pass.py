@@ -5,15 +5,12 @@ length lie together, so padding is cut away before anything is measured. A batch
 model runs and counted when it has run to the end: a batch that fails (memory, a NaN, Ctrl-C) has not been half counted.
 """
 
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.errors import Interrupted, MiningError, NotFinite
+from mnemoscope.interruption import CtrlC
 from mnemoscope.mining.activity import Measured, Observer
 from mnemoscope.mining.state import MiningState
 from mnemoscope.mining.triggers import Survivors
@@ -177,28 +175,6 @@ def out_of_memory(error: BaseException) -> bool:
         or "can't allocate memory" in text
         or "out of memory" in text
     )
-
-
-class CtrlC:
-    """Turns the first Ctrl-C into a flag that the pass looks at between batches; the second stops at once."""
-
-    def __init__(self) -> None:
-        self.pressed = False
-        self._before: Any = None
-
-    def __enter__(self) -> "CtrlC":
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._press)
-        return self
-
-    def _press(self, *_: object) -> None:
-        if self.pressed:
-            raise KeyboardInterrupt
-        self.pressed = True
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
 
 
 def run_pass(

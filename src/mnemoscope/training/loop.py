@@ -16,7 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mnemoscope.atlas.store import replacing
 from mnemoscope.errors import Interrupted, TrainingError
+from mnemoscope.interruption import CtrlC
 from mnemoscope.training.evaluate import held_out_loss
 from mnemoscope.training.export import export
 from mnemoscope.training.recipe import Recipe
@@ -54,7 +56,7 @@ def train(
         say(f"going on from step {run.step}")
     saved = started = time.monotonic()
     first, average = run.step, None
-    try:
+    with CtrlC() as ctrl_c:
         while run.step < recipe.steps:
             loss = run.advance(text)
             average = loss if average is None else 0.98 * average + 0.02 * loss
@@ -64,14 +66,11 @@ def train(
                 progress(run.step, recipe.steps, average, seen / (now - started))
             if run.step % evaluate_every == 0 or run.step == recipe.steps:
                 _log(directory, run, text, average, now - started)
-            if now - saved >= checkpoint_every or run.step == recipe.steps:
+            if now - saved >= checkpoint_every or run.step == recipe.steps or ctrl_c.pressed:
                 run.save(checkpoint)
                 saved = now
-    except KeyboardInterrupt:
-        run.save(checkpoint)
-        raise Interrupted(
-            f"stopped at step {run.step} of {recipe.steps}; the same command goes on from there"
-        ) from None
+            if ctrl_c.pressed:
+                raise Interrupted(f"stopped at step {run.step} of {recipe.steps}; the same command goes on from there")
     return export(run.model, text, recipe, directory)
 
 
@@ -120,19 +119,15 @@ class _Run:
         return value
 
     def save(self, path: Path) -> None:
-        """Write the checkpoint beside the old one, then put it in its place."""
+        """Writes the checkpoint whole or not at all; raises StoreFailed."""
         state = {
             "recipe": asdict(self.recipe),
             "step": self.step,
             "model": self.model.state_dict(),
             "optimisers": [o.state_dict() for o in self.optimisers],
         }
-        temporary = path.with_suffix(".part")
-        with temporary.open("wb") as file:
+        with replacing(path) as file:
             torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
 
     def load(self, path: Path) -> None:
         """Take up the checkpoint at `path`, if there is one."""
@@ -140,16 +135,16 @@ class _Run:
             return
         try:
             state: dict[str, Any] = torch.load(path, map_location=self.device, weights_only=True)
-        except Exception as error:
+            begun, self.step = Recipe(**state["recipe"]), int(state["step"])
+        except Exception as error:  # whatever is wrong with the file, the answer is the same
             raise TrainingError(f"{path} is not a checkpoint that can be read; remove it to start again") from error
-        if not self.recipe.same_run(Recipe(**state["recipe"])):
+        if not self.recipe.same_run(begun):
             raise TrainingError(
                 f"{path.parent} was begun with another recipe; choose another folder, or the same recipe"
             )
         self.model.load_state_dict(state["model"])
         for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
             optimiser.load_state_dict(saved)
-        self.step = state["step"]
 
 
 class _ChunkedLoss(torch.autograd.Function):
