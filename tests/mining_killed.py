@@ -119,7 +119,7 @@ def warm(kills: int, seed: int, base: Path) -> dict[str, Any]:
         out = base / f"whole-{name}"
 
         def work(stage: Callable[[str], None], model: Any = model, out: Path = out) -> None:
-            mine(model, text, out=out, progress=lambda name, *_: stage(name), **options)
+            mine(model, text, out=out, progress=lambda told, *_, stage=stage: stage(told), **options)
 
         at = run(work, moment=None, wait=0)[2]
         whole[name] = (tables(out), at)
@@ -133,7 +133,14 @@ def warm(kills: int, seed: int, base: Path) -> dict[str, Any]:
         def work(
             stage: Callable[[str], None], model: Any = models[name], out: Path = out, every: float = every
         ) -> None:
-            mine(model, text, out=out, checkpoint_every=every, progress=lambda name, *_: stage(name), **options)
+            mine(
+                model,
+                text,
+                out=out,
+                checkpoint_every=every,
+                progress=lambda told, *_, stage=stage: stage(told),
+                **options,
+            )
 
         for attempt in range(PER_FOLDER + 1):
             moments = [m for m in MOMENTS if m in at]

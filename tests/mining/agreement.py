@@ -5,6 +5,7 @@ differ by more.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def assert_best(rows: Sequence[tuple[Hashable, float]], exact: Mapping[Hashable,
     for key, value in rows:
         assert key in exact, f"{what}: {key} cannot be among the best"
         assert abs(exact[key] - value) <= tie(exact[key]), f"{what}: {key} has {value}, reference {exact[key]}"
-    for (a, first), (b, second) in zip(rows, rows[1:], strict=False):
+    for (a, first), (b, second) in pairwise(rows):
         assert first >= second, f"{what}: {a} before {b}"
         assert exact[a] >= exact[b] - tie(exact[a]), f"{what}: {a} before {b}"
     assert len(rows) <= keep
@@ -72,7 +73,7 @@ def assert_triggers(
                     assert abs(here - sign * row["coefficient"]) <= tie(here), f"{what}: {row}, reference {here}"
                 best = [(r["sentence"], sign * r["coefficient"]) for r in rows]
                 assert_best(best, {n: float(top[n]) for n in np.flatnonzero(top > -1e-5).tolist()}, keep, what)
-            for a, b in zip(rows, rows[1:], strict=False):
+            for a, b in pairwise(rows):
                 if a["coefficient"] == b["coefficient"]:
                     assert (a["sentence"], a["position"]) < (b["sentence"], b["position"]), f"{what}: exact ties"
             groups: dict[tuple[int, ...], int] = {}

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from mnemoscope.models import LanguageModel, load_model
 from models.conftest import CASES, build
 
-WORDS = "the cat sat on a mat and dog ran home bird in tree".split()
+WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "dog", "ran", "home", "bird", "in", "tree")
 
 
 def odd_text(sentences: int = 60, *, seed: int = 0) -> str:

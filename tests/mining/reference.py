@@ -127,7 +127,7 @@ class Reference:
         return weight if type(down).__name__ == "Conv1D" else weight.T
 
     def scores(self, layer: int) -> np.ndarray:
-        """The `gain` scores `[memory, vocab]` of the values: centring and gain of the norms on the way, then the head."""
+        """The `gain` scores `[memory, vocab]` of the values: the norms' centring and gain, then the head."""
         vectors = self.values(layer)
         for norm in self._norms(layer):
             weight = norm.weight.detach().double().numpy()

@@ -1,6 +1,7 @@
 """Triggers and Activity against plain sorting and adding, and the laws that make shards and restarts exact."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -27,7 +28,8 @@ def streams(draw: st.DrawFn) -> tuple[int, list[torch.Tensor]]:
     batches = []
     for _ in range(draw(st.integers(0, 6))):
         size = draw(st.integers(1, 4))
-        numbers = draw(st.lists(COEFFICIENTS, min_size=size * POSITIONS * MEMORIES, max_size=size * POSITIONS * MEMORIES))
+        count = size * POSITIONS * MEMORIES
+        numbers = draw(st.lists(COEFFICIENTS, min_size=count, max_size=count))
         batches.append(torch.tensor(numbers).reshape(size, POSITIONS, MEMORIES))
     return keep, batches
 
@@ -37,7 +39,9 @@ def ids_of(batches: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
     return list(order.split([len(b) for b in batches])) if batches else []
 
 
-def filled(keep: int, batches: Sequence[torch.Tensor], ids: Sequence[torch.Tensor], sign: int, *, all_: bool) -> Triggers:
+def filled(
+    keep: int, batches: Sequence[torch.Tensor], ids: Sequence[torch.Tensor], sign: int, *, all_: bool
+) -> Triggers:
     triggers = Triggers(MEMORIES, keep)
     for block, sentences in zip(batches, ids, strict=True):
         if all_:
@@ -168,7 +172,8 @@ def measured(draw: st.DrawFn) -> tuple[list[torch.Tensor], list[bool]]:
     batches = []
     for _ in range(draw(st.integers(1, 6))):
         size = draw(st.integers(1, 3)) * POSITIONS * MEMORIES
-        batches.append(torch.tensor(draw(st.lists(WIDE, min_size=size, max_size=size))).reshape(-1, POSITIONS, MEMORIES))
+        numbers = draw(st.lists(WIDE, min_size=size, max_size=size))
+        batches.append(torch.tensor(numbers).reshape(-1, POSITIONS, MEMORIES))
     return batches, [draw(st.booleans()) for _ in batches]
 
 
@@ -209,7 +214,7 @@ def test_activity_is_what_adding_everything_gives(stream) -> None:
         edges = [-np.inf, *(-(2.0**k) for k in range(6, -11, -1)), 0.0, *(2.0**k for k in range(-10, 7)), np.inf]
         for memory in range(MEMORIES):
             x = some[:, memory]
-            expected = [int(((x >= a) & (x < b)).sum()) for a, b in zip(edges, edges[1:], strict=False)]
+            expected = [int(((x >= a) & (x < b)).sum()) for a, b in pairwise(edges)]
             assert activity.histogram[memory].tolist() == expected
 
 

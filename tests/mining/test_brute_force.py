@@ -173,7 +173,8 @@ def test_a_nearly_constant_coefficient_has_an_exact_deviation(text: Path, tmp_pa
 def test_large_scores_have_an_exact_entropy(text: Path, tmp_path: Path) -> None:
     hf, tokenizer = build("gpt2-relu"), byte_tokenizer(bos_token=END)
     hf.transformer.h[1].mlp.c_proj.weight *= 30
-    hf.transformer.h[0].mlp.c_proj.weight[:] = hf.transformer.wte.weight[7] * 100 * (1 + 1e-3 * hf.transformer.wte.weight[:24])
+    tokens = hf.transformer.wte.weight
+    hf.transformer.h[0].mlp.c_proj.weight[:] = tokens[7] * 100 * (1 + 1e-3 * tokens[:24])
     out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "a", split="line", triggers=5)
     reference = reference_of(hf, tokenizer, text.read_text(), beginning=0, context=64)
     for layer in (0, 1):

@@ -95,9 +95,7 @@ def test_the_worked_example(tmp_path: Path) -> None:
     words = {text.strip(): token for token, text in open_atlas(atlas).table("vocabulary")["token", "text"].rows()}
     assert [tokens[0] for tokens in values["top_tokens"]] == [words["y"], words["x"]]
     assert [scores[0] for scores in values["top_scores"]] == [3.0, 4.0]
-    written = [
-        dict(zip(row["top_tokens"], row["top_scores"], strict=True)) for row in values.iter_rows(named=True)
-    ]
+    written = [dict(zip(row["top_tokens"], row["top_scores"], strict=True)) for row in values.iter_rows(named=True)]
     total = [sum(found[m, 0, 0] * written[m][words[axis]] for m in (0, 1)) for axis in ("x", "y")]
     assert total == pytest.approx([3.0, 2.0], abs=1e-4)
     assert values["target"].to_list() == [words["x"], words["x"]]

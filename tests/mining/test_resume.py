@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -90,7 +91,12 @@ def test_the_command_killed_at_random_moments(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("every", [1, 4])
 def test_no_more_than_a_checkpoint_interval_is_done_twice(
-    every: int, model: LanguageModel, text: Path, tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    every: int,
+    model: LanguageModel,
+    text: Path,
+    tmp_path: Path,
+    whole: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = Log(monkeypatch)
     # A clock that goes on by one with every batch that was fetched.
@@ -105,7 +111,7 @@ def test_no_more_than_a_checkpoint_interval_is_done_twice(
     assert len(ends) == 3
     runs = [log.batches[a:b] for a, b in zip([0, *ends], [*ends, None], strict=True)]
     assert len(runs[0]) > 6
-    for before, after in zip(runs, runs[1:], strict=False):
+    for before, after in pairwise(runs):
         repeated = before[-1] - after[0] + 1
         assert 0 <= repeated <= every, (before, after)
         assert after == list(range(after[0], after[-1] + 1))
@@ -133,7 +139,12 @@ def test_progress_after_a_restart_counts_what_was_done_before(
 
 @pytest.mark.parametrize("stage", ["mining", "tables", "values"])
 def test_ctrl_c_saves_and_says_how_to_go_on(
-    stage: str, model: LanguageModel, text: Path, tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    stage: str,
+    model: LanguageModel,
+    text: Path,
+    tmp_path: Path,
+    whole: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = Log(monkeypatch)
     log.act[stage] = lambda: os.kill(os.getpid(), signal.SIGINT)
@@ -153,7 +164,11 @@ def test_ctrl_c_saves_and_says_how_to_go_on(
 
 
 def test_the_second_ctrl_c_stops_at_once(
-    model: LanguageModel, text: Path, tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    model: LanguageModel,
+    text: Path,
+    tmp_path: Path,
+    whole: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = Log(monkeypatch)
 
@@ -177,7 +192,8 @@ def test_ctrl_c_on_the_command(tmp_path: Path) -> None:
 
     (tmp_path / "text.txt").write_text(sentences(30_000, WORDS[2:], 0))
     command = [sys.executable, "-m", "mnemoscope", "mine", "handmade:planted", str(tmp_path / "text.txt")]
-    command += ["--out", str(tmp_path / "atlas"), "--split", "line", "--batch-tokens", "200", "--checkpoint-every", "0.1"]
+    command += ["--out", str(tmp_path / "atlas"), "--split", "line", "--batch-tokens", "200"]
+    command += ["--checkpoint-every", "0.1"]
     process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while process.poll() is None and not (tmp_path / "atlas/work/state.safetensors").exists():
         time.sleep(0.01)
@@ -191,7 +207,11 @@ def test_ctrl_c_on_the_command(tmp_path: Path) -> None:
 
 
 def test_a_forced_run_that_was_stopped_goes_on_with_the_same_command(
-    model: LanguageModel, text: Path, tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    model: LanguageModel,
+    text: Path,
+    tmp_path: Path,
+    whole: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     mine(model, text, out=tmp_path / "atlas", split="line", triggers=3)
     log = Log(monkeypatch)
@@ -206,7 +226,11 @@ def test_a_forced_run_that_was_stopped_goes_on_with_the_same_command(
 
 
 def test_force_replaces_an_unfinished_atlas_of_another_plan(
-    model: LanguageModel, text: Path, tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    model: LanguageModel,
+    text: Path,
+    tmp_path: Path,
+    whole: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = Log(monkeypatch)
     log.stop_after = 6
@@ -219,7 +243,11 @@ def test_force_replaces_an_unfinished_atlas_of_another_plan(
 
 
 def test_a_text_that_changed_meanwhile_is_another_plan(
-    model: LanguageModel, text: Path, tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    model: LanguageModel,
+    text: Path,
+    tmp_path: Path,
+    whole: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = Log(monkeypatch)
     log.stop_after = 6
@@ -235,7 +263,11 @@ def test_a_text_that_changed_meanwhile_is_another_plan(
 
 
 def test_force_begins_anew_where_the_text_has_changed(
-    model: LanguageModel, text: Path, tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    model: LanguageModel,
+    text: Path,
+    tmp_path: Path,
+    whole: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = Log(monkeypatch)
     log.stop_after = 6

@@ -56,9 +56,9 @@ class MiningPlan:
     corpus_fingerprint: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("triggers", "prefixes", "batch_tokens", "max_sentences", "max_tokens"):
+        for name in ("triggers", "prefixes", "batch_tokens", "max_sentences", "max_tokens", "seed"):
             value = getattr(self, name)
-            least = 0 if name == "prefixes" else 1
+            least = 0 if name in ("prefixes", "seed") else 1
             if value is not None and value < least:
                 raise OptionError(f"--{name.replace('_', '-')} must be at least {least}, not {value}")
         if self.triggers > 30_000:
