@@ -43,6 +43,9 @@ SHORTEST = 40
 _SKIPPED_FOLDERS = re.compile(
     r"(^|/)(tests?|testing|_test|idle_test|site-packages|dist-packages|__pycache__|_vendor|_distutils_hack|lib2to3)(/|$)"
 )
+_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_LETTER = re.compile(r"[A-Za-z]")
 _RECEIVERS = frozenset({"add_docstr", "_add_docstr", "add_newdoc", "add_docstring", "add_docstr_all", "_doc"})
 
 
@@ -77,7 +80,10 @@ def documents(part: str = "all") -> Iterator[str]:
 def clean(raw: str) -> str:
     """The docstring without its indentation, trailing blanks, control characters and rulers."""
     text = inspect.cleandoc(raw.replace("\r\n", "\n"))
-    text = "".join(c for c in text if c == "\n" or c == "\t" or (c.isprintable() and ord(c) < 0xE000))
+    if text.isascii():
+        text = _CONTROL.sub("", text)
+    else:
+        text = "".join(c for c in text if c in "\n\t" or (c.isprintable() and ord(c) < 0xE000))
     lines = [line.rstrip() for line in text.split("\n")]
     lines = [line for line in lines if not line or re.search(r"\w", line) or len(set(line.strip())) > 2]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
@@ -87,7 +93,7 @@ def is_prose(text: str) -> bool:
     """Whether a cleaned docstring is long enough, and letters enough, to be read as documentation."""
     if len(text) < SHORTEST or " " not in text:
         return False
-    letters = sum(c.isalpha() and c.isascii() for c in text)
+    letters = len(_LETTER.findall(text))
     return letters >= 0.5 * len(text.replace(" ", "").replace("\n", ""))
 
 
@@ -128,21 +134,27 @@ def _topics(path: Path) -> Iterator[str]:
 def _docstrings(path: Path) -> Iterator[str]:
     """Every docstring of one source file, and every text handed to a docstring receiver, by line."""
     found: list[tuple[int, str]] = []
-    for node in ast.walk(_parse(path)):
+    waiting: list[ast.AST] = [_parse(path)]
+    while waiting:
+        node = waiting.pop()
+        # Statements only: docstrings and receivers stand nowhere else, and expressions are most of a tree.
+        waiting += (child for child in ast.iter_child_nodes(node) if isinstance(child, _STATEMENTS))
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node, clean=False)
             if text:
                 found.append((getattr(node, "lineno", 0), text))
-        elif isinstance(node, ast.Call):
-            callee = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if callee in _RECEIVERS:
-                found.extend(
-                    (leaf.lineno, leaf.value)
-                    for argument in node.args
-                    for leaf in ast.walk(argument)
-                    if isinstance(leaf, ast.Constant) and isinstance(leaf.value, str) and "\n" in leaf.value
-                )
+        elif isinstance(node, ast.Expr | ast.Assign) and isinstance(node.value, ast.Call):
+            found += _handed_over(node.value)
     return iter([text for _, text in sorted(found)])
+
+
+def _handed_over(call: ast.Call) -> list[tuple[int, str]]:
+    """The texts of more than one line that a docstring receiver is called with."""
+    callee = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if callee not in _RECEIVERS:
+        return []
+    leaves = [leaf for argument in call.args for leaf in ast.walk(argument) if isinstance(leaf, ast.Constant)]
+    return [(leaf.lineno, leaf.value) for leaf in leaves if isinstance(leaf.value, str) and "\n" in leaf.value]
 
 
 def _parse(path: Path) -> ast.Module:

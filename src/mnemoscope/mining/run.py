@@ -80,6 +80,7 @@ def mine(
     if not isinstance(model, LanguageModel):
         say("loading", 0, None, str(model))
         model = load_model(model, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+    torch.set_num_threads(torch.get_num_threads())  # also forbids the matrix library to use fewer when it likes
     plan = MiningPlan(
         model=model.spec, revision=model.revision, model_fingerprint=model.fingerprint,
         corpus=source.spec, text_field=text_field, validation=None if other is None else other.spec, split=split,
