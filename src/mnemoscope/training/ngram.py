@@ -33,7 +33,7 @@ class NgramModel:
             suffix = numbers[n - 1][first_at + 1]
             counts.insert(0, np.bincount(suffix, minlength=len(self._keys[n - 1])).astype(np.float64))
         self._counts = counts
-        self._discounts = [float((c == 1).sum() / max(1, (c == 1).sum() + 2 * (c == 2).sum())) for c in counts]
+        self._discounts = [_discount(c) for c in counts]
         self._totals, self._kinds = [], []
         for n in range(1, order + 1):
             contexts = self._keys[n - 1] // vocabulary
@@ -68,3 +68,9 @@ class NgramModel:
         keys = self._keys[n - 1]
         place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
         return np.where(possible & (keys[place] == wanted), place, -1)
+
+
+def _discount(counts: NDArray[np.float64]) -> float:
+    """What every count gives up: n1 / (n1 + 2 n2); a half where nothing occurs once, or the unseen were impossible."""
+    once, twice = int((counts == 1).sum()), int((counts == 2).sum())
+    return once / (once + 2 * twice) if once else 0.5

@@ -1,0 +1,119 @@
+"""The exported folder: transformers reads it alone, so does load_model with its proof, and the card tells the truth."""
+
+import json
+import math
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from mnemoscope.models import load_model
+from mnemoscope.training import Recipe, train
+from mnemoscope.training.evaluate import Loss, dead_shares, held_out_loss
+from mnemoscope.training.text import Text, prepare_text, read_alone
+
+FILES = {"config.json", "generation_config.json", "held_out.txt", "model.safetensors", "MODEL_CARD.md",
+         "tokenizer.json", "tokenizer_config.json", "training.json"}  # fmt: skip
+
+
+@pytest.fixture
+def exported(recipe: Recipe, documentation: list[str], tmp_path: Path) -> Path:
+    return train(tmp_path, recipe, say=lambda text: None)
+
+
+def test_transformers_and_load_model_read_the_same(exported: Path) -> None:
+    assert {path.name for path in exported.iterdir()} == FILES
+    network = AutoModelForCausalLM.from_pretrained(exported, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(exported)
+    model = load_model(str(exported))
+    assert (model.family, model.block, model.activation, model.has_negative) == ("gpt_neox", "pre-norm", "relu", False)
+    assert (model.sizes.layers, model.sizes.memories, model.longest) == (2, (24, 24), 15)
+    assert (model.beginning.token, model.beginning.kind) == (0, "bos")
+    assert max(model.proof.residual, model.proof.ablation, model.proof.keys, model.proof.scores) < 1e-4
+    text = "Value returns the key.\nLayer"
+    (ids,) = model.encode([text])
+    assert ids == tokenizer(text, add_special_tokens=False)["input_ids"]
+    with torch.inference_mode():
+        expected = network(torch.tensor([[0, *ids[:15]]])).logits
+    assert torch.allclose(model.logits(torch.tensor([[0, *ids[:15]]])), expected, atol=1e-5)
+
+
+def test_the_card_states_what_the_stored_weights_do(exported: Path, recipe: Recipe) -> None:
+    figures = json.loads((exported / "training.json").read_text())
+    text = prepare_text(recipe, exported.parent / "text", say=lambda text: None)
+    network: Any = AutoModelForCausalLM.from_pretrained(exported, dtype=torch.float32).eval()
+    loss = held_out_loss(network, text.held_out, recipe.context)
+    assert figures["nats_per_token"] == round(loss.per_token, 4)
+    assert figures["recipe"] == vars(recipe)
+    assert figures["held_out_documents"] == len(text.held_out_keys)
+    assert (exported / "held_out.txt").read_text().split() == text.held_out_keys
+    assert len(figures["dead_share_by_layer"]) == 2
+    card = (exported / "MODEL_CARD.md").read_text()
+    assert f"| this model | {figures['nats_per_token']:.3f} | {figures['nats_per_byte']:.3f} |" in card
+    assert f"{figures['five_gram_nats_per_token']:.3f} | {figures['five_gram_nats_per_byte']:.3f} |" in card
+    assert "2 pre-norm blocks, hidden size 16, 24 memories a layer" in card
+
+
+def held_out_loss_slowly(network: Any, text: Text, context: int) -> tuple[float, int]:
+    """One forward per window, one token at a time."""
+    nats, count = 0.0, 0
+    bounds = [*text.documents.tolist(), len(text.tokens)]
+    for first, end in pairwise(bounds):
+        own = text.tokens[first + 1 : end].tolist()
+        for begin in range(0, len(own), context):
+            window = own[begin : begin + context]
+            log_p = network(torch.tensor([[0, *window[:-1]]])).logits[0].log_softmax(-1)
+            nats -= sum(float(log_p[place, token]) for place, token in enumerate(window))
+            count += len(window)
+    return nats, count
+
+
+@torch.inference_mode()
+def test_the_held_out_loss_is_the_mean_over_every_token(
+    recipe: Recipe, documentation: list[str], tmp_path: Path
+) -> None:
+    text = prepare_text(recipe, tmp_path, say=lambda text: None).held_out
+    network: Any = recipe.model().eval()
+    for parameter in network.parameters():
+        parameter.mul_(3)
+    loss = held_out_loss(network, text, recipe.context, batch=3)
+    nats, count = held_out_loss_slowly(network, text, recipe.context)
+    assert loss.tokens == count == len(text.tokens) - len(text.documents)
+    assert loss.nats == pytest.approx(nats, rel=1e-5)
+    assert loss.text_bytes == text.text_bytes
+    assert loss.per_byte == pytest.approx(nats / text.text_bytes)
+    few = held_out_loss(network, text, recipe.context, most=2)
+    assert few.tokens == int(text.documents[2]) - 2
+    assert Loss(math.e, 2, 4).per_token == math.e / 2
+
+
+@torch.inference_mode()
+def test_dead_memories_are_counted_as_one_would_by_hand(
+    recipe: Recipe, documentation: list[str], tmp_path: Path
+) -> None:
+    tokenizer = prepare_text(recipe, tmp_path, say=lambda text: None).tokenizer
+    sentences = read_alone(tokenizer, recipe)[:40]
+    network: Any = recipe.model().eval()
+    network.gpt_neox.layers[0].mlp.dense_h_to_4h.bias[:6] = -100.0  # a quarter never fires
+    network.gpt_neox.layers[1].mlp.dense_h_to_4h.bias.sub_(0.12)  # some hardly ever do
+    alive = np.zeros((2, 24), bool)
+    found: list[torch.Tensor] = []
+    hooks = [
+        block.mlp.dense_4h_to_h.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0][0, 1:]))
+        for block in network.gpt_neox.layers
+    ]
+    for sentence in sentences:
+        found.clear()
+        network(torch.tensor([[0, *sentence]]))
+        alive |= np.array([(coefficients > 0).any(0).numpy() for coefficients in found])
+    for hook in hooks:
+        hook.remove()
+    shares = dead_shares(network, sentences, batch=7)
+    assert shares == pytest.approx((1 - alive.mean(1)).tolist())
+    assert shares[0] == pytest.approx(0.25)
+    assert 0 < shares[1] < 1
+    assert not any(block.mlp.dense_4h_to_h._forward_pre_hooks for block in network.gpt_neox.layers)

@@ -1,0 +1,153 @@
+"""Documents to windows: tokenizer, held-out documents, and what every step reads."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from mnemoscope.corpus.held_out import document_hash
+from mnemoscope.errors import TrainingError
+from mnemoscope.training import Recipe
+from mnemoscope.training import text as training_text
+from mnemoscope.training.text import Text, independent, prepare_text, read_alone, train_tokenizer, windows
+
+
+def test_the_tokenizer_gives_every_text_back_and_begins_with_the_beginning() -> None:
+    tokenizer = train_tokenizer(iter(["the cat sat on the mat"] * 20), 262)
+    assert tokenizer.get_vocab_size() == 262
+    assert tokenizer.token_to_id("<|endoftext|>") == 0
+    for text in ("the cat", " two  spaces\n", "caf\u00e9 \u2603 \U0001f600", "\x00\t"):
+        assert tokenizer.decode(tokenizer.encode(text).ids) == text
+    assert len(tokenizer.encode(" the").ids) < 4
+
+
+def held_out_slowly(streams: list[list[int]], candidates: list[bool], run: int) -> list[bool]:
+    """The definition read aloud: as long as one held-out document shares a run with what is not, move it over."""
+    held = list(candidates)
+
+    def runs(stream: list[int]) -> set[tuple[int, ...]]:
+        own = stream[1:]
+        return {tuple(own[i : i + run]) for i in range(len(own) - run + 1)}
+
+    while True:
+        training = set().union(*(runs(s) for s, out in zip(streams, held, strict=True) if not out))
+        moving = [i for i, s in enumerate(streams) if held[i] and runs(s) & training]
+        if not moving:
+            return held
+        for i in moving:
+            held[i] = False
+
+
+@given(
+    st.lists(st.tuples(st.lists(st.integers(1, 3), max_size=9), st.booleans()), min_size=1, max_size=12),
+    st.integers(2, 4),
+)
+def test_held_out_documents_share_no_run_with_training_text(documents: list[tuple[list[int], bool]], run: int) -> None:
+    streams = [[0, *tokens] for tokens, _ in documents]
+    candidates = [out for _, out in documents]
+    before, training_text.RUN = training_text.RUN, run
+    try:
+        found = independent([np.array(s, np.uint16) for s in streams], np.array(candidates))
+    finally:
+        training_text.RUN = before
+    assert found.tolist() == held_out_slowly(streams, candidates, run)
+
+
+def test_a_document_that_moves_takes_others_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_text, "RUN", 3)
+    streams = [[0, 1, 2, 3, 9], [0, 2, 3, 9, 4, 5, 6], [0, 7, 4, 5, 6], [0, 8, 8, 8]]
+    # 0 is training text; 1 shares 2-3-9 with it, 2 shares 4-5-6 with 1 alone, 3 shares nothing.
+    found = independent([np.array(s, np.uint16) for s in streams], np.array([False, True, True, True]))
+    assert found.tolist() == [False, False, False, True]
+
+
+def counted_text(tokens: int = 2_000) -> Text:
+    """A stream whose token at position p is p (0, the beginning token, at its start alone), a sentence every ten."""
+    starts: NDArray[np.int64] = np.arange(1, tokens, 10)
+    return Text(np.arange(tokens, dtype=np.uint16), starts, np.zeros(1, np.int64), tokens)
+
+
+def test_half_of_the_windows_are_the_beginning_and_a_sentence(recipe: Recipe) -> None:
+    text = counted_text()
+    rows = np.concatenate([windows(text, recipe, step) for step in range(100)])
+    assert rows.shape == (800, 17)
+    begins = rows[:, 0] == 0
+    assert 0.45 < begins.mean() < 0.55
+    assert set(rows[begins, 1] % 10) == {1}
+    # The rest of a window is the text as it stands.
+    assert (np.diff(rows[:, 1:], axis=1) == 1).all()
+    assert (rows[~begins, 1] == rows[~begins, 0] + 1).all()
+
+
+def test_windows_depend_on_seed_and_step_alone(recipe: Recipe) -> None:
+    text = counted_text()
+    fifth, fiftieth = windows(text, recipe, 5), windows(text, recipe, 50)
+    training_text._EPOCHS.clear()
+    assert (windows(text, recipe, 50) == fiftieth).all()
+    assert (windows(text, recipe, 5) == fifth).all()
+    other = Recipe(**{**vars(recipe), "seed": 1})
+    assert not (windows(text, other, 5) == fifth).all()
+
+
+def test_an_epoch_reads_every_place_once(recipe: Recipe) -> None:
+    text, plain = counted_text(), Recipe(**{**vars(recipe), "sentence_windows": 0.0})
+    each = (2_000 - 2 * 17) // 16
+    rows = np.concatenate([windows(text, plain, step) for step in range(2 * each // 8 + 1)])
+    first, second = rows[:each, 0], rows[each : 2 * each, 0]
+    for starts in (first, second):
+        assert len(set(starts)) == each
+        assert len(set(starts % 16)) == 1
+    assert sorted(first) != first.tolist()
+    assert first.tolist() != second.tolist()
+
+
+def test_documentation_is_prepared_once(recipe: Recipe, documentation: list[str], tmp_path: Path) -> None:
+    said: list[str] = []
+    made = prepare_text(recipe, tmp_path, say=said.append)
+    assert said[0] == "reading the documentation on this machine"
+    assert made.tokenizer.get_vocab_size() == 300
+    assert len(made.training.documents) + len(made.held_out.documents) == 300
+    # Too few sentences for 4,000: the tenth of all classes is held out, less what shares a run of 50 tokens.
+    candidates = sum(document_hash(text) < 1_000 for text in documentation)
+    assert 0 < len(made.held_out_keys) == len(made.held_out.documents) <= candidates
+    for text in (made.training, made.held_out):
+        assert (text.tokens[text.documents] == 0).all()
+        assert (text.tokens == 0).sum() == len(text.documents)
+        newline = made.tokenizer.encode("\n").ids[0]
+        assert (
+            text.tokens[text.sentences - 1] == np.where(np.isin(text.sentences - 1, text.documents), 0, newline)
+        ).all()
+    whole = "".join(made.tokenizer.decode(made.training.tokens[1:].tolist(), skip_special_tokens=True))
+    assert len(whole.encode()) == made.training.text_bytes
+
+    again = prepare_text(recipe, tmp_path, say=said.append)
+    assert len(said) == 3
+    assert (again.training.tokens == made.training.tokens).all()
+    assert again.held_out_keys == made.held_out_keys
+
+
+def test_sentences_are_read_alone_as_the_demo_mines_them(
+    recipe: Recipe, documentation: list[str], tmp_path: Path
+) -> None:
+    made = prepare_text(recipe, tmp_path, say=lambda text: None)
+    sentences = read_alone(made.tokenizer, recipe)
+    assert len(sentences) == len({s for text in documentation for s in training_text._sentences(text)})
+    assert max(map(len, sentences)) == 15
+    first = training_text._sentences(documentation[0])[0]
+    assert first.startswith(made.tokenizer.decode(sentences[0]))
+
+
+def test_text_of_another_recipe_or_too_little_is_refused(
+    recipe: Recipe, documentation: list[str], tmp_path: Path
+) -> None:
+    prepare_text(recipe, tmp_path, say=lambda text: None)
+    with pytest.raises(TrainingError, match="holds text prepared for another recipe; choose another folder"):
+        prepare_text(recipe, tmp_path, say=lambda text: None, part="stdlib")
+    with pytest.raises(TrainingError, match="prepared for another recipe"):
+        prepare_text(Recipe(**{**vars(recipe), "vocabulary": 280}), tmp_path, say=lambda text: None)
+    del documentation[2:]
+    with pytest.raises(TrainingError, match="is too little to train on"):
+        prepare_text(Recipe(**{**vars(recipe), "context": 512}), tmp_path / "other", say=lambda text: None)
