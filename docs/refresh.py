@@ -6,11 +6,13 @@ In a block fenced as `console`, a line that begins with `$ ` is a command, and w
 as `python` is run if a block fenced as `text` follows it directly; that one is its output. All run in one new folder, in
 order, each command once, with what `mnemoscope` and `python` are in this environment. Only standard output is pasted.
 A command that fails fails the run, unless its line ends in `# refused`; then its last line of errors is pasted, too.
+The memory of the demo that the pages show becomes the demo's most striking one.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -24,6 +26,8 @@ PAGES = ("README.md", "docs/tour.md", "docs/models.md", "docs/scale.md", "docs/t
 REFUSED = "  # refused"
 _CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
 _PYTHON = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
+
+_SHOWN = re.compile(r'(mnemoscope-demo (?=L)|open_atlas\("mnemoscope-demo"\)\nmemory = atlas\[")L\d+\.M\d+')
 
 
 def commands(page: str) -> Iterator[str]:
@@ -70,6 +74,15 @@ class Scratch:
         return "".join(line.rstrip() + "\n" for line in printed.rstrip().splitlines())
 
 
+def with_best_memory(page: str, scratch: Scratch) -> str:
+    """Return the page with the demo's most striking memory as the one of the demo that is shown."""
+    if _SHOWN.search(page) is None:
+        return page
+    scratch.run("mnemoscope demo")
+    best = json.loads(scratch.run("mnemoscope demo --json"))["striking"][0]["name"]
+    return _SHOWN.sub(rf"\g<1>{best}", page)
+
+
 def refreshed(page: str, scratch: Scratch) -> str:
     """Return the page with fresh output in every block that shows any, in the order of the page."""
     found: list[re.Match[str]] = sorted(
@@ -98,7 +111,7 @@ def main() -> None:
         scratch = Scratch(Path(folder))
         for name in arguments.pages:
             before = (ROOT / name).read_text(encoding="utf-8")
-            after = refreshed(before, scratch)
+            after = refreshed(with_best_memory(before, scratch), scratch)
             if after != before:
                 old.append(name)
                 if not arguments.check:
