@@ -20,6 +20,7 @@ from torch import Tensor
 from mnemoscope.errors import Interrupted, MiningError, NotFinite
 from mnemoscope.interruption import CtrlC
 from mnemoscope.mining.activity import Measured, Observer
+from mnemoscope.mining.heap import Heap
 from mnemoscope.mining.state import MiningState
 from mnemoscope.mining.triggers import Survivors
 from mnemoscope.models import LanguageModel
@@ -195,6 +196,7 @@ def run_pass(
     Raises NotFinite (nothing of that batch counted), Interrupted (state saved), StoreFailed.
     """
     reader = BatchReader(model, state, per_sentence=per_sentence)
+    heap = Heap()
     saved = time.monotonic()
     todo = [k for k in numbers if k >= state.next_batch]
     done = tokens_before
@@ -214,6 +216,7 @@ def run_pass(
             reader.count()
             state.next_batch = k + 1
             done += batch.tokens
+            heap.look()
             progress("mining", done, total_tokens, "tokens")
             if ctrl_c.pressed or time.monotonic() - saved >= checkpoint_every:
                 state.save(checkpoint)
@@ -221,3 +224,4 @@ def run_pass(
             if ctrl_c.pressed:
                 raise Interrupted("stopped after saving; run the same command again to go on from here")
     state.save(checkpoint)
+    heap.give_back()
