@@ -1,4 +1,4 @@
-"""Measure the resident memory of a whole `mine` at two sizes of text: does it grow with the text?
+"""Measure the resident memory of a whole `mine` at two sizes of text, to see whether it grows.
 
 Each size runs in a process of its own; the figure is its VmHWM, the most that was ever resident (Linux). The model is a
 random ReLU decoder of 2 layers x 64 with a small vocabulary, so that the model itself hides nothing. The text is varied
@@ -52,13 +52,12 @@ def build_model() -> Any:
     plain = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
     plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     torch.manual_seed(0)
-    network = OPTForCausalLM(
-        OPTConfig(
-            vocab_size=len(words), hidden_size=64, word_embed_proj_dim=64, ffn_dim=256, num_hidden_layers=2,
-            num_attention_heads=2, max_position_embeddings=128, activation_function="relu", dropout=0.0,
-            bos_token_id=0, eos_token_id=0, pad_token_id=None,
-        )  # fmt: skip
-    ).eval()
+    config = OPTConfig(
+        vocab_size=len(words), hidden_size=64, word_embed_proj_dim=64, ffn_dim=256, num_hidden_layers=2,
+        num_attention_heads=2, max_position_embeddings=128, activation_function="relu", dropout=0.0,
+        bos_token_id=0, eos_token_id=0, pad_token_id=None,
+    )  # fmt: skip
+    network = OPTForCausalLM(config).eval()
     return load_model(network, tokenizer=PreTrainedTokenizerFast(tokenizer_object=plain, bos_token="<s>"))
 
 

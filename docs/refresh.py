@@ -1,11 +1,11 @@
-"""Run the commands that the pages show, and paste what they print. One command, after anything that they show changed:
+"""Run the commands that the pages show, and paste what they print.
 
     python docs/refresh.py                  # all pages; --check changes nothing and says which pages are old
 
-In a block fenced as `console`, a line that begins with `$ ` is a command, and what follows is its output. A block fenced
-as `python` is run if a block fenced as `text` follows it directly; that one is its output. All run in one new folder, in
-order, each command once, with what `mnemoscope` and `python` are in this environment. Only standard output is pasted.
-A command that fails fails the run, unless its line ends in `# refused`; then its last line of errors is pasted, too.
+In a block fenced as `console`, a line that begins with `$ ` is a command, and what follows is its output. A block
+fenced as `python` is run if a block fenced as `text` follows it directly; that one is its output. All run in one new
+folder, in order, each command once, with the `mnemoscope` and `python` of this environment; only standard output is
+pasted. `--without demo` leaves the blocks alone that say `demo`, which takes minutes. A command that fails fails the run, unless its line ends in `# refused`; then its last line of errors is pasted, too.
 The memory of the demo that the pages show becomes the demo's most striking one.
 """
 
@@ -49,7 +49,8 @@ class Scratch:
             tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments}"$@"\n', encoding="utf-8")
             tool.chmod(0o755)
         source = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
-        self._environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": source, "COLUMNS": "118"}
+        path = f"{tools}:{os.environ['PATH']}"
+        self._environment = os.environ | {"PATH": path, "PYTHONPATH": source, "COLUMNS": "118"}
 
     def run(self, command: str) -> str:
         """Return what the command prints; raises SystemExit if it fails and is not marked as refused."""
@@ -83,13 +84,15 @@ def with_best_memory(page: str, scratch: Scratch) -> str:
     return _SHOWN.sub(rf"\g<1>{best}", page)
 
 
-def refreshed(page: str, scratch: Scratch) -> str:
-    """Return the page with fresh output in every block that shows any, in the order of the page."""
+def refreshed(page: str, scratch: Scratch, *, without: str | None = None) -> str:
+    """Return the page with fresh output in every block that shows any, in order; not in those that say `without`."""
     found: list[re.Match[str]] = sorted(
         [*_CONSOLE.finditer(page), *_PYTHON.finditer(page)], key=lambda block: block.start()
     )
     pieces, end = [], 0
     for block in found:
+        if without is not None and without in block.group():
+            continue
         pieces.append(page[end : block.start()])
         if block.re is _PYTHON:
             pieces.append(f"```python\n{block.group(1)}```\n\n```text\n{scratch.run_python(block.group(1))}```")
@@ -105,13 +108,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pages", nargs="*", default=PAGES)
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--without", metavar="TEXT")
     arguments = parser.parse_args()
     old = []
     with tempfile.TemporaryDirectory(prefix="mnemoscope-docs-") as folder:
         scratch = Scratch(Path(folder))
         for name in arguments.pages:
             before = (ROOT / name).read_text(encoding="utf-8")
-            after = refreshed(with_best_memory(before, scratch), scratch)
+            page = before if arguments.without else with_best_memory(before, scratch)
+            after = refreshed(page, scratch, without=arguments.without)
             if after != before:
                 old.append(name)
                 if not arguments.check:

@@ -55,7 +55,7 @@ def test_every_command_parses(command: str) -> None:
     check(command)
 
 
-@pytest.mark.parametrize("command", ["mnemoscope mine a b --out c --no-such-option", "mnemoscope mine a", "mnemoscope dance"])
+@pytest.mark.parametrize("command", ["mnemoscope mine a b --out c --bad", "mnemoscope mine a", "mnemoscope dance"])
 def test_a_command_that_does_not_parse_is_found(command: str) -> None:
     with pytest.raises((typer.TyperException, KeyError)):
         check(command)
@@ -80,7 +80,8 @@ def test_the_cheap_commands_run_as_written(tmp_path: Path) -> None:
 
 
 def test_refreshing_pastes_what_is_printed(tmp_path: Path) -> None:
-    page = "a\n\n```console\n$ echo new\nold\n$ false  # refused\n```\n\nb\n\n```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n"
+    page = "a\n\n```console\n$ echo new\nold\n$ false  # refused\n```\n\nb\n\n"
+    page += "```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n"
     scratch = REFRESH.Scratch(tmp_path)
     with pytest.raises(IndexError):  # a refused command must say why
         REFRESH.refreshed(page, scratch)
