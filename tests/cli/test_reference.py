@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -27,21 +26,19 @@ def test_every_verb_has_an_example_json_and_debug(verb: str) -> None:
     assert "--debug" in section
 
 
-def test_help_is_quick_and_loads_nothing_heavy() -> None:
+def test_help_loads_nothing_heavy() -> None:
+    """So that it comes at once; seconds are not asserted, since they depend on what else the machine does."""
     script = (
-        "import sys\nfrom mnemoscope.cli import main\ncode = main(['--help'])\n"
+        "import sys\nfrom mnemoscope.cli import main\n"
+        f"codes = [main([*verb, '--help']) for verb in [[], *([v] for v in {VERBS})]]\n"
         "heavy = {'torch', 'transformers', 'polars', 'pyarrow', 'numpy', 'rich'} & set(sys.modules)\n"
-        "assert not heavy, heavy\nsys.exit(code)\n"
+        "assert not heavy, heavy\nsys.exit(max(codes))\n"
     )
-    times = []
-    for _ in range(3):
-        began = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-        times.append(time.perf_counter() - began)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("Usage: mnemoscope")
-    assert min(times) < 0.5
+    assert done.stdout.count("Usage: mnemoscope") == 1 + len(VERBS)
 
 
 def test_all_verbs_are_commands() -> None:
     assert get_command(app).name == "mnemoscope"
-    assert {"mine", "show", "merge", "verify"} <= set(VERBS)
+    assert VERBS == ["demo", "inspect", "mine", "show", "merge", "verify", "train", "bench"]

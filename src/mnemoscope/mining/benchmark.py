@@ -27,6 +27,7 @@ from mnemoscope.mining.values import Projector, Targets, value_table
 from mnemoscope.models import LanguageModel, load_model, read_coefficients
 from mnemoscope.models.builtin import folder as builtin_folder
 
+TEXT = "builtin:pydocs:stdlib"
 WARM = SAMPLED_TOKENS
 USER_BATCH = 32
 _TOO_SHORT = "the text is too short to warm up with --warm {warm} tokens and then measure; choose a lower --warm"
@@ -50,6 +51,8 @@ def compare_loops(
     Raises OptionError if the text is too short.
     """
     signs = (1, -1) if model.has_negative else (1,)
+    if feed.tokens(range(feed.count)) <= warm:
+        raise OptionError(_TOO_SHORT.format(warm=warm))
     shape = Shape(dict(enumerate(model.sizes.memories)), keep, signs)
     state = MiningState(shape, device=model.device)
     reader = BatchReader(model, state, per_sentence=1)
@@ -58,8 +61,6 @@ def compare_loops(
     number, seen = 0, 0
     with reader.attached():
         while seen < warm:
-            if number >= feed.count:
-                raise OptionError(_TOO_SHORT.format(warm=warm))
             batch = feed(number)
             reader.read(batch)
             reader.count()
@@ -141,7 +142,8 @@ class ResearchLoop:
         """Runs one batch."""
         extra = batch.ids.shape[1] - int(batch.lengths[-1])
         lengths = torch.from_numpy(batch.lengths) + extra
-        outside = torch.arange(batch.ids.shape[1])[None] >= lengths[:, None]
+        place = torch.arange(batch.ids.shape[1])[None]
+        outside = (place >= lengths[:, None]) | (place == 0)  # position 0 is the beginning token, or a sink
 
         def take(layer: int, coefficients: Tensor) -> None:
             masked = coefficients.masked_fill(outside[:, :, None], -torch.inf)
@@ -185,7 +187,7 @@ def measure(
     model = load_model("builtin:pydocs") if name == "builtin" else gpt2_shaped()
     with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
         copy = prepare(
-            open_source("builtin:pydocs:stdlib"), model, directory=Path(folder), longest=model.longest,
+            open_source(TEXT), model, directory=Path(folder), longest=model.longest,
             split="sentence", vocabulary=model.sizes.vocabulary,
         )  # fmt: skip
         batch_tokens = default_batch_tokens(model)

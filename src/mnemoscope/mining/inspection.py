@@ -35,7 +35,7 @@ class Cost:
 
     mined_tokens: int
     exact: bool
-    """Whether the whole text was read, so that the number of tokens is no estimate."""
+    """Whether the whole text was settled, so that the number of tokens is no estimate."""
     tokens_per_second: float
     seconds: dict[str, float]
     state_bytes: int
@@ -96,8 +96,9 @@ def estimate(
         reading = time.perf_counter() - began
         whole = bool(copy.counts["read_whole"]) or not source.size
         scale = 1.0 if whole else max(1.0, float(source.size or 0) / max(1, source.meter.done))
+        exact = whole and copy.counts["mined_sentences"] + copy.counts["held_out_sentences"] == copy.sentences
         found = int(copy.counts["tokens"]) * scale * (1 - _held_out_share(copy.counts))
-        tokens = int(copy.counts["mined_tokens"]) if whole and found <= sample else round(found)
+        tokens = int(copy.counts["mined_tokens"]) if exact else round(found)
         if max_tokens is not None:
             tokens = min(tokens, max_tokens)
         feed = Feed(copy, model, batch_tokens=default_batch_tokens(model), seed=0)
@@ -108,13 +109,13 @@ def estimate(
     signs = 2 if model.has_negative else 1
     seconds = {"text": reading * scale, "mining": mining, "values": _value_seconds(model, say)}
     state = sum(model.sizes.memories) * (signs * _KEPT * 16 + 36 * 8 + 80)
-    return Cost(tokens, whole, tokens / max(mining, 1e-9), seconds, state)
+    return Cost(tokens, exact, tokens / max(mining, 1e-9), seconds, state)
 
 
 def _held_out_share(counts: dict[str, Any]) -> float:
     """The share of the text that will be held out: 2 % of a large text, what was held out of a small one."""
     if counts["read_whole"]:
-        return float(1 - counts["mined_tokens"] / max(1, counts["tokens"]))
+        return float(counts["held_out_sentences"] / max(1, counts["sentences"]))
     return 0.02
 
 

@@ -1,0 +1,104 @@
+"""The benchmark's loops do the work that they are timed for; no speed is asserted."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from mining.conftest import odd_text, tiny_model
+from mnemoscope.corpus import open_source, prepare
+from mnemoscope.errors import OptionError
+from mnemoscope.mining.benchmark import (
+    USER_BATCH,
+    ResearchLoop,
+    UserLoop,
+    compare_loops,
+    mine_batches,
+    overlap,
+    value_rate,
+)
+from mnemoscope.mining.feed import Feed
+from mnemoscope.mining.state import MiningState, Shape
+from mnemoscope.models import LanguageModel
+
+KEEP = 5
+
+
+@pytest.fixture(params=["with a beginning", "without"])
+def model(request: pytest.FixtureRequest) -> LanguageModel:
+    return tiny_model() if request.param == "with a beginning" else tiny_model(pad_token="<|endoftext|>")
+
+
+@pytest.fixture
+def feed(model: LanguageModel, tmp_path: Path) -> Feed:
+    (tmp_path / "text.txt").write_text(odd_text(200))
+    copy = prepare(
+        open_source(str(tmp_path / "text.txt"), split="line"), model, directory=tmp_path / "copy",
+        longest=model.longest, split="line", vocabulary=model.sizes.vocabulary,
+    )  # fmt: skip
+    return Feed(copy, model, batch_tokens=256, seed=0)
+
+
+def test_the_research_loop_finds_what_mining_finds(model: LanguageModel, feed: Feed) -> None:
+    research = ResearchLoop(model, KEEP)
+    batches = [feed(number) for number in range(feed.count)]
+    assert len(batches) > 3
+    for batch in batches:
+        research.read(batch)
+    state, _ = mine_batches(model, iter(batches), keep=KEEP)
+    extra = 0 if model.beginning.token is None else 1
+    for layer in range(model.sizes.layers):
+        mined = state.triggers[layer, 1].state()
+        found, places = research.best[layer].T, research.where[layer].T
+        full = mined["sentence"][:, -1] >= 0  # a memory that fires less often has no filler rows
+        assert full.float().mean() > 0.5
+        assert torch.allclose(found[full], mined["magnitude"][full].float(), atol=1e-5)
+        ids = places // 4096
+        position = places % 4096 - extra
+        clear = found[full][:, 0] - found[full][:, 1] > 1e-4
+        assert torch.equal(ids[full][clear, 0], mined["sentence"][full][clear, 0])
+        assert torch.equal(position[full][clear, 0], mined["position"][full][clear, 0].long())
+
+
+def test_the_user_loop_reads_sentences_in_text_order_and_counts_them(model: LanguageModel, feed: Feed) -> None:
+    first = [tokens for tokens, _ in zip(feed.in_text_order(), range(3 * USER_BATCH), strict=False)]
+    user = UserLoop(model, feed.in_text_order())
+    batch = feed(0)
+    user.read(batch)
+    groups = [sum(map(len, first[start : start + USER_BATCH])) for start in range(0, len(first), USER_BATCH)]
+    sums = [sum(groups[: n + 1]) for n in range(len(groups))]
+    assert user.tokens == next(total for total in sums if total >= batch.tokens)
+
+
+def test_all_loops_are_compared(model: LanguageModel, feed: Feed) -> None:
+    told: list[str] = []
+    rates = compare_loops(
+        model, feed, rounds=2, warm=300, keep=KEEP, progress=lambda stage, done, total, note: told.append(stage)
+    )
+    assert set(rates.per_second) == set(rates.ratio) == {"bare forward", "mining", "user loop", "research loop"}
+    assert rates.ratio["bare forward"] == 1.0
+    assert min(rates.per_second.values()) > 0
+    assert 0 < rates.tokens <= feed.tokens(range(feed.count)) - 300
+    assert told.count("comparing") == 2
+
+
+def test_a_text_that_is_too_short_is_refused_at_once(model: LanguageModel, feed: Feed) -> None:
+    with pytest.raises(OptionError, match="too short to warm up with --warm 1000000 tokens and then measure"):
+        compare_loops(model, feed, rounds=1, warm=1_000_000)
+
+
+def test_the_value_pass_is_measured(model: LanguageModel) -> None:
+    rates = value_rate(model, layers=1)
+    assert set(rates) == {"value pass", "matrix product", "ratio"}
+    assert rates["ratio"] == pytest.approx(rates["value pass"] / rates["matrix product"])
+
+
+def test_the_overlap_is_the_mean_share_of_common_sentences() -> None:
+    first, second = (MiningState(Shape({0: 3}, 4, (1,))) for _ in range(2))
+    # Two of four in common, all two in common, and a memory without triggers, which does not count.
+    rows = ([[1, 2, 3, 4], [7, 8, -1, -1], [-1] * 4], [[4, 9, 1, 6], [8, 7, 5, -1], [2, -1, -1, -1]])
+    for state, sentences in zip((first, second), rows, strict=True):
+        triggers = state.triggers[0, 1]
+        triggers.load({**triggers.state(), "sentence": torch.tensor(sentences)})
+    assert overlap(first, second) == pytest.approx((0.5 + 1.0) / 2)
+    assert overlap(first, first) == 1.0
