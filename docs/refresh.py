@@ -1,12 +1,13 @@
 """Run the commands that the pages show, and paste what they print.
 
     python docs/refresh.py                  # all pages; --check changes nothing and says which pages are old
+    python docs/refresh.py --without demo   # leaves the blocks alone that say `demo`, which takes minutes
 
 In a block fenced as `console`, a line that begins with `$ ` is a command, and what follows is its output. A block
 fenced as `python` is run if a block fenced as `text` follows it directly; that one is its output. All run in one new
 folder, in order, each command once, with the `mnemoscope` and `python` of this environment; only standard output is
-pasted. `--without demo` leaves the blocks alone that say `demo`, which takes minutes. A command that fails fails the run, unless its line ends in `# refused`; then its last line of errors is pasted, too.
-The memory of the demo that the pages show becomes the demo's most striking one.
+pasted. A command that fails fails the run, unless its line ends in `# refused`; then its last line of errors is pasted,
+too. The memory of the demo that the pages show becomes the demo's most striking one.
 """
 
 from __future__ import annotations
