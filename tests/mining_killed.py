@@ -165,12 +165,12 @@ def real(kills: int, seed: int, base: Path) -> dict[str, Any]:
     from mnemoscope.models.handmade import WORDS
 
     text = base / "text.txt"
-    text.write_text(sentences(20_000, WORDS[2:], seed))
+    text.write_text(sentences(6_000, WORDS[2:], seed))
     chance = random.Random(seed)
 
     def start(out: Path) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "mnemoscope", "mine", "handmade:planted", str(text), "--out", str(out)]
-        options = ["--split", "line", "--batch-tokens", "400", "--checkpoint-every", "0.1"]
+        options = ["--split", "line", "--batch-tokens", "400", "--checkpoint-every", "0.5"]
         return subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
     def wait_for_work(process: subprocess.Popen[bytes], out: Path) -> None:

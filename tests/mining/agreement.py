@@ -54,6 +54,7 @@ def assert_triggers(
     for row in table.iter_rows(named=True):
         mine.setdefault((row["memory"], row["sign"]), []).append(row)
     sentence_of = np.array([sentence for sentence, _ in places])
+    index = {place: row for row, place in enumerate(places)}
     for memory in range(whole.shape[1]):
         for sign in signs:
             rows = mine.pop((memory, sign), [])
@@ -61,15 +62,15 @@ def assert_triggers(
             signed = sign * whole[:, memory]
             assert [row["rank"] for row in rows] == list(range(len(rows)))
             assert all(sign * row["coefficient"] > 0 for row in rows)
-            at = {place: float(value) for place, value in zip(places, signed, strict=True)}
             if per_sentence == "all":
                 best = [((r["sentence"], r["position"]), sign * r["coefficient"]) for r in rows]
-                assert_best(best, {place: value for place, value in at.items() if value > -1e-5}, keep, what)
+                exact = {places[row]: float(signed[row]) for row in np.flatnonzero(signed > -1e-5)}
+                assert_best(best, exact, keep, what)
             else:
                 top = np.full(len(reference.sentences), -np.inf)
                 np.maximum.at(top, sentence_of, signed)
                 for row in rows:
-                    here = at[row["sentence"], row["position"]]
+                    here = signed[index[row["sentence"], row["position"]]]
                     assert abs(here - sign * row["coefficient"]) <= tie(here), f"{what}: {row}, reference {here}"
                 best = [(r["sentence"], sign * r["coefficient"]) for r in rows]
                 assert_best(best, {n: float(top[n]) for n in np.flatnonzero(top > -1e-5).tolist()}, keep, what)
@@ -108,8 +109,8 @@ def assert_activity(atlas: Path, reference: Reference, layer: int, *, sampled: l
             assert least <= count <= most, f"{what}: {count} below {edge}, reference {least}..{most}"
 
 
-def assert_values(atlas: Path, reference: Reference, layer: int) -> None:
-    """Top and bottom tokens, distribution, targets and what the triggers' next tokens get."""
+def assert_values(atlas: Path, reference: Reference, layer: int, *, every: int = 1) -> None:
+    """Top and bottom tokens, distribution, targets and what the triggers' next tokens get; of every n-th memory."""
     table = pl.read_parquet(atlas / f"values/layer-{layer:03d}.parquet")
     triggers = pl.read_parquet(atlas / f"triggers/layer-{layer:03d}.parquet").filter(pl.col("sign") == 1)
     rows_of: dict[int, list[dict[str, Any]]] = {}
@@ -117,7 +118,8 @@ def assert_values(atlas: Path, reference: Reference, layer: int) -> None:
         rows_of.setdefault(row["memory"], []).append(row)
     scores, values = reference.scores(layer), reference.values(layer)
     assert table["memory"].to_list() == list(range(len(values)))
-    for row, own, value in zip(table.iter_rows(named=True), scores, values, strict=True):
+    rows = list(table.iter_rows(named=True))
+    for row, own, value in list(zip(rows, scores, values, strict=True))[::every]:
         what = f"value of L{layer}.M{row['memory']}"
         # Shifted up, so that all scores count as qualifying.
         lift = 1.0 + 2 * float(np.abs(own).max())

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mining.agreement import assert_activity, assert_agrees, assert_triggers
+from mining.agreement import assert_activity, assert_agrees, assert_triggers, assert_values
 from mining.conftest import byte_tokenizer, odd_text
 from mining.reference import Reference, documents_of, sentences_of
 from mnemoscope.atlas import open_atlas, verify
@@ -221,8 +221,8 @@ def test_the_built_in_model(tmp_path: Path) -> None:
     place = folder("pydocs")
     hf = AutoModelForCausalLM.from_pretrained(place, dtype="float32").eval()
     tokenizer = AutoTokenizer.from_pretrained(place)
-    lines = [line for line in (Path(__file__).parent / "agreement.py").read_text().split("\n") if line.strip()][:50]
-    long = " ".join(lines * 4)
+    lines = [line for line in (Path(__file__).parent / "agreement.py").read_text().split("\n") if line.strip()][:30]
+    long = " ".join(lines * 2)
     raw = "\n".join([*lines, "", "a", "the", *lines[:9], long, long]) + "\n"
     (tmp_path / "text.txt").write_text(raw)
     out = mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", split="line", triggers=10)
@@ -234,3 +234,4 @@ def test_the_built_in_model(tmp_path: Path) -> None:
     for layer in range(reference.layers):
         assert_activity(out, reference, layer)
         assert_triggers(out, reference, layer, keep=10, signs=signs)
+        assert_values(out, reference, layer, every=50)
