@@ -1,0 +1,77 @@
+"""`demo` for real, on the built-in model and a little of its own text."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handbuilt_atlas import build_atlas
+from mnemoscope.atlas import verify
+from mnemoscope.cli import main
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A demo of a few thousand tokens; the whole demo is in runs/demo.sh."""
+    out = tmp_path_factory.mktemp("demo") / "atlas"
+    assert main(["demo", "--out", str(out), "--max-tokens", "4000"]) == 0
+    return out
+
+
+@pytest.fixture
+def nothing_is_mined(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mine(*_: Any, **__: Any) -> None:
+        raise AssertionError("a finished demo was mined again")
+
+    monkeypatch.setattr("mnemoscope.mining.mine", mine, raising=False)
+
+
+def test_a_finished_demo_is_shown_again_within_80_columns(atlas: Path, nothing_is_mined: None, capsys: Capture) -> None:
+    assert verify(atlas) == []
+    assert main(["demo", "--out", str(atlas)]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    lines = out.splitlines()
+    tokens = json.loads((atlas / "manifest.json").read_text())["corpus"]["counts"]["mined_tokens"]
+    assert 3_500 < tokens <= 4_000
+    assert lines[0] == f"{atlas}: 8,192 memories in 8 layers, {tokens:,} tokens of text"
+    assert max(map(len, lines[1:-3])) <= 84
+    assert lines[-3].startswith(f"next: mnemoscope show {atlas} L")
+    assert main(["show", *lines[-3].split()[3:]]) == 0
+
+
+def test_json_has_the_layers_and_the_striking_memories(atlas: Path, nothing_is_mined: None, capsys: Capture) -> None:
+    assert main(["demo", "--out", str(atlas), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["layer"] for row in found["layers"]] == list(range(8))
+    assert all(0 <= row["dead"] <= 1 and 0 < row["active"] < 1 for row in found["layers"])
+    rows = found["striking"]
+    assert 1 <= len(rows) <= 10
+    assert len({row["top_token"] for row in rows}) == len(rows)
+    assert min(row["prefixes"] for row in rows) >= 5
+    for row in rows:
+        assert row["score"] == pytest.approx(row["max_probability"] * row["agreement"])
+        assert row["prefix"].endswith(row["trigger_text"])
+
+
+def test_an_atlas_that_is_not_the_demo_s_is_left_alone(tmp_path: Path, nothing_is_mined: None, capsys: Capture) -> None:
+    other = build_atlas(tmp_path / "other")
+    assert main(["demo", "--out", str(other)]) == 2
+    assert "is an atlas, but not the demo's; choose another folder" in capsys.readouterr().err
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear.txt").write_text("Dear all")
+    assert verify(other) == []
+
+
+def test_an_impossible_number_is_refused(nothing_is_mined: None, capsys: Capture) -> None:
+    assert main(["demo", "--max-tokens", "0"]) == 2
+    assert "--max-tokens 0 is impossible" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_whole_demo_has_striking_memories(tmp_path: Path, capsys: Capture) -> None:
+    assert main(["demo", "--out", str(tmp_path / "atlas"), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["striking"]) == 10

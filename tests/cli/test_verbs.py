@@ -1,0 +1,144 @@
+"""Every other verb for real, on small models and texts: what it prints, and one JSON document with `--json`."""
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mining.conftest import byte_tokenizer
+from mnemoscope import training
+from mnemoscope.cli import main
+from mnemoscope.cli.app import app
+from mnemoscope.mining import benchmark, inspection
+from mnemoscope.mining.plan import DTYPES
+from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models.handmade import PLANTED_SENTENCES
+from mnemoscope.training import text as training_text
+from models.conftest import build
+
+Capture = pytest.CaptureFixture[str]
+MODEL = "handmade:planted"
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(PLANTED_SENTENCES) + "\n")
+    return path
+
+
+@pytest.fixture
+def documentation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def documents(part: str = "all") -> Iterator[str]:
+        return (f"The object {a} takes the argument {b} and returns a value." for a in range(30) for b in range(20))
+
+    monkeypatch.setattr(training_text, "documents", documents)
+    sizes = {"layers": 1, "hidden": 16, "memories": 16, "heads": 2, "vocabulary": 300, "context": 16}
+    monkeypatch.setattr(training, "Recipe", partial(training.Recipe, **sizes))
+
+
+@pytest.fixture
+def small_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The benchmark on a tiny model and the licence; the built-in model on its text takes minutes."""
+
+    def tiny(name: str, dtype: str = "float32") -> LanguageModel:
+        assert name == "builtin:pydocs"
+        return load_model(build("gpt2-relu").to(DTYPES[dtype]), tokenizer=byte_tokenizer(), dtype=dtype)
+
+    (tmp_path / "long.txt").write_text((Path(__file__).parents[2] / "LICENSE").read_text())
+    monkeypatch.setattr(benchmark, "TEXT", str(tmp_path / "long.txt"))
+    monkeypatch.setattr(benchmark, "load_model", tiny)
+
+
+def test_every_verb_prints_one_json_document(
+    text: Path,
+    tmp_path: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+    documentation: None,
+    small_benchmark: None,
+) -> None:
+    """A second document, or a line before or after, would not parse. `demo` has its own test."""
+    monkeypatch.setattr(inspection, "_SECONDS", 0.01)
+    whole, first, second, merged = (str(tmp_path / name) for name in ("whole", "first", "second", "merged"))
+    mining = ["mine", MODEL, str(text), "--split", "line"]
+    commands = [
+        ["inspect", MODEL, "--corpus", str(text), "--split", "line"],
+        [*mining, "--out", whole],
+        [*mining, "--out", first, "--part", "1/2"],
+        [*mining, "--out", second, "--part", "2/2"],
+        ["merge", merged, first, second],
+        ["show", whole, "L0.M0"],
+        ["verify", merged],
+        ["train", "--out", str(tmp_path / "model"), "--steps", "1", "--batch", "1"],
+        ["bench", "--model", "builtin", "--rounds", "1", "--warm", "500"],
+    ]
+    assert {command[0] for command in commands} | {"demo"} == {info.name for info in app.registered_commands}
+    for command in commands:
+        assert main([*command, "--json"]) == 0, command
+        assert isinstance(json.loads(capsys.readouterr().out), dict), command
+    tables = sorted(path.relative_to(merged) for path in Path(merged).rglob("*.parquet"))
+    assert tables
+    assert all((Path(merged) / path).read_bytes() == (Path(whole) / path).read_bytes() for path in tables)
+
+
+def test_inspect_tells_anatomy_proof_and_cost(text: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection, "_SECONDS", 0.01)
+    assert main(["inspect", MODEL]) == 0
+    plain = capsys.readouterr().out
+    assert plain.startswith("handmade:planted: family ")
+    assert "  proof       residual " in plain
+    assert "mining" not in plain
+    assert main(["inspect", MODEL, "--corpus", str(text), "--split", "line", "--max-tokens", "20"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(plain)
+    assert f"mining {text}: about " in out or f"mining {text}: " in out
+    assert "  memory      " in out
+    assert max(map(len, out.splitlines())) < 120
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ([MODEL, "--corpus", "nowhere.txt"], "nowhere.txt"),
+        (["handmade:nothing"], "no handmade model 'nothing'"),
+        ([MODEL, "--split", "word"], "--split 'word' is not known"),
+        ([MODEL, "--dtype", "int8"], "--dtype 'int8' is not known"),
+        ([MODEL, "--max-tokens", "0"], "--max-tokens 0 is impossible"),
+    ],
+)
+def test_inspect_refuses_in_one_line(words: list[str], line: str, capsys: Capture) -> None:
+    assert main(["inspect", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert line in err.splitlines()[-1]
+
+
+def test_bench_tells_ratios_and_refuses_a_text_that_is_too_short(small_benchmark: None, capsys: Capture) -> None:
+    assert main(["bench", "--model", "builtin", "--rounds", "1", "--warm", "500"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("builtin: ")
+    for name in ("bare forward", "mining", "user loop", "research loop", "bfloat16 is", "values: "):
+        assert f"  {name}" in out
+    assert max(map(len, out.splitlines())) <= 90
+    assert main(["bench", "--model", "builtin", "--warm", "1000000"]) == 2
+    assert "too short to warm up with --warm 1000000 tokens" in capsys.readouterr().err
+    for words in (["--model", "gpt5"], ["--rounds", "0"], ["--warm", "0"]):
+        assert main(["bench", *words]) == 2
+
+
+def test_train_goes_on_and_refuses_another_recipe(tmp_path: Path, documentation: None, capsys: Capture) -> None:
+    words: list[Any] = ["train", "--out", str(tmp_path), "--batch", "1"]
+    assert main([*words, "--steps", "1"]) == 0
+    assert (tmp_path / "model" / "MODEL_CARD.md").is_file()
+    assert main([*words, "--steps", "2"]) == 0
+    assert "going on from step 1" in capsys.readouterr().err
+    assert int(torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"]) == 2
+    assert main([*words, "--steps", "2", "--seed", "1"]) == 2
+    assert "was begun with another recipe" in capsys.readouterr().err
+    assert main([*words, "--steps", "0"]) == 2
+    assert "steps must be at least 1, not 0" in capsys.readouterr().err
