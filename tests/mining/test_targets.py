@@ -1,0 +1,51 @@
+"""The target of a memory, by hand: the best followed trigger's next token, ties within 1e-5 to the lowest sentence."""
+
+import numpy as np
+
+from mnemoscope.mining.layers import LayerTriggers
+from mnemoscope.mining.values import targets
+
+
+def triggers(rows: list[tuple[int, int, float, int, int]]) -> LayerTriggers:
+    """Rows of (memory, sign, coefficient, sentence, next token or -1), in the order of the table."""
+    memory, sign, coefficient, sentence, following = zip(*rows, strict=True)
+    blank = np.zeros(len(rows), np.int32)
+    return LayerTriggers(
+        memory=np.array(memory, np.int32), sign=np.array(sign, np.int8), rank=blank.astype(np.int16),
+        coefficient=np.array(coefficient, np.float32), sentence=np.array(sentence, np.int64), position=blank,
+        token=blank, next_token=np.array(following, np.int32), prefix_group=blank.astype(np.int16),
+    )  # fmt: skip
+
+
+def test_the_best_trigger_that_something_follows_gives_the_target() -> None:
+    found = targets(
+        triggers([
+            (0, 1, 9.0, 4, -1),  # the best, but its sentence ends
+            (0, 1, 8.0, 7, 30),
+            (0, 1, 7.0, 1, 31),
+            (0, -1, -9.5, 0, 32),  # the other sign has no say
+            (2, 1, 1.0, 3, -1),
+            (3, -1, -1.0, 3, 33),
+        ]),
+        5,
+    )  # fmt: skip
+    assert found.target.tolist() == [30, -1, -1, -1, -1]
+    assert found.memory.tolist() == [0, 0]
+    assert found.next_token.tolist() == [30, 31]
+
+
+def test_coefficients_that_differ_by_rounding_are_tied() -> None:
+    found = targets(
+        triggers([
+            (0, 1, 0.500009, 8, 40),  # within 1e-5: the lower sentence wins
+            (0, 1, 0.5, 2, 41),
+            (1, 1, 0.50002, 8, 42),  # not within
+            (1, 1, 0.5, 2, 43),
+            (2, 1, 200.001, 8, 44),  # a tie grows with the coefficient: 2e-3 here
+            (2, 1, 200.0, 2, 45),
+            (3, 1, 5.0, 6, 46),  # one sentence, two places: the higher rank
+            (3, 1, 5.0, 6, 47),
+        ]),
+        4,
+    )  # fmt: skip
+    assert found.target.tolist() == [41, 42, 45, 46]
