@@ -28,7 +28,7 @@ class Recipe:
     context: int = 256
     batch: int = 32
     """Windows of `context` tokens in one step."""
-    steps: int = 3600
+    steps: int = 2600
     warmup: int = 100
     decay: float = 0.35
     """Share of the steps, the last ones, in which the learning rate falls linearly to zero."""
