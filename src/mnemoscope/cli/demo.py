@@ -100,8 +100,9 @@ def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any
         right = "" if row["agreement"] is None else f"{row['agreement']:.1%}"
         table.add_row(str(row["layer"]), f"{row['active']:.1%}", f"{row['dead']:.1%}", right)
     console.print(table)
-    print("\nStriking memories: after text like this, the value says (with probability p) what")
-    print("follows, and so it is after this share of the 25 best triggers")
+    chance = 1 / atlas.manifest["model"]["sizes"]["vocabulary"]
+    print(f"\nStriking memories: after text like this, the value says (with probability p; {chance:.2g} is")
+    print("chance) what follows, and so it is after this share of the 25 best triggers")
     table = grid(("memory", "left"), ("after", "left"), ("says", "left"), ("p", "right"), ("true", "right"))
     for row in rows:
         says = in_token(row["top_text"])

@@ -120,8 +120,8 @@ def _plans_model(plan: MiningPlan, model: LanguageModel | str | None) -> Languag
         raise PartsDiffer(
             f"the parts were mined with torch {plan.torch}, this is {torch.__version__}; install that one"
         )
+    torch.set_num_threads(plan.threads)
     if not isinstance(model, LanguageModel):
-        torch.set_num_threads(plan.threads)
         model = load_model(
             plan.model if model is None else model, revision=plan.revision, dtype=plan.dtype, device=plan.device
         )
