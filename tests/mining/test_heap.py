@@ -16,6 +16,7 @@ def make_holes():
     return pieces[::100]
 
 heap = Heap(room={room} * MIB)
+heap.look()
 before = _resident()
 kept = make_holes()
 holes = _resident() - before

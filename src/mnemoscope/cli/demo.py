@@ -101,8 +101,8 @@ def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any
         table.add_row(str(row["layer"]), f"{row['active']:.1%}", f"{row['dead']:.1%}", right)
     console.print(table)
     chance = 1 / atlas.manifest["model"]["sizes"]["vocabulary"]
-    print(f"\nStriking memories: after text like this, the value says (with probability p; {chance:.2g} is")
-    print("chance) what follows, and so it is after this share of the 25 best triggers")
+    print("\nStriking memories: after text like this, the value says what follows (with")
+    print(f"probability p; chance is {chance:.2g}); true: share of its 25 best triggers")
     table = grid(("memory", "left"), ("after", "left"), ("says", "left"), ("p", "right"), ("true", "right"))
     for row in rows:
         says = in_token(row["top_text"])

@@ -11,21 +11,25 @@ import resource
 from pathlib import Path
 from typing import Any
 
-ROOM = 96 << 20
+ROOM = 48 << 20
 """Bytes by which the process may grow before holes are looked for: giving back costs some tens of milliseconds."""
 
 _STATM = Path("/proc/self/statm")
 
 
 class Heap:
-    """Remembers how much was resident when memory was last given back."""
+    """Remembers how much was resident at the first look after memory was last given back.
+
+    At the first look, not at once: what every batch needs and frees again is no hole.
+    """
 
     def __init__(self, room: int = ROOM) -> None:
         self._room = room
         self._trim: Any = None
+        self._least: int | None = None
         try:
             self._trim = ctypes.CDLL(None).malloc_trim
-            self._least = _resident()
+            _resident()
         except (OSError, AttributeError, TypeError):
             self._trim = None
 
@@ -34,7 +38,7 @@ class Heap:
         if self._trim is None:
             return
         now = _resident()
-        self._least = min(self._least, now)
+        self._least = now if self._least is None else min(self._least, now)
         if now - self._least > self._room:
             self.give_back()
 
@@ -42,7 +46,7 @@ class Heap:
         """Gives back what is free."""
         if self._trim is not None:
             self._trim(0)
-            self._least = _resident()
+            self._least = None
 
 
 def _resident() -> int:

@@ -22,6 +22,7 @@ from mnemoscope.atlas.store import storing, write_json
 from mnemoscope.corpus import Source, WorkingCopy, open_source, prepare
 from mnemoscope.errors import AtlasExists, CorpusError, Interrupted, ModelError, OptionError, PlanDiffers
 from mnemoscope.mining.feed import Feed
+from mnemoscope.mining.heap import Heap
 from mnemoscope.mining.options import choose_layers, parse_part, parse_removals
 from mnemoscope.mining.plan import DTYPES, MiningPlan, default_batch_tokens
 from mnemoscope.mining.state import MiningState, Shape
@@ -195,8 +196,12 @@ class _Run:
 
     def finish(self, *, keep_work: bool) -> None:
         """Writes the tables, projects the values (not in a part), seals."""
+        heap = Heap()
         write_text_tables(self.directory, self.copy, self.model, self.plan, self.state)
+        self.copy.release()
+        heap.give_back()
         write_mined_tables(self.directory, self.state, self.plan, self.say)
+        heap.give_back()
         if self.share is None:
             self._mark("tables")
             write_value_tables(self.directory, self.state, self.model, self.plan, self.say)
