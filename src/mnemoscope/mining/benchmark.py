@@ -180,9 +180,7 @@ def _project(projector: Projector, folded: Tensor) -> None:
         projector.scores(folded[start : start + projector.rows])
 
 
-def measure(
-    name: str, *, rounds: int, warm: int = WARM, directory: Path | None = None, progress: Progress | None = None
-) -> dict[str, Any]:
+def measure(name: str, *, rounds: int, warm: int = WARM, progress: Progress | None = None) -> dict[str, Any]:
     """All figures for one model (`builtin` or `gpt2-small`) on the documentation of the standard library."""
     model = load_model("builtin:pydocs") if name == "builtin" else gpt2_shaped()
     with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:

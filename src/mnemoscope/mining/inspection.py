@@ -8,7 +8,7 @@ the bytes read.
 import os
 import tempfile
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from mnemoscope.mining.plan import SAMPLED_EVERY, SAMPLED_TOKENS, default_batch_
 from mnemoscope.mining.state import MiningState, Shape
 from mnemoscope.mining.text_pass import BatchReader, Progress
 from mnemoscope.mining.values import NEIGHBOURS, Targets, neighbour_table, value_table
+from mnemoscope.mining.writing import model_facts
 from mnemoscope.models import LanguageModel
 
 _SAMPLE_TOKENS = 150_000
@@ -48,28 +49,16 @@ class Cost:
 
 def describe(model: LanguageModel) -> dict[str, Any]:
     """The anatomy, sizes and proof of a model as plain values."""
-    sizes = model.sizes
+    facts = model_facts(model)
+    spec, sizes = facts.pop("spec"), facts.pop("sizes")
+    ffn_share = sizes.pop("ffn_parameters") / max(1, sizes["parameters"])
     return {
-        "model": model.spec,
-        "revision": model.revision,
-        "fingerprint": model.fingerprint,
-        "family": model.family,
-        "block": model.block,
-        "gated": model.gated,
-        "activation": model.activation,
-        "negative_coefficients": model.has_negative,
-        "final_norm": model.final_norm,
-        "layers": sizes.layers,
-        "hidden": sizes.hidden,
-        "memories": list(sizes.memories),
-        "vocabulary": sizes.vocabulary,
-        "context": sizes.context,
-        "parameters": sizes.parameters,
-        "ffn_share": sizes.ffn_parameters / max(1, sizes.parameters),
-        "beginning": asdict(model.beginning),
+        "model": spec,
+        **facts,
+        **sizes,
+        "ffn_share": ffn_share,
         "dtype": str(model.dtype).removeprefix("torch."),
         "device": str(model.device),
-        "proof": {name: getattr(model.proof, name) for name in ("residual", "ablation", "keys", "scores")},
     }
 
 

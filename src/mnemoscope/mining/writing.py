@@ -75,26 +75,31 @@ def write_value_tables(
     progress("values", len(plan.layers), len(plan.layers), "layers")
 
 
+def model_facts(model: LanguageModel) -> dict[str, Any]:
+    """What the manifest says of a model: where it is from, its kind, sizes and proof, as plain values."""
+    return {
+        "spec": model.spec,
+        "revision": model.revision,
+        "fingerprint": model.fingerprint,
+        "family": model.family,
+        "block": model.block,
+        "gated": model.gated,
+        "activation": model.activation,
+        "negative_coefficients": model.has_negative,
+        "final_norm": model.final_norm,
+        "sizes": {**vars(model.sizes), "memories": list(model.sizes.memories)},
+        "beginning": {"token": model.beginning.token, "kind": model.beginning.kind},
+        "proof": {name: getattr(model.proof, name) for name in ("residual", "ablation", "keys", "scores")},
+    }
+
+
 def manifest_of(
     model: LanguageModel, plan: MiningPlan, counts: dict[str, Any], state: MiningState, part: tuple[int, int] | None
 ) -> dict[str, Any]:
     """What the manifest says, but for the schema, the package and the hashes."""
     sentences = max(1, int(counts["sentences"]))
     document: dict[str, Any] = {
-        "model": {
-            "spec": model.spec,
-            "revision": model.revision,
-            "fingerprint": model.fingerprint,
-            "family": model.family,
-            "block": model.block,
-            "gated": model.gated,
-            "activation": model.activation,
-            "negative_coefficients": model.has_negative,
-            "final_norm": model.final_norm,
-            "sizes": {**vars(model.sizes), "memories": list(model.sizes.memories)},
-            "beginning": {"token": model.beginning.token, "kind": model.beginning.kind},
-            "proof": {name: getattr(model.proof, name) for name in ("residual", "ablation", "keys", "scores")},
-        },
+        "model": model_facts(model),
         "corpus": {
             "spec": plan.corpus,
             "fingerprint": plan.corpus_fingerprint,
