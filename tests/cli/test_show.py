@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from handbuilt_atlas import build_atlas
+from mnemoscope.atlas.visible import in_running_text, in_token
 from mnemoscope.cli import main
-from mnemoscope.cli.visible import in_running_text, in_token
 
 Capture = pytest.CaptureFixture[str]
 

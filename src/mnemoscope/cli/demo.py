@@ -87,8 +87,8 @@ def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any
     from rich.console import Console
     from rich.text import Text
 
+    from mnemoscope.atlas.visible import in_token
     from mnemoscope.cli.picture import grid, marked
-    from mnemoscope.cli.visible import in_token
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 80)
     total, tokens = sum(atlas.memories(layer) for layer in atlas.layers), atlas.manifest["corpus"]["counts"]

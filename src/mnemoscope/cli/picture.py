@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mnemoscope.cli.visible import in_running_text, in_token
+from mnemoscope.atlas.visible import in_running_text, in_token
 
 if TYPE_CHECKING:
     import polars as pl

@@ -1,4 +1,4 @@
-"""Text from anywhere made fit for a terminal: white space that matters is seen, and no control code gets through."""
+"""Text from anywhere made fit for people: white space that matters is seen, and no control code gets through."""
 
 import unicodedata
 
