@@ -117,14 +117,26 @@ def _distinct(generator: np.random.Generator, population: int, count: int) -> ND
 
 
 def sentence_rows(copy: WorkingCopy, ids: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
-    """The rows of `sentences` for ascending ids, some thousands at a time."""
+    """The rows of `sentences` for ascending ids, some thousands at a time.
+
+    Ids from `copy.sentences` on are those of a validation text of its own, which is held out as a whole.
+    """
+    own = int(np.searchsorted(ids, copy.sentences))
+    yield from _rows(copy, ids[:own], sentences=0, documents=0)
+    if own < len(ids):
+        assert isinstance(copy.validation, WorkingCopy)
+        documents = int(copy.counts["documents"])
+        yield from _rows(copy.validation, ids[own:], sentences=copy.sentences, documents=documents)
+
+
+def _rows(copy: WorkingCopy, ids: NDArray[np.int64], *, sentences: int, documents: int) -> Iterator[dict[str, Any]]:
     for start in range(0, len(ids), _CHUNK):
-        chosen = ids[start : start + _CHUNK]
+        chosen = ids[start : start + _CHUNK] - sentences
         yield {
-            "sentence": chosen,
-            "document": copy.documents(chosen),
+            "sentence": chosen + sentences,
+            "document": copy.documents(chosen) + documents,
             "text": [copy.text(i) for i in chosen.tolist()],
             "tokens": [copy.tokens(i) for i in chosen.tolist()],
             "multiplicity": np.array(copy.multiplicity[chosen], np.int32),
-            "held_out": np.array(copy.held_out[chosen], bool),
+            "held_out": np.array(copy.held_out[chosen], bool) | (sentences > 0),
         }

@@ -53,6 +53,11 @@ class NamedSentences:
         self.starts: Ints = np.cumsum(self.lengths) - self.lengths
         self._prefixes = _prefix_hashes(self.tokens, self.starts, self.lengths)
 
+    def of(self, sentence: int) -> NDArray[np.int32]:
+        """The tokens of one named sentence."""
+        row = int(np.searchsorted(self.ids, sentence))
+        return self.tokens[int(self.starts[row]) : int(self.starts[row] + self.lengths[row])]
+
     def look_up(
         self, sentence: Ints, position: NDArray[np.int32]
     ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint64]]:

@@ -18,15 +18,22 @@ import torch
 
 from mnemoscope.atlas import verify
 from mnemoscope.atlas.lock import locked
-from mnemoscope.atlas.manifest import STATE, begin, clear, occupancy, read_manifest, seal
+from mnemoscope.atlas.manifest import STATE, WORK, begin, clear, occupancy, read_manifest, seal
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import make_folder, storing, write_sentences
 from mnemoscope.errors import AtlasDamaged, AtlasExists, OptionError, PartsDiffer
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.run import CHECKPOINT, write_run_record
+from mnemoscope.mining.prefixes import Prefixes
+from mnemoscope.mining.run import CHECKPOINT, PREFIXES, write_run_record
 from mnemoscope.mining.state import MiningState, Shape
 from mnemoscope.mining.text_pass import Progress
-from mnemoscope.mining.writing import manifest_of, provenance_of, write_mined_tables, write_value_tables
+from mnemoscope.mining.writing import (
+    manifest_of,
+    provenance_of,
+    write_mined_tables,
+    write_question_tables,
+    write_value_tables,
+)
 from mnemoscope.models import LanguageModel, load_model
 
 _SHARED = ("vocabulary", "tokens", "background")
@@ -70,16 +77,19 @@ def merge(
         for name in _SHARED:
             with storing(directory):
                 shutil.copyfile(folders[0] / TABLES[name].path(), directory / TABLES[name].path())
-        named = np.union1d(
-            state.named_sentences().numpy(),
-            pq.read_table(folders[0] / TABLES["background"].path())["sentence"].to_numpy(),
-        )
+        prefixes = Prefixes.load(folders[0] / STATE / PREFIXES)
+        background = pq.read_table(folders[0] / TABLES["background"].path())["sentence"].to_numpy()
+        named = np.union1d(state.named_sentences().numpy(), np.concatenate([background, prefixes.sentence]))
         make_folder(directory / "sentences")
         write_sentences(directory, _sentences(folders, named), provenance=provenance_of(plan))
         write_mined_tables(directory, state, plan, say)
         write_value_tables(directory, state, loaded, plan, say)
+        questions = write_question_tables(
+            directory, loaded, plan, prefixes, work=directory / WORK, checkpoint_every=60.0, progress=say
+        )
         write_run_record(directory, {})
-        seal(directory, manifest_of(loaded, plan, manifests[0]["corpus"]["counts"], state, None))
+        seal(directory, manifest_of(loaded, plan, manifests[0]["corpus"]["counts"], state, questions=questions))
+        shutil.rmtree(directory / WORK, ignore_errors=True)
     return directory
 
 

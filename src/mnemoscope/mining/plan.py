@@ -26,6 +26,9 @@ _SHUFFLED = 512
 _COEFFICIENTS = 1 << 22
 """Coefficients of one layer and batch on a CPU: 16 MiB, which its allocator serves again instead of asking anew."""
 
+_SETTLED_LATER = ("corpus_fingerprint", "removals")
+"""Entries that may be open until the text has been read."""
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -75,17 +78,18 @@ class MiningPlan:
         """The hash that every table of the atlas carries."""
         return hashlib.sha256(json.dumps(self.document(), sort_keys=True).encode()).hexdigest()
 
-    def with_corpus(self, fingerprint: str) -> "MiningPlan":
-        """The plan once the text has been read."""
-        return replace(self, corpus_fingerprint=fingerprint)
+    def with_corpus(self, fingerprint: str, *, removals: int) -> "MiningPlan":
+        """The plan once the text has been read; `removals` counts where no number of memories was asked for."""
+        chosen = removals if self.removals is None else self.removals
+        return replace(self, corpus_fingerprint=fingerprint, removals=chosen)
 
     def check_same(self, begun: dict[str, Any], directory: Path) -> None:
-        """Raises PlanDiffers, naming each difference, unless `begun` is this plan; a missing fingerprint is none."""
+        """Raises PlanDiffers, naming each difference, unless `begun` is this plan; what is not known yet is none."""
         own = self.document()
         differences = [
             f"{name.replace('_', ' ')} was {begun.get(name)!r}, now {value!r}"
             for name, value in own.items()
-            if begun.get(name) != value and not (name == "corpus_fingerprint" and None in (value, begun.get(name)))
+            if begun.get(name) != value and not (name in _SETTLED_LATER and None in (value, begun.get(name)))
         ]
         if differences:
             raise PlanDiffers(

@@ -25,13 +25,21 @@ from mnemoscope.mining.feed import Feed
 from mnemoscope.mining.heap import Heap
 from mnemoscope.mining.options import choose_layers, parse_part, parse_removals
 from mnemoscope.mining.plan import DTYPES, MiningPlan, default_batch_tokens
+from mnemoscope.mining.removals import default_removals
 from mnemoscope.mining.state import MiningState, Shape
 from mnemoscope.mining.text_pass import Progress, run_pass
-from mnemoscope.mining.writing import manifest_of, write_mined_tables, write_text_tables, write_value_tables
+from mnemoscope.mining.writing import (
+    manifest_of,
+    write_mined_tables,
+    write_question_tables,
+    write_text_tables,
+    write_value_tables,
+)
 from mnemoscope.models import LanguageModel, load_model
 
 WORK = "work"
 CHECKPOINT = "state.safetensors"
+PREFIXES = "prefixes.safetensors"
 
 
 def mine(
@@ -157,7 +165,12 @@ class _Run:
             raise
         if replaced:  # only now is it sure that there is something to replace it with
             clear(self.directory, keep_work=True)
-        self.plan = self.plan.with_corpus(self.copy.fingerprint)
+        counts = self.copy.counts
+        removals = default_removals(
+            mined_tokens=int(counts["mined_tokens"]), mined_sentences=int(counts["mined_sentences"]),
+            layers=len(self.plan.layers),
+        )  # fmt: skip
+        self.plan = self.plan.with_corpus(self.copy.fingerprint, removals=removals)
         if begun is not None and force and not self._goes_on(begun, part):  # the text has changed
             (self.work / CHECKPOINT).unlink(missing_ok=True)
             begun = None
@@ -195,22 +208,30 @@ class _Run:
         self._mark("mining")
 
     def finish(self, *, keep_work: bool) -> None:
-        """Writes the tables, projects the values (not in a part), seals."""
+        """Writes the tables; not in a part, projects the values and asks what needs all triggers; seals."""
         heap = Heap()
-        write_text_tables(self.directory, self.copy, self.model, self.plan, self.state)
+        prefixes = write_text_tables(self.directory, self.copy, self.model, self.plan, self.state)
         self.copy.release()
         heap.give_back()
         write_mined_tables(self.directory, self.state, self.plan, self.say)
         heap.give_back()
+        questions = None
+        self._mark("tables")
         if self.share is None:
-            self._mark("tables")
             write_value_tables(self.directory, self.state, self.model, self.plan, self.say)
             self._mark("values")
+            questions = write_question_tables(
+                self.directory, self.model, self.plan, prefixes,
+                work=self.work, checkpoint_every=self.checkpoint_every, progress=self.say,
+            )  # fmt: skip
+            self._mark("questions")
         else:
             self.state.save(self.directory / STATE / CHECKPOINT)
+            prefixes.save(self.directory / STATE / PREFIXES)
         counts = dict(self.copy.counts)
         write_run_record(self.directory, self.timings)
-        seal(self.directory, manifest_of(self.model, self.plan, counts, self.state, self.share))
+        document = manifest_of(self.model, self.plan, counts, self.state, part=self.share, questions=questions)
+        seal(self.directory, document)
         if not keep_work:
             shutil.rmtree(self.work, ignore_errors=True)
 

@@ -16,6 +16,9 @@ from mnemoscope.mining.activity import Activity
 from mnemoscope.mining.feed import background_table, sentence_rows, token_table
 from mnemoscope.mining.layers import NamedSentences, layer_triggers
 from mnemoscope.mining.plan import MiningPlan
+from mnemoscope.mining.predictions import prediction_tables
+from mnemoscope.mining.prefixes import Prefixes, choose_prefixes
+from mnemoscope.mining.removals import chosen_rows, removal_table
 from mnemoscope.mining.state import MiningState
 from mnemoscope.mining.text_pass import Progress
 from mnemoscope.mining.values import neighbour_table, targets, value_table
@@ -29,12 +32,13 @@ def provenance_of(plan: MiningPlan) -> Provenance:
 
 def write_text_tables(
     directory: Path, copy: WorkingCopy, model: LanguageModel, plan: MiningPlan, state: MiningState
-) -> None:
-    """Writes vocabulary, tokens, background, and the sentences that triggers and background name."""
+) -> Prefixes:
+    """Writes vocabulary, tokens, background, and the sentences that any table names; returns the prefixes to ask."""
     provenance = provenance_of(plan)
     text, raw = model.vocabulary()
     token = np.arange(len(text), dtype=np.int32)
     first = 0 if model.beginning.token is not None else 1
+    prefixes = choose_prefixes(copy, count=plan.prefixes, seed=plan.seed, first=first)
     background = background_table(copy, plan, first_position=first)
     for name, columns in (
         ("vocabulary", {"token": token, "text": text, "bytes": raw}),
@@ -42,8 +46,9 @@ def write_text_tables(
         ("background", background),
     ):
         write_table(directory / TABLES[name].path(), columns, name=name, provenance=provenance)
-    named = np.union1d(state.named_sentences().numpy(), background["sentence"])
+    named = np.union1d(state.named_sentences().numpy(), np.concatenate([background["sentence"], prefixes.sentence]))
     write_sentences(directory, sentence_rows(copy, named), provenance=provenance)
+    return prefixes
 
 
 def write_mined_tables(directory: Path, state: MiningState, plan: MiningPlan, progress: Progress) -> None:
@@ -75,6 +80,50 @@ def write_value_tables(
     progress("values", len(plan.layers), len(plan.layers), "layers")
 
 
+def write_question_tables(
+    directory: Path,
+    model: LanguageModel,
+    plan: MiningPlan,
+    prefixes: Prefixes,
+    *,
+    work: Path,
+    checkpoint_every: float,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Runs what needs all triggers and values: writes removals, prefixes and predictions; says what was asked.
+
+    Tables that are there already are kept; what was answered before a stop is taken up from `work`.
+    """
+    provenance = provenance_of(plan)
+    sentences = NamedSentences(directory)
+
+    def write(name: str, columns: dict[str, Any]) -> None:
+        write_table(directory / TABLES[name].path(), columns, name=name, provenance=provenance)
+
+    length_one = chosen_rows(directory, plan).length_one
+    if not (directory / TABLES["removals"].path()).is_file():
+        answers = work / f"removals-{plan.hash()[:16]}.safetensors"
+        write(
+            "removals",
+            removal_table(
+                directory, model, plan, sentences, checkpoint=answers, every=checkpoint_every, progress=progress
+            ),
+        )
+    if not all((directory / TABLES[name].path()).is_file() for name in ("prefixes", "predictions")):
+        answers = work / f"predictions-{plan.hash()[:16]}.safetensors"
+        listed, predictions = prediction_tables(
+            directory, model, plan, prefixes, sentences, checkpoint=answers, every=checkpoint_every, progress=progress
+        )
+        write("predictions", predictions)
+        write("prefixes", listed)
+    return {
+        "prefixes_asked": plan.prefixes,
+        "prefixes": len(prefixes.sentence),
+        "removals_per_layer": plan.removals,
+        "removals_excluded": {"length_one": length_one},
+    }
+
+
 def model_facts(model: LanguageModel) -> dict[str, Any]:
     """What the manifest says of a model: where it is from, its kind, sizes and proof, as plain values."""
     return {
@@ -94,7 +143,13 @@ def model_facts(model: LanguageModel) -> dict[str, Any]:
 
 
 def manifest_of(
-    model: LanguageModel, plan: MiningPlan, counts: dict[str, Any], state: MiningState, part: tuple[int, int] | None
+    model: LanguageModel,
+    plan: MiningPlan,
+    counts: dict[str, Any],
+    state: MiningState,
+    *,
+    part: tuple[int, int] | None = None,
+    questions: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What the manifest says, but for the schema, the package and the hashes."""
     sentences = max(1, int(counts["sentences"]))
@@ -105,18 +160,29 @@ def manifest_of(
             "fingerprint": plan.corpus_fingerprint,
             "counts": counts,
             "held_out_share": int(counts["held_out_sentences"]) / sentences,
+            "overlap": _overlap(counts),
         },
         "plan": plan.document(),
         "plan_hash": plan.hash(),
         "layers": list(plan.layers),
-        "projections": {"values": "gain", "neighbours": "raw cosine"},
+        "projections": {"values": "gain", "votes": "gain", "streams": "lens", "neighbours": "raw cosine"},
         "dtype": plan.dtype,
         "device": plan.device,
         "out_of_memory_batches": state.halved,
     }
+    if questions is not None:
+        document["questions"] = questions
     if part is not None:
         document["part"] = {"index": part[0], "of": part[1]}
     return document
+
+
+def _overlap(counts: dict[str, Any]) -> dict[str, Any]:
+    """How many sentences of the validation text are mined, too: none where it was held out of the mined text."""
+    given = counts.get("validation")
+    total = int(counts["held_out_sentences"] if given is None else given["sentences"])
+    shared = 0 if given is None else int(given["overlap_sentences"])
+    return {"sentences": shared, "of": total, "share": shared / max(1, total)}
 
 
 def _activity_columns(activity: Activity) -> dict[str, Any]:

@@ -1,0 +1,251 @@
+"""What every layer predicts for prefixes of the validation text: residual, feed-forward layer, output, and votes.
+
+The questions of the paper's section 5 (Figures 7-11) are asked about these rows. One forward per sentence; of every
+block only the chosen position is kept and projected. A memory's vote is known from the value pass (its top token, or
+its bottom token where the coefficient is negative). Makes `prefixes` and `predictions`, and answers no question.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mnemoscope.atlas.schema import TABLES
+from mnemoscope.errors import NotFinite
+from mnemoscope.mining.layers import NamedSentences
+from mnemoscope.mining.plan import MiningPlan
+from mnemoscope.mining.prefixes import Prefixes
+from mnemoscope.mining.steps import packed, take_steps
+from mnemoscope.mining.text_pass import Progress
+from mnemoscope.models import LanguageModel
+from mnemoscope.models.taps import Block, read_blocks
+from mnemoscope.tracing import distribution, rank_of, top
+
+MAJOR = 0.9
+"""Share of the sum of c_i = |m_i| norm(v_i) that the major memories hold together."""
+_ROWS = 128
+"""Prefixes in one forward: bounds the rows of scores that exist at one time."""
+_SCORES = 1 << 24
+"""Scores of one stream that exist at one time."""
+_INTEGERS = (
+    *("residual_top", "ffn_top", "ffn_vote_top", "output_top", "residual_final_rank", "ffn_final_rank"),
+    *("output_top_residual_rank", "residual_top_ffn_rank", "active", "major"),
+    *("votes_ffn", "votes_ffn_major", "votes_output"),
+)
+_NUMBERS = ("residual_final_probability", "effective", "top_share")
+
+
+@dataclass(frozen=True)
+class Votes:
+    """What each memory of a layer votes for, by the sign of its coefficient, and the length of its value."""
+
+    positive: Tensor
+    negative: Tensor
+    norm: Tensor
+
+
+def votes_of(directory: Path, layer: int, *, device: torch.device) -> Votes:
+    """The votes `[memory]` of one layer, from its table `values`."""
+    values = pl.read_parquet(
+        directory / TABLES["values"].path(layer), columns=["value_norm", "top_tokens", "bottom_tokens"]
+    )
+    tokens = {name: values[name].list.first().cast(pl.Int64).to_numpy() for name in ("top_tokens", "bottom_tokens")}
+    return Votes(
+        torch.from_numpy(tokens["top_tokens"].copy()).to(device),
+        torch.from_numpy(tokens["bottom_tokens"].copy()).to(device),
+        torch.from_numpy(values["value_norm"].to_numpy().astype(np.float64)).to(device),
+    )
+
+
+def activity_of(coefficients: Tensor, votes: Votes) -> dict[str, Tensor]:
+    """How many memories are active, effective and major in each row of `coefficients [row, memory]`.
+
+    `active` counts m_i > 0; `effective` is (sum c)^2 / sum c^2, `top_share` the largest c over their sum, `major` the
+    size of the smallest set with 90 % of it; all 0 where nothing is active. `is_major [row, memory]` marks that set,
+    of equal contributions the lower memory first.
+    """
+    weight = coefficients.double().abs() * votes.norm
+    total = weight.sum(1)
+    some = total > 0
+    safe = torch.where(some, total, 1.0)
+    ordered, memory = weight.sort(dim=1, descending=True, stable=True)
+    # The memories before the one that reaches the share, and that one.
+    needed = (ordered.cumsum(1) < MAJOR * total[:, None]).sum(1) + 1
+    major = torch.where(some, needed.clamp(max=weight.shape[1]), 0)
+    rank = torch.arange(weight.shape[1], device=weight.device)
+    is_major = torch.zeros_like(weight, dtype=torch.bool).scatter_(1, memory, rank[None] < major[:, None])
+    squares = weight.square().sum(1)
+    return {
+        "active": (coefficients > 0).sum(1),
+        "effective": torch.where(some, total.square() / torch.where(some, squares, 1.0), 0.0),
+        "top_share": ordered[:, 0] / safe,
+        "major": major,
+        "is_major": is_major,
+    }
+
+
+class PredictionPass:
+    """The forwards that answer for all prefixes, planned beforehand; `take` makes one."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        plan: MiningPlan,
+        prefixes: Prefixes,
+        sentences: NamedSentences,
+        votes: Mapping[int, Votes],
+    ) -> None:
+        self._model, self._plan, self._prefixes, self._sentences, self._votes = model, plan, prefixes, sentences, votes
+        self._extra = 0 if model.beginning.token is None else 1
+        self._last = model.sizes.layers - 1
+        lengths = prefixes.position + 1
+        self._order = np.argsort(lengths, kind="stable")
+        self._runs = packed(lengths[self._order] + self._extra, area=plan.batch_tokens, rows=_ROWS)
+        self.weights = np.array([run.stop - run.start for run in self._runs], np.int64)
+        shape = (len(lengths), len(plan.layers))
+        self.answers: dict[str, NDArray[Any]] = {
+            **{name: np.full(shape, -1, np.int32) for name in _INTEGERS},
+            **{name: np.full(shape, np.nan, np.float32) for name in _NUMBERS},
+            "final_top": np.full(len(lengths), -1, np.int32),
+        }
+
+    def take(self, number: int) -> None:
+        """Forward number `number` and all that is read off it; raises NotFinite."""
+        chosen = self._order[self._runs[number]]
+        positions = self._prefixes.position[chosen]
+        beginning = self._model.beginning.token
+        ids = np.full((len(chosen), int(positions.max()) + 1 + self._extra), beginning or 0, np.int64)
+        for row, (sentence, position) in enumerate(
+            zip(self._prefixes.sentence[chosen].tolist(), positions.tolist(), strict=True)
+        ):
+            ids[row, self._extra : self._extra + position + 1] = self._sentences.of(sentence)[: position + 1]
+        device = self._model.device
+        each = torch.arange(len(chosen), device=device)
+        column = torch.from_numpy(positions + self._extra).to(device)
+        kept: dict[int, tuple[Tensor, ...]] = {}
+
+        def keep(layer: int, block: Block) -> None:
+            streams = (block.residual, block.ffn_update, block.layer_output, block.coefficients)
+            kept[layer] = tuple(stream[each, column] for stream in streams)
+
+        with torch.inference_mode():
+            with read_blocks(self._model, keep, layers=sorted({*self._plan.layers, self._last})):
+                self._model.backbone(torch.from_numpy(ids).to(device))
+            rows = max(1, _SCORES // self._model.sizes.vocabulary)
+            for start in range(0, len(chosen), rows):
+                part = slice(start, start + rows)
+                self._project({layer: tuple(s[part] for s in streams) for layer, streams in kept.items()}, chosen[part])
+
+    def _project(self, streams: Mapping[int, tuple[Tensor, ...]], chosen: NDArray[np.int64]) -> None:
+        """Reads the answers of some prefixes off what was kept of every layer."""
+        model = self._model
+        final = top(model.scores(streams[self._last][2], projection="lens"), 1)[0][:, 0]
+        self.answers["final_top"][chosen] = final.cpu().numpy()
+        for place, layer in enumerate(self._plan.layers):
+            residual, update, output, coefficients = streams[layer]
+            output_top = top(model.scores(output, projection="lens"), 1)[0][:, 0]
+            found = self._residual(residual, final, output_top)
+            found |= self._ffn(layer, update, final, found["residual_top"])
+            found |= self._memories(layer, coefficients, found["ffn_vote_top"], output_top)
+            found["output_top"] = output_top
+            for name, values in found.items():
+                self.answers[name][chosen, place] = values.cpu().numpy()
+            self._check(layer, chosen, place)
+
+    def _residual(self, residual: Tensor, final: Tensor, output_top: Tensor) -> dict[str, Tensor]:
+        scores = self._model.scores(residual, projection="lens")
+        tokens, best = top(scores, 1)
+        shape = distribution(scores, highest=best[:, 0])
+        own = scores.gather(1, final[:, None])[:, 0]
+        return {
+            "residual_top": tokens[:, 0],
+            "residual_final_rank": rank_of(scores, final),
+            "residual_final_probability": (own - best[:, 0]).exp() * shape.max_probability,
+            "output_top_residual_rank": rank_of(scores, output_top),
+        }
+
+    def _ffn(self, layer: int, update: Tensor, final: Tensor, residual_top: Tensor) -> dict[str, Tensor]:
+        scores = self._model.scores(update, projection="lens")
+        # The update of a sandwich block has passed its output norm already; that of a post-norm block has not.
+        before = layer if self._model.block == "post-norm" else None
+        voted = self._model.scores(update, projection="gain", layer=before)
+        return {
+            "ffn_top": top(scores, 1)[0][:, 0],
+            "ffn_final_rank": rank_of(scores, final),
+            "residual_top_ffn_rank": rank_of(scores, residual_top),
+            "ffn_vote_top": top(voted, 1)[0][:, 0],
+        }
+
+    def _memories(
+        self, layer: int, coefficients: Tensor, ffn_vote_top: Tensor, output_top: Tensor
+    ) -> dict[str, Tensor]:
+        votes = self._votes[layer]
+        found = activity_of(coefficients, votes)
+        is_major = found.pop("is_major")
+        vote = torch.where(coefficients > 0, votes.positive, votes.negative)
+        voting = coefficients != 0
+        for_ffn = voting & (vote == ffn_vote_top[:, None])
+        return found | {
+            "votes_ffn": for_ffn.sum(1),
+            "votes_ffn_major": (for_ffn & is_major).sum(1),
+            "votes_output": (voting & (vote == output_top[:, None])).sum(1),
+        }
+
+    def _check(self, layer: int, chosen: NDArray[np.int64], place: int) -> None:
+        for name in _NUMBERS:
+            wrong = np.flatnonzero(~np.isfinite(self.answers[name][chosen, place]))
+            if len(wrong):
+                sentence = int(self._prefixes.sentence[chosen[wrong[0]]])
+                raise NotFinite(
+                    f"layer {layer} has NaN or infinite predictions on sentence {sentence}; "
+                    "try --dtype float32, or check the model's weights"
+                )
+
+    def columns(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The columns of `prefixes` and of `predictions`, once every forward was made."""
+        prefixes, answers = self._prefixes, dict(self.answers)
+        count, layers = len(prefixes.position), len(self._plan.layers)
+        listed = {
+            "prefix": np.arange(count, dtype=np.int32),
+            "sentence": prefixes.sentence,
+            "document": prefixes.document,
+            "position": prefixes.position.astype(np.int32),
+            "next_token": prefixes.next_token.astype(np.int32),
+            "final_top": answers.pop("final_top"),
+        }
+        predictions = {
+            "prefix": np.repeat(np.arange(count, dtype=np.int32), layers),
+            "layer": np.tile(np.array(self._plan.layers, np.int16), count),
+            **{name: array.reshape(-1) for name, array in answers.items()},
+        }
+        return listed, predictions
+
+
+def prediction_tables(
+    directory: Path,
+    model: LanguageModel,
+    plan: MiningPlan,
+    prefixes: Prefixes,
+    sentences: NamedSentences,
+    *,
+    checkpoint: Path,
+    every: float,
+    progress: Progress,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The columns of `prefixes` and of `predictions` (sorted by prefix, layer).
+
+    `directory` must hold the values. Raises NotFinite, Interrupted, StoreFailed.
+    """
+    votes = {layer: votes_of(directory, layer, device=model.device) for layer in plan.layers}
+    work = PredictionPass(model, plan, prefixes, sentences, votes)
+    take_steps(
+        work.take, work.weights, work.answers, checkpoint=checkpoint, every=every,
+        progress=lambda done, total: progress("predictions", done, total, "prefixes"),
+    )  # fmt: skip
+    return work.columns()

@@ -1,0 +1,210 @@
+"""Which token of a trigger matters: the coefficient after the first, the last or a random token is dropped.
+
+Asked of the top positive triggers of a seeded sample of memories (paper, section 3 and Figure 3; definitions.md
+section 4). The models read from left to right, so one run of a sentence without its token k answers for every trigger
+in that sentence whose prefix lost token k, whatever its memory and position, and the sentence as it stands answers for
+the dropped last token, one position earlier. Makes the table `removals`; the statistics are the analyses' business.
+"""
+
+import hashlib
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mnemoscope.atlas.schema import TABLES
+from mnemoscope.errors import NotFinite
+from mnemoscope.mining.layers import NamedSentences
+from mnemoscope.mining.plan import MiningPlan
+from mnemoscope.mining.steps import packed, take_steps
+from mnemoscope.mining.text_pass import Progress
+from mnemoscope.models import LanguageModel
+from mnemoscope.models.taps import read_coefficients
+
+ASKED = 50
+"""Positive triggers of a memory that are asked about."""
+MOST, LEAST = 100, 10
+"""Bounds of the default number of memories per layer."""
+REMOVED = ("first", "last", "random")
+_WHOLE = -1
+"""In place of a removed token: the sentence as it stands."""
+_DEPTH = 0.6
+"""How far into the model a run goes, on average over the layers that ask, in proportion to the whole."""
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The triggers asked about, one entry each; `length_one` counts those that have nothing but one token."""
+
+    layer: Ints
+    memory: Ints
+    trigger_rank: Ints
+    sentence: Ints
+    position: Ints
+    coefficient: NDArray[np.float32]
+    length_one: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """Sentences without one token each: what to read in one batch, and up to which layer."""
+
+    variants: slice
+    requests: slice
+    stop_after: int
+
+
+def default_removals(*, mined_tokens: int, mined_sentences: int, layers: int) -> int:
+    """Memories per layer that keep the pass under half of the mining: 10 to 100, from the text's size alone."""
+    mean = mined_tokens / max(1, mined_sentences)
+    each = ASKED * 3 * (mean / 2 + 1) * _DEPTH * max(1, layers)
+    return int(min(MOST, max(LEAST, (mined_tokens + mined_sentences) / 2 // each)))
+
+
+def random_position(seed: int, layer: int, memory: int, sentence: int, position: int) -> int:
+    """Which of the tokens 0..position is dropped: uniform, by a hash of the trigger's place."""
+    digest = hashlib.blake2b(struct.pack("<5q", seed, layer, memory, sentence, position), digest_size=8).digest()
+    return int.from_bytes(digest, "little") % (position + 1)
+
+
+def chosen_rows(directory: Path, plan: MiningPlan) -> Rows:
+    """The triggers asked about: of every mined layer `plan.removals` memories that fire, seeded."""
+    frames, length_one = [], 0
+    for layer in plan.layers:
+        path = directory / TABLES["triggers"].path(layer)
+        found = (
+            pl.scan_parquet(path)
+            .filter((pl.col("sign") == 1) & (pl.col("rank") < ASKED) & (pl.col("rank") == pl.col("prefix_group")))
+            .select("memory", "rank", "coefficient", "sentence", "position")
+            .collect()
+        )
+        firing = found["memory"].unique().sort().to_numpy()
+        count = len(firing) if plan.removals == "all" else int(plan.removals or 0)
+        sample = np.sort(np.random.default_rng((plan.seed, 5, layer)).permutation(firing)[:count])
+        found = found.filter(pl.col("memory").is_in(sample.tolist())).with_columns(layer=pl.lit(layer))
+        length_one += found.filter(pl.col("position") == 0).height
+        frames.append(found.filter(pl.col("position") > 0))
+    rows = pl.concat(frames).sort("layer", "memory", "rank")
+
+    def column(name: str) -> Ints:
+        return rows[name].cast(pl.Int64).to_numpy()
+
+    return Rows(
+        column("layer"), column("memory"), column("rank"), column("sentence"), column("position"),
+        rows["coefficient"].to_numpy(), length_one,
+    )  # fmt: skip
+
+
+class RemovalPass:
+    """The runs that answer for all rows, planned beforehand; `take` makes one."""
+
+    def __init__(self, model: LanguageModel, plan: MiningPlan, rows: Rows, sentences: NamedSentences) -> None:
+        self._model, self._sentences, self.rows = model, sentences, rows
+        self._extra = 0 if model.beginning.token is None else 1
+        count = len(rows.layer)
+        places = zip(*(c.tolist() for c in (rows.layer, rows.memory, rows.sentence, rows.position)), strict=True)
+        chosen = np.fromiter((random_position(plan.seed, *place) for place in places), np.int64, count)
+        self.removed_position = np.stack([np.zeros(count, np.int64), rows.position, chosen], axis=1)
+        asked = self.removed_position.reshape(-1)
+        position, layer = np.repeat(rows.position, 3), np.repeat(rows.layer, 3)
+        # Dropping the last token leaves the beginning of the sentence as it stands.
+        keys = np.stack([np.repeat(rows.sentence, 3), np.where(asked == position, _WHOLE, asked)], axis=1)
+        variants, owner = np.unique(keys, axis=0, return_inverse=True)
+        owner = owner.reshape(-1)
+        lengths, deepest = np.zeros(len(variants), np.int64), np.zeros(len(variants), np.int64)
+        np.maximum.at(lengths, owner, position)
+        np.maximum.at(deepest, owner, layer)
+        order = np.lexsort((variants[:, 1], variants[:, 0], lengths, deepest))
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        self._variants, self._lengths = variants[order], lengths[order]
+        self._order = np.argsort(place[owner], kind="stable")
+        self._owner = place[owner][self._order]
+        self._layer, self._memory = layer[self._order], np.repeat(rows.memory, 3)[self._order]
+        self._last = position[self._order] - 1
+        self.answers = {"removed_coefficient": np.full(3 * count, np.nan, np.float32)}
+        cuts = packed(self._lengths + self._extra, area=plan.batch_tokens, rows=plan.batch_tokens, apart=deepest[order])
+        self._runs = [
+            Run(cut, slice(*np.searchsorted(self._owner, (cut.start, cut.stop))), int(deepest[order][cut.start]))
+            for cut in cuts
+        ]
+        self.weights = np.array([int(self._lengths[cut].sum()) for cut in cuts], np.int64)
+
+    def take(self, number: int) -> None:
+        """Run number `number`: reads every coefficient that its sentences are asked for; raises NotFinite."""
+        run = self._runs[number]
+        ids = self._ids(run.variants)
+        wanted, answers = run.requests, self.answers["removed_coefficient"]
+        row = torch.from_numpy(self._owner[wanted] - run.variants.start)
+        column = torch.from_numpy(self._last[wanted] + self._extra)
+        layers = self._layer[wanted]
+
+        def read(layer: int, coefficients: Tensor) -> None:
+            here = np.flatnonzero(layers == layer)
+            if len(here):
+                memory = torch.from_numpy(self._memory[wanted][here])
+                found = coefficients[row[here], column[here], memory.to(coefficients.device)].float().cpu().numpy()
+                if not np.isfinite(found).all():
+                    raise NotFinite(
+                        f"layer {layer} has NaN or infinite coefficients where a token was removed; try --dtype float32"
+                    )
+                answers[self._order[wanted][here]] = found
+
+        with torch.inference_mode(), read_coefficients(self._model, read, layers=np.unique(layers).tolist()):
+            self._model.backbone(ids, stop_after=run.stop_after)
+
+    def _ids(self, variants: slice) -> Tensor:
+        """The shortened sentences of one run, padded, `[batch, position]`."""
+        lengths = self._lengths[variants]
+        beginning = self._model.beginning.token
+        ids = np.full((len(lengths), int(lengths.max()) + self._extra), beginning or 0, np.int64)
+        for row, (sentence, removed) in enumerate(self._variants[variants].tolist()):
+            tokens = self._sentences.of(sentence)[: int(lengths[row]) + 1]
+            tokens = tokens[:-1] if removed == _WHOLE else np.delete(tokens, removed)
+            ids[row, self._extra : self._extra + len(tokens)] = tokens
+        return torch.from_numpy(ids).to(self._model.device)
+
+    def columns(self) -> dict[str, Any]:
+        """The columns of `removals`, once every run was made."""
+        rows, count = self.rows, len(self.rows.layer)
+        return {
+            "layer": np.repeat(rows.layer.astype(np.int16), 3),
+            "memory": np.repeat(rows.memory.astype(np.int32), 3),
+            "sign": np.ones(3 * count, np.int8),
+            "trigger_rank": np.repeat(rows.trigger_rank.astype(np.int16), 3),
+            "position": np.repeat(rows.position.astype(np.int32), 3),
+            "removed": list(REMOVED) * count,
+            "removed_position": self.removed_position.reshape(-1).astype(np.int32),
+            "coefficient": np.repeat(rows.coefficient, 3),
+            "removed_coefficient": self.answers["removed_coefficient"],
+        }
+
+
+def removal_table(
+    directory: Path,
+    model: LanguageModel,
+    plan: MiningPlan,
+    sentences: NamedSentences,
+    *,
+    checkpoint: Path,
+    every: float,
+    progress: Progress,
+) -> dict[str, Any]:
+    """The columns of `removals`, sorted by layer, memory, rank.
+
+    `directory` must hold the triggers and the sentences. Raises NotFinite, Interrupted, StoreFailed.
+    """
+    work = RemovalPass(model, plan, chosen_rows(directory, plan), sentences)
+    take_steps(
+        work.take, work.weights, work.answers, checkpoint=checkpoint, every=every,
+        progress=lambda done, total: progress("removals", done, total, "tokens"),
+    )  # fmt: skip
+    return work.columns()
