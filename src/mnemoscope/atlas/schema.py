@@ -161,7 +161,7 @@ TABLES: dict[str, TableKind] = {
 }
 
 # The answers' tables, analyses/QUESTION.parquet: these columns, and the question's own after them.
-ANSWER_COLUMNS = _columns("layer int16?, name string, value float64, count int64, low float64?, high float64?")
+ANSWER_COLUMNS = _columns("layer int16?, name string, value float64?, count int64, low float64?, high float64?")
 
 
 def place(path: str) -> tuple[TableKind, int | None] | None:
