@@ -197,6 +197,7 @@ def assert_text_tables(atlas: Path, reference: Reference, *, vocabulary: int) ->
     named = set(background["sentence"])
     for path in (atlas / "triggers").glob("*.parquet"):
         named |= set(pl.read_parquet(path)["sentence"])
+    named |= set(pl.read_parquet(atlas / "prefixes.parquet")["sentence"])
     stored = pl.concat([pl.read_parquet(path) for path in sorted((atlas / "sentences").glob("*.parquet"))])
     assert stored["sentence"].to_list() == sorted(named)
     for row in stored.iter_rows(named=True):

@@ -106,8 +106,7 @@ class PredictionPass:
         self._last = model.sizes.layers - 1
         lengths = prefixes.position + 1
         self._order = np.argsort(lengths, kind="stable")
-        self._runs = packed(lengths[self._order] + self._extra, area=plan.batch_tokens, rows=_ROWS)
-        self.weights = np.array([run.stop - run.start for run in self._runs], np.int64)
+        self.cuts = packed(lengths[self._order] + self._extra, area=plan.batch_tokens, rows=_ROWS)
         shape = (len(lengths), len(plan.layers))
         self.answers: dict[str, NDArray[Any]] = {
             **{name: np.full(shape, -1, np.int32) for name in _INTEGERS},
@@ -115,9 +114,9 @@ class PredictionPass:
             "final_top": np.full(len(lengths), -1, np.int32),
         }
 
-    def take(self, number: int) -> None:
-        """Forward number `number` and all that is read off it; raises NotFinite."""
-        chosen = self._order[self._runs[number]]
+    def take(self, items: slice) -> None:
+        """One forward over some prefixes, in order of length, and all that is read off it; raises NotFinite."""
+        chosen = self._order[items]
         positions = self._prefixes.position[chosen]
         beginning = self._model.beginning.token
         ids = np.full((len(chosen), int(positions.max()) + 1 + self._extra), beginning or 0, np.int64)
@@ -237,15 +236,15 @@ def prediction_tables(
     checkpoint: Path,
     every: float,
     progress: Progress,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The columns of `prefixes` and of `predictions` (sorted by prefix, layer).
+) -> tuple[dict[str, Any], dict[str, Any], list[int]]:
+    """The columns of `prefixes` and of `predictions` (sorted by prefix, layer); and the steps that were halved.
 
     `directory` must hold the values. Raises NotFinite, Interrupted, StoreFailed.
     """
     votes = {layer: votes_of(directory, layer, device=model.device) for layer in plan.layers}
     work = PredictionPass(model, plan, prefixes, sentences, votes)
-    take_steps(
-        work.take, work.weights, work.answers, checkpoint=checkpoint, every=every,
+    halved = take_steps(
+        work.take, work.cuts, work.answers, checkpoint=checkpoint, every=every,
         progress=lambda done, total: progress("predictions", done, total, "prefixes"),
     )  # fmt: skip
-    return work.columns()
+    return *work.columns(), halved

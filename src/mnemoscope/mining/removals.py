@@ -53,15 +53,6 @@ class Rows:
     length_one: int
 
 
-@dataclass(frozen=True)
-class Run:
-    """Sentences without one token each: what to read in one batch, and up to which layer."""
-
-    variants: slice
-    requests: slice
-    stop_after: int
-
-
 def default_removals(*, mined_tokens: int, mined_sentences: int, layers: int) -> int:
     """Memories per layer that keep the pass under half of the mining: 10 to 100, from the text's size alone."""
     mean = mined_tokens / max(1, mined_sentences)
@@ -126,24 +117,23 @@ class RemovalPass:
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         self._variants, self._lengths = variants[order], lengths[order]
+        # Requests lie by the run that answers them.
         self._order = np.argsort(place[owner], kind="stable")
         self._owner = place[owner][self._order]
         self._layer, self._memory = layer[self._order], np.repeat(rows.memory, 3)[self._order]
         self._last = position[self._order] - 1
         self.answers = {"removed_coefficient": np.full(3 * count, np.nan, np.float32)}
-        cuts = packed(self._lengths + self._extra, area=plan.batch_tokens, rows=plan.batch_tokens, apart=deepest[order])
-        self._runs = [
-            Run(cut, slice(*np.searchsorted(self._owner, (cut.start, cut.stop))), int(deepest[order][cut.start]))
-            for cut in cuts
-        ]
-        self.weights = np.array([int(self._lengths[cut].sum()) for cut in cuts], np.int64)
+        self._deepest = deepest[order]
+        self.cuts = packed(
+            self._lengths + self._extra, area=plan.batch_tokens, rows=plan.batch_tokens, apart=self._deepest
+        )
 
-    def take(self, number: int) -> None:
-        """Run number `number`: reads every coefficient that its sentences are asked for; raises NotFinite."""
-        run = self._runs[number]
-        ids = self._ids(run.variants)
-        wanted, answers = run.requests, self.answers["removed_coefficient"]
-        row = torch.from_numpy(self._owner[wanted] - run.variants.start)
+    def take(self, variants: slice) -> None:
+        """One run: reads every coefficient that these shortened sentences are asked for; raises NotFinite."""
+        ids = self._ids(variants)
+        wanted = slice(*np.searchsorted(self._owner, (variants.start, variants.stop)))
+        answers = self.answers["removed_coefficient"]
+        row = torch.from_numpy(self._owner[wanted] - variants.start)
         column = torch.from_numpy(self._last[wanted] + self._extra)
         layers = self._layer[wanted]
 
@@ -159,7 +149,7 @@ class RemovalPass:
                 answers[self._order[wanted][here]] = found
 
         with torch.inference_mode(), read_coefficients(self._model, read, layers=np.unique(layers).tolist()):
-            self._model.backbone(ids, stop_after=run.stop_after)
+            self._model.backbone(ids, stop_after=int(self._deepest[variants].max()))
 
     def _ids(self, variants: slice) -> Tensor:
         """The shortened sentences of one run, padded, `[batch, position]`."""
@@ -197,14 +187,15 @@ def removal_table(
     checkpoint: Path,
     every: float,
     progress: Progress,
-) -> dict[str, Any]:
-    """The columns of `removals`, sorted by layer, memory, rank.
+) -> tuple[dict[str, Any], int, list[int]]:
+    """The columns of `removals`, sorted by layer, memory, rank; the triggers left out; and the steps that were halved.
 
+    Left out, and counted, are triggers that have nothing but one token.
     `directory` must hold the triggers and the sentences. Raises NotFinite, Interrupted, StoreFailed.
     """
     work = RemovalPass(model, plan, chosen_rows(directory, plan), sentences)
-    take_steps(
-        work.take, work.weights, work.answers, checkpoint=checkpoint, every=every,
-        progress=lambda done, total: progress("removals", done, total, "tokens"),
+    halved = take_steps(
+        work.take, work.cuts, work.answers, checkpoint=checkpoint, every=every,
+        progress=lambda done, total: progress("removals", done, total, "sentences"),
     )  # fmt: skip
-    return work.columns()
+    return work.columns(), work.rows.length_one, halved

@@ -5,7 +5,7 @@ state is the answers so far and the number of the next step. Nothing here knows 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,55 +15,78 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from mnemoscope.atlas.store import write_bytes
-from mnemoscope.errors import Interrupted
+from mnemoscope.errors import Interrupted, MiningError
 from mnemoscope.interruption import CtrlC
+from mnemoscope.mining.text_pass import out_of_memory
 
 Answers = dict[str, NDArray[Any]]
 
 
 def take_steps(
-    step: Callable[[int], None],
-    weights: NDArray[np.int64],
+    step: Callable[[slice], None],
+    cuts: Sequence[slice],
     answers: Answers,
     *,
     checkpoint: Path,
     every: float,
     progress: Callable[[float, float], None],
-) -> None:
-    """Fills `answers` by calling `step(k)` for every k that no earlier run has done, in order.
+) -> list[int]:
+    """Fills `answers` by calling `step(items)` for every cut that no earlier run has done, in order.
 
-    `weights [step]` is the work in each step, for the progress. `answers` is changed in place and saved in
-    `checkpoint` at most `every` seconds apart; a checkpoint of other arrays is not believed and the work begins anew.
-    Raises Interrupted after Ctrl-C with the state saved, StoreFailed.
+    `answers` is changed in place and saved in `checkpoint` at most `every` seconds apart; a checkpoint of other arrays
+    is not believed and the work begins anew. A step that runs out of memory is taken in halves: the numbers of such
+    steps are returned. Raises Interrupted after Ctrl-C with the state saved, StoreFailed, MiningError (an item that
+    does not fit alone).
     """
-    done = _taken_up(answers, checkpoint)
-    total = float(weights.sum())
+    state = {**answers, "halved": np.zeros(len(cuts), bool), "next_step": np.zeros(1, np.int64)}
+    _take_up(state, checkpoint)
+    total = float(cuts[-1].stop) if cuts else 0.0
     saved = time.monotonic()
     with CtrlC() as ctrl_c:
-        for k in range(done, len(weights)):
-            progress(float(weights[:k].sum()), total)
-            step(k)
+        for k in range(int(state["next_step"][0]), len(cuts)):
+            progress(float(cuts[k].start), total)
+            state["halved"][k] = not _fits(step, cuts[k])
+            state["next_step"][0] = k + 1
             if ctrl_c.pressed or time.monotonic() - saved >= every:
-                write_bytes(checkpoint, save({**answers, "next_step": np.array([k + 1])}))
+                write_bytes(checkpoint, save(state))
                 saved = time.monotonic()
             if ctrl_c.pressed:
                 raise Interrupted("stopped after saving; run the same command again to go on from here")
-    write_bytes(checkpoint, save({**answers, "next_step": np.array([len(weights)])}))
+    write_bytes(checkpoint, save(state))
     progress(total, total)
+    return np.flatnonzero(state["halved"]).tolist()
 
 
-def _taken_up(answers: Answers, checkpoint: Path) -> int:
-    """The first step that is not done; the answers before it are filled in."""
+def _fits(step: Callable[[slice], None], items: slice) -> bool:
+    """Takes the step, whole or in ever smaller halves; whether it fitted whole."""
+    try:
+        step(items)
+        return True
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+    # Outside the handler: the error's traceback holds on to what filled the memory.
+    middle = (items.start + items.stop) // 2
+    if middle == items.start:
+        raise MiningError("memory ran out on one sentence, alone; use a machine with more, or --dtype bfloat16")
+    for half in (slice(items.start, middle), slice(middle, items.stop)):
+        _fits(step, half)
+    return False
+
+
+def _take_up(state: Answers, checkpoint: Path) -> None:
+    """Fills the state from the checkpoint, if that is one of the same arrays."""
     try:
         found = load_file(checkpoint)
     except (OSError, SafetensorError):
-        return 0
-    shapes = {name: (array.shape, array.dtype) for name, array in found.items() if name != "next_step"}
-    if shapes != {name: (array.shape, array.dtype) for name, array in answers.items()} or "next_step" not in found:
-        return 0
-    for name, array in answers.items():
-        array[...] = found[name]
-    return int(found["next_step"][0])
+        return
+    if _shapes(found) == _shapes(state):
+        for name, array in state.items():
+            array[...] = found[name]
+
+
+def _shapes(arrays: Answers) -> dict[str, Any]:
+    return {name: (array.shape, array.dtype) for name, array in arrays.items()}
 
 
 def packed(lengths: NDArray[np.int64], *, area: int, rows: int, apart: NDArray[np.int64] | None = None) -> list[slice]:

@@ -18,7 +18,7 @@ from mnemoscope.mining.layers import NamedSentences, layer_triggers
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.predictions import prediction_tables
 from mnemoscope.mining.prefixes import Prefixes, choose_prefixes
-from mnemoscope.mining.removals import chosen_rows, removal_table
+from mnemoscope.mining.removals import removal_table
 from mnemoscope.mining.state import MiningState
 from mnemoscope.mining.text_pass import Progress
 from mnemoscope.mining.values import neighbour_table, targets, value_table
@@ -92,35 +92,26 @@ def write_question_tables(
 ) -> dict[str, Any]:
     """Runs what needs all triggers and values: writes removals, prefixes and predictions; says what was asked.
 
-    Tables that are there already are kept; what was answered before a stop is taken up from `work`.
+    What was answered before a stop is taken up from `work`.
     """
     provenance = provenance_of(plan)
     sentences = NamedSentences(directory)
-
-    def write(name: str, columns: dict[str, Any]) -> None:
+    removals, length_one, removals_halved = removal_table(
+        directory, model, plan, sentences,
+        checkpoint=work / f"removals-{plan.hash()[:16]}.safetensors", every=checkpoint_every, progress=progress,
+    )  # fmt: skip
+    listed, predictions, predictions_halved = prediction_tables(
+        directory, model, plan, prefixes, sentences,
+        checkpoint=work / f"predictions-{plan.hash()[:16]}.safetensors", every=checkpoint_every, progress=progress,
+    )  # fmt: skip
+    for name, columns in (("removals", removals), ("predictions", predictions), ("prefixes", listed)):
         write_table(directory / TABLES[name].path(), columns, name=name, provenance=provenance)
-
-    length_one = chosen_rows(directory, plan).length_one
-    if not (directory / TABLES["removals"].path()).is_file():
-        answers = work / f"removals-{plan.hash()[:16]}.safetensors"
-        write(
-            "removals",
-            removal_table(
-                directory, model, plan, sentences, checkpoint=answers, every=checkpoint_every, progress=progress
-            ),
-        )
-    if not all((directory / TABLES[name].path()).is_file() for name in ("prefixes", "predictions")):
-        answers = work / f"predictions-{plan.hash()[:16]}.safetensors"
-        listed, predictions = prediction_tables(
-            directory, model, plan, prefixes, sentences, checkpoint=answers, every=checkpoint_every, progress=progress
-        )
-        write("predictions", predictions)
-        write("prefixes", listed)
     return {
         "prefixes_asked": plan.prefixes,
         "prefixes": len(prefixes.sentence),
         "removals_per_layer": plan.removals,
         "removals_excluded": {"length_one": length_one},
+        "out_of_memory_steps": {"removals": removals_halved, "predictions": predictions_halved},
     }
 
 

@@ -1,0 +1,148 @@
+"""One model, one list of tokens, one position at a time: what its blocks hold there, and what vectors say.
+
+The transformers model itself, in float64, with plain hooks; the rest from definitions.md sections 1 and 2, by the kind
+of the block. Shares no code with the package. Knows no text, no batch and no table; those are in `reference_passes.py`.
+"""
+
+import copy
+import re
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+_DOWN = re.compile(r"\.(mlp\.c_proj|fc2|mlp\.dense_4h_to_h|mlp\.down_proj|mlp\.fc_out)$")
+_FINAL_NORM = re.compile(r"(^|\.)(ln_f|final_layer_norm|final_layernorm|norm)$")
+
+
+@dataclass(frozen=True)
+class Place:
+    """What one block holds at the last position, named as in definitions.md section 1."""
+
+    residual: Tensor
+    coefficients: Tensor
+    update: Tensor
+    output: Tensor
+
+
+class Slow(Protocol):
+    """What the references ask of a model."""
+
+    layers: int
+    beginning: int | None
+
+    def read(self, tokens: list[int]) -> tuple[list[Place], Tensor]:
+        """Every layer at the last of a sentence's own tokens, and the model's own scores there."""
+        ...
+
+    def values(self, layer: int) -> Tensor:
+        """The values `[memory, hidden]`."""
+        ...
+
+    def lens(self, stream: Tensor) -> Tensor:
+        """The model's own readout `[vocab]` of a stream."""
+        ...
+
+    def value_scores(self, layer: int, vector: Tensor) -> Tensor:
+        """The scores `[vocab]` of a value, as values are projected."""
+        ...
+
+    def update_scores(self, layer: int, update: Tensor) -> Tensor:
+        """The scores `[vocab]` of a feed-forward update, as values are projected."""
+        ...
+
+
+class SlowTransformer:
+    """A model of transformers: GPT-2, OPT, GPT-NeoX, GPT-J, Llama, OLMo-2, Gemma-2 and their like."""
+
+    def __init__(self, hf: Any, *, beginning: int | None) -> None:
+        self.hf = copy.deepcopy(hf).double()
+        self.beginning = beginning
+        self._names = dict(self.hf.named_modules())
+        downs = [name for name in self._names if _DOWN.search(name)]
+        self._downs = [self._names[name] for name in downs]
+        found = [re.match(r".*?\.\d+(?=\.)", name) for name in downs]
+        self._blocks = [match.group() for match in found if match]
+        self.layers = len(downs)
+        final = [n for n in self._names if _FINAL_NORM.search(n) and not any(n.startswith(b) for b in self._blocks)]
+        kept = [self._names[name] for name in final if self._names[name] is not None]
+        self._final = kept[0] if kept and list(kept[0].parameters()) else None
+        project = [module for name, module in self._names.items() if name.endswith("decoder.project_out")]
+        self._project = project[0] if project else None
+
+    def _sandwich_norm(self, layer: int) -> Any:
+        return self._names.get(f"{self._blocks[layer]}.post_feedforward_layernorm")
+
+    def _post_norm(self, layer: int) -> Any:
+        """The norm that follows the sum of stream and feed-forward output, in a post-norm block."""
+        post = self.hf.config.model_type == "opt" and not self.hf.config.do_layer_norm_before
+        return self._names[f"{self._blocks[layer]}.final_layer_norm"] if post else None
+
+    def values(self, layer: int) -> Tensor:
+        down = self._downs[layer]
+        return down.weight if type(down).__name__ == "Conv1D" else down.weight.T
+
+    @torch.no_grad()
+    def read(self, tokens: list[int]) -> tuple[list[Place], Tensor]:
+        """The residual is what remains of the sum in the stream when the update is taken away again."""
+        extra = [] if self.beginning is None else [self.beginning]
+        width = self.values(0).shape[1]
+        seen: dict[tuple[str, int], Tensor] = {}
+
+        def note(name: str, layer: int, found: Any) -> None:
+            tensor = found[0] if isinstance(found, tuple) else found
+            seen[name, layer] = tensor.reshape(-1, tensor.shape[-1])[-1].clone()
+
+        hooks = []
+        for layer in range(self.layers):
+            hooks += [
+                self._downs[layer].register_forward_pre_hook(lambda _, i, layer=layer: note("coefficients", layer, i)),
+                self._names[self._blocks[layer]].register_forward_hook(
+                    lambda _, i, out, layer=layer: note("output", layer, out)
+                ),
+            ]
+            if self._post_norm(layer) is not None:
+                norm = self._post_norm(layer)
+                hooks.append(norm.register_forward_pre_hook(lambda _, i, layer=layer: note("sum", layer, i)))
+        logits = self.hf(input_ids=torch.tensor([extra + tokens])).logits[0, -1]
+        for hook in hooks:
+            hook.remove()
+        places = []
+        for layer in range(self.layers):
+            coefficients, output = seen["coefficients", layer], seen["output", layer]
+            assert output.shape == (width,)
+            bias = self._downs[layer].bias
+            update = coefficients @ self.values(layer) + (0 if bias is None else bias)
+            if self._sandwich_norm(layer) is not None:
+                update = self._sandwich_norm(layer)(update[None])[0]
+            total = seen.get(("sum", layer), output)
+            places.append(Place(total - update, coefficients, update, output))
+        return places, logits
+
+    @torch.no_grad()
+    def lens(self, stream: Tensor) -> Tensor:
+        for module in (self._final, self._project):
+            stream = stream if module is None else module(stream[None])[0]
+        scores = self.hf.get_output_embeddings()(stream)
+        cap = getattr(self.hf.config, "final_logit_softcapping", None)
+        return scores if cap is None else cap * torch.tanh(scores / cap)
+
+    def value_scores(self, layer: int, vector: Tensor) -> Tensor:
+        """`gain`: centring and gain of the block's own output norm, then of the final norm, then the head's matrix."""
+        return self._gain(vector, [self._sandwich_norm(layer), self._post_norm(layer), self._final])
+
+    def update_scores(self, layer: int, update: Tensor) -> Tensor:
+        """As a value, but a sandwich block's update has passed its norm already."""
+        return self._gain(update, [self._post_norm(layer), self._final])
+
+    @torch.no_grad()
+    def _gain(self, vector: Tensor, norms: list[Any]) -> Tensor:
+        for norm in norms:
+            if norm is not None:
+                kind = type(norm).__name__
+                vector = vector if "RMS" in kind else vector - vector.mean()
+                vector = vector * (1 + norm.weight if "Gemma" in kind else norm.weight)
+        if self._project is not None:
+            vector = self._project.weight @ vector
+        return self.hf.get_output_embeddings().weight @ vector
