@@ -1,4 +1,4 @@
-"""The form of every answer: estimates by layer and name, put together as one table, and what the paper says beside them.
+"""The form of every answer: estimates by layer and name in one table, and what the paper says beside them.
 
 An answer is a data frame with the columns of `schema.ANSWER_COLUMNS` (layer null for totals) and the question's own key
 columns after them. Holds no question and reads no atlas.

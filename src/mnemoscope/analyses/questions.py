@@ -1,14 +1,69 @@
-"""The ten questions, in the paper's order."""
+"""The ten questions, in the paper's order: which module answers which, and the answer to one of them.
 
-QUESTIONS: tuple[str, ...] = (
-    "key_patterns",
-    "key_removals",
-    "value_agreement",
-    "value_rank",
-    "value_confidence",
-    "layer_activity",
-    "layer_composition",
-    "refinement_match",
-    "refinement_confidence",
-    "refinement_events",
+Writes nothing; writing.py does.
+"""
+
+from pathlib import Path
+from types import ModuleType
+
+import polars as pl
+
+from mnemoscope.analyses import (
+    key_patterns,
+    key_removals,
+    layer_activity,
+    layer_composition,
+    refinement_confidence,
+    refinement_events,
+    refinement_match,
+    value_agreement,
+    value_confidence,
+    value_rank,
 )
+from mnemoscope.analyses.answers import Paper
+from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.errors import OptionError
+
+_MODULES: dict[str, ModuleType] = {
+    module.QUESTION: module
+    for module in (
+        key_patterns,
+        key_removals,
+        value_agreement,
+        value_rank,
+        value_confidence,
+        layer_activity,
+        layer_composition,
+        refinement_match,
+        refinement_confidence,
+        refinement_events,
+    )
+}
+QUESTIONS: tuple[str, ...] = tuple(_MODULES)
+"""The names of the ten questions, in the paper's order."""
+
+
+def module(question: str) -> ModuleType:
+    """The module that answers a question (PAPER, HEADLINE, PROJECTIONS, INTERVAL, answer); raises OptionError."""
+    if question not in _MODULES:
+        raise OptionError(f"{question!r} is not a question; the questions are {', '.join(QUESTIONS)}")
+    return _MODULES[question]
+
+
+def paper(question: str) -> Paper:
+    """Where the paper asks the question, and what it states; raises OptionError."""
+    found = module(question).PAPER
+    assert isinstance(found, Paper)
+    return found
+
+
+def answer(atlas: Atlas | str | Path, question: str) -> pl.DataFrame:
+    """The answer to one question: layer (null for totals), name, value, count, low, high, and own key columns.
+
+    Writes nothing. Raises OptionError for an unknown question, AtlasUnfinished if the atlas lacks a table that the
+    question needs, AtlasDamaged, and what `open_atlas` raises.
+    """
+    asked = module(question)
+    found = asked.answer(atlas if isinstance(atlas, Atlas) else open_atlas(atlas))
+    assert isinstance(found, pl.DataFrame)
+    return found

@@ -106,12 +106,30 @@ def write_table(path: Path, table: pa.Table | Mapping[str, Any], *, name: str, p
     allowed is a bug of the caller: ValueError.
     """
     kind = TABLES[name]
-    rows = _fitted(table, kind.columns, name).replace_schema_metadata(metadata(name, provenance))
+    _write_rows(path, _fitted(table, kind.columns, name), kind.row_group, metadata(name, provenance))
+
+
+def write_free_table(
+    path: Path, table: pa.Table, *, name: str, provenance: Provenance, columns: pa.Schema | None = None
+) -> None:
+    """Writes a table that is none of the format's, such as an answer; the same rows always give the same bytes.
+
+    `columns`, if given, come first and must have these types; text is stored as string whatever kind of string it is.
+    """
+    texts = [
+        pa.field(field.name, pa.string() if pa.types.is_large_string(field.type) else field.type)
+        for field in table.schema
+    ]
+    rows = _fitted(table.cast(pa.schema(texts)), pa.schema([]) if columns is None else columns, name)
+    _write_rows(path, rows, 65_536, metadata(name, provenance))
+
+
+def _write_rows(path: Path, rows: pa.Table, row_group: int, said: Mapping[bytes, bytes]) -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(
-        rows,
+        rows.replace_schema_metadata(said),
         sink,
-        row_group_size=kind.row_group,
+        row_group_size=row_group,
         version="2.6",
         compression="zstd",
         compression_level=3,

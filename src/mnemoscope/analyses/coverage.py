@@ -1,0 +1,73 @@
+"""How much of what triggers a memory its patterns explain: shares of its top 25 prefixes, by the kind of pattern.
+
+Triggers with the same prefix count once, and are explained if one of them is. Several questions share this part: keys
+(paper, Figure 2), removals by kind of pattern (Figure 3), activity beside the curves of the kinds (Figure 7).
+"""
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from mnemoscope.analyses.answers import Estimate
+from mnemoscope.analyses.intervals import clustered_share
+from mnemoscope.analyses.sources import needed
+from mnemoscope.atlas import Atlas
+
+TOP = 25
+"""Positive triggers of a memory that patterns are looked for in."""
+KINDS = ("shallow_only", "semantic_only", "both", "none")
+"""What the patterns of a prefix are: every prefix is one of these."""
+SHARES: Mapping[str, tuple[str, ...]] = {
+    **{kind: (kind,) for kind in KINDS},
+    "covered": ("shallow_only", "semantic_only", "both"),
+    "shallow": ("shallow_only", "both"),
+    "semantic": ("semantic_only", "both"),
+}
+"""The shares that an answer gives, each with the kinds that it adds up."""
+
+
+def top_prefixes(atlas: Atlas, layer: int) -> pl.DataFrame:
+    """The top 25 positive triggers of every memory of a layer: memory, rank, group."""
+    rows = needed(atlas, "triggers", layer=layer)
+    return rows.filter((pl.col("sign") == 1) & (pl.col("rank") < TOP)).select("memory", "rank", group="prefix_group")
+
+
+def kinds(prefixes: pl.DataFrame, patterns: pl.DataFrame) -> pl.DataFrame:
+    """One row per memory and group of `prefixes`, with the `kind` that `patterns` make it.
+
+    `patterns` has memory, kind (shallow, semantic, both; others explain nothing) and triggers (ranks).
+    """
+    named = patterns.select("memory", "kind", rank="triggers").explode("rank", empty_as_null=False)
+    named = named.with_columns(pl.col("rank").cast(pl.Int16)).join(prefixes, on=["memory", "rank"])
+    explained = named.group_by("memory", "group").agg(
+        shallow=pl.col("kind").is_in(["shallow", "both"]).any(),
+        semantic=pl.col("kind").is_in(["semantic", "both"]).any(),
+    )
+    rows = prefixes.select("memory", "group").unique().join(explained, on=["memory", "group"], how="left")
+    shallow, semantic = (pl.col(name).fill_null(False) for name in ("shallow", "semantic"))
+    kind = (
+        pl.when(shallow & semantic).then(pl.lit("both"))
+        .when(shallow).then(pl.lit("shallow_only"))
+        .when(semantic).then(pl.lit("semantic_only"))
+        .otherwise(pl.lit("none"))
+    )  # fmt: skip
+    return rows.select("memory", "group", kind=kind).sort("memory", "group")
+
+
+def counts(found: pl.DataFrame) -> pl.DataFrame:
+    """One row per memory: how many of its prefixes are of each kind, and `groups`, how many there are."""
+    each = [(pl.col("kind") == kind).sum().cast(pl.Int64).alias(kind) for kind in KINDS]
+    return found.group_by("memory").agg(*each, groups=pl.len().cast(pl.Int64)).sort("memory")
+
+
+def shares(per_memory: pl.DataFrame) -> dict[str, Estimate]:
+    """The shares of prefixes, over all memories of `counts`; intervals take a memory's prefixes as a cluster."""
+    return {
+        name: clustered_share(per_memory.select(pl.sum_horizontal(parts)).to_series(), per_memory["groups"])
+        for name, parts in SHARES.items()
+    }
+
+
+def of_layer(atlas: Atlas, layer: int, patterns: pl.DataFrame) -> pl.DataFrame:
+    """The `kinds` of one layer's prefixes under the automatic patterns of the whole atlas."""
+    return kinds(top_prefixes(atlas, layer), patterns.filter(pl.col("layer") == layer))

@@ -1,0 +1,192 @@
+"""95 % intervals: Wilson for shares over memories, order statistics for quantiles, a cluster bootstrap for the rest.
+
+Questions about memories are a census of the layer, and their intervals say how far a share could move by chance over
+memories. Questions about prefixes resample the documents that the prefixes are from. Whatever is not defined is None,
+never a warning: a share of nothing, an interval from one document.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mnemoscope.analyses.answers import NOTHING, Estimate
+
+DRAWS = 2000
+"""Resamples of a bootstrap."""
+Z = 1.959963984540054
+"""Standard deviations of a normal distribution that 95 % lie within."""
+LEVELS = (0.025, 0.975)
+_AT_ONCE = 1 << 22
+"""Weights that are turned into floating-point numbers at one time: 32 MiB."""
+
+Floats = NDArray[np.float64]
+Bounds = tuple[float | None, float | None]
+
+
+def wilson(share: float, count: float) -> tuple[float, float]:
+    """The Wilson interval of a share seen over `count` > 0 cases (not whole where cases are clustered)."""
+    spread = Z * math.sqrt(share * (1 - share) / count + Z * Z / (4 * count * count))
+    middle, scale = share + Z * Z / (2 * count), 1 + Z * Z / count
+    # At a share of 0 or 1 the bound is that share; rounding must not say otherwise.
+    return max(0.0, (middle - spread) / scale) if share > 0 else 0.0, min(1.0, (middle + spread) / scale)
+
+
+def share(hits: float, count: int) -> Estimate:
+    """The share `hits / count` with its Wilson interval."""
+    if count == 0:
+        return NOTHING
+    value = float(hits) / count
+    return Estimate(value, count, *wilson(value, count))
+
+
+def clustered_share(hits: ArrayLike, cases: ArrayLike) -> Estimate:
+    """The share sum(hits) / sum(cases) of cases that come in clusters, one entry each.
+
+    The Wilson interval of as many independent cases as would give the variance between clusters (Korn and Graubard
+    1998): at most all cases; as many as there are clusters where the share is 0 or 1 and the variance tells nothing.
+    """
+    hit, case = np.asarray(hits, np.float64), np.asarray(cases, np.float64)
+    hit, case = hit[case > 0], case[case > 0]
+    total, clusters = float(case.sum()), len(case)
+    if clusters == 0:
+        return NOTHING
+    value = float(hit.sum()) / total
+    effective = float(clusters)
+    if clusters > 1 and 0 < value < 1:
+        variance = clusters / (clusters - 1) * float(np.square(hit - value * case).sum()) / total**2
+        effective = total if variance == 0 else min(total, value * (1 - value) / variance)
+    return Estimate(value, int(total), *wilson(value, effective))
+
+
+def mean(values: ArrayLike) -> Estimate:
+    """The mean of independent values, and its normal interval where there are at least two."""
+    found = np.asarray(values, np.float64)
+    count = len(found)
+    if count == 0:
+        return NOTHING
+    value = float(found.mean())
+    if count == 1:
+        return Estimate(value, 1)
+    margin = Z * float(found.std(ddof=1)) / math.sqrt(count)
+    return Estimate(value, count, value - margin, value + margin)
+
+
+def order_statistic(ordered: ArrayLike, level: float) -> Estimate:
+    """The quantile of sorted values, one of them (`inverted_cdf`).
+
+    Its interval reaches between the values at the ends of the level's own Wilson interval; the least and the greatest
+    value have none.
+    """
+    values = np.asarray(ordered, np.float64)
+    count = len(values)
+    if count == 0:
+        return NOTHING
+
+    def at(part: float) -> float:
+        return float(values[min(count - 1, max(0, _ceil(part * count) - 1))])
+
+    if level in (0.0, 1.0):
+        return Estimate(at(level), count)
+    low, high = wilson(level, count)
+    return Estimate(at(level), count, at(low), at(high))
+
+
+def _ceil(number: float) -> int:
+    """The next whole number, forgiving the last bits: 0.07 * 100 is 7."""
+    return math.ceil(number - 1e-9)
+
+
+class Resamples:
+    """`DRAWS` resamples of clusters (documents, memories), drawn with replacement; the seed decides which."""
+
+    def __init__(self, clusters: int, seed: int) -> None:
+        self.clusters = clusters
+        self._weights = np.zeros((DRAWS, clusters), np.uint8)
+        """How often each cluster is in each resample; it cannot be there 256 times, in practice."""
+        generator = np.random.default_rng((seed, clusters))
+        rows = max(1, _AT_ONCE // max(1, clusters))
+        for start in range(0, DRAWS if clusters else 0, rows):
+            count = min(rows, DRAWS - start)
+            drawn = generator.integers(0, clusters, size=(count, clusters)) + np.arange(count)[:, None] * clusters
+            found = np.bincount(drawn.reshape(-1), minlength=count * clusters)
+            self._weights[start : start + count] = found.reshape(count, clusters)
+
+    def sums(self, columns: NDArray[Any]) -> Floats:
+        """The sums `[draw, k]` of the columns `[cluster, k]` over each resample, the same to the bit on any machine."""
+        rows = max(1, _AT_ONCE // max(1, self.clusters))
+        exact = _on_grid(columns, self.clusters)
+        pieces = [self._weights[start : start + rows].astype(np.float64) @ exact for start in range(0, DRAWS, rows)]
+        return np.concatenate(pieces)
+
+    def ratios(self, numerators: NDArray[Any], denominators: NDArray[Any]) -> list[Bounds]:
+        """The interval of each column's sum(numerator) / sum(denominator); arrays `[cluster, k]`.
+
+        A resample in which the denominator is 0 does not count; one cluster alone gives no interval.
+        """
+        if self.clusters < 2:
+            return [(None, None)] * numerators.shape[1]
+        above, below = self.sums(numerators), self.sums(denominators)
+        found = np.full_like(above, np.nan)
+        np.divide(above, below, out=found, where=below > 0)
+        found.sort(axis=0)  # what is not a number goes last
+        bounds: list[Bounds] = []
+        for column, valid in zip(found.T, (below > 0).sum(0).tolist(), strict=True):
+            ends = [float(column[_ceil(level * valid) - 1]) for level in LEVELS] if valid else [None, None]
+            bounds.append((ends[0], ends[1]))
+        return bounds
+
+    def quantiles(self, sets: Sequence[tuple[ArrayLike, NDArray[Any]]], levels: Sequence[float]) -> list[list[Bounds]]:
+        """For each set (values, cluster of each value) and level, the interval of that quantile.
+
+        The quantile of a resample is the least value with at least `level` of the resample's weight at or below it.
+        Its distribution is never drawn up: that it is at most x is the same as a sum over clusters being large enough,
+        so both ends are found by bisection over the sorted values.
+        """
+        kept = [_sorted_set(*one) for one in sets]
+        problems = [(index, level, end) for index in range(len(kept)) for level in levels for end in LEVELS]
+        usable = [len(kept[index][0]) > 0 and self.clusters > 1 for index, _, _ in problems]
+        low = np.zeros(len(problems), np.int64)
+        high = np.array([max(0, len(kept[index][0]) - 1) for index, _, _ in problems], np.int64)
+        if any(usable):
+            whole = self.sums(np.stack([np.bincount(codes, minlength=self.clusters) for _, codes in kept], axis=1))
+            needed = np.stack([level * whole[:, index] for index, level, _ in problems], axis=1)
+            valid = np.stack([whole[:, index] > 0 for index, _, _ in problems], axis=1)
+            enough = np.array([_ceil(end * count) for (*_, end), count in zip(problems, valid.sum(0), strict=True)])
+        while any(usable) and (low < high).any():
+            middle = (low + high) // 2
+            counts = [
+                np.bincount(kept[index][1][: place + 1], minlength=self.clusters)
+                for (index, _, _), place in zip(problems, middle.tolist(), strict=True)
+            ]
+            reached = (self.sums(np.stack(counts, axis=1)) >= needed) & valid
+            good = reached.sum(0) >= enough
+            high = np.where(good, middle, high)
+            low = np.where(good, low, np.minimum(middle + 1, high))
+        ends = [
+            float(kept[index][0][place]) if fit else None
+            for (index, _, _), place, fit in zip(problems, low.tolist(), usable, strict=True)
+        ]
+        pairs = [(ends[i], ends[i + 1]) for i in range(0, len(ends), 2)]
+        return [pairs[i : i + len(levels)] for i in range(0, len(pairs), len(levels))]
+
+
+def _sorted_set(values: ArrayLike, codes: NDArray[Any]) -> tuple[Floats, NDArray[Any]]:
+    found = np.asarray(values, np.float64)
+    order = np.argsort(found, kind="stable")
+    return found[order], codes[order]
+
+
+def _on_grid(columns: NDArray[Any], clusters: int) -> Floats:
+    """The columns rounded to a grid so coarse that no sum of a resample is ever rounded, in whatever order it is made.
+
+    Whole numbers stay as they are. (A resample's sum is at most `clusters` times the largest entry.)
+    """
+    exact = np.asarray(columns, np.float64)
+    largest = float(np.abs(exact).max(initial=0.0)) * max(1, clusters)
+    if largest == 0 or np.array_equal(exact, np.rint(exact)):
+        return exact
+    grid = 2.0 ** (51 - math.ceil(math.log2(largest)))
+    return np.rint(exact * grid) / grid

@@ -1,0 +1,131 @@
+"""Figure 2: what do keys detect? Shares of a memory's best prefixes that its patterns explain, shallow or semantic.
+
+Automatic patterns (patterns.parquet), and beside them people's judgements where there are any, with names that begin
+with `people_`. Finds no pattern itself.
+"""
+
+import polars as pl
+
+from mnemoscope.analyses import coverage
+from mnemoscope.analyses.answers import MEMORIES, NOTHING, Answer, Claim, Estimate, Paper
+from mnemoscope.analyses.intervals import mean, share
+from mnemoscope.analyses.sources import needed, upper_layers
+from mnemoscope.atlas import Atlas
+
+QUESTION = "key_patterns"
+PAPER = Paper(
+    figure="Figure 2",
+    section="3.2",
+    question="Which patterns, shallow or semantic, do the keys of each layer detect in the prefixes that trigger them?",
+    claims=(
+        Claim("keys with at least one pattern", "all of 160 keys", "keys_with_pattern", "share"),
+        Claim("patterns per key", "3.6", "patterns_per_key", "number"),
+        Claim("the top 25 prefixes that patterns cover", "65-80 %", "covered", "share"),
+        Claim("lower layers where shallow patterns lead", "layers 1-9: all", "shallow_leads_lower", "share"),
+        Claim("upper layers where semantic patterns lead", "layers 10-16: all", "semantic_leads_upper", "share"),
+    ),
+)
+HEADLINE = (
+    *((name, "share") for name in ("shallow_only", "semantic_only", "both", "none", "keys_with_pattern")),
+    ("patterns_per_key", "number"),
+)
+PROJECTIONS: tuple[str, ...] = ()
+INTERVAL = MEMORIES
+
+
+def answer(atlas: Atlas) -> pl.DataFrame:
+    """Per layer and in all: shares of prefixes by kind of pattern, keys with a pattern, patterns per key.
+
+    Raises AtlasUnfinished if triggers or patterns are missing.
+    """
+    patterns = needed(atlas, "patterns")
+    judged = _annotations(atlas)
+    found, whole, people, everybody = Answer(), [], Answer(), []
+    leads: dict[int, float] = {}
+    for layer in atlas.layers:
+        prefixes = coverage.top_prefixes(atlas, layer)
+        rows = _per_memory(prefixes, patterns.filter(pl.col("layer") == layer))
+        whole.append(rows)
+        estimates = _estimates(rows)
+        for name, estimate in estimates.items():
+            found.add(layer, name, estimate)
+        shallow, semantic = estimates["shallow"].value, estimates["semantic"].value
+        if shallow is not None and semantic is not None:
+            leads[layer] = shallow - semantic
+        if judged is not None:
+            by_people = _by_author(prefixes, judged.filter(pl.col("layer") == layer))
+            everybody.append(by_people)
+            for name, estimate in _mean_over_authors(by_people).items():
+                people.add(layer, f"people_{name}", estimate)
+    for name, estimate in _estimates(pl.concat(whole)).items():
+        found.add(None, name, estimate)
+    upper = upper_layers(atlas)
+    ahead = [lead > 0 for layer, lead in leads.items() if layer not in upper]
+    found.add(None, "shallow_leads_lower", share(sum(ahead), len(ahead)))
+    ahead = [lead < 0 for layer, lead in leads.items() if layer in upper]
+    found.add(None, "semantic_leads_upper", share(sum(ahead), len(ahead)))
+    if judged is not None:
+        for name, estimate in _mean_over_authors(pl.concat(everybody)).items():
+            people.add(None, f"people_{name}", estimate)
+    both = pl.concat([found.frame(), people.frame()])
+    return pl.concat([both.filter(pl.col("layer").is_not_null()), both.filter(pl.col("layer").is_null())])
+
+
+def _per_memory(prefixes: pl.DataFrame, patterns: pl.DataFrame) -> pl.DataFrame:
+    """The counts of prefixes by kind, and of patterns, of every memory with a positive trigger."""
+    number = patterns.group_by("memory").agg(patterns=pl.len().cast(pl.Int64))
+    rows = coverage.counts(coverage.kinds(prefixes, patterns)).join(
+        number, on="memory", how="left", maintain_order="left"
+    )
+    return rows.with_columns(pl.col("patterns").fill_null(0))
+
+
+def _estimates(rows: pl.DataFrame) -> dict[str, Estimate]:
+    with_pattern = int((rows["patterns"] > 0).sum())
+    return coverage.shares(rows) | {
+        "keys_with_pattern": share(with_pattern, rows.height),
+        "patterns_per_key": mean(rows["patterns"]),
+    }
+
+
+def _annotations(atlas: Atlas) -> pl.DataFrame | None:
+    """People's judgements of memories that are no controls, or None where nobody made one."""
+    from mnemoscope.patterns.annotations import read_annotations
+
+    rows = read_annotations(atlas.path)
+    rows = None if rows is None else rows.filter(~pl.col("control").cast(pl.Boolean))
+    return None if rows is None or rows.is_empty() else rows
+
+
+def _by_author(prefixes: pl.DataFrame, judged: pl.DataFrame) -> pl.DataFrame:
+    """What `_per_memory` gives, for every memory that an author judged; with the author's name."""
+    frames = []
+    for (author,), rows in judged.sort("author").group_by("author", maintain_order=True):
+        memories = rows["memory"].unique().to_list()
+        patterns = rows.filter(pl.col("kind") != "none")
+        own = _per_memory(prefixes.filter(pl.col("memory").is_in(memories)), patterns)
+        frames.append(own.with_columns(author=pl.lit(str(author))))
+    empty = _per_memory(prefixes.clear(), judged.clear()).with_columns(author=pl.lit("", pl.String))
+    return pl.concat([empty, *frames])
+
+
+def _mean_over_authors(rows: pl.DataFrame) -> dict[str, Estimate]:
+    """The mean over authors of each one's estimate; counts are added up.
+
+    The interval is as wide as that of all judgements together, around the mean; a judged memory is a cluster.
+    """
+    single = [_estimates(own) for _, own in rows.group_by("author", maintain_order=True)]
+    found = _estimates(rows)
+    for name, pooled in found.items():
+        values = [one[name].value for one in single]
+        if pooled.value is None or pooled.low is None or pooled.high is None:
+            found[name] = pooled if pooled.value is not None else NOTHING
+            continue
+        known = [value for value in values if value is not None]
+        value = sum(known) / len(known)
+        shift = value - pooled.value
+        low, high = pooled.low + shift, pooled.high + shift
+        if name != "patterns_per_key":
+            low, high = max(0.0, low), min(1.0, high)
+        found[name] = Estimate(value, pooled.count, low, high)
+    return found

@@ -1,0 +1,146 @@
+"""Figure 3: which token of a trigger matters? How much its coefficient changes without the first, last or a random one.
+
+Change is (m' - m) / m, from the table `removals`. Its split by kind of pattern takes the triggers that patterns were
+looked for in, the top 25. Runs no model.
+"""
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from mnemoscope.analyses import coverage
+from mnemoscope.analyses.answers import NOTHING, Answer, Claim, Estimate, Paper
+from mnemoscope.analyses.intervals import DRAWS, Resamples, share
+from mnemoscope.analyses.sources import needed, seed, upper_layers
+from mnemoscope.analyses.validation import quantile
+from mnemoscope.atlas import Atlas
+
+QUESTION = "key_removals"
+PAPER = Paper(
+    figure="Figure 3",
+    section="3.2",
+    question="How much does a memory's coefficient change when a token is removed from the prefixes that trigger it?",
+    claims=(
+        Claim("layers where removing the last token hurts most", "hurts most", "last_hurts_most", "share"),
+        Claim(
+            "the last token matters less in upper layers: median change there minus that in lower layers",
+            "above 0",
+            "last_median_upper_minus_lower",
+            "number",
+        ),
+    ),
+)
+HEADLINE = tuple((f"{removed}_median", "share") for removed in ("first", "last", "random"))
+PROJECTIONS: tuple[str, ...] = ()
+INTERVAL = f"over memories (bootstrap, {DRAWS} draws, seed {{seed}})"
+
+REMOVED = ("first", "last", "random")
+STATISTICS = {"median": 0.5, "q25": 0.25, "q75": 0.75}
+KINDS = {"shallow": "shallow_only", "semantic": "semantic_only", "both": "both", "none": "none"}
+"""Names of the split, and the kind of `coverage` that each takes."""
+
+
+def answer(atlas: Atlas) -> pl.DataFrame:
+    """Per layer and in all: median and quartiles of the change, also by kind of the trigger's patterns.
+
+    Own columns: `removed` (first, last, random), `statistic` (median, q25, q75), `kind` (all, shallow, semantic, both,
+    none). Raises AtlasUnfinished if removals, triggers or patterns are missing.
+    """
+    rows = _changes(atlas)
+    found = Answer({"removed": pl.String, "statistic": pl.String, "kind": pl.String})
+    medians: dict[tuple[int, str], float | None] = {}
+    for layer in atlas.layers:
+        for (removed, statistic, kind), estimate in _estimates(rows.filter(pl.col("layer") == layer), atlas).items():
+            _add(found, layer, removed, statistic, kind, estimate)
+            if (statistic, kind) == ("median", "all"):
+                medians[layer, removed] = estimate.value
+    for (removed, statistic, kind), estimate in _estimates(rows, atlas).items():
+        _add(found, None, removed, statistic, kind, estimate)
+    found.add(None, "last_hurts_most", _last_hurts_most(medians))
+    found.add(None, "last_median_upper_minus_lower", _upper_minus_lower(rows, upper_layers(atlas)))
+    found.add(None, "excluded_length_one", _excluded(atlas, rows))
+    return found.frame()
+
+
+def _add(found: Answer, layer: int | None, removed: str, statistic: str, kind: str, estimate: Estimate) -> None:
+    name = f"{removed}_{statistic}" + ("" if kind == "all" else f"_{kind}")
+    found.add(layer, name, estimate, removed=removed, statistic=statistic, kind=kind)
+
+
+def _changes(atlas: Atlas) -> pl.DataFrame:
+    """One row per trigger and removed token: layer, memory, removed, change, kind (null beyond the top 25)."""
+    asked, patterns = needed(atlas, "removals"), needed(atlas, "patterns")
+    rows = asked.filter((pl.col("sign") == 1) & (pl.col("coefficient") != 0)).select(
+        pl.col("layer").cast(pl.Int16),
+        "memory",
+        "removed",
+        group=pl.col("trigger_rank").cast(pl.Int16),
+        change=(pl.col("removed_coefficient").cast(pl.Float64) - pl.col("coefficient")) / pl.col("coefficient"),
+    )
+    rows = rows.filter(pl.col("change").is_finite())
+    memories = rows.select("layer", "memory").unique()
+    known = []
+    for layer in atlas.layers:
+        here = memories.filter(pl.col("layer") == layer)["memory"].to_list()
+        prefixes = coverage.top_prefixes(atlas, layer).filter(pl.col("memory").is_in(here))
+        own = patterns.filter((pl.col("layer") == layer) & pl.col("memory").is_in(here))
+        known.append(coverage.kinds(prefixes, own).with_columns(layer=pl.lit(layer, pl.Int16)))
+    return rows.join(pl.concat(known), on=["layer", "memory", "group"], how="left", maintain_order="left")
+
+
+def _estimates(rows: pl.DataFrame, atlas: Atlas) -> dict[tuple[str, str, str], Estimate]:
+    """Every statistic of these rows; memories are resampled for the intervals."""
+    codes, memories = _memory_codes(rows)
+    removed, kind, change = (rows[name].to_numpy() for name in ("removed", "kind", "change"))
+    wanted = [("all", None), *KINDS.items()]
+    keys = [(token, name) for token in REMOVED for name, _ in wanted]
+    masks = [(removed == token) & ((kind == own) if own else True) for token in REMOVED for _, own in wanted]
+    sets = [(change[mask], codes[mask]) for mask in masks]
+    bounds = Resamples(memories, seed(atlas)).quantiles(sets, tuple(STATISTICS.values()))
+    found: dict[tuple[str, str, str], Estimate] = {}
+    for (token, name), (values, _), ends in zip(keys, sets, bounds, strict=True):
+        for (statistic, level), (low, high) in zip(STATISTICS.items(), ends, strict=True):
+            found[token, statistic, name] = quantile(values, level, low, high)
+    return found
+
+
+def _memory_codes(rows: pl.DataFrame) -> tuple[NDArray[Any], int]:
+    """The number of each row's memory among those here, and how many there are."""
+    places = rows["layer"].cast(pl.Int64).to_numpy() * (1 << 32) + rows["memory"].to_numpy()
+    memories, codes = np.unique(places, return_inverse=True)
+    return codes, len(memories)
+
+
+def _last_hurts_most(medians: dict[tuple[int, str], float | None]) -> Estimate:
+    """The share of layers in which no other removal has a median as low as the last token's."""
+    hurts = []
+    for layer in sorted({layer for layer, _ in medians}):
+        first, last, random = (medians[layer, removed] for removed in REMOVED)
+        if first is not None and last is not None and random is not None:
+            hurts.append(last < min(first, random))
+    return share(sum(hurts), len(hurts))
+
+
+def _upper_minus_lower(rows: pl.DataFrame, upper: tuple[int, ...]) -> Estimate:
+    """The median change without the last token in the upper layers, minus that in the lower ones."""
+    last = rows.filter(pl.col("removed") == "last")
+    above = last.filter(pl.col("layer").is_in(list(upper)))["change"]
+    below = last.filter(~pl.col("layer").is_in(list(upper)))["change"]
+    if above.is_empty() or below.is_empty():
+        return NOTHING
+    return Estimate(float(np.median(above.to_numpy())) - float(np.median(below.to_numpy())), last.height)
+
+
+def _excluded(atlas: Atlas, rows: pl.DataFrame) -> Estimate:
+    """How many prefixes of one token could not be asked, by the manifest or by the triggers of these memories."""
+    said = atlas.manifest.get("questions", {}).get("removals_excluded", {}).get("length_one")
+    if said is None:
+        said = 0
+        for layer in atlas.layers:
+            memories = rows.filter(pl.col("layer") == layer)["memory"].unique().to_list()
+            triggers = needed(atlas, "triggers", layer=layer).filter(pl.col("memory").is_in(memories))
+            first = (pl.col("sign") == 1) & (pl.col("rank") < 50) & (pl.col("position") == 0)
+            said += triggers.filter(first & (pl.col("rank") == pl.col("prefix_group"))).height
+    return Estimate(float(said), int(said))

@@ -1,0 +1,68 @@
+"""What the questions read of an atlas, with one plain line where it is not there: which table, and what makes it.
+
+Reads tables and facts of the manifest; computes nothing.
+"""
+
+import math
+import shlex
+
+import polars as pl
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.errors import AtlasUnfinished
+
+_SWITCHED_OFF = {"removals": "removals", "prefixes": "prefixes", "predictions": "prefixes"}
+"""Tables that are empty because the plan asked for none, and the plan's entry that says so."""
+
+
+def needed(atlas: Atlas, name: str, *, layer: int | None = None) -> pl.DataFrame:
+    """All rows of a table that a question cannot do without; raises AtlasUnfinished, AtlasDamaged."""
+    if "part" in atlas.manifest:
+        part = atlas.manifest["part"]
+        raise AtlasUnfinished(
+            f"{atlas.path} is part {part['index']} of {part['of']}; join all parts with `mnemoscope merge`, then ask"
+        )
+    option = _SWITCHED_OFF.get(name)
+    plan = atlas.manifest["plan"]
+    if option is not None and option in plan and plan[option] in (0, "0"):
+        raise AtlasUnfinished(f"{atlas.path} has an empty table {name} (--{option} 0); make it with {_mining(atlas)}")
+    try:
+        return atlas.table(name, layer=layer)
+    except AtlasUnfinished:
+        command = f"`mnemoscope analyze {atlas.path} --patterns`" if name == "patterns" else _mining(atlas)
+        raise AtlasUnfinished(f"{atlas.path} has no table {name}; make it with {command}") from None
+
+
+def _mining(atlas: Atlas) -> str:
+    """The command that mines this atlas anew, as far as the manifest knows it."""
+    plan = atlas.manifest["plan"]
+    model, corpus = (shlex.quote(str(plan[name])) if name in plan else name.upper() for name in ("model", "corpus"))
+    return f"`mnemoscope mine {model} {corpus} --out {shlex.quote(str(atlas.path))} --force`"
+
+
+def seed(atlas: Atlas) -> int:
+    """The seed of the plan; draws of the analyses follow it."""
+    return int(atlas.manifest["plan"].get("seed", 0))
+
+
+def model_layers(atlas: Atlas) -> int:
+    """Layers of the model, mined or not."""
+    return len(atlas.manifest["model"]["sizes"]["memories"])
+
+
+def vocabulary(atlas: Atlas) -> int:
+    """Rows of the model's head."""
+    return int(atlas.manifest["model"]["sizes"]["vocabulary"])
+
+
+def upper_layers(atlas: Atlas) -> tuple[int, ...]:
+    """The mined layers that stand for the paper's layers 11-16 of 16: from ceil(10 L / 16) on."""
+    first = math.ceil(10 * model_layers(atlas) / 16)
+    return tuple(layer for layer in atlas.layers if layer >= first)
+
+
+def projection(atlas: Atlas, *names: str) -> dict[str, str]:
+    """Which projection the manifest says was used for values, votes or streams (definitions.md section 2)."""
+    usual = {"values": "gain", "votes": "gain", "streams": "lens"}
+    said = atlas.manifest.get("projections", {})
+    return {name: str(said.get(name, usual[name])) for name in names}
