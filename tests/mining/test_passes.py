@@ -1,0 +1,117 @@
+"""Removals and predictions == the slow reference, on every kind of block and of beginning, from mine() on."""
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from mining.conftest import byte_tokenizer, odd_text
+from mining.reference import Sentence, documents_of, sentences_of
+from mining.reference_passes import Text, check_predictions, check_removals
+from mining.slow_model import SlowTransformer
+from mnemoscope.atlas import open_atlas, verify
+from mnemoscope.mining import mine
+from mnemoscope.models import load_model
+from models.conftest import build
+
+END = "<|endoftext|>"
+KINDS = ("gpt2", "gpt2-relu", "opt", "opt-350m", "opt-no-final-norm", "gpt_neox", "gptj", "llama", "olmo2", "gemma2")
+
+
+def distinct(raw: str, tokenizer: Any, beginning: int | None) -> list[Sentence]:
+    """The sentences of a text of lines, as the tests' models cut it."""
+    return sentences_of(documents_of(raw, "line"), lambda line: [line], tokenizer, longest=64 - (beginning is not None))
+
+
+def held_out(sentences: list[Sentence], beginning: int | None) -> Text:
+    """The text whose prefixes are drawn where no validation text is given."""
+    kept = {number: sentence for number, sentence in enumerate(sentences) if sentence.held_out}
+    return Text(
+        {n: s.tokens for n, s in kept.items()}, {n: s.document for n, s in kept.items()}, 1 if beginning is None else 0
+    )
+
+
+def given(mined: list[Sentence], other: list[Sentence], documents: int, beginning: int | None) -> Text:
+    """The text whose prefixes are drawn where one is given: numbered after the mined text."""
+    numbered = {len(mined) + number: sentence for number, sentence in enumerate(other)}
+    return Text(
+        {n: s.tokens for n, s in numbered.items()},
+        {n: documents + s.document for n, s in numbered.items()},
+        1 if beginning is None else 0,
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_block(kind: str, tmp_path: Path) -> None:
+    hf, tokenizer = build(kind), byte_tokenizer(bos_token=END, eos_token=END)
+    raw, other = odd_text(40), odd_text(30, seed=1)
+    (tmp_path / "text.txt").write_text(raw)
+    (tmp_path / "other.txt").write_text(other)
+    out = mine(
+        load_model(hf, tokenizer=tokenizer), tmp_path / "text.txt", out=tmp_path / "atlas", split="line",
+        validation=tmp_path / "other.txt", triggers=6, removals=4, prefixes=24, seed=3, batch_tokens=300,
+    )  # fmt: skip
+    slow = SlowTransformer(hf, beginning=0)
+    mined = distinct(raw, tokenizer, 0)
+    text = given(mined, distinct(other, tokenizer, 0), len(documents_of(raw, "line")), 0)
+    prefixes, predictions = check_predictions(out, slow, text, asked=24)
+    assert len(prefixes) == 24
+    for name in ("residual_top", "residual_final_rank", "output_top_residual_rank", "active", "major", "votes_ffn"):
+        assert len({row[name] for row in predictions}) > 1, f"{name} is the same everywhere: nothing was compared"
+    tokens = {number: sentence.tokens for number, sentence in enumerate(mined)}
+    rows, left_out = check_removals(out, slow, tokens, seed=3, removals=4, layers=(0, 1))
+    assert len(rows) > 100
+    questions = open_atlas(out).manifest["questions"]
+    assert questions["prefixes_asked"] == 24
+    assert questions["prefixes"] == len(prefixes)
+    assert questions["removals_per_layer"] == 4
+    assert questions["removals_excluded"]["length_one"] in left_out
+    assert verify(out) == []
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt2-relu", "llama"])
+@pytest.mark.parametrize("kind", ["none", "end-of-text"])
+def test_without_a_beginning_token(name: str, kind: str, tmp_path: Path) -> None:
+    """Held-out documents of the text itself, fewer prefixes than there are, removals of every memory."""
+    hf, tokenizer = build(name), byte_tokenizer(**({} if kind == "none" else {"eos_token": END}))
+    model = load_model(hf, tokenizer=tokenizer)
+    raw = odd_text(150)
+    (tmp_path / "text.txt").write_text(raw)
+    out = mine(
+        model, tmp_path / "text.txt", out=tmp_path / "atlas", split="line",
+        triggers=4, removals="all", prefixes=8, layers="1",
+    )  # fmt: skip
+    beginning = None if kind == "none" else 0
+    slow = SlowTransformer(hf, beginning=beginning)
+    sentences = distinct(raw, tokenizer, beginning)
+    text = held_out(sentences, beginning)
+    assert len(text.tokens) > 8
+    prefixes, predictions = check_predictions(out, slow, text, asked=8, layers=[1])
+    assert len(prefixes) == len(predictions) == 8
+    tokens = {number: sentence.tokens for number, sentence in enumerate(sentences)}
+    rows, left_out = check_removals(out, slow, tokens, seed=0, removals="all", layers=[1])
+    assert len({row["memory"] for row in rows}) > 20
+    assert [open_atlas(out).manifest["questions"]["removals_excluded"]["length_one"]] == list(left_out)
+    stored = set(open_atlas(out).table("sentences")["sentence"])
+    assert {row["sentence"] for row in prefixes} <= stored
+
+
+def test_prefixes_of_sentences_are_drawn_evenly(tmp_path: Path) -> None:
+    """One position of 0..n-2 each: with 400 sentences of 5 tokens every position is drawn about as often."""
+    tokenizer = byte_tokenizer(bos_token=END)
+    lines = [f"{a}{b}{c}{d}{e}" for a in "kq" for b in "vwxyz" for c in "vwxy" for d in "jkz" for e in "kjqz"]
+    (tmp_path / "other.txt").write_text("\n".join(lines[:400]) + "\n")
+    (tmp_path / "text.txt").write_text("the cat sat\n")
+    model = load_model(build("gpt2-relu"), tokenizer=tokenizer)
+    drawn = []
+    for seed in (0, 1):
+        out = mine(
+            model, tmp_path / "text.txt", out=tmp_path / f"atlas-{seed}", split="line",
+            validation=tmp_path / "other.txt", seed=seed, prefixes=300,
+        )  # fmt: skip
+        drawn.append(pl.read_parquet(out / "prefixes.parquet").select("sentence", "position"))
+        counts = drawn[-1]["position"].value_counts().sort("position").rows()
+        assert [position for position, _ in counts] == [0, 1, 2, 3]
+        assert all(45 < count < 105 for _, count in counts)  # 75 expected, standard deviation 7.5
+    assert not drawn[0].equals(drawn[1])

@@ -1,0 +1,103 @@
+"""Work in numbered steps: what is saved is not done again, what does not fit is halved, batches keep to their bounds."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mnemoscope.errors import MiningError
+from mnemoscope.mining.steps import packed, take_steps
+
+
+class Squares:
+    """Fills an array with squares, and notes which items it was asked for."""
+
+    def __init__(self, count: int) -> None:
+        self.answers = {"square": np.full(count, -1, np.int64)}
+        self.asked: list[tuple[int, int]] = []
+        self.room = count
+        self.stop_at: int | None = None
+
+    def __call__(self, items: slice) -> None:
+        self.asked.append((items.start, items.stop))
+        if items.stop - items.start > self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        if self.stop_at is not None and items.start >= self.stop_at:
+            raise KeyboardInterrupt
+        self.answers["square"][items] = np.arange(items.start, items.stop) ** 2
+
+
+def cuts(count: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def take(work: Squares, pieces: list[slice], folder: Path, *, every: float = 0) -> list[int]:
+    return take_steps(
+        work, pieces, work.answers, checkpoint=folder / "answers", every=every, progress=lambda done, total: None
+    )
+
+
+def test_what_was_saved_is_not_done_again(tmp_path: Path) -> None:
+    first, second = Squares(10), Squares(10)
+    first.stop_at = 6
+    with pytest.raises(KeyboardInterrupt):
+        take(first, cuts(10, 3), tmp_path)
+    assert take(second, cuts(10, 3), tmp_path) == []
+    assert second.asked == [(6, 9), (9, 10)]
+    assert second.answers["square"].tolist() == [0, 1, 4, 9, 16, 25, 36, 49, 64, 81]
+    third = Squares(10)
+    take(third, cuts(10, 3), tmp_path)
+    assert third.asked == []
+    assert third.answers["square"].tolist() == second.answers["square"].tolist()
+
+
+@pytest.mark.parametrize("foreign", [b"", b"garbage", None])
+def test_a_checkpoint_of_something_else_is_not_believed(foreign: bytes | None, tmp_path: Path) -> None:
+    if foreign is None:
+        take(Squares(4), cuts(4, 2), tmp_path)
+    else:
+        (tmp_path / "answers").write_bytes(foreign)
+    work = Squares(10)
+    take(work, cuts(10, 5), tmp_path)
+    assert work.asked == [(0, 5), (5, 10)]
+    assert work.answers["square"][9] == 81
+
+
+def test_a_step_that_does_not_fit_is_halved_and_listed(tmp_path: Path) -> None:
+    work = Squares(10)
+    work.room = 2
+    assert take(work, [slice(0, 2), slice(2, 7), slice(7, 9), slice(9, 10)], tmp_path) == [1]
+    assert work.answers["square"].tolist() == [0, 1, 4, 9, 16, 25, 36, 49, 64, 81]
+    assert take(Squares(10), [slice(0, 2), slice(2, 7), slice(7, 9), slice(9, 10)], tmp_path) == [1], "forgotten"
+
+
+def test_one_item_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
+    work = Squares(2)
+    work.room = 0
+    with pytest.raises(MiningError, match="memory ran out on one sentence"):
+        take(work, cuts(2, 2), tmp_path)
+
+
+def test_nothing_to_do(tmp_path: Path) -> None:
+    assert take(Squares(0), [], tmp_path) == []
+
+
+def test_packing_by_eye() -> None:
+    lengths = np.array([1, 2, 2, 3, 9, 1])
+    assert packed(lengths, area=6, rows=10) == [slice(0, 3), slice(3, 4), slice(4, 5), slice(5, 6)]
+    assert packed(lengths, area=100, rows=4) == [slice(0, 4), slice(4, 6)]
+    assert packed(lengths, area=100, rows=9, apart=np.array([0, 0, 1, 1, 1, 2])) == [
+        slice(0, 2), slice(2, 5), slice(5, 6),
+    ]  # fmt: skip
+
+
+@given(st.lists(st.integers(1, 30), max_size=40), st.integers(1, 60), st.integers(1, 8))
+def test_packing_keeps_order_and_bounds(lengths: list[int], area: int, rows: int) -> None:
+    found = packed(np.array(lengths, np.int64), area=area, rows=rows)
+    assert [i for piece in found for i in range(piece.start, piece.stop)] == list(range(len(lengths)))
+    for piece in found:
+        own = lengths[piece]
+        assert len(own) == 1 or (len(own) <= rows and len(own) * max(own) <= area)
