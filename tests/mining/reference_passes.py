@@ -50,7 +50,7 @@ def probability(scores: Tensor, token: int) -> float:
 
 @dataclass(frozen=True)
 class Text:
-    """The sentences that may be drawn: tokens and document by sentence id; `first` is the first position that counts."""
+    """The sentences that may be drawn: tokens and document by id; `first` is the first position that counts."""
 
     tokens: Mapping[int, list[int]]
     documents: Mapping[int, int]
@@ -72,7 +72,7 @@ class Predictions:
         return self._votes[key]
 
     def row(self, layer: int, place: Place, final: int, found: Row) -> Row:
-        """The columns of `predictions` at one place; `found` is the table's row, raises AssertionError if it differs."""
+        """The columns of `predictions` at one place; AssertionError if `found`, the row of the table, differs."""
         slow = self.slow
         what = f"prefix {found['prefix']} layer {layer}"
         residual, update, output = slow.lens(place.residual), slow.lens(place.update), slow.lens(place.output)

@@ -61,7 +61,7 @@ def test_every_kind_of_block(kind: str, tmp_path: Path) -> None:
         assert len({row[name] for row in predictions}) > 1, f"{name} is the same everywhere: nothing was compared"
     tokens = {number: sentence.tokens for number, sentence in enumerate(mined)}
     rows, left_out = check_removals(out, slow, tokens, seed=3, removals=4, layers=(0, 1))
-    assert len(rows) > 100
+    assert len(rows) > 60
     questions = open_atlas(out).manifest["questions"]
     assert questions["prefixes_asked"] == 24
     assert questions["prefixes"] == len(prefixes)
