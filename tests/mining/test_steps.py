@@ -1,4 +1,4 @@
-"""Work in numbered steps: what is saved is not done again, what does not fit is halved, batches keep to their bounds."""
+"""Work in numbered steps: what is saved is not done again, what does not fit is halved, batches keep their bounds."""
 
 from pathlib import Path
 

@@ -85,8 +85,9 @@ def merge(
         write_mined_tables(directory, state, plan, say)
         write_value_tables(directory, state, loaded, plan, say)
         questions = write_question_tables(
-            directory, loaded, plan, prefixes, work=directory / WORK, checkpoint_every=60.0, progress=say
-        )
+            directory, loaded, plan, prefixes,
+            work=directory / WORK, checkpoint_every=60.0, progress=say, mark=lambda stage: None,
+        )  # fmt: skip
         write_run_record(directory, {})
         seal(directory, manifest_of(loaded, plan, manifests[0]["corpus"]["counts"], state, questions=questions))
         shutil.rmtree(directory / WORK, ignore_errors=True)

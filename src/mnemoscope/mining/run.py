@@ -222,9 +222,8 @@ class _Run:
             self._mark("values")
             questions = write_question_tables(
                 self.directory, self.model, self.plan, prefixes,
-                work=self.work, checkpoint_every=self.checkpoint_every, progress=self.say,
+                work=self.work, checkpoint_every=self.checkpoint_every, progress=self.say, mark=self._mark,
             )  # fmt: skip
-            self._mark("questions")
         else:
             self.state.save(self.directory / STATE / CHECKPOINT)
             prefixes.save(self.directory / STATE / PREFIXES)

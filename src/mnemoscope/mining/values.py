@@ -1,7 +1,8 @@
 """The value pass: what each value writes, and whether that is what follows its triggers (paper, section 4).
 
 Every value of a layer is projected to the vocabulary under the `gain` projection (definitions.md section 2), in
-blocks whose scores are dropped as soon as they are read. Needs the finished triggers; makes `values` and `neighbours`.
+blocks whose scores are dropped as soon as they are read. A value is taken at its own length, which matters under an
+adaptive softmax only. Needs the finished triggers; makes `values` and `neighbours`.
 """
 
 from dataclasses import dataclass
@@ -70,10 +71,12 @@ def value_table(model: LanguageModel, layer: int, wanted: Targets) -> dict[str, 
     }
     blocks = []
     for start in range(0, memories, projection.rows):
-        scores = projection.scores(folded[start : start + projection.rows])
+        block = folded[start : start + projection.rows]
+        scores, opposite = projection.scores(block), projection.opposite(block)
         for first in range(0, len(scores), projection.slice):
             part = scores[first : first + projection.slice]
-            blocks.append(_read_scores(part, wanted, start + first, projection.scratch(len(part))))
+            other = None if opposite is None else opposite[first : first + projection.slice]
+            blocks.append(_read_scores(part, other, wanted, start + first, projection.scratch(len(part))))
     columns |= {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
     if not np.isfinite(columns["entropy"]).all():
         memory = int(np.flatnonzero(~np.isfinite(columns["entropy"]))[0])
@@ -88,31 +91,45 @@ class Projector:
     """The head, and room for one block of scores, used again for every block."""
 
     def __init__(self, model: LanguageModel) -> None:
-        self.head = model.head()
-        vocabulary = self.head.shape[0]
+        self._head = model.scorer()
+        vocabulary, device = model.sizes.vocabulary, model.device
         self.rows = max(16, min(1024, _SCORES // vocabulary))
-        self._scores = torch.empty(self.rows, vocabulary, device=self.head.device)
-        on_cpu = self.head.device.type == "cpu"
+        self._scores = torch.empty(self.rows, vocabulary, device=device)
+        self._opposite = None if self._head.linear else torch.empty_like(self._scores)
+        on_cpu = device.type == "cpu"
         self.slice = max(1, min(self.rows, _IN_CACHE // vocabulary)) if on_cpu else self.rows
         """Rows read at a time: on a CPU as many as its cache holds, since every row is swept several times."""
-        self._scratch = torch.empty(self.slice, vocabulary, device=self.head.device)
+        self._scratch = torch.empty(self.slice, vocabulary, device=device)
 
     def scores(self, folded: Tensor) -> Tensor:
         """Scores `[row, vocab]` of at most `rows` folded vectors; valid until the next call."""
         with torch.inference_mode():
-            return torch.mm(folded, self.head.T, out=self._scores[: len(folded)])
+            return self._head.scores(folded, out=self._scores[: len(folded)])
+
+    def opposite(self, folded: Tensor) -> Tensor | None:
+        """Scores `[row, vocab]` of the negated vectors, valid until the next call; None where they are -scores."""
+        if self._opposite is None:
+            return None
+        with torch.inference_mode():
+            return self._head.scores(-folded, out=self._opposite[: len(folded)])
 
     def scratch(self, rows: int) -> Tensor:
         """Room of the same shape as `rows` rows of scores, at most a slice."""
         return self._scratch[:rows]
 
 
-def _read_scores(scores: Tensor, wanted: Targets, start: int, scratch: Tensor) -> dict[str, NDArray[Any]]:
-    """The columns of the memories from `start` on, whose scores `[memory, vocab]` these are."""
+def _read_scores(
+    scores: Tensor, opposite: Tensor | None, wanted: Targets, start: int, scratch: Tensor
+) -> dict[str, NDArray[Any]]:
+    """The columns of the memories from `start` on, whose scores `[memory, vocab]` these are.
+
+    `opposite` are scores(-v); None under a linear head, where they are -scores(v).
+    """
     with torch.inference_mode():
         count = len(scores)
         tokens, best = top(scores, SHOWN)
-        low_tokens, low = top(scores, SHOWN, lowest=True)  # scores(-v) is -scores(v) under a linear head
+        low_tokens, low = top(scores, SHOWN, lowest=True) if opposite is None else top(opposite, SHOWN)
+        low = -low if opposite is None else low
         shape = distribution(scores, highest=best[:, 0], scratch=scratch)
         target = torch.from_numpy(wanted.target[start : start + count]).to(scores.device)
         has = (target >= 0).nonzero()[:, 0]
@@ -128,7 +145,7 @@ def _read_scores(scores: Tensor, wanted: Targets, start: int, scratch: Tensor) -
         sums = torch.zeros(count, dtype=torch.float64, device=scores.device).index_add_(0, memory, log_p)
         mean = sums / torch.bincount(memory, minlength=count)  # 0 / 0: a memory without next tokens stays empty
     names = {
-        "top_tokens": tokens.int(), "top_scores": best, "bottom_tokens": low_tokens.int(), "bottom_scores": -low,
+        "top_tokens": tokens.int(), "top_scores": best, "bottom_tokens": low_tokens.int(), "bottom_scores": low,
         "max_probability": shape.max_probability, "entropy": shape.entropy.clamp(min=0), "target_rank": rank,
         "trigger_log_probability": mean,
     }  # fmt: skip

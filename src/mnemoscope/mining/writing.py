@@ -4,6 +4,7 @@ A single run, a resumed one and a merge of parts all end here, so they end in th
 when or how often it runs; tables of the value pass that are there already are kept.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +90,11 @@ def write_question_tables(
     work: Path,
     checkpoint_every: float,
     progress: Progress,
+    mark: Callable[[str], None],
 ) -> dict[str, Any]:
     """Runs what needs all triggers and values: writes removals, prefixes and predictions; says what was asked.
 
-    What was answered before a stop is taken up from `work`.
+    What was answered before a stop is taken up from `work`. `mark` is told when each pass ends.
     """
     provenance = provenance_of(plan)
     sentences = NamedSentences(directory)
@@ -100,10 +102,12 @@ def write_question_tables(
         directory, model, plan, sentences,
         checkpoint=work / f"removals-{plan.hash()[:16]}.safetensors", every=checkpoint_every, progress=progress,
     )  # fmt: skip
+    mark("removals")
     listed, predictions, predictions_halved = prediction_tables(
         directory, model, plan, prefixes, sentences,
         checkpoint=work / f"predictions-{plan.hash()[:16]}.safetensors", every=checkpoint_every, progress=progress,
     )  # fmt: skip
+    mark("predictions")
     for name, columns in (("removals", removals), ("predictions", predictions), ("prefixes", listed)):
         write_table(directory / TABLES[name].path(), columns, name=name, provenance=provenance)
     return {
