@@ -1,4 +1,4 @@
-"""`train`: the recipe's numbers unless others are given, and the way to the model at the end."""
+"""`train`: the recipe's numbers unless others are given, the text, and the way to the model at the end."""
 
 import json
 import sys
@@ -10,17 +10,21 @@ from typing import Any
 import pytest
 
 from mnemoscope.cli import main
+from mnemoscope.training.text import Wanted
 
 Capture = pytest.CaptureFixture[str]
 
 
 @dataclass(frozen=True)
 class FakeRecipe:
-    """A recipe of three numbers."""
+    """A recipe of a few numbers."""
 
     steps: int = 100
     batch: int = 4
     seed: int = 0
+    hidden: int = 16
+    memories: int = 24
+    value_optimiser: str = "muon"
     tokens: int = 1000
 
 
@@ -28,6 +32,7 @@ class FakeTraining(ModuleType):
     """A training room that notes how it was called."""
 
     Recipe = FakeRecipe
+    Wanted = Wanted
 
     def __init__(self) -> None:
         super().__init__("mnemoscope.training")
@@ -49,9 +54,10 @@ def training(monkeypatch: pytest.MonkeyPatch) -> FakeTraining:
 
 def test_defaults_are_the_recipe_s(training: FakeTraining, capsys: Capture) -> None:
     assert main(["train", "--out", "m"]) == 0
-    assert training.calls == [(Path("m"), FakeRecipe(), {"device": "cpu", "checkpoint_every": 120.0})]
+    options = {"device": "cpu", "checkpoint_every": 120.0, "wanted": Wanted()}
+    assert training.calls == [(Path("m"), FakeRecipe(), options)]
     out, err = capsys.readouterr()
-    assert out.startswith("m/model is a model")
+    assert out == "m/model is a model; mnemoscope mine m/model builtin:pydocs --out atlas mines it\n"
     assert err.splitlines() == [
         "reading the documentation",
         "training: 100 of 100 (100 %), loss 3.125 nats per token, 1,500 tokens/s",
@@ -61,11 +67,38 @@ def test_defaults_are_the_recipe_s(training: FakeTraining, capsys: Capture) -> N
 def test_given_numbers_replace_the_recipe_s(training: FakeTraining, capsys: Capture) -> None:
     words = "--steps 7 --seed 0 --batch 2 --device cuda --checkpoint-every 5 --json"
     assert main(["train", "--out", "m", *words.split()]) == 0
-    assert training.calls[0][1:] == (FakeRecipe(7, 2, 0), {"device": "cuda", "checkpoint_every": 5.0})
+    options = {"device": "cuda", "checkpoint_every": 5.0, "wanted": Wanted()}
+    assert training.calls[0][1:] == (FakeRecipe(7, 2, 0), options)
     assert json.loads(capsys.readouterr().out) == {"model": "m/model", "steps": 7, "tokens": 1000}
 
 
 def test_a_negative_interval_is_refused(training: FakeTraining, capsys: Capture) -> None:
     assert main(["train", "--checkpoint-every", "-1"]) == 2
     assert "--checkpoint-every -1 is impossible" in capsys.readouterr().err
+    assert training.calls == []
+
+
+def test_a_text_of_one_s_own(training: FakeTraining, capsys: Capture) -> None:
+    words = "--corpus a.txt --corpus b.jsonl --validation c.txt --max-bytes 9 --text-field body --hidden 8"
+    assert main(["train", "--out", "m", *words.split(), "--value-optimiser", "adamw"]) == 0
+    ((_, recipe, options),) = training.calls
+    assert options["wanted"] == Wanted(("a.txt", "b.jsonl"), validation="c.txt", max_bytes=9, text_field="body")
+    # Four memories for every dimension, as in the paper, unless their number is given.
+    assert recipe == FakeRecipe(hidden=8, memories=32, value_optimiser="adamw")
+    assert "mnemoscope mine m/model a.txt --out atlas" in capsys.readouterr().out
+    assert main(["train", "--hidden", "8", "--memories", "5"]) == 0
+    assert training.calls[1][1] == FakeRecipe(hidden=8, memories=5)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--validation v.txt", "--validation and --max-bytes belong to a text of your own; name it with --corpus"),
+        ("--max-bytes 5", "--validation and --max-bytes belong to a text of your own; name it with --corpus"),
+        ("--corpus a.txt --max-bytes 0", "--max-bytes 0 is impossible"),
+    ],
+)
+def test_impossible_texts_are_refused(training: FakeTraining, capsys: Capture, words: str, line: str) -> None:
+    assert main(["train", *words.split()]) == 2
+    assert line in capsys.readouterr().err
     assert training.calls == []

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mnemoscope.models import load_model
-from mnemoscope.training import Recipe, train
+from mnemoscope.training import Recipe, Wanted, train
 from mnemoscope.training.evaluate import Loss, dead_shares, held_out_loss
+from mnemoscope.training.ngram import NgramModel
 from mnemoscope.training.text import Text, prepare_text, read_alone
+from training.conftest import made_up_documents
 
 FILES = {"config.json", "generation_config.json", "held_out.txt", "model.safetensors", "MODEL_CARD.md",
          "tokenizer.json", "tokenizer_config.json", "training.json"}  # fmt: skip
@@ -27,6 +30,7 @@ def exported(recipe: Recipe, documentation: list[str], tmp_path: Path) -> Path:
 
 def test_transformers_and_load_model_read_the_same(exported: Path) -> None:
     assert {path.name for path in exported.iterdir()} == FILES
+    assert "mnemoscope" not in (exported / "config.json").read_text()
     network = AutoModelForCausalLM.from_pretrained(exported, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(exported)
     model = load_model(str(exported))
@@ -56,6 +60,42 @@ def test_the_card_states_what_the_stored_weights_do(exported: Path, recipe: Reci
     assert f"| this model | {figures['nats_per_token']:.3f} | {figures['nats_per_byte']:.3f} |" in card
     assert f"{figures['five_gram_nats_per_token']:.3f} | {figures['five_gram_nats_per_byte']:.3f} |" in card
     assert "2 pre-norm blocks, hidden size 16, 24 memories a layer" in card
+
+
+def test_the_card_of_a_text_of_one_s_own_names_that_text(recipe: Recipe, tmp_path: Path) -> None:
+    own, other = tmp_path / "own.txt", tmp_path / "other.txt"
+    own.write_text("\n\n".join(made_up_documents(80)))
+    other.write_text("The value of a key.\n\nAnd the layer.")
+    wanted = Wanted((str(own),), validation=str(other), max_bytes=8_000)
+    folder = train(tmp_path / "out", replace(recipe, value_optimiser="adamw"), wanted=wanted, say=lambda text: None)
+    figures = json.loads((folder / "training.json").read_text())
+    assert figures["text"] == {
+        "corpora": [str(own)], "validation": str(other), "max_bytes": 8_000, "text_field": "text", "part": "all",
+    }  # fmt: skip
+    card = (folder / "MODEL_CARD.md").read_text()
+    assert f"* **Data**: `{own}`, the first 8,000 bytes;\n  {figures['training_tokens']:,} tokens." in card
+    assert "pydoc" not in card
+    assert "demo's text" not in card
+    assert "(the value matrices: AdamW at the same rate)" in card
+    second = figures["validation"]
+    assert second["held_out_documents"] == 2
+    assert f"| on `{other}` ({second['held_out_tokens']} tokens) | nats per token | nats per byte |" in card
+    assert f"| this model | {second['nats_per_token']:.3f} | {second['nats_per_byte']:.3f} |" in card
+    text = prepare_text(replace(recipe, value_optimiser="adamw"), tmp_path / "out" / "text", say=print, wanted=wanted)
+    assert text.validation is not None
+    network: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    loss = held_out_loss(network, text.validation, recipe.context)
+    assert second["nats_per_token"] == round(loss.per_token, 4)
+    counted = NgramModel(text.training.tokens, order=5, vocabulary=recipe.vocabulary)
+    nats = counted.nats(text.validation.tokens, skip=text.validation.documents)
+    assert second["five_gram_nats_per_token"] == round(nats / loss.tokens, 4)
+
+
+def test_the_built_in_card_is_that_of_the_documentation(exported: Path) -> None:
+    card = (exported / "MODEL_CARD.md").read_text()
+    assert card.startswith("# builtin:pydocs\n\nA small language model that ships with Mnemoscope")
+    assert "the topics of `pydoc_data`" in card
+    assert "(the value matrices" not in card
 
 
 def held_out_loss_slowly(network: Any, text: Text, context: int) -> tuple[float, int]:
@@ -95,8 +135,8 @@ def test_the_held_out_loss_is_the_mean_over_every_token(
 def test_dead_memories_are_counted_as_one_would_by_hand(
     recipe: Recipe, documentation: list[str], tmp_path: Path
 ) -> None:
-    tokenizer = prepare_text(recipe, tmp_path, say=lambda text: None).tokenizer
-    sentences = read_alone(tokenizer, recipe)[:40]
+    prepared = prepare_text(recipe, tmp_path, say=lambda text: None)
+    sentences = read_alone(prepared, recipe)[:40]
     network: Any = recipe.model().eval()
     network.gpt_neox.layers[0].mlp.dense_h_to_4h.bias[:6] = -100.0  # a quarter never fires
     network.gpt_neox.layers[1].mlp.dense_h_to_4h.bias.sub_(0.12)  # some hardly ever do

@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from mnemoscope.errors import Interrupted, StoreFailed, TrainingError
-from mnemoscope.training import Recipe, loop, train
+from mnemoscope.training import Recipe, Wanted, loop, train
+from mnemoscope.training.attention import attend_in_float32
 from mnemoscope.training.loop import _ChunkedLoss
+from training.conftest import made_up_documents
 
 
 def weights(folder: Path) -> dict[str, Any]:
@@ -139,6 +141,46 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.pt", "log.jsonl", "model", "text"]
 
 
+def test_the_value_matrices_are_adamw_s_where_the_recipe_says_so(recipe: Recipe) -> None:
+    for name in ("muon", "adamw"):
+        run = loop._Run(replace(recipe, value_optimiser=name), "cpu")
+        names = {id(parameter): each for each, parameter in run.model.named_parameters()}
+        owners = {
+            names[id(parameter)]: (type(optimiser).__name__, rate, group["weight_decay"])
+            for optimiser, rates in zip(run.optimisers, run.base_rates, strict=True)
+            for group, rate in zip(optimiser.param_groups, rates, strict=True)
+            for parameter in group["params"]
+        }
+        assert owners.keys() == set(names.values())
+        keys, values = (f"gpt_neox.layers.1.mlp.{part}.weight" for part in ("dense_h_to_4h", "dense_4h_to_h"))
+        assert owners[keys] == ("Muon", 1e-2, 0.1)
+        assert owners[values] == ({"muon": "Muon", "adamw": "AdamW"}[name], 1e-2, 0.1)
+        assert owners["gpt_neox.embed_in.weight"] == ("AdamW", 1e-2, 0.1)
+        assert owners["gpt_neox.layers.1.mlp.dense_4h_to_h.bias"] == ("AdamW", 1e-2, 0.0)
+
+
+def test_a_run_with_adamw_values_goes_on_as_if_it_had_not_stopped(
+    recipe: Recipe, documentation: list[str], tmp_path: Path
+) -> None:
+    own = replace(recipe, value_optimiser="adamw")
+    train(tmp_path / "whole", replace(own, steps=6, decay=0.0), say=quietly)
+    train(tmp_path / "cut", replace(own, steps=3, decay=0.0), say=quietly)
+    with pytest.raises(TrainingError, match="another recipe"):
+        train(tmp_path / "cut", replace(recipe, steps=6, decay=0.0), say=quietly)
+    train(tmp_path / "cut", replace(own, steps=6, decay=0.0), say=quietly)
+    whole, cut = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    assert all(torch.equal(tensor, cut[name]) for name, tensor in whole.items())
+
+
+def test_the_log_looks_at_the_validation_text_too(recipe: Recipe, tmp_path: Path) -> None:
+    for name, documents in (("own", made_up_documents(60)), ("other", ["Unlike.", "Xyzzy plugh 123."])):
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(documents))
+    wanted = Wanted((str(tmp_path / "own.txt"),), validation=str(tmp_path / "other.txt"))
+    train(tmp_path / "out", replace(recipe, steps=20), wanted=wanted, say=quietly)
+    (line,) = map(json.loads, (tmp_path / "out" / "log.jsonl").read_text().splitlines())
+    assert line["validation_loss"] > line["held_out_loss"] > 0
+
+
 def test_a_loss_that_is_not_a_number_ends_training(
     recipe: Recipe, documentation: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,3 +191,15 @@ def test_a_loss_that_is_not_a_number_ends_training(
     with pytest.raises(TrainingError, match="the loss became NaN at step 1; start again with a lower learning rate"):
         train(tmp_path, recipe, say=quietly)
     assert not (tmp_path / "checkpoint.pt").exists()
+
+
+def test_attention_in_float32_is_the_same_attention(recipe: Recipe) -> None:
+    network: Any = recipe.model().eval()
+    tokens = torch.randint(0, 300, (3, 16), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        before = network(tokens, use_cache=False).logits
+        attend_in_float32(network)
+        after = network(tokens, use_cache=False).logits
+    assert network.config._attn_implementation == "mnemoscope_float32"
+    assert torch.allclose(before, after, atol=1e-5)
+    assert not torch.allclose(after[:, 1:], network(tokens[:, 1:], use_cache=False).logits, atol=1e-5)

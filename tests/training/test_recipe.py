@@ -21,6 +21,8 @@ def test_the_rate_warms_up_stays_and_falls_to_zero() -> None:
         ({"steps": 0}, "steps must be at least 1, not 0"),
         ({"batch": -1}, "batch must be at least 1, not -1"),
         ({"hidden": 20, "heads": 4}, "hidden size 20 does not divide into 4 heads of even width"),
+        ({"warmup": 0}, "warmup must be at least 1, not 0"),
+        ({"value_optimiser": "sgd"}, "the value matrices are updated by muon or adamw, not by 'sgd'"),
         ({"vocabulary": 70_000}, "a vocabulary of 70000 does not fit the two-byte token files"),
     ],
 )
@@ -32,6 +34,7 @@ def test_impossible_numbers_are_refused(numbers: dict[str, int], line: str) -> N
 def test_only_the_number_of_steps_may_change_on_the_way() -> None:
     assert Recipe(steps=5).same_run(Recipe(steps=9))
     assert not Recipe(steps=5).same_run(Recipe(steps=5, seed=1))
+    assert not Recipe(value_optimiser="adamw").same_run(Recipe())
     assert Recipe(steps=5, batch=3, context=7).tokens == 105
 
 

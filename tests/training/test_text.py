@@ -1,5 +1,8 @@
 """Documents to windows: tokenizer, held-out documents, and what every step reads."""
 
+import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,12 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from mnemoscope.corpus.held_out import document_hash
-from mnemoscope.errors import TrainingError
+from mnemoscope.corpus.sentences import split_sentences
+from mnemoscope.errors import CorpusNotFound, TrainingError
 from mnemoscope.training import Recipe
 from mnemoscope.training import text as training_text
-from mnemoscope.training.text import Text, independent, prepare_text, read_alone, train_tokenizer, windows
+from mnemoscope.training.text import (
+    Prepared,
+    Text,
+    Wanted,
+    independent,
+    prepare_text,
+    read_alone,
+    train_tokenizer,
+    windows,
+)
+from training.conftest import made_up_documents
 
 
 def test_the_tokenizer_gives_every_text_back_and_begins_with_the_beginning() -> None:
@@ -133,7 +148,7 @@ def test_sentences_are_read_alone_as_the_demo_mines_them(
     recipe: Recipe, documentation: list[str], tmp_path: Path
 ) -> None:
     made = prepare_text(recipe, tmp_path, say=lambda text: None)
-    sentences = read_alone(made.tokenizer, recipe)
+    sentences = read_alone(made, recipe)
     assert len(sentences) == len({s for text in documentation for s in training_text._sentences(text)})
     assert max(map(len, sentences)) == 15
     first = training_text._sentences(documentation[0])[0]
@@ -145,9 +160,108 @@ def test_text_of_another_recipe_or_too_little_is_refused(
 ) -> None:
     prepare_text(recipe, tmp_path, say=lambda text: None)
     with pytest.raises(TrainingError, match="holds text prepared for another recipe; choose another folder"):
-        prepare_text(recipe, tmp_path, say=lambda text: None, part="stdlib")
+        prepare_text(recipe, tmp_path, say=lambda text: None, wanted=Wanted(part="stdlib"))
     with pytest.raises(TrainingError, match="prepared for another recipe"):
         prepare_text(Recipe(**{**vars(recipe), "vocabulary": 280}), tmp_path, say=lambda text: None)
     del documentation[2:]
     with pytest.raises(TrainingError, match="is too little to train on"):
         prepare_text(Recipe(**{**vars(recipe), "context": 512}), tmp_path / "other", say=lambda text: None)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    """A text of forty paragraphs and one of JSON lines, with the same made-up words."""
+    documents = made_up_documents(60)
+    (tmp_path / "a.txt").write_text("\n\n".join(documents[:40]) + "\n")
+    rows = [json.dumps({"body": text}) for text in [*documents[40:], "", "\n"]]
+    (tmp_path / "b.jsonl").write_text("\n".join(rows))
+    (tmp_path / "c.txt").write_text("The value of a key.\n\nAnd the layer.\n")
+    return [str(tmp_path / name) for name in ("a.txt", "b.jsonl", "c.txt")]
+
+
+def decoded(made: Prepared, text: Text) -> list[str]:
+    """The documents of a stream as text, without the line feed at the end."""
+    return [made.tokenizer.decode(own[1:-1].tolist()) for own in np.split(text.tokens, text.documents[1:])]
+
+
+def test_texts_of_one_s_own_are_read_one_after_the_other(recipe: Recipe, files: list[str], tmp_path: Path) -> None:
+    said: list[str] = []
+    wanted = Wanted((files[0], files[1]), validation=files[2], text_field="body")
+    made = prepare_text(recipe, tmp_path / "text", say=said.append, wanted=wanted)
+    assert said[:2] == [f"reading {files[0]}, {files[1]}", "60 documents; training the tokenizer"]
+    # A sentence to a line; documents without one are no documents.
+    lines = ["\n".join(split_sentences(text, "sentence")) for text in made_up_documents(60)]
+    held = [document_hash(text) < 1_000 for text in made_up_documents(60)]
+    assert decoded(made, made.training) == [text for text, out in zip(lines, held, strict=True) if not out]
+    assert decoded(made, made.held_out) == [text for text, out in zip(lines, held, strict=True) if out]
+    assert made.validation is not None
+    assert decoded(made, made.validation) == ["The value of a key.", "And the layer."]
+    again = prepare_text(recipe, tmp_path / "text", say=said.append, wanted=wanted)
+    assert len(said) == 3
+    assert again.validation is not None
+    assert (again.validation.tokens == made.validation.tokens).all()
+
+
+def test_reading_stops_before_the_document_that_is_too_much(recipe: Recipe, files: list[str], tmp_path: Path) -> None:
+    sizes = np.cumsum([len(text.encode()) for text in made_up_documents(60)])
+    for most, count in ((int(sizes[49]), 50), (int(sizes[49]) - 1, 49), (1, 1)):
+        wanted = Wanted((files[0], files[1]), max_bytes=most, text_field="body")
+        said: list[str] = []
+        prepare_text(replace(recipe, context=4), tmp_path / str(most), say=said.append, wanted=wanted)
+        assert said[1] == f"{count} documents; training the tokenizer"
+
+
+def test_another_text_in_the_same_folder_is_refused(recipe: Recipe, files: list[str], tmp_path: Path) -> None:
+    wanted = Wanted((files[0],))
+    prepare_text(recipe, tmp_path / "text", say=lambda text: None, wanted=wanted)
+    for other in (Wanted(), Wanted((files[2],)), replace(wanted, max_bytes=1_000), replace(wanted, validation="x")):
+        with pytest.raises(TrainingError, match="holds text prepared for another recipe; choose another folder"):
+            prepare_text(recipe, tmp_path / "text", say=lambda text: None, wanted=other)
+
+
+def test_a_text_that_is_not_there_or_says_nothing_is_refused(recipe: Recipe, files: list[str], tmp_path: Path) -> None:
+    with pytest.raises(CorpusNotFound, match=r"no such text: 'nowhere\.txt'"):
+        prepare_text(recipe, tmp_path / "1", say=lambda text: None, wanted=Wanted((files[0], "nowhere.txt")))
+    with pytest.raises(CorpusNotFound, match=r"no such text: 'nowhere\.txt'"):
+        prepare_text(
+            recipe, tmp_path / "1", say=lambda text: None, wanted=Wanted((files[0],), validation="nowhere.txt")
+        )
+    (tmp_path / "empty.txt").write_text("\n \n")
+    with pytest.raises(TrainingError, match=r"empty\.txt has no sentence to train on"):
+        prepare_text(recipe, tmp_path / "2", say=lambda text: None, wanted=Wanted((str(tmp_path / "empty.txt"),)))
+    with pytest.raises(TrainingError, match=r"c\.txt is too little to train on: \d+ tokens"):
+        prepare_text(replace(recipe, context=99), tmp_path / "3", say=lambda text: None, wanted=Wanted((files[2],)))
+
+
+def test_the_tokenizer_of_a_large_text_learns_from_a_sample(
+    recipe: Recipe, files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned: list[list[str]] = []
+
+    def noting(sentences: Iterator[str], vocabulary: int) -> Tokenizer:
+        learned.append(list(sentences))
+        return train_tokenizer(iter(learned[-1]), vocabulary)
+
+    monkeypatch.setattr(training_text, "train_tokenizer", noting)
+    for number, most in enumerate((100_000, 2_000)):
+        monkeypatch.setattr(training_text, "SAMPLE_BYTES", most)
+        wanted = Wanted((files[0], files[1]), text_field="body")
+        prepare_text(recipe, tmp_path / str(number), say=lambda text: None, wanted=wanted)
+    whole, sample = learned
+    assert set(sample) < set(whole)
+    total = sum(len(text.encode()) for text in made_up_documents(60))
+    assert 0.3 < len(sample) / len(whole) / (2_000 / total) < 1.7
+
+
+def test_sentences_of_one_s_own_text_are_read_alone(
+    recipe: Recipe, files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = replace(recipe, context=200)
+    made = prepare_text(long, tmp_path / "text", say=lambda text: None, wanted=Wanted((files[0],)))
+    sentences = {s for text in made_up_documents(40) for s in split_sentences(text, "sentence")}
+    found = [made.tokenizer.decode(ids) for ids in read_alone(made, long)]
+    assert len(found) == len(made.training.sentences)
+    assert set(found) < sentences
+    assert max(map(len, read_alone(made, recipe))) == 15
+    monkeypatch.setattr(training_text, "READ_ALONE", 7)
+    assert [made.tokenizer.decode(ids) in sentences for ids in read_alone(made, long)] == [True] * 7

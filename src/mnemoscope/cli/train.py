@@ -1,22 +1,58 @@
-"""`mnemoscope train`: the built-in language model, made again from its corpus."""
+"""`mnemoscope train`: a language model of the paper's kind from any text, or the built-in one made again."""
 
+import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from mnemoscope.cli.frame import Debug, Json, at_least, emit
 from mnemoscope.cli.progress import reporting
+from mnemoscope.errors import OptionError
+
+Size = Annotated[int | None, typer.Option(metavar="N", help="[default: the recipe's]")]
 
 
 def train(
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="The folder of the model and its checkpoints.")
     ] = Path("mnemoscope-model"),
+    corpus: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CORPUS",
+            help="The text, named as for mine; may be given again: texts are read one after the other."
+            "  [default: the documentation on this machine]",
+        ),
+    ] = None,
+    validation: Annotated[
+        str | None, typer.Option(metavar="CORPUS", help="A second held-out text, which is only measured on.")
+    ] = None,
+    max_bytes: Annotated[int | None, typer.Option(metavar="N", help="Stop reading the text after so much.")] = None,
+    text_field: Annotated[str, typer.Option(metavar="NAME", help="The text's field in JSONL or Parquet.")] = "text",
+    layers: Size = None,
+    hidden: Size = None,
+    memories: Annotated[
+        int | None, typer.Option(metavar="N", help="Per layer.  [default: 4 times --hidden, else the recipe's]")
+    ] = None,
+    heads: Size = None,
+    vocabulary: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens of the BPE tokenizer.  [default: the recipe's]")
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens in a window.  [default: the recipe's]")
+    ] = None,
     steps: Annotated[int | None, typer.Option(metavar="N", help="Optimiser steps.  [default: the recipe's]")] = None,
     batch: Annotated[int | None, typer.Option(metavar="N", help="Windows per step.  [default: the recipe's]")] = None,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="[default: the recipe's]")] = None,
+    warmup: Size = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(metavar="X", help="Of the matrices inside the blocks.  [default: the recipe's]")
+    ] = None,
+    value_optimiser: Annotated[
+        str | None, typer.Option(metavar="muon|adamw", help="What updates the value matrices.  [default: muon]")
+    ] = None,
+    seed: Size = None,
     device: Annotated[str, typer.Option(metavar="NAME", help="Such as cpu or cuda.")] = "cpu",
     checkpoint_every: Annotated[
         float, typer.Option(metavar="SECONDS", help="How much work a sudden stop may cost.")
@@ -24,29 +60,50 @@ def train(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Train the built-in language model again.
+    """Train a language model: on any text, or the built-in one again.
 
-    Its text is the documentation on this machine: the language reference and the docstrings of the standard library
-    and of the installed dependencies. Goes on from the last checkpoint in DIR. Ctrl-C saves.
+    Without --corpus its text is the documentation on this machine: the language reference and the docstrings of the
+    standard library and of the installed dependencies. Goes on from the last checkpoint in DIR. Ctrl-C saves.
 
-    Example: mnemoscope train --out my-model
+    Example: mnemoscope train --corpus wiki.txt --hidden 128 --out my-model
     """
     at_least("--checkpoint-every", checkpoint_every, 0)
-    from mnemoscope.training import Recipe
+    at_least("--max-bytes", max_bytes, 1)
+    if not corpus and (validation is not None or max_bytes is not None):
+        raise OptionError("--validation and --max-bytes belong to a text of your own; name it with --corpus")
+    if memories is None and hidden is not None:
+        memories = 4 * hidden
+    given: dict[str, Any] = {
+        "layers": layers,
+        "hidden": hidden,
+        "memories": memories,
+        "heads": heads,
+        "vocabulary": vocabulary,
+        "context": context,
+        "steps": steps,
+        "batch": batch,
+        "warmup": warmup,
+        "learning_rate": learning_rate,
+        "value_optimiser": value_optimiser,
+        "seed": seed,
+    }
+    from mnemoscope.training import Recipe, Wanted
     from mnemoscope.training import train as run_training
 
-    given = {"steps": steps, "batch": batch, "seed": seed}
     recipe = Recipe(**{name: value for name, value in given.items() if value is not None})
+    wanted = Wanted(tuple(corpus or ()), validation=validation, max_bytes=max_bytes, text_field=text_field)
+    options: dict[str, Any] = {"device": device, "checkpoint_every": checkpoint_every}
     with reporting() as progress:
 
         def report(step: int, of: int, loss: float, rate: float) -> None:
             progress("training", step, of, f"loss {loss:.3f} nats per token, {rate:,.0f} tokens/s")
 
-        made = run_training(out, recipe, device=device, checkpoint_every=checkpoint_every, say=_say, progress=report)
+        made = run_training(out, recipe, wanted=wanted, say=_say, progress=report, **options)
     if json:
         emit({"model": str(made), "steps": recipe.steps, "tokens": recipe.tokens})
     else:
-        print(f"{made} is a model; mnemoscope mine {made} builtin:pydocs --out atlas mines it")
+        text = shlex.quote(corpus[0]) if corpus else "builtin:pydocs"
+        print(f"{made} is a model; mnemoscope mine {made} {text} --out atlas mines it")
 
 
 def _say(text: str) -> None:

@@ -1,6 +1,7 @@
-"""The built-in language model's recipe: made from the documentation on this machine, resumable, on a CPU or a GPU."""
+"""Language models of the paper's kind from any text, the built-in one above all; resumable, on a CPU or a GPU."""
 
 from mnemoscope.training.loop import train
 from mnemoscope.training.recipe import Recipe
+from mnemoscope.training.text import Wanted
 
-__all__ = ["Recipe", "train"]
+__all__ = ["Recipe", "Wanted", "train"]

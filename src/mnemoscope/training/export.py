@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from mnemoscope.training.evaluate import Loss, dead_shares, held_out_loss
 from mnemoscope.training.ngram import NgramModel
 from mnemoscope.training.recipe import BEGINNING, Recipe
-from mnemoscope.training.text import Prepared, read_alone
+from mnemoscope.training.text import Prepared, Text, Wanted, read_alone
 
 
 def export(model: Any, text: Prepared, recipe: Recipe, directory: Path) -> Path:
@@ -35,60 +35,117 @@ def export(model: Any, text: Prepared, recipe: Recipe, directory: Path) -> Path:
     tokenizer.save_pretrained(folder)
     (folder / "held_out.txt").write_text("\n".join(text.held_out_keys) + "\n")
     figures = measure(model.__class__.from_pretrained(folder, dtype=torch.float32).eval(), text, recipe)
-    (folder / "training.json").write_text(json.dumps({"recipe": asdict(recipe), **figures}, indent=1) + "\n")
-    (folder / "MODEL_CARD.md").write_text(card(recipe, figures))
+    facts = {"recipe": asdict(recipe), "text": asdict(text.wanted), **figures}
+    (folder / "training.json").write_text(json.dumps(facts, indent=1) + "\n")
+    (folder / "MODEL_CARD.md").write_text(card(recipe, text.wanted, figures))
     return folder
 
 
 def measure(model: Any, text: Prepared, recipe: Recipe) -> dict[str, Any]:
-    """The figures of the model card: held-out loss, the 5-gram model's, dead memories on the demo's text."""
-    whole = held_out_loss(model, text.held_out, recipe.context)
+    """The figures of the model card: losses, the 5-gram model's on the same text, dead memories on sentences alone."""
     baseline = NgramModel(text.training.tokens, order=5, vocabulary=recipe.vocabulary)
-    begins = text.held_out.documents
-    ngram = Loss(baseline.nats(text.held_out.tokens, skip=begins), whole.tokens, whole.text_bytes)
+
+    def losses(of: Text) -> dict[str, Any]:
+        whole = held_out_loss(model, of, recipe.context)
+        ngram = Loss(baseline.nats(of.tokens, skip=of.documents), whole.tokens, whole.text_bytes)
+        return {
+            "held_out_documents": len(of.documents),
+            "held_out_tokens": whole.tokens,
+            "nats_per_token": round(whole.per_token, 4),
+            "nats_per_byte": round(whole.per_byte, 4),
+            "five_gram_nats_per_token": round(ngram.per_token, 4),
+            "five_gram_nats_per_byte": round(ngram.per_byte, 4),
+        }
+
+    validation = {} if text.validation is None else {"validation": losses(text.validation)}
+    sentences = read_alone(text, recipe)
     return {
         "training_tokens": len(text.training.tokens),
-        "held_out_documents": len(text.held_out.documents),
-        "held_out_tokens": whole.tokens,
-        "nats_per_token": round(whole.per_token, 4),
-        "nats_per_byte": round(whole.per_byte, 4),
-        "five_gram_nats_per_token": round(ngram.per_token, 4),
-        "five_gram_nats_per_byte": round(ngram.per_byte, 4),
-        "dead_share_by_layer": [round(share, 4) for share in dead_shares(model, read_alone(text.tokenizer, recipe))],
+        "training_bytes": text.training.text_bytes,
+        **losses(text.held_out),
+        **validation,
+        "sentences_read_alone": len(sentences),
+        "dead_share_by_layer": [round(share, 4) for share in dead_shares(model, sentences)],
     }
 
 
-def card(recipe: Recipe, figures: dict[str, Any]) -> str:
+def card(recipe: Recipe, wanted: Wanted, figures: dict[str, Any]) -> str:
     """The model card in Markdown."""
     dead = ", ".join(f"{100 * share:.1f} %" for share in figures["dead_share_by_layer"])
-    five_gram = f"{figures['five_gram_nats_per_token']:.3f} | {figures['five_gram_nats_per_byte']:.3f}"
-    return f"""# builtin:pydocs
-
-A small language model that ships with Mnemoscope, so that a machine without a network has a trained model to look into.
-
+    values = "" if recipe.value_optimiser == "muon" else "\n  (the value matrices: AdamW at the same rate)"
+    return f"""{_OWN_HEAD if wanted.corpora else _BUILT_IN_HEAD}
 * **Architecture**: {recipe.layers} pre-norm blocks, hidden size {recipe.hidden}, {recipe.memories} memories a layer
   (ReLU, ungated), {recipe.heads} heads, rotary positions, {recipe.context} tokens of context, tied head, byte-level BPE
   of {recipe.vocabulary} tokens; GPT-NeoX class with sequential residuals; bfloat16.
-* **Data**: the English documentation on the training machine: the topics of `pydoc_data`, the docstrings of the
-  standard library and of the pinned dependencies, read with `ast`, cleaned, exact repeats dropped;
+* **Data**: {_data(wanted)};
   {figures["training_tokens"]:,} tokens. Each sentence is followed by a line feed; {recipe.sentence_windows:.0%} of the
   windows are the beginning token and then text from the start of a sentence.
 * **Recipe**: {recipe.steps:,} steps of {recipe.batch} windows of {recipe.context} tokens ({recipe.tokens:,} tokens),
-  Muon at {recipe.learning_rate} for the matrices inside the blocks, AdamW at {recipe.embedding_rate} for the rest,
-  weight decay {recipe.weight_decay}, {recipe.warmup} steps of warm-up, linear fall to zero over the last
-  {recipe.decay:.0%}, seed {recipe.seed}.
+  Muon at {recipe.learning_rate} for the matrices inside the blocks{values},
+  AdamW at {recipe.embedding_rate} for the rest, weight decay {recipe.weight_decay}, {recipe.warmup} steps of warm-up,
+  linear fall to zero over the last {recipe.decay:.0%}, seed {recipe.seed}.
 * **Held out**: {figures["held_out_documents"]:,} documents ({figures["held_out_tokens"]:,} tokens) by the hash rule,
   less those that share a run of 50 tokens with training text (`held_out.txt`).
 
 | on the held-out documents | nats per token | nats per byte |
 |---|---|---|
-| this model | {figures["nats_per_token"]:.3f} | {figures["nats_per_byte"]:.3f} |
-| 5-gram, interpolated Kneser-Ney, same training tokens | {five_gram} |
+{_losses(figures)}
+{_validation(wanted, figures)}
+Memories that fire at no token of {_read_alone(wanted, figures)}, by layer: {dead}.
 
-Memories that fire at no token of the demo's text (standard library and language reference), by layer: {dead}.
+{_OWN_TAIL if wanted.corpora else _BUILT_IN_TAIL}"""
 
+
+_BUILT_IN_HEAD = """\
+# builtin:pydocs
+
+A small language model that ships with Mnemoscope, so that a machine without a network has a trained model to look into.
+"""
+
+_OWN_HEAD = """\
+# A language model trained by Mnemoscope
+
+A decoder whose feed-forward memories are meant to be looked into.
+"""
+
+_BUILT_IN_TAIL = """\
 Made again by `mnemoscope train --out FOLDER`; the documentation installed, and so the numbers, differ a little from
 machine to machine. Licence: Apache-2.0 for the weights; the text it learned from is under its projects' own open-source
 licences and is not stored here.
 Not meant for anything but looking into: it knows Python documentation and little else.
 """
+
+_OWN_TAIL = """\
+Made by `mnemoscope train --corpus`; the text it learned from is not stored here. The text's licence may bind whoever
+passes the weights on.
+"""
+
+
+def _data(wanted: Wanted) -> str:
+    if not wanted.corpora:
+        return """the English documentation on the training machine: the topics of `pydoc_data`, the docstrings of the
+  standard library and of the pinned dependencies, read with `ast`, cleaned, exact repeats dropped"""
+    names = ", then ".join(f"`{spec}`" for spec in wanted.corpora)
+    return names + (f", the first {wanted.max_bytes:,} bytes" if wanted.max_bytes is not None else "")
+
+
+def _losses(figures: dict[str, Any]) -> str:
+    return (
+        f"| this model | {figures['nats_per_token']:.3f} | {figures['nats_per_byte']:.3f} |\n"
+        "| 5-gram, interpolated Kneser-Ney, same training tokens "
+        f"| {figures['five_gram_nats_per_token']:.3f} | {figures['five_gram_nats_per_byte']:.3f} |"
+    )
+
+
+def _validation(wanted: Wanted, figures: dict[str, Any]) -> str:
+    if wanted.validation is None:
+        return ""
+    own = figures["validation"]
+    head = f"| on `{wanted.validation}` ({own['held_out_tokens']:,} tokens) | nats per token | nats per byte |"
+    return f"\n{head}\n|---|---|---|\n{_losses(own)}\n"
+
+
+def _read_alone(wanted: Wanted, figures: dict[str, Any]) -> str:
+    if wanted.corpora:
+        return f"{figures['sentences_read_alone']:,} training sentences, each read alone"
+    return "the demo's text (standard library and language reference)"

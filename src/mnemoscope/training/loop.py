@@ -1,8 +1,8 @@
 """The training loop: resumable at any step, checkpointed, bf16 autocast, on a CPU or a GPU.
 
-Matrices inside the blocks are updated by Muon, everything else by AdamW. Windows depend on the seed and the step
-alone, so a run that was killed goes on as if it had not been. The loss is computed in chunks whose gradient is taken
-at once, so logits of the whole batch never exist.
+Matrices inside the blocks are updated by Muon (the value matrices only if the recipe says so), everything else by
+AdamW. Windows depend on the seed and the step alone, so a run that was killed goes on as if it had not been. The loss
+is computed in chunks whose gradient is taken at once, so logits of the whole batch never exist.
 """
 
 import json
@@ -13,19 +13,27 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mnemoscope.atlas.store import replacing
 from mnemoscope.errors import Interrupted, TrainingError
 from mnemoscope.interruption import CtrlC
+from mnemoscope.training.attention import attend_in_float32
 from mnemoscope.training.evaluate import held_out_loss
 from mnemoscope.training.export import export
 from mnemoscope.training.recipe import Recipe
-from mnemoscope.training.text import Prepared, prepare_text, windows
+from mnemoscope.training.text import Prepared, Text, Wanted, prepare_text, windows
 
-CHUNK = 2048
-"""Positions whose logits exist at one time."""
+CHUNK = 256
+"""Positions whose logits exist at one time: few enough that they stay in a processor's cache."""
+
+VALUES = "mlp.dense_4h_to_h.weight"
+"""How the name of a value matrix ends."""
+
+LOOKED_AT = 100_000
+"""Tokens of each held-out text that a line of the log looks at, about; never more than 400 documents."""
 
 Say = Callable[[str], None]
 
@@ -34,7 +42,7 @@ def train(
     out: str | os.PathLike[str],
     recipe: Recipe | None = None,
     *,
-    part: str = "all",
+    wanted: Wanted | None = None,
     device: str = "cpu",
     checkpoint_every: float = 120.0,
     evaluate_every: int = 500,
@@ -43,12 +51,13 @@ def train(
 ) -> Path:
     """The folder of the trained model; goes on from the last checkpoint in `out` if there is one.
 
-    `progress` receives the step, the number of steps, the running loss (nats per token) and tokens per second.
-    Raises TrainingError if `out` was begun with another recipe, Interrupted after Ctrl-C with the state saved.
+    `wanted` names the text; left out, it is the documentation on this machine. `progress` receives the step, the
+    number of steps, the running loss (nats per token) and tokens per second. Raises TrainingError if `out` was begun
+    with another recipe or text, CorpusError if a text cannot be read, Interrupted after Ctrl-C with the state saved.
     """
     recipe = recipe or Recipe()
     directory = Path(out)
-    text = prepare_text(recipe, directory / "text", say=say, part=part)
+    text = prepare_text(recipe, directory / "text", say=say, wanted=wanted)
     run = _Run(recipe, device)
     checkpoint = directory / "checkpoint.pt"
     run.load(checkpoint)
@@ -81,20 +90,27 @@ class _Run:
         self.recipe = recipe
         self.device = torch.device(device)
         self.model = recipe.model().to(self.device)
-        matrices = [p for n, p in self.model.named_parameters() if p.ndim == 2 and "embed" not in n]
-        chosen = {id(p) for p in matrices}
+        if self.device.type == "cpu":
+            attend_in_float32(self.model)
+        inside = {n: p for n, p in self.model.named_parameters() if p.ndim == 2 and "embed" not in n}
+        by_adamw = recipe.value_optimiser == "adamw"
+        values = [p for n, p in inside.items() if by_adamw and n.endswith(VALUES)]
+        matrices = [p for n, p in inside.items() if not (by_adamw and n.endswith(VALUES))]
+        chosen = {id(p) for p in inside.values()}
         others = [p for p in self.model.parameters() if id(p) not in chosen]
         vectors = [p for p in others if p.ndim < 2]
         tables = [p for p in others if p.ndim >= 2]
+        groups: list[dict[str, Any]] = [
+            {"params": tables, "weight_decay": recipe.weight_decay},
+            {"params": vectors, "weight_decay": 0.0},
+        ]
+        if values:
+            groups.append({"params": values, "weight_decay": recipe.weight_decay, "lr": recipe.learning_rate})
         self.optimisers: list[torch.optim.Optimizer] = [
             torch.optim.Muon(
                 matrices, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, adjust_lr_fn="match_rms_adamw"
             ),
-            torch.optim.AdamW(
-                [{"params": tables, "weight_decay": recipe.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
-                lr=recipe.embedding_rate,
-                betas=(0.9, 0.95),
-            ),
+            torch.optim.AdamW(groups, lr=recipe.embedding_rate, betas=(0.9, 0.95)),
         ]
         self.base_rates = [[group["lr"] for group in o.param_groups] for o in self.optimisers]
         self.step = 0
@@ -191,12 +207,16 @@ def batch_loss(model: torch.nn.Module, inputs: Tensor, targets: Tensor) -> Tenso
 
 
 def _log(directory: Path, run: _Run, text: Prepared, average: float, seconds: float) -> None:
-    held = held_out_loss(run.model, text.held_out, run.recipe.context, most=400)
+    def loss(of: Text) -> float:
+        most = min(400, max(1, int(np.searchsorted(of.documents, LOOKED_AT))))
+        return round(held_out_loss(run.model, of, run.recipe.context, most=most).per_token, 4)
+
     line = {
         "step": run.step,
         "tokens": run.step * run.recipe.batch * run.recipe.context,
         "training_loss": round(average, 4),
-        "held_out_loss": round(held.per_token, 4),
+        "held_out_loss": loss(text.held_out),
+        **({} if text.validation is None else {"validation_loss": loss(text.validation)}),
         "seconds": round(seconds, 1),
     }
     with (directory / "log.jsonl").open("a") as file:

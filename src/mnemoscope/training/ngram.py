@@ -17,29 +17,32 @@ class NgramModel:
         self.order, self.vocabulary = order, vocabulary
         stream = tokens.astype(np.int64)
         self._keys: list[Ids] = []
-        numbers: list[Ids] = []
+        numbers: list[NDArray[np.int32]] = []
         current = np.zeros(len(stream), np.int64)  # the number of the (n-1)-gram that ends before each token
         for n in range(1, order + 1):
             keys = current * vocabulary + stream[n - 1 :]
             distinct, inverse = np.unique(keys, return_inverse=True)
             self._keys.append(distinct)
-            numbers.append(inverse.astype(np.int64))
+            # Half the memory of int64; a stream has fewer than 2^31 tokens.
+            numbers.append(inverse.astype(np.int32))
             current = inverse[:-1].astype(np.int64)
-        counts = [np.bincount(numbers[-1]).astype(np.float64)]
+        counts = [np.bincount(numbers[-1]).astype(np.int32)]
         for n in range(order - 1, 0, -1):
             # continuation count: distinct (n+1)-grams that end in this n-gram
-            first_at = np.zeros(len(self._keys[n]), np.int64)
-            first_at[numbers[n][::-1]] = np.arange(len(numbers[n]))[::-1]
+            first_at = np.zeros(len(self._keys[n]), np.int32)
+            first_at[numbers[n][::-1]] = np.arange(len(numbers[n]), dtype=np.int32)[::-1]
             suffix = numbers[n - 1][first_at + 1]
-            counts.insert(0, np.bincount(suffix, minlength=len(self._keys[n - 1])).astype(np.float64))
+            counts.insert(0, np.bincount(suffix, minlength=len(self._keys[n - 1])).astype(np.int32))
+            numbers.pop()
         self._counts = counts
         self._discounts = [_discount(c) for c in counts]
         self._totals, self._kinds = [], []
         for n in range(1, order + 1):
             contexts = self._keys[n - 1] // vocabulary
             size = 1 if n == 1 else len(self._keys[n - 2])
-            self._totals.append(np.bincount(contexts, weights=counts[n - 1], minlength=size))
-            self._kinds.append(np.bincount(contexts, weights=(counts[n - 1] > 0).astype(float), minlength=size))
+            self._totals.append(np.bincount(contexts, weights=counts[n - 1], minlength=size).astype(np.int32))
+            kinds = np.bincount(contexts, weights=counts[n - 1] > 0, minlength=size)
+            self._kinds.append(kinds.astype(np.int32))
 
     def nats(self, tokens: NDArray[np.integer], *, skip: NDArray[np.int64]) -> float:
         """The negative log-likelihood of `tokens` as one stream, leaving out the positions `skip` as targets."""
@@ -70,7 +73,7 @@ class NgramModel:
         return np.where(possible & (keys[place] == wanted), place, -1)
 
 
-def _discount(counts: NDArray[np.float64]) -> float:
+def _discount(counts: NDArray[np.int32]) -> float:
     """What every count gives up: n1 / (n1 + 2 n2); a half where nothing occurs once, or the unseen were impossible."""
     once, twice = int((counts == 1).sum()), int((counts == 2).sum())
     return once / (once + 2 * twice) if once else 0.5

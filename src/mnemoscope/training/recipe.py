@@ -1,4 +1,4 @@
-"""Every number that the built-in model's training depends on, and the untrained model that they describe.
+"""Every number that a training run depends on, and the untrained model that they describe.
 
 The architecture is the paper's kind: a decoder with pre-norm blocks, ungated feed-forward layers with ReLU, and a
 tied head. It is stored as a GPT-NeoX configuration with sequential residuals, so that `transformers` loads it alone;
@@ -36,15 +36,20 @@ class Recipe:
     """Of the matrices inside the blocks (Muon, scaled to match the update size of AdamW)."""
     embedding_rate: float = 4e-3
     """Of the embedding, norms and biases (AdamW)."""
+    value_optimiser: str = "muon"
+    """What updates the value matrices: `muon`, or `adamw` (at `learning_rate`), as in the paper's model, where a single
+    value can come to predict a token firmly; Muon spreads every prediction over all memories."""
     weight_decay: float = 0.1
     sentence_windows: float = 0.5
     """Share of the windows that are the beginning token and then text from the start of a sentence."""
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("layers", "hidden", "memories", "heads", "vocabulary", "context", "batch", "steps"):
+        for name in ("layers", "hidden", "memories", "heads", "vocabulary", "context", "batch", "steps", "warmup"):
             if getattr(self, name) < 1:
                 raise OptionError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.value_optimiser not in ("muon", "adamw"):
+            raise OptionError(f"the value matrices are updated by muon or adamw, not by {self.value_optimiser!r}")
         if self.hidden % (2 * self.heads):
             raise OptionError(f"hidden size {self.hidden} does not divide into {self.heads} heads of even width")
         if self.vocabulary > 65_536:

@@ -1,4 +1,4 @@
-"""Documentation to token streams: the tokenizer, what is held out, and the windows of every step.
+"""Documents to token streams: the tokenizer, what is held out, and the windows of every step.
 
 A document becomes the beginning token and then its sentences, each encoded alone and followed by a line feed, so a
 sentence is tokenised in training exactly as it is when it is mined alone.
@@ -9,13 +9,15 @@ Held out (definitions.md section 3): documents whose hash falls under a threshol
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from mnemoscope.corpus import open_source
 from mnemoscope.corpus.documentation import document_key, documents
 from mnemoscope.corpus.held_out import document_hash, held_out_threshold
 from mnemoscope.corpus.sentences import split_sentences
@@ -25,7 +27,28 @@ from mnemoscope.training.recipe import BEGINNING, Recipe
 RUN = 50
 """Tokens in a run that a held-out document may not share with training text."""
 
+SAMPLE_BYTES = 40_000_000
+"""The tokenizer is trained on a random sample of about so many bytes; all of a text that is not larger."""
+
+READ_ALONE = 50_000
+"""Training sentences, at most, on which memories that never fire are counted."""
+
 Tokens = NDArray[np.uint16]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which text to train on: what `mnemoscope.corpus.open_source` takes, or the documentation on this machine."""
+
+    corpora: tuple[str, ...] = ()
+    """Read one after the other; none: the documentation."""
+    validation: str | None = None
+    """A text that is only measured on."""
+    max_bytes: int | None = None
+    """Reading `corpora` stops before the document that would make it more; the first always fits."""
+    text_field: str = "text"
+    part: str = "all"
+    """Of the documentation."""
 
 
 @dataclass(frozen=True)
@@ -41,47 +64,98 @@ class Text:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What training reads: the two streams, the tokenizer, and the keys of the held-out documents."""
+    """What training reads: the streams, the tokenizer, and the keys of the held-out documents."""
 
     training: Text
     held_out: Text
     tokenizer: Tokenizer
     held_out_keys: list[str]
+    wanted: Wanted = Wanted()
+    validation: Text | None = None
 
 
-def prepare_text(recipe: Recipe, directory: Path, *, say: Callable[[str], None], part: str = "all") -> Prepared:
-    """The documentation on this machine as tokens; kept in `directory` and read from there the next time."""
+def prepare_text(
+    recipe: Recipe, directory: Path, *, say: Callable[[str], None], wanted: Wanted | None = None
+) -> Prepared:
+    """The wanted text as tokens; kept in `directory` and read from there the next time.
+
+    Raises TrainingError where `directory` holds another text or it is too little, CorpusError for a text that cannot
+    be read.
+    """
+    wanted = wanted or Wanted()
     done = directory / "text.json"
+    asked = {**asdict(wanted), "corpora": list(wanted.corpora)}
     if not done.is_file():
         directory.mkdir(parents=True, exist_ok=True)
-        say("reading the documentation on this machine")
-        found = list(documents(part))
-        split = [_sentences(text) for text in found]
-        hashes = np.array([document_hash(text) for text in found])
-        threshold = held_out_threshold(hashes, np.array([len(s) for s in split]))
-        candidates = hashes < threshold
-        say(f"{len(found)} documents; training the tokenizer")
-        tokenizer = train_tokenizer(
-            (s for sentences, out in zip(split, candidates, strict=True) if not out for s in sentences),
-            recipe.vocabulary,
-        )
-        streams = [_encode(tokenizer, sentences) for sentences in split]
-        held = np.array(independent([s[0] for s in streams], candidates))
-        say(f"{int(held.sum())} of {int(candidates.sum())} candidates are held out")
-        tokenizer.save(str(directory / "tokenizer.json"))
-        for name, chosen in (("training", ~held), ("held_out", held)):
-            _save(directory / f"{name}.npz", [s for s, c in zip(streams, chosen, strict=True) if c])
-        keys = sorted(document_key(text) for text, out in zip(found, held, strict=True) if out)
-        facts = {"documents": len(found), "candidates": int(candidates.sum()), "held_out_keys": keys, "part": part}
-        done.write_text(json.dumps({**facts, "vocabulary": tokenizer.get_vocab_size(), "threshold": int(threshold)}))
+        facts = _prepare(recipe, directory, wanted, say)
+        done.write_text(json.dumps({**facts, "wanted": asked}))
     facts = json.loads(done.read_text())
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    if tokenizer.get_vocab_size() > recipe.vocabulary or facts["part"] != part:
+    if tokenizer.get_vocab_size() > recipe.vocabulary or facts.get("wanted") != asked:
         raise TrainingError(f"{directory} holds text prepared for another recipe; choose another folder")
-    texts = {name: _load(directory / f"{name}.npz") for name in ("training", "held_out")}
+    names = ("training", "held_out") if wanted.validation is None else ("training", "held_out", "validation")
+    texts = {name: _load(directory / f"{name}.npz") for name in names}
     if len(texts["training"].tokens) <= recipe.context:
-        raise TrainingError("the documentation on this machine is too little to train on")
-    return Prepared(texts["training"], texts["held_out"], tokenizer, facts["held_out_keys"])
+        where = ", ".join(wanted.corpora) or "the documentation on this machine"
+        raise TrainingError(f"{where} is too little to train on: {len(texts['training'].tokens)} tokens")
+    held_out, keys = texts["held_out"], facts["held_out_keys"]
+    return Prepared(texts["training"], held_out, tokenizer, keys, wanted, texts.get("validation"))
+
+
+def _prepare(recipe: Recipe, directory: Path, wanted: Wanted, say: Callable[[str], None]) -> dict[str, Any]:
+    """Tokenizer and streams in `directory`; what is to be known about them."""
+    say(f"reading {', '.join(wanted.corpora) or 'the documentation on this machine'}")
+    split, sizes, classes, keys = [], [], [], []
+    for text in _documents(wanted):
+        if sentences := _sentences(text):
+            split.append(sentences)
+            sizes.append(len(text.encode()))
+            classes.append(document_hash(text))
+            keys.append(document_key(text))
+    if not split:
+        raise TrainingError(f"{', '.join(wanted.corpora) or 'the documentation'} has no sentence to train on")
+    hashes = np.array(classes)
+    threshold = held_out_threshold(hashes, np.array([len(s) for s in split]))
+    candidates = hashes < threshold
+    say(f"{len(split)} documents; training the tokenizer")
+    learned = ~candidates & (np.random.default_rng(0).random(len(split)) < SAMPLE_BYTES / sum(sizes))
+    tokenizer = train_tokenizer(
+        (s for sentences, taken in zip(split, learned, strict=True) if taken for s in sentences), recipe.vocabulary
+    )
+    streams = []
+    for number, sentences in enumerate(split):
+        streams.append(_encode(tokenizer, sentences))
+        split[number] = []
+    held = independent([s[0] for s in streams], candidates)
+    say(f"{int(held.sum())} of {int(candidates.sum())} candidates are held out")
+    tokenizer.save(str(directory / "tokenizer.json"))
+    for name, chosen in (("training", ~held), ("held_out", held)):
+        _save(directory / f"{name}.npz", [s for s, c in zip(streams, chosen, strict=True) if c])
+    if wanted.validation is not None:
+        found = map(_sentences, open_source(wanted.validation, text_field=wanted.text_field).documents())
+        _save(directory / "validation.npz", [_encode(tokenizer, sentences) for sentences in found if sentences])
+    return {
+        "documents": len(streams),
+        "bytes": sum(sizes),
+        "candidates": int(candidates.sum()),
+        "held_out_keys": sorted(key for key, out in zip(keys, held, strict=True) if out),
+        "vocabulary": tokenizer.get_vocab_size(),
+        "threshold": int(threshold),
+    }
+
+
+def _documents(wanted: Wanted) -> Iterator[str]:
+    if not wanted.corpora:
+        yield from documents(wanted.part)
+        return
+    read = 0
+    # All are opened before any is read, so that a wrong name is refused at once.
+    for source in [open_source(spec, text_field=wanted.text_field) for spec in wanted.corpora]:
+        for text in source.documents():
+            before, read = read, read + len(text.encode())
+            if wanted.max_bytes is not None and before and read > wanted.max_bytes:
+                return
+            yield text
 
 
 def train_tokenizer(sentences: Iterator[str], vocabulary: int) -> Tokenizer:
@@ -100,14 +174,25 @@ def train_tokenizer(sentences: Iterator[str], vocabulary: int) -> Tokenizer:
 
 
 def independent(streams: Sequence[Tokens], candidates: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which candidates share no run of `RUN` tokens with any document that is not held out in the end."""
+    """Which candidates share no run of `RUN` tokens with any document that is not held out in the end.
+
+    Holds the runs of the candidates alone: memory depends on these, not on the training text.
+    """
     held = candidates.copy()
-    runs = [_runs(stream) for stream in streams]
-    fresh = np.unique(np.concatenate([r for r, out in zip(runs, held, strict=True) if not out] or [_runs(np.empty(0))]))
-    while len(fresh):
-        moved = [i for i in np.flatnonzero(held) if _any_in(runs[i], fresh)]
-        held[moved] = False
-        fresh = np.unique(np.concatenate([runs[i] for i in moved])) if moved else np.empty(0, np.uint64)
+    runs = {i: _runs(streams[i]) for i in map(int, np.flatnonzero(candidates))}
+    known = np.unique(np.concatenate([*runs.values(), np.empty(0, np.uint64)]))
+    if not len(known):
+        return held
+    places = {i: np.searchsorted(known, own) for i, own in runs.items()}
+    taken = np.zeros(len(known), bool)  # which runs occur in training text
+    for i in map(int, np.flatnonzero(~candidates)):
+        own = _runs(streams[i])
+        found = np.minimum(np.searchsorted(known, own), len(known) - 1)
+        taken[found[known[found] == own]] = True
+    while moved := [k for k in places if held[k] and taken[places[k]].any()]:
+        for k in moved:
+            held[k] = False
+            taken[places[k]] = True
     return held
 
 
@@ -132,10 +217,18 @@ def windows(text: Text, recipe: Recipe, step: int) -> NDArray[np.int64]:
     return out
 
 
-def read_alone(tokenizer: Tokenizer, recipe: Recipe) -> list[list[int]]:
-    """The sentences of the demo's text that a model of this recipe can read whole, as tokens."""
-    sentences = {s: None for text in documents("stdlib") for s in _sentences(text)}
-    encodings = tokenizer.encode_batch(list(sentences), add_special_tokens=False)
+def read_alone(text: Prepared, recipe: Recipe) -> list[list[int]]:
+    """Sentences that a model of this recipe can read whole, as tokens: of the demo's text, or a sample of its own."""
+    if text.wanted.corpora:
+        stream = text.training
+        sample = np.random.default_rng((recipe.seed, 2)).permutation(len(stream.sentences))[:READ_ALONE]
+        ends = np.sort(np.concatenate([stream.sentences, stream.documents, [len(stream.tokens)]]))
+        begins = stream.sentences[np.sort(sample)]
+        stops = ends[np.searchsorted(ends, begins, side="right")] - 1  # without the line feed
+        pieces = (stream.tokens[a : min(b, a + recipe.context - 1)] for a, b in zip(begins, stops, strict=True))
+        return [piece.tolist() for piece in pieces if len(piece)]
+    sentences = {s: None for document in documents("stdlib") for s in _sentences(document)}
+    encodings = text.tokenizer.encode_batch(list(sentences), add_special_tokens=False)
     return [e.ids[: recipe.context - 1] for e in encodings if e.ids]
 
 
@@ -174,11 +267,6 @@ def _runs(tokens: NDArray[np.generic]) -> NDArray[np.uint64]:
         out = out * np.uint64(0x9E3779B97F4A7C15) + body[i : i + count] + np.uint64(1)
         out ^= out >> np.uint64(29)
     return out
-
-
-def _any_in(wanted: NDArray[np.uint64], ascending: NDArray[np.uint64]) -> bool:
-    places = np.minimum(np.searchsorted(ascending, wanted), len(ascending) - 1)
-    return bool((ascending[places] == wanted).any())
 
 
 def _save(path: Path, streams: list[tuple[Tokens, NDArray[np.int64], int]]) -> None:
