@@ -8,17 +8,30 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mnemoscope import errors
+    from mnemoscope.analyses import answer
     from mnemoscope.atlas import Atlas, open_atlas, verify
     from mnemoscope.memory import MemoryId
     from mnemoscope.mining import merge, mine
     from mnemoscope.models import LanguageModel, load_model
 
-__all__ = ["Atlas", "LanguageModel", "MemoryId", "errors", "load_model", "merge", "mine", "open_atlas", "verify"]
+__all__ = [
+    "Atlas",
+    "LanguageModel",
+    "MemoryId",
+    "answer",
+    "errors",
+    "load_model",
+    "merge",
+    "mine",
+    "open_atlas",
+    "verify",
+]
 
 _ROOMS = {
     "Atlas": "mnemoscope.atlas",
     "LanguageModel": "mnemoscope.models",
     "MemoryId": "mnemoscope.memory",
+    "answer": "mnemoscope.analyses",
     "load_model": "mnemoscope.models",
     "merge": "mnemoscope.mining",
     "mine": "mnemoscope.mining",

@@ -3,6 +3,6 @@
 from mnemoscope.analyses.answers import Claim, Paper
 from mnemoscope.analyses.questions import QUESTIONS, answer, paper
 from mnemoscope.analyses.striking import striking
-from mnemoscope.analyses.writing import write
+from mnemoscope.analyses.writing import write, write_all
 
-__all__ = ["QUESTIONS", "Claim", "Paper", "answer", "paper", "striking", "write"]
+__all__ = ["QUESTIONS", "Claim", "Paper", "answer", "paper", "striking", "write", "write_all"]

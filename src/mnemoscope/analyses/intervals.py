@@ -116,10 +116,12 @@ class Resamples:
 
     def sums(self, columns: NDArray[Any]) -> Floats:
         """The sums `[draw, k]` of the columns `[cluster, k]` over each resample, the same to the bit on any machine."""
+        exact, single = _on_grid(columns, self.clusters)
+        kind: type[np.float32 | np.float64] = np.float32 if single else np.float64
         rows = max(1, _AT_ONCE // max(1, self.clusters))
-        exact = _on_grid(columns, self.clusters)
-        pieces = [self._weights[start : start + rows].astype(np.float64) @ exact for start in range(0, DRAWS, rows)]
-        return np.concatenate(pieces)
+        exact = exact.astype(kind, copy=False)
+        pieces = [np.matmul(self._weights[start : start + rows].astype(kind), exact) for start in range(0, DRAWS, rows)]
+        return np.concatenate(pieces).astype(np.float64, copy=False)
 
     def ratios(self, numerators: NDArray[Any], denominators: NDArray[Any]) -> list[Bounds]:
         """The interval of each column's sum(numerator) / sum(denominator); arrays `[cluster, k]`.
@@ -179,14 +181,15 @@ def _sorted_set(values: ArrayLike, codes: NDArray[Any]) -> tuple[Floats, NDArray
     return found[order], codes[order]
 
 
-def _on_grid(columns: NDArray[Any], clusters: int) -> Floats:
+def _on_grid(columns: NDArray[Any], clusters: int) -> tuple[Floats, bool]:
     """The columns rounded to a grid so coarse that no sum of a resample is ever rounded, in whatever order it is made.
 
-    Whole numbers stay as they are. (A resample's sum is at most `clusters` times the largest entry.)
+    Whole numbers stay as they are; the second answer says whether single precision holds their sums, too. (A resample's
+    sum is at most `clusters` times the largest entry.)
     """
     exact = np.asarray(columns, np.float64)
     largest = float(np.abs(exact).max(initial=0.0)) * max(1, clusters)
     if largest == 0 or np.array_equal(exact, np.rint(exact)):
-        return exact
+        return exact, largest < 1 << 24
     grid = 2.0 ** (51 - math.ceil(math.log2(largest)))
-    return np.rint(exact * grid) / grid
+    return np.rint(exact * grid) / grid, False

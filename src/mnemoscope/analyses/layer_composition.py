@@ -1,6 +1,6 @@
 """Figure 8: whether a layer says what none of its memories says.
 
-A memory with a coefficient other than 0 votes for the top token of its value (of the negated value, if its coefficient is
+A memory with a coefficient other than 0 votes for the top token of its value (of the negated value, if it is
 negative). Asked of all memories, of the major ones, which hold 90 % of the contribution, and of the layer's output.
 """
 

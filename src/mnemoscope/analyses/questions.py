@@ -41,6 +41,8 @@ _MODULES: dict[str, ModuleType] = {
 }
 QUESTIONS: tuple[str, ...] = tuple(_MODULES)
 """The names of the ten questions, in the paper's order."""
+WITH_PATTERNS: tuple[str, ...] = (key_patterns.QUESTION, key_removals.QUESTION, layer_activity.QUESTION)
+"""Those that need patterns.parquet."""
 
 
 def module(question: str) -> ModuleType:

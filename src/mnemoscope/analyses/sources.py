@@ -17,11 +17,7 @@ _SWITCHED_OFF = {"removals": "removals", "prefixes": "prefixes", "predictions": 
 
 def needed(atlas: Atlas, name: str, *, layer: int | None = None) -> pl.DataFrame:
     """All rows of a table that a question cannot do without; raises AtlasUnfinished, AtlasDamaged."""
-    if "part" in atlas.manifest:
-        part = atlas.manifest["part"]
-        raise AtlasUnfinished(
-            f"{atlas.path} is part {part['index']} of {part['of']}; join all parts with `mnemoscope merge`, then ask"
-        )
+    refuse_part(atlas)
     option = _SWITCHED_OFF.get(name)
     plan = atlas.manifest["plan"]
     if option is not None and option in plan and plan[option] in (0, "0"):
@@ -31,6 +27,14 @@ def needed(atlas: Atlas, name: str, *, layer: int | None = None) -> pl.DataFrame
     except AtlasUnfinished:
         command = f"`mnemoscope analyze {atlas.path} --patterns`" if name == "patterns" else _mining(atlas)
         raise AtlasUnfinished(f"{atlas.path} has no table {name}; make it with {command}") from None
+
+
+def refuse_part(atlas: Atlas) -> None:
+    """Raises AtlasUnfinished for a part of an atlas, which has no table that a question could be asked of."""
+    if part := atlas.manifest.get("part"):
+        raise AtlasUnfinished(
+            f"{atlas.path} is part {part['index']} of {part['of']}; join all parts with `mnemoscope merge`, then ask"
+        )
 
 
 def _mining(atlas: Atlas) -> str:

@@ -4,30 +4,41 @@ The same atlas gives the same bytes. Asking again replaces what was written. Ans
 after, so that an atlas that lacks a table keeps the answers it has.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import polars as pl
 
 from mnemoscope.analyses import refinement_events
-from mnemoscope.analyses.questions import answer, module, paper
-from mnemoscope.analyses.sources import projection, seed
-from mnemoscope.atlas import Atlas
+from mnemoscope.analyses.questions import QUESTIONS, WITH_PATTERNS, answer, module, paper
+from mnemoscope.analyses.sources import projection, refuse_part, seed
+from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.lock import locked
 from mnemoscope.atlas.manifest import provenance
-from mnemoscope.atlas.schema import ANSWER_COLUMNS
+from mnemoscope.atlas.schema import ANSWER_COLUMNS, TABLES
 from mnemoscope.atlas.side import cover
 from mnemoscope.atlas.store import write_free_table, write_json
+from mnemoscope.errors import AtlasUnfinished
+
+Progress = Callable[[str, float, float | None, str], None]
+Document = dict[str, Any]
 
 SIDE = "analyses"
 
 
-def document(atlas: Atlas, question: str, found: pl.DataFrame) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Answers:
+    """The documents that were written, and of the questions that the atlas cannot answer, why."""
+
+    documents: dict[str, Document]
+    unanswered: dict[str, str]
+
+
+def document(atlas: Atlas, question: str, found: pl.DataFrame) -> Document:
     """The answer as JSON has it: question, projections, interval, paper, layers, totals."""
     asked = module(question)
-    names = [field.name for field in ANSWER_COLUMNS]
-    rows = found.select(names)
+    rows = found.select([field.name for field in ANSWER_COLUMNS])
     return {
         "question": question,
         "projections": projection(atlas, *asked.PROJECTIONS),
@@ -38,25 +49,73 @@ def document(atlas: Atlas, question: str, found: pl.DataFrame) -> dict[str, Any]
     }
 
 
-def write(atlas: Atlas, questions: Sequence[str]) -> dict[str, dict[str, Any]]:
+def write(atlas: Atlas, questions: Sequence[str]) -> dict[str, Document]:
     """Answers the questions, writes them into the atlas, and returns the documents that were written.
 
-    Raises what `answer` raises, AtlasBusy while another process writes, and StoreFailed.
+    Raises what `answer` raises (nothing is written then), AtlasBusy while another process writes, and StoreFailed.
     """
     answers = {question: answer(atlas, question) for question in questions}
     listed = refinement_events.cases(atlas) if refinement_events.QUESTION in answers else None
-    origin = provenance(atlas.manifest)
     documents = {question: document(atlas, question, found) for question, found in answers.items()}
     with locked(atlas.path):
         for question, found in answers.items():
-            written = [f"{SIDE}/{question}.json", f"{SIDE}/{question}.parquet"]
-            write_json(atlas.path / written[0], documents[question])
-            rows = found.to_arrow()
-            write_free_table(atlas.path / written[1], rows, name=question, provenance=origin, columns=ANSWER_COLUMNS)
-            if listed is not None and question == refinement_events.QUESTION:
-                written.append(f"{SIDE}/{question}.cases.parquet")
-                write_free_table(
-                    atlas.path / written[2], listed.to_arrow(), name=f"{question}.cases", provenance=origin
-                )
-            cover(atlas.path, SIDE, written)
+            _write(atlas, question, documents[question], found, listed)
     return documents
+
+
+def _write(atlas: Atlas, question: str, said: Document, found: pl.DataFrame, listed: pl.DataFrame | None) -> None:
+    origin = provenance(atlas.manifest)
+    written = files(question)
+    write_json(atlas.path / written[0], said)
+    path = atlas.path / written[1]
+    write_free_table(path, found.to_arrow(), name=question, provenance=origin, columns=ANSWER_COLUMNS)
+    if listed is not None and question == refinement_events.QUESTION:
+        write_free_table(atlas.path / written[2], listed.to_arrow(), name=f"{question}.cases", provenance=origin)
+    cover(atlas.path, SIDE, written)
+
+
+def files(question: str) -> list[str]:
+    """The files of one answer, relative to the atlas: the document, the table, and the listed cases if it has any."""
+    cases = [f"{SIDE}/{question}.cases.parquet"] if question == refinement_events.QUESTION else []
+    return [f"{SIDE}/{question}.json", f"{SIDE}/{question}.parquet", *cases]
+
+
+def write_all(atlas: Atlas, *, progress: Progress | None = None) -> Answers:
+    """Answers and writes every question that the atlas has the tables for; patterns are made where they are missing.
+
+    Raises AtlasUnfinished if it can answer none, and what `write` raises.
+    """
+    atlas = with_patterns(atlas, QUESTIONS, progress=progress)
+    documents: dict[str, Document] = {}
+    unanswered: dict[str, str] = {}
+    for done, question in enumerate(QUESTIONS):
+        if progress is not None:
+            progress("questions", done, len(QUESTIONS), "questions")
+        try:
+            documents |= write(atlas, [question])
+        except AtlasUnfinished as lacking:
+            unanswered[question] = str(lacking)
+    if progress is not None:
+        progress("questions", len(QUESTIONS), len(QUESTIONS), "questions")
+    if not documents:
+        raise AtlasUnfinished(next(iter(unanswered.values())))
+    return Answers(documents, unanswered)
+
+
+def with_patterns(
+    atlas: Atlas, questions: Sequence[str], *, anew: bool = False, progress: Progress | None = None
+) -> Atlas:
+    """The atlas, opened again if its patterns had to be made for these questions, or were to be made `anew`."""
+    refuse_part(atlas)
+    missing = not (atlas.path / TABLES["patterns"].path()).is_file()
+    if not anew and not (missing and set(questions) & set(WITH_PATTERNS)):
+        return atlas
+    from mnemoscope.patterns import write_patterns
+
+    write_patterns(atlas, progress=progress)
+    return open_atlas(atlas.path)
+
+
+def outdated_by_patterns(atlas: Atlas) -> tuple[str, ...]:
+    """The questions whose answers lie in the atlas and depend on its patterns."""
+    return tuple(question for question in WITH_PATTERNS if (atlas.path / files(question)[0]).is_file())

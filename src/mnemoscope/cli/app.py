@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mnemoscope.cli import bench, demo, inspect, merge, mine, show, train, verify
+from mnemoscope.cli import analyze, bench, demo, inspect, merge, mine, show, train, verify
 from mnemoscope.cli.frame import run
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("inspect")(inspect.inspect)
 app.command("mine")(mine.mine)
+app.command("analyze")(analyze.analyze)
 app.command("show")(show.show)
 app.command("merge")(merge.merge)
 app.command("verify")(verify.verify)

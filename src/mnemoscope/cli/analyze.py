@@ -1,0 +1,124 @@
+"""`mnemoscope analyze`: the paper's questions, answered from an atlas and written into it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mnemoscope.cli.frame import Debug, Json, emit
+from mnemoscope.cli.progress import reporting
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from mnemoscope.analyses.writing import Answers
+    from mnemoscope.atlas import Atlas
+
+_PIPED_WIDTH = 100
+
+
+def analyze(
+    atlas: Annotated[Path, typer.Argument(metavar="ATLAS", help="The folder of the atlas.", show_default=False)],
+    questions: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="QUESTION", help="Such as value_agreement; all ten if none is named."),
+    ] = None,
+    patterns: Annotated[bool, typer.Option("--patterns", help="Make the patterns again before answering.")] = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Answer the paper's questions about an atlas; no model is needed.
+
+    key_patterns, key_removals: what keys detect, and which token matters. value_agreement, value_rank,
+    value_confidence: whether values predict what follows. layer_activity, layer_composition: how memories make up a
+    layer's prediction. refinement_match, refinement_confidence, refinement_events: how layers refine it.
+    Answers are written into the atlas, as analyses/QUESTION.json and QUESTION.parquet, and replace older ones.
+    The files also hold what each number counts, and its 95 % interval.
+
+    Example: mnemoscope analyze atlas value_agreement value_rank
+    """
+    from mnemoscope.analyses import questions as known
+    from mnemoscope.atlas import open_atlas
+
+    named = [question for question in questions or [] if known.module(question)]
+    with reporting() as progress:
+        answers = _answers(open_atlas(atlas), named, patterns=patterns, progress=progress)
+    if json:
+        emit({"atlas": str(atlas), "answers": answers.documents, "unanswered": answers.unanswered})
+        return
+    for question, document in answers.documents.items():
+        _draw(question, document)
+    print(f"{len(answers.documents)} of {len(known.QUESTIONS)} questions, written to {atlas / 'analyses'}")
+    for question, reason in answers.unanswered.items():
+        print(f"not answered: {question}: {reason}")
+
+
+def _answers(atlas: "Atlas", named: list[str], *, patterns: bool, progress: Any) -> "Answers":
+    """Answers the named questions, or all; and those that lie in the atlas and depend on patterns made anew."""
+    from mnemoscope.analyses import QUESTIONS, writing
+
+    if patterns:
+        atlas = writing.with_patterns(atlas, QUESTIONS, anew=True, progress=progress)
+    if not named:
+        return writing.write_all(atlas, progress=progress)
+    also = writing.outdated_by_patterns(atlas) if patterns else ()
+    asked = [question for question in QUESTIONS if question in {*named, *also}]
+    return writing.Answers(writing.write(writing.with_patterns(atlas, asked, progress=progress), asked), {})
+
+
+def _draw(question: str, document: dict[str, Any]) -> None:
+    """Prints one answer: its headline numbers by layer, and the paper's stated results beside ours."""
+    import sys
+
+    from rich.console import Console
+    from rich.text import Text
+
+    from mnemoscope.analyses.questions import module
+    from mnemoscope.cli.picture import grid
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+    paper, headline = document["paper"], module(question).HEADLINE
+    console.print(Text(f"{question} ({paper['figure']})", style="bold"))
+    console.print(Text(paper["question"]))
+    table = _wrapping(grid(("layer", "right"), *((name.replace("_", " "), "right") for name, _ in headline)))
+    rows: dict[int, dict[str, Any]] = {}
+    for row in document["layers"]:
+        rows.setdefault(row["layer"], {})[row["name"]] = row["value"]
+    totals = {row["name"]: row for row in document["totals"]}
+    for layer, values in rows.items():
+        table.add_row(str(layer), *(_number(values.get(name), form) for name, form in headline))
+    if any(name in totals for name, _ in headline):
+        whole = (_number(totals.get(name, {}).get("value"), form) for name, form in headline)
+        table.add_row("all", *whole)
+    console.print(table)
+    if paper["claims"]:
+        table = _wrapping(grid(("here", "left"), ("paper", "left"), ("", "left")))
+        for claim in paper["claims"]:
+            ours = _with_interval(totals[claim["name"]], claim["form"])
+            table.add_row(ours, Text(claim["paper"]), Text(claim["text"]))
+        console.print(table)
+    console.print()
+
+
+def _wrapping(table: "Table") -> "Table":
+    """The table with long names on several lines instead of cut off."""
+    for column in table.columns:
+        column.no_wrap = False
+    return table
+
+
+def _with_interval(row: dict[str, Any], form: str) -> str:
+    if row["value"] is None:
+        return "-"
+    if row["low"] is None or row["high"] is None:
+        return _number(row["value"], form)
+    return f"{_number(row['value'], form)} ({_number(row['low'], form)} to {_number(row['high'], form)})"
+
+
+def _number(value: float | None, form: str) -> str:
+    """A number as its form asks; a dash where it is not defined."""
+    if value is None:
+        return "-"
+    if form == "share":
+        return f"{value:.1%}" if value == 0 or abs(value) >= 0.0005 else f"{100 * value:.1g}%"
+    return f"{value:,.0f}" if abs(value) >= 1000 or form == "count" else f"{value:.3g}"
