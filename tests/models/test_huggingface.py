@@ -94,7 +94,6 @@ def test_builtin_and_handmade_names():
     assert load_model("handmade:planted").spec == "handmade:planted"
     assert "no handmade model 'none'" in refused(ModelNotFound, "handmade:none")
     assert "no built-in model 'none'" in refused(ModelNotFound, "builtin:none")
-    assert "fairseq checkpoints cannot be read yet" in refused(ModelUnsupported, "fairseq:model.pt")
 
 
 @pytest.mark.parametrize("name", ["nobody/no-such-model", "no-such-model"])

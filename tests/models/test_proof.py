@@ -8,14 +8,23 @@ import torch
 from mnemoscope.errors import ModelUnsupported, ProofFailed
 from mnemoscope.models import LanguageModel, load_model, proof
 from mnemoscope.models.anatomy import family_of, resolve
-from mnemoscope.models.tokens import Tokens
+from mnemoscope.models.tokens import Beginning, Tokens
 
 
 def prove(hf, tokenizer, **changes):
     """Loads a model with its family's row changed."""
-    row = replace(family_of(hf.config), **changes)
+    return proved(resolve(hf, replace(family_of(hf.config), **changes)), tokenizer)
+
+
+def proved(anatomy, tokenizer):
     return LanguageModel(
-        resolve(hf, row), tokenizer, spec="test", revision=None, tokens=Tokens(tokenizer), fingerprint=""
+        anatomy,
+        tokens=Tokens(tokenizer),
+        beginning=Beginning(0, "bos"),
+        context=64,
+        spec="test",
+        revision=None,
+        fingerprint="",
     )
 
 
@@ -81,7 +90,7 @@ def test_the_fault_of_one_layer_is_named_by_that_layer(tiny, tokenizer):
     wrong = replace(resolved.layers[1], activation=torch.nn.functional.relu)
     broken = replace(resolved, layers=(resolved.layers[0], wrong))
     with pytest.raises(ProofFailed, match=r"^layer 1, check 'keys'"):
-        LanguageModel(broken, tokenizer, spec="test", revision=None, tokens=Tokens(tokenizer), fingerprint="")
+        proved(broken, tokenizer)
 
 
 def test_the_batch_has_four_unequal_sentences_padded_on_the_right():

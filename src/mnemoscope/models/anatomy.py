@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from mnemoscope.errors import ModelUnsupported
+from mnemoscope.models.adaptive import AdaptiveSoftmax
 from mnemoscope.models.families import FAMILIES, Family
 
 Activation = Callable[[Tensor], Tensor]
@@ -92,6 +93,7 @@ class Anatomy:
     """A causal language model's parts. `backbone` is the module that runs the blocks without the head.
 
     backbone None: the model has no such module, so its own forward is abandoned where the head would start.
+    `two_level` is the head where it is an adaptive softmax, which has no one matrix.
     """
 
     family: str
@@ -104,6 +106,12 @@ class Anatomy:
     activation: str
     logit_scale: float = 1.0
     softcap: float | None = None
+    two_level: AdaptiveSoftmax | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many tokens the head scores."""
+        return matrix_of(self.head).shape[0] if self.two_level is None else self.two_level.rows
 
 
 def matrix_of(module: nn.Module) -> Tensor:

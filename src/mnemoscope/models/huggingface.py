@@ -1,18 +1,16 @@
-"""A model's name, folder or transformers object -> LanguageModel.
+"""A transformers model, by name, folder or object, opened with its tokenizer.
 
 Finds configuration, weights and tokenizer through transformers, refuses what cannot be right (no weights, missing or
 non-finite weights, encoders, pickles that run code), and silences the library. Weights are read with safetensors or
 torch's `weights_only`; a repository's own code runs only where `trust_remote_code` was asked for.
 """
 
-import copy
 import socket
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-import torch
 from huggingface_hub import constants as hub
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -20,14 +18,14 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, OptionError
 from mnemoscope.models import builtin, handmade
-from mnemoscope.models.anatomy import dissect, refuse
-from mnemoscope.models.fingerprint import check_finite, fingerprint
-from mnemoscope.models.language_model import LanguageModel
-from mnemoscope.models.noise import silent
+from mnemoscope.models.anatomy import Anatomy, dissect, entry, refuse, text_config
+from mnemoscope.models.noise import first_line, silent
+from mnemoscope.models.opened import Opened
 from mnemoscope.models.structure import infer
-from mnemoscope.models.tokens import Tokens
+from mnemoscope.models.tokens import Tokens, beginning_of
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_CONTEXT_ENTRIES = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
+_UNSTATED_CONTEXT = 2048
 
 _PLAIN_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
@@ -42,27 +40,16 @@ _TOKENIZERS = (
 )
 
 
-def load_model(
-    source: Any,
-    *,
-    tokenizer: Any = None,
-    revision: str | None = None,
-    dtype: str | torch.dtype | None = None,
-    device: str | torch.device = "cpu",
-    trust_remote_code: bool = False,
-) -> LanguageModel:
-    """The LanguageModel of a hub id, a local folder, `builtin:NAME`, `handmade:NAME` or a transformers model.
+def open_model(source: Any, *, tokenizer: Any, revision: str | None, trust_remote_code: bool) -> Opened:
+    """The transformers model of a hub id, a local folder, `builtin:NAME`, `handmade:NAME` or an object in memory.
 
-    `dtype` None means float32; a model already in memory keeps its own (and is put into evaluation mode, its weights
-    untouched; another dtype or device works on a copy). Raises ModelNotFound, ModelUnsupported, ModelDamaged,
-    ProofFailed, OptionError.
+    `tokenizer` (an object, a folder or a hub id) takes the place of the model's own. Raises ModelNotFound,
+    ModelUnsupported, ModelDamaged, OptionError.
     """
-    kind = None if dtype is None else dtype_of(dtype)
-    place = device_of(device)
+    own = isinstance(source, PreTrainedModel)
     if isinstance(source, str | Path):
         model, own_tokenizer, spec = _from_name(str(source), revision, trust_remote_code)
-        kind = torch.float32 if kind is None else kind
-    elif isinstance(source, PreTrainedModel):
+    elif own:
         if tokenizer is None:
             raise OptionError("a model in memory needs its tokenizer: load_model(model, tokenizer=tokenizer)")
         refuse(source.config)
@@ -73,44 +60,30 @@ def load_model(
         )
     if isinstance(tokenizer, str | Path):
         tokenizer = _tokenizer(str(tokenizer), revision, trust_remote_code)
-    tokenizer = own_tokenizer if tokenizer is None else tokenizer
-
-    tokens = Tokens(tokenizer)
-    check_finite(model)
-    identity = fingerprint(model, model.config, tokens.description)
-    model = _placed(model, kind, place, copied=model is source)
-    try:
-        anatomy = dissect(model) or infer(model)
-        return LanguageModel(anatomy, tokenizer, spec=spec, revision=revision, tokens=tokens, fingerprint=identity)
-    except RuntimeError as problem:
-        raise ModelUnsupported(f"model {spec!r} cannot be run: {_line(problem)}") from problem
-
-
-def dtype_of(dtype: str | torch.dtype) -> torch.dtype:
-    """The torch dtype of a name; raises OptionError for one that models are not run in."""
-    found = DTYPES.get(str(dtype).removeprefix("torch."))
-    if found is None:
-        raise OptionError(f"dtype {str(dtype)!r} is not supported; choose {', '.join(DTYPES)}")
-    return found
+    found = own_tokenizer if tokenizer is None else tokenizer
+    tokens, config = Tokens(found), text_config(model)
+    return Opened(
+        network=model,
+        own=own,
+        spec=spec,
+        config=model.config,
+        tokens=tokens,
+        context=_context(config),
+        anatomy=_anatomy,
+        beginning=lambda rows: beginning_of(found, config, tokens, rows=rows),
+    )
 
 
-def device_of(device: str | torch.device) -> torch.device:
-    """The torch device of a name; raises OptionError for one that this machine does not have."""
-    try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
-    except (RuntimeError, AssertionError) as problem:
-        raise OptionError(f"device {str(device)!r} cannot be used here: {_line(problem)}") from None
-    return found
+def _anatomy(model: Any) -> Anatomy:
+    return dissect(model) or infer(model)
 
 
-def _placed(model: Any, dtype: torch.dtype | None, device: torch.device, *, copied: bool) -> Any:
-    """The model in a dtype on a device, ready for reading; a user's own object is copied before it changes."""
-    weight = next(model.parameters())
-    if (dtype is not None and weight.dtype != dtype) or weight.device != device:
-        model = copy.deepcopy(model) if copied else model
-        model = model.to(device=device, dtype=dtype)
-    return model.eval()
+def _context(config: Any) -> int:
+    for name in _CONTEXT_ENTRIES:
+        value = entry(config, name)
+        if isinstance(value, int) and value > 0:
+            return value
+    return _UNSTATED_CONTEXT
 
 
 def _from_name(source: str, revision: str | None, trust: bool) -> tuple[Any, Any, str]:
@@ -120,8 +93,6 @@ def _from_name(source: str, revision: str | None, trust: bool) -> tuple[Any, Any
         return (*handmade.build(name), source)
     if separator and scheme == "builtin":
         return (*_stored(str(builtin.folder(name)), source, None, False), source)
-    if separator and scheme == "fairseq":
-        raise ModelUnsupported(f"{source!r}: fairseq checkpoints cannot be read yet; give a transformers model")
     if not source.strip():
         raise ModelNotFound("the model's name is empty; give a hub id or a folder")
     folder = Path(source).expanduser()
@@ -204,12 +175,12 @@ def _guarded(source: str, load: Any) -> Any:
         raise
     except OSError as problem:
         if Path(source).expanduser().is_dir():
-            raise ModelDamaged(f"model {source!r} cannot be read: {_line(problem)}") from None
+            raise ModelDamaged(f"model {source!r} cannot be read: {first_line(problem)}") from None
         raise ModelNotFound(
-            f"no model {source!r} on this machine or the hub ({_line(problem)}); check the name and the network"
+            f"no model {source!r} on this machine or the hub ({first_line(problem)}); check the name and the network"
         ) from None
     except Exception as problem:
-        text = _line(problem)
+        text = first_line(problem)
         if "Weights only load failed" in str(problem):
             raise ModelUnsupported(
                 f"model {source!r}: its weights are a pickle that wants to run code; save them as safetensors"
@@ -225,10 +196,3 @@ def _guarded(source: str, load: Any) -> Any:
         if "does not recognize this architecture" in str(problem) or "Unrecognized" in str(problem):
             raise ModelUnsupported(f"model {source!r} is of a kind that transformers does not know ({text})") from None
         raise ModelDamaged(f"model {source!r} cannot be read: {type(problem).__name__}: {text}") from None
-
-
-def _line(problem: BaseException) -> str:
-    """The first line of an error's text, shortened."""
-    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
-    text = lines[0] if lines else type(problem).__name__
-    return text if len(text) <= 200 else text[:197] + "..."

@@ -1,8 +1,8 @@
 """A language model whose feed-forward layers can be read: sizes, tokens, keys, values, scores and the forward pass.
 
-Owns a transformers model and its tokenizer's read-only copy, and changes neither the weights nor the tokenizer. A
-LanguageModel exists only if the load-time proof held. Reading coefficients while it runs is taps.py; loading from
-disk is huggingface.py; what is done with the numbers (mining, tracing) lies in other rooms.
+Owns a network and what reads text for it, and changes neither. A LanguageModel exists only if the load-time proof held.
+Reading coefficients while it runs is taps.py; loading is loading.py; what is done with the numbers (mining, tracing)
+lies in other rooms.
 """
 
 from dataclasses import dataclass
@@ -12,14 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import MemoryIdError
-from mnemoscope.models.anatomy import Anatomy, Layer, LinearMap, entry, goes_negative, matrix_of, text_config
+from mnemoscope.models.anatomy import Anatomy, Layer, LinearMap, goes_negative
 from mnemoscope.models.observed import run
-from mnemoscope.models.projections import Projection, Readout
+from mnemoscope.models.projections import Head, Projection, Readout
 from mnemoscope.models.proof import Proof, proof_batch, prove
-from mnemoscope.models.tokens import Beginning, Tokens, beginning_of
-
-_CONTEXT_ENTRIES = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
-_UNSTATED_CONTEXT = 2048
+from mnemoscope.models.tokens import Beginning, Reader
 
 
 @dataclass(frozen=True)
@@ -44,16 +41,24 @@ class LanguageModel:
     """One language model, proved readable; see the module's docstring.
 
     `block` is the blocks' kind (pre-norm, post-norm, sandwich, parallel); `has_negative` says whether coefficients can
-    lie below zero; `longest` is how many tokens of its own a sentence may have, after the beginning token.
+    lie below zero; `longest` is how many tokens of its own a sentence may have, after the beginning token;
+    `linear_head` whether the head is one matrix (an adaptive softmax is not).
     """
 
     def __init__(
-        self, anatomy: Anatomy, tokenizer: Any, *, spec: str, revision: str | None, tokens: Tokens, fingerprint: str
+        self,
+        anatomy: Anatomy,
+        *,
+        tokens: Reader,
+        beginning: Beginning,
+        context: int,
+        spec: str,
+        revision: str | None,
+        fingerprint: str,
     ) -> None:
         """Proves the model; raises ProofFailed where the anatomy does not describe what it computes."""
         layers = anatomy.layers
         down = layers[0].down.weight()
-        config = text_config(anatomy.model)
         self.anatomy = anatomy
         self.spec = spec
         self.revision = revision
@@ -66,22 +71,22 @@ class LanguageModel:
         self.device = down.device
         self.final_norm = anatomy.final_norm is not None
         self.has_negative = self.gated or goes_negative(layers[0].activation, dtype=self.dtype, device=self.device)
+        self.linear_head = anatomy.two_level is None
         self.shape = (0, 0)
         self._tokens = tokens
-        rows = matrix_of(anatomy.head).shape[0]
-        self.beginning: Beginning = beginning_of(tokenizer, config, tokens, rows=rows)
+        self.beginning = beginning
         self.sizes = Sizes(
             layers=len(layers),
             hidden=down.shape[0],
             memories=tuple(layer.down.weight().shape[1] for layer in layers),
-            vocabulary=rows,
-            context=_context(config),
+            vocabulary=anatomy.rows,
+            context=context,
             parameters=sum(parameter.numel() for parameter in anatomy.model.parameters()),
             ffn_parameters=sum(_ffn_parameters(layer) for layer in layers),
         )
         self.longest = self.sizes.context - (0 if self.beginning.token is None else 1)
         self._readout = Readout(anatomy, hidden=self.sizes.hidden, dtype=self.dtype, device=self.device)
-        batch = proof_batch(rows, longest=self.longest, beginning=self.beginning.token)
+        batch = proof_batch(anatomy.rows, longest=self.longest, beginning=self.beginning.token)
         self.proof: Proof = prove(self, *batch)
 
     def encode(self, texts: list[str]) -> list[list[int]]:
@@ -123,8 +128,15 @@ class LanguageModel:
         return _bias(self._layer(layer).down)
 
     def head(self) -> Tensor:
-        """The matrix E [vocab, hidden'], float32, whose products with folded vectors are their `gain` scores."""
+        """The matrix E [vocab, hidden'], float32, whose products with folded vectors are their `gain` scores.
+
+        Raises ModelUnsupported for a head that is not one matrix.
+        """
         return self._readout.head()
+
+    def scorer(self) -> Head:
+        """What turns folded vectors into `gain` scores, in float32; of a model in half precision a copy of its head."""
+        return self._readout.scorer()
 
     def folded(self, vectors: Tensor, *, layer: int | None) -> Tensor:
         """Vectors [n, hidden] -> [n, hidden'], float32: centring and gain of the norms before the head folded in.
@@ -197,11 +209,3 @@ def _ffn_parameters(layer: Layer) -> int:
     maps = [linear for linear in (layer.gate, layer.up, layer.down) if linear is not None]
     biases = [bias for bias in (linear.bias() for linear in maps) if bias is not None]
     return sum(linear.weight().numel() for linear in maps) + sum(bias.numel() for bias in biases)
-
-
-def _context(config: Any) -> int:
-    for name in _CONTEXT_ENTRIES:
-        value = entry(config, name)
-        if isinstance(value, int) and value > 0:
-            return value
-    return _UNSTATED_CONTEXT

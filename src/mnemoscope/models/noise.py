@@ -1,4 +1,7 @@
-"""Keeps transformers from writing to the terminal: its warnings and progress bars, for the time of a call."""
+"""Keeps libraries from writing to the terminal, and their errors to one line.
+
+Warnings, logging and progress bars of transformers and the hub are silenced for the time of a call.
+"""
 
 import warnings
 from collections.abc import Iterator
@@ -35,3 +38,10 @@ def silent() -> Iterator[None]:
         hub_logging.set_verbosity(hub_before)
         if bars:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def first_line(problem: BaseException) -> str:
+    """The first line of an error's text, shortened."""
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    text = lines[0] if lines else type(problem).__name__
+    return text if len(text) <= 200 else text[:197] + "..."

@@ -1,12 +1,15 @@
 """Hidden vectors as scores over the vocabulary: the three named projections of definitions.md section 2.
 
+The head itself is behind a seam, `Head`: one matrix, or the two levels of an adaptive softmax (adaptive.py).
+
 `raw` is the head's matrix alone, `gain` folds in what the norms on the way do to every vector alike (centring and
 gain, never the data-dependent scale), `lens` is the model's own readout with norm, head bias, scale and soft-cap.
 What a norm does is found by asking it, not by its class's name. Softmax, ranks and top lists are made elsewhere.
 """
 
+import copy
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +20,31 @@ from mnemoscope.models.anatomy import Anatomy, Layer, matrix_of
 Projection = Literal["raw", "gain", "lens"]
 
 _PROBES = 8
+
+
+class Head(Protocol):
+    """The last step from a vector to scores, in float32, without bias, scale or soft-cap."""
+
+    @property
+    def linear(self) -> bool:
+        """Whether scores(-v) is -scores(v) and a positive factor changes no rank."""
+        ...
+
+    def scores(self, hidden: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """Scores [..., vocab], float32, of vectors [..., hidden'], float32; written to `out` where it is given."""
+        ...
+
+
+@dataclass(frozen=True)
+class LinearHead:
+    """One matrix E [vocab, hidden'], float32."""
+
+    matrix: Tensor
+    linear = True
+
+    def scores(self, hidden: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """The products with E's rows."""
+        return torch.matmul(hidden, self.matrix.T, out=out)
 
 
 @dataclass(frozen=True)
@@ -89,11 +117,20 @@ class Readout:
         return fold_of(norm, self._hidden, dtype=self._dtype, device=self._device)
 
     def head(self) -> Tensor:
-        """E [vocab, hidden'], float32 (a view where the model is float32)."""
+        """E [vocab, hidden'], float32 (a view where the model is float32); raises ModelUnsupported if there is none."""
+        if self._anatomy.two_level is not None:
+            raise ModelUnsupported("the head is an adaptive softmax, not one matrix; ask for scores instead")
         return matrix_of(self._anatomy.head).detach().float()
 
+    def scorer(self) -> Head:
+        """The head in float32 (views where the model is float32, else a copy: ask once per pass)."""
+        two_level = self._anatomy.two_level
+        if two_level is None:
+            return LinearHead(self.head())
+        return two_level if self._dtype == torch.float32 else copy.deepcopy(two_level).float()
+
     def folded(self, vectors: Tensor, *, layer: int | None) -> Tensor:
-        """The vectors [n, hidden'] whose products with E's rows are their `gain` scores.
+        """The vectors [n, hidden'] whose scores under the head are their `gain` scores.
 
         `layer` names the block whose output norm (sandwich, post-norm) lies before the final norm; None for a vector
         that is already in the stream.
@@ -110,9 +147,9 @@ class Readout:
         if projection == "lens":
             return self.lens(vectors)
         if projection == "gain":
-            return self.folded(vectors, layer=layer) @ self.head().T
+            return self.scorer().scores(self.folded(vectors, layer=layer))
         if projection == "raw":
-            return self._projected(vectors.float()) @ self.head().T
+            return self.scorer().scores(self._projected(vectors.float()))
         raise OptionError(f"projection {projection!r} does not exist; choose raw, gain or lens")
 
     def lens(self, streams: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ no post-processor (it would add special tokens and trim the offsets), no padding
 import json
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from tokenizers import Tokenizer
 
@@ -24,6 +24,24 @@ class Beginning:
 
     token: int | None
     kind: Literal["bos", "end-of-text", "none"]
+
+
+class Reader(Protocol):
+    """What a language model needs to read text; `description` is what its fingerprint covers."""
+
+    description: dict[str, Any]
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """The token ids of each text."""
+        ...
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """The character span of every token of one text."""
+        ...
+
+    def vocabulary(self, rows: int) -> tuple[list[str], list[bytes]]:
+        """Text and bytes of each of the first `rows` ids."""
+        ...
 
 
 class Tokens:

@@ -1,0 +1,198 @@
+"""The network of a fairseq language model in plain torch: embedding, sinusoidal positions, blocks, head.
+
+Written from the description of the format; parts are named as the checkpoint names them, so that a weight is found
+under its own name. Computes at rest only: no dropout, no cache, no mask but the causal one. Tying is fairseq.py's
+business, adaptive input and softmax lie in adaptive.py.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from mnemoscope.models.adaptive import AdaptiveInput, AdaptiveSoftmax, Bands
+
+_FIRST_POSITION = 2
+"""The row of the first token: one after that of padding."""
+
+
+def _tanh_gelu(x: Tensor) -> Tensor:
+    return functional.gelu(x, approximate="tanh")
+
+
+def _identity(x: Tensor) -> Tensor:
+    return x
+
+
+def _square_relu(x: Tensor) -> Tensor:
+    return functional.relu(x).square()
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": functional.relu,
+    "relu_squared": _square_relu,
+    "gelu": functional.gelu,
+    "gelu_fast": _tanh_gelu,
+    "gelu_accurate": _tanh_gelu,
+    "swish": functional.silu,
+    "tanh": torch.tanh,
+    "linear": _identity,
+}
+"""f by the name that `activation_fn` gives it."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Everything that a checkpoint's options and weights say about the network.
+
+    `input_bands` None: one embedding of `rows` words of width `input_width`. `output_bands` None: one matrix of width
+    `output_width`, which is the embedding's where it is `tied_words`.
+    """
+
+    rows: int
+    layers: int
+    hidden: int
+    memories: int
+    heads: int
+    context: int
+    activation: str
+    pre_norm: bool
+    final_norm: bool
+    scaled: bool
+    input_width: int
+    output_width: int
+    input_bands: Bands | None
+    output_bands: Bands | None
+    tied_words: bool
+    tied_projections: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain values."""
+        return asdict(self)
+
+
+class Attention(nn.Module):
+    """Causal self-attention."""
+
+    def __init__(self, hidden: int, heads: int) -> None:
+        super().__init__()
+        self._heads = heads
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(hidden, hidden) for _ in range(4))
+
+    def forward(self, stream: Tensor) -> Tensor:
+        """[batch, position, hidden] -> the same shape."""
+        query, key, value = (
+            project(stream).unflatten(-1, (self._heads, -1)).transpose(1, 2)
+            for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        found: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(-2))
+        return found
+
+
+class Block(nn.Module):
+    """Attention, then the feed-forward layer; each norm before its part or after it."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self._pre_norm = shape.pre_norm
+        self._activation = ACTIVATIONS[shape.activation]
+        self.self_attn = Attention(shape.hidden, shape.heads)
+        self.self_attn_layer_norm = nn.LayerNorm(shape.hidden)
+        self.fc1 = nn.Linear(shape.hidden, shape.memories)
+        self.fc2 = nn.Linear(shape.memories, shape.hidden)
+        self.final_layer_norm = nn.LayerNorm(shape.hidden)
+
+    def forward(self, stream: Tensor) -> Tensor:
+        """[batch, position, hidden] -> the same shape."""
+        if self._pre_norm:
+            stream = stream + self.self_attn(self.self_attn_layer_norm(stream))
+            return stream + self._feed_forward(self.final_layer_norm(stream))
+        stream = self.self_attn_layer_norm(stream + self.self_attn(stream))
+        normed: Tensor = self.final_layer_norm(stream + self._feed_forward(stream))
+        return normed
+
+    def _feed_forward(self, ffn_input: Tensor) -> Tensor:
+        output: Tensor = self.fc2(self._activation(self.fc1(ffn_input)))
+        return output
+
+
+class Decoder(nn.Module):
+    """Everything but the head's computation; the head's weights are among its parts, as in the checkpoint."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self._scale = math.sqrt(shape.hidden) if shape.scaled else 1.0
+        self._hidden = shape.hidden
+        self.embed_tokens: nn.Module
+        self.project_in_dim: nn.Module | None = None
+        if shape.input_bands is not None:
+            self.embed_tokens = AdaptiveInput(shape.input_bands, shape.hidden)
+        else:
+            self.embed_tokens = nn.Embedding(shape.rows, shape.input_width)
+            if shape.input_width != shape.hidden:
+                self.project_in_dim = nn.Linear(shape.input_width, shape.hidden, bias=False)
+        self.layers = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.layer_norm = nn.LayerNorm(shape.hidden) if shape.final_norm else None
+        self.project_out_dim: nn.Linear | None = None
+        if shape.output_width != shape.hidden:
+            self.project_out_dim = nn.Linear(shape.hidden, shape.output_width, bias=False)
+        self.adaptive_softmax: AdaptiveSoftmax | None = None
+        self.output_projection: nn.Linear | None = None
+        if shape.output_bands is None:
+            self.output_projection = nn.Linear(shape.output_width, shape.rows, bias=False)
+        else:
+            self.adaptive_softmax = AdaptiveSoftmax(
+                shape.output_bands,
+                shape.output_width,
+                tied_words=shape.tied_words,
+                tied_projections=shape.tied_projections,
+            )
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """What the head reads, [batch, position, width], of ids [batch, position]."""
+        stream: Tensor = self._scale * self.embed_tokens(input_ids)
+        if self.project_in_dim is not None:
+            stream = self.project_in_dim(stream)
+        stream = stream + positions(input_ids.shape[1], self._hidden, device=stream.device).to(stream.dtype)
+        for block in self.layers:
+            stream = block(stream)
+        if self.layer_norm is not None:
+            stream = self.layer_norm(stream)
+        return stream if self.project_out_dim is None else self.project_out_dim(stream)
+
+
+class Network(nn.Module):
+    """A whole language model: ids [batch, position] -> scores [batch, position, vocab]."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.decoder = Decoder(shape)
+
+    def head(self) -> nn.Module:
+        """The module that makes scores of what the decoder gives."""
+        decoder = self.decoder
+        head = decoder.output_projection if decoder.adaptive_softmax is None else decoder.adaptive_softmax
+        assert head is not None
+        return head
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """Log-probabilities under an adaptive softmax, else logits."""
+        scores: Tensor = self.head()(self.decoder(input_ids))
+        return scores
+
+
+def positions(count: int, hidden: int, *, device: torch.device) -> Tensor:
+    """The position vectors [position, hidden], float32: sines, then cosines, of frequencies from 1 to 1/10,000."""
+    half = hidden // 2
+    # In float32 throughout, as the model was trained: at position 500 the rounding of an angle is not small.
+    frequency = torch.exp(torch.arange(half, dtype=torch.float32) * -(math.log(10_000) / (half - 1)))
+    place = torch.arange(_FIRST_POSITION, _FIRST_POSITION + count, dtype=torch.float32)
+    angle = place[:, None] * frequency
+    found = torch.cat([angle.sin(), angle.cos()], dim=1)
+    return functional.pad(found, (0, hidden % 2)).to(device)

@@ -1,0 +1,96 @@
+"""A model's name, folder or object -> LanguageModel: opened, checked, put in a number format on a device, proved.
+
+Opening is huggingface.py's and fairseq.py's job; what they give is treated alike here.
+"""
+
+import copy
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mnemoscope.errors import ModelUnsupported, OptionError
+from mnemoscope.models.fairseq import open_checkpoint
+from mnemoscope.models.fingerprint import check_finite, fingerprint
+from mnemoscope.models.huggingface import open_model
+from mnemoscope.models.language_model import LanguageModel
+from mnemoscope.models.noise import first_line
+from mnemoscope.models.opened import Opened
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load_model(
+    source: Any,
+    *,
+    tokenizer: Any = None,
+    dict: str | os.PathLike[str] | None = None,
+    revision: str | None = None,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device = "cpu",
+    trust_remote_code: bool = False,
+) -> LanguageModel:
+    """The LanguageModel of a hub id, a folder, `builtin:NAME`, `handmade:NAME`, `fairseq:PATH.pt` or a loaded model.
+
+    `dict` names the `dict.txt` of a fairseq checkpoint where it does not lie beside it. `dtype` None means float32; a
+    model already in memory keeps its own (and is put into evaluation mode, its weights untouched; another dtype or
+    device works on a copy). Raises ModelNotFound, ModelUnsupported, ModelDamaged, ProofFailed, OptionError.
+    """
+    kind = None if dtype is None else dtype_of(dtype)
+    place = device_of(device)
+    opened = _opened(source, tokenizer, None if dict is None else Path(dict), revision, trust_remote_code)
+    kind = torch.float32 if kind is None and not opened.own else kind
+    check_finite(opened.network)
+    identity = fingerprint(opened.network, opened.config, opened.tokens.description)
+    network = _placed(opened.network, kind, place, copied=opened.own)
+    try:
+        anatomy = opened.anatomy(network)
+        return LanguageModel(
+            anatomy,
+            tokens=opened.tokens,
+            beginning=opened.beginning(anatomy.rows),
+            context=opened.context,
+            spec=opened.spec,
+            revision=revision,
+            fingerprint=identity,
+        )
+    except RuntimeError as problem:
+        raise ModelUnsupported(f"model {opened.spec!r} cannot be run: {first_line(problem)}") from problem
+
+
+def _opened(source: Any, tokenizer: Any, dictionary: Path | None, revision: str | None, trust: bool) -> Opened:
+    if not (isinstance(source, str | Path) and str(source).startswith("fairseq:")):
+        if dictionary is not None:
+            raise OptionError("a dict.txt (--dict) goes with fairseq:PATH.pt only; leave it out")
+        return open_model(source, tokenizer=tokenizer, revision=revision, trust_remote_code=trust)
+    if tokenizer is not None:
+        raise OptionError("a fairseq checkpoint reads text with its dict.txt; give dict instead of tokenizer")
+    return open_checkpoint(str(source), dictionary=dictionary)
+
+
+def dtype_of(dtype: str | torch.dtype) -> torch.dtype:
+    """The torch dtype of a name; raises OptionError for one that models are not run in."""
+    found = DTYPES.get(str(dtype).removeprefix("torch."))
+    if found is None:
+        raise OptionError(f"dtype {str(dtype)!r} is not supported; choose {', '.join(DTYPES)}")
+    return found
+
+
+def device_of(device: str | torch.device) -> torch.device:
+    """The torch device of a name; raises OptionError for one that this machine does not have."""
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError) as problem:
+        raise OptionError(f"device {str(device)!r} cannot be used here: {first_line(problem)}") from None
+    return found
+
+
+def _placed(model: Any, dtype: torch.dtype | None, device: torch.device, *, copied: bool) -> Any:
+    """The model in a dtype on a device, ready for reading; a user's own object is copied before it changes."""
+    weight = next(model.parameters())
+    if (dtype is not None and weight.dtype != dtype) or weight.device != device:
+        model = copy.deepcopy(model) if copied else model
+        model = model.to(device=device, dtype=dtype)
+    return model.eval()
