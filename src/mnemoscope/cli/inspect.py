@@ -1,5 +1,6 @@
 """`mnemoscope inspect`: what a model is, whether it proves readable, and what mining a text with it would cost."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,7 +14,7 @@ def inspect(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="A hub id (gpt2), a local folder, builtin:pydocs, or handmade:NAME.",
+            help="A hub id (gpt2), a local folder, builtin:pydocs, fairseq:PATH.pt, or handmade:NAME.",
             show_default=False,
         ),
     ],
@@ -26,6 +27,9 @@ def inspect(
     dtype: Annotated[str, typer.Option(metavar="float32|bfloat16|float16", help="Number format.")] = "float32",
     device: Annotated[str, typer.Option(metavar="NAME", help="Such as cpu, cuda or cuda:1.")] = "cpu",
     revision: Annotated[str | None, typer.Option(metavar="NAME", help="The hub model's revision.")] = None,
+    dictionary: Annotated[
+        Path | None, typer.Option("--dict", metavar="FILE", help="A fairseq model's dict.txt, if it lies elsewhere.")
+    ] = None,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
     ] = False,
@@ -43,7 +47,9 @@ def inspect(
     from mnemoscope.models import load_model
 
     with reporting() as progress:
-        loaded = load_model(model, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+        loaded = load_model(
+            model, dict=dictionary, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code
+        )
         facts = describe(loaded)
         cost = None
         if corpus is not None:
@@ -63,6 +69,8 @@ def inspect(
     print(f"  parameters  {facts['parameters']:,}, {100 * facts['ffn_share']:.0f} % of them in feed-forward layers")
     token = "" if beginning["token"] is None else f", token {beginning['token']}"
     print(f"  beginning   {beginning['kind']}{token}")
+    if facts["head"] != "linear":
+        print(f"  head        {facts['head']}")
     print(f"  numbers     {facts['dtype']} on {facts['device']}")
     print("  proof       " + ", ".join(f"{name} {error:.1e}" for name, error in facts["proof"].items()))
     if cost is not None:

@@ -13,6 +13,9 @@ def merge(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder of the new atlas.", show_default=False)],
     parts: Annotated[list[Path], typer.Argument(metavar="PART...", help="Every part of one plan.", show_default=False)],
     model: Annotated[str | None, typer.Option(metavar="MODEL", help="The plan's model, if it has moved.")] = None,
+    dictionary: Annotated[
+        Path | None, typer.Option("--dict", metavar="FILE", help="A fairseq plan's dict.txt, if it lies elsewhere.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a finished or unfinished atlas.")] = False,
     json: Json = False,
     debug: Debug = False,
@@ -28,5 +31,5 @@ def merge(
     from mnemoscope.cli.summary import summarise
 
     with reporting() as progress:
-        made = mining.merge(out, parts, model=model, force=force, progress=progress)
+        made = mining.merge(out, parts, model=model, dict=dictionary, force=force, progress=progress)
     summarise(Path(made), json=json)

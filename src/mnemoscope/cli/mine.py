@@ -23,7 +23,7 @@ def mine(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="A hub id (gpt2), a local folder, builtin:pydocs, or handmade:NAME.",
+            help="A hub id (gpt2), a local folder, builtin:pydocs, fairseq:PATH.pt, or handmade:NAME.",
             show_default=False,
         ),
     ],
@@ -61,6 +61,9 @@ def mine(
     keep_work: Annotated[bool, typer.Option("--keep-work", help="Keep the working copy of the text.")] = False,
     text_field: Annotated[str, typer.Option(metavar="NAME", help="The text's field in JSONL or Parquet.")] = "text",
     revision: Annotated[str | None, typer.Option(metavar="NAME", help="The hub model's revision.")] = None,
+    dictionary: Annotated[
+        Path | None, typer.Option("--dict", metavar="FILE", help="A fairseq model's dict.txt, if it lies elsewhere.")
+    ] = None,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
     ] = False,
@@ -109,6 +112,7 @@ def mine(
         "keep_work": keep_work,
         "text_field": text_field,
         "revision": revision,
+        "dict": dictionary,
         "trust_remote_code": trust_remote_code,
         "force": force,
     }

@@ -26,6 +26,7 @@ from mnemoscope.mining.text_pass import Batch, BatchReader, Progress
 from mnemoscope.mining.values import Projector, Targets, value_table
 from mnemoscope.models import LanguageModel, load_model, read_coefficients
 from mnemoscope.models.builtin import folder as builtin_folder
+from mnemoscope.models.observed import takes
 
 TEXT = "builtin:pydocs:stdlib"
 WARM = SAMPLED_TOKENS
@@ -125,9 +126,10 @@ class UserLoop:
             for i, row in enumerate(rows):
                 ids[i, : len(row)] = torch.tensor(row)
                 mask[i, : len(row)] = 1
+            network, device = self.model.anatomy.model, self.model.device
+            named = {"attention_mask": mask.to(device), "use_cache": False}
             with torch.inference_mode():
-                device = self.model.device
-                self.model.anatomy.model(input_ids=ids.to(device), attention_mask=mask.to(device), use_cache=False)
+                network(ids.to(device), **{name: value for name, value in named.items() if takes(network, name)})
 
 
 class ResearchLoop:
@@ -157,7 +159,10 @@ class ResearchLoop:
 
 
 def value_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]:
-    """Values projected per second by the value pass and by the bare matrix product, in turn; and their ratio."""
+    """Values projected per second by the value pass and by the bare matrix product, in turn; and their ratio.
+
+    Under an adaptive softmax the bare product is that of its matrices and its normalisation.
+    """
     seconds: dict[str, list[float]] = {"value pass": [], "matrix product": []}
     count = 0
     for layer in range(min(layers, model.sizes.layers)):

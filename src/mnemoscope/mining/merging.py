@@ -44,10 +44,13 @@ def merge(
     parts: Sequence[str | os.PathLike[str]],
     *,
     model: LanguageModel | str | None = None,
+    dict: str | os.PathLike[str] | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Path:
     """The folder of the atlas that `parts` make together; `model` if the plan's model has moved.
+
+    `dict` is as for `load_model`.
 
     Raises PartsDiffer (different plans, a missing or repeated part, another model), AtlasDamaged, AtlasExists.
     """
@@ -68,7 +71,7 @@ def merge(
             raise AtlasDamaged(f"part {folder} is damaged: {problems[0]}; mine that part again")
     stored = manifests[0]["plan"]
     plan = MiningPlan(**{**stored, "layers": tuple(stored["layers"])})
-    loaded = _plans_model(plan, model)
+    loaded = _plans_model(plan, model, None if dict is None else Path(dict))
     with locked(directory):
         if found != "free":
             clear(directory)
@@ -126,16 +129,15 @@ def _complete(folders: list[Path]) -> list[dict[str, Any]]:
     return manifests
 
 
-def _plans_model(plan: MiningPlan, model: LanguageModel | str | None) -> LanguageModel:
+def _plans_model(plan: MiningPlan, model: LanguageModel | str | None, dictionary: Path | None) -> LanguageModel:
     if plan.torch != torch.__version__:
         raise PartsDiffer(
             f"the parts were mined with torch {plan.torch}, this is {torch.__version__}; install that one"
         )
     torch.set_num_threads(plan.threads)
     if not isinstance(model, LanguageModel):
-        model = load_model(
-            plan.model if model is None else model, revision=plan.revision, dtype=plan.dtype, device=plan.device
-        )
+        name = plan.model if model is None else model
+        model = load_model(name, dict=dictionary, revision=plan.revision, dtype=plan.dtype, device=plan.device)
     if model.fingerprint != plan.model_fingerprint:
         raise PartsDiffer(
             f"{model.spec} is not the model that the parts were mined with ({plan.model}); give it as --model"

@@ -65,6 +65,7 @@ def mine(
     keep_work: bool = False,
     text_field: str = "text",
     revision: str | None = None,
+    dict: str | os.PathLike[str] | None = None,
     trust_remote_code: bool = False,
     force: bool = False,
     progress: Progress | None = None,
@@ -88,7 +89,9 @@ def mine(
         raise OptionError(f"--dtype must be one of {', '.join(DTYPES)}, not {dtype!r}")
     if not isinstance(model, LanguageModel):
         say("loading", 0, None, str(model))
-        model = load_model(model, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+        model = load_model(
+            model, dict=dict, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code
+        )
     torch.set_num_threads(torch.get_num_threads())  # also forbids the matrix library to use fewer when it likes
     plan = MiningPlan(
         model=model.spec, revision=model.revision, model_fingerprint=model.fingerprint,

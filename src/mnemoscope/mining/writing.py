@@ -131,6 +131,7 @@ def model_facts(model: LanguageModel) -> dict[str, Any]:
         "activation": model.activation,
         "negative_coefficients": model.has_negative,
         "final_norm": model.final_norm,
+        "head": "linear" if model.linear_head else "adaptive softmax",
         "sizes": {**vars(model.sizes), "memories": list(model.sizes.memories)},
         "beginning": {"token": model.beginning.token, "kind": model.beginning.kind},
         "proof": {name: getattr(model.proof, name) for name in ("residual", "ablation", "keys", "scores")},

@@ -51,10 +51,16 @@ class Observation:
         yield from sorted(inside, key=lambda call: -call.order)
 
 
+def takes(module: nn.Module, name: str) -> bool:
+    """Whether a module's forward takes an argument of that name."""
+    named, rest = _arguments(type(module).forward)
+    return rest or name in named
+
+
 @cache
-def _takes_cache(forward: Callable[..., Any]) -> bool:
+def _arguments(forward: Callable[..., Any]) -> tuple[frozenset[str], bool]:
     taken = inspect.signature(forward).parameters
-    return "use_cache" in taken or any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
+    return frozenset(taken), any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
 
 
 def observe(model: Any, rows: int) -> Observation:
@@ -96,7 +102,7 @@ def ids_for(model: nn.Module, rows: int) -> Tensor:
 def run(module: nn.Module, ids: Tensor) -> Tensor:
     """The logits, or the last hidden states, that a module gives for ids."""
     with torch.inference_mode(), quiet():
-        keywords = {"use_cache": False} if _takes_cache(type(module).forward) else {}
+        keywords = {"use_cache": False} if takes(module, "use_cache") else {}
         return tensor_of(module(input_ids=ids, **keywords))
 
 
