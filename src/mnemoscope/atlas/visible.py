@@ -19,6 +19,14 @@ def in_running_text(text: str) -> str:
     return "".join(shown)
 
 
+def before_token(prefix: str, token: str) -> str:
+    """The prefix without its last token, both as text.
+
+    A token that is part of a character has no text of its own at the prefix's end, only a replacement mark.
+    """
+    return prefix.removesuffix(token) if prefix.endswith(token) else prefix.rstrip("\ufffd")
+
+
 def _shown(char: str) -> str:
     if char in _NAMED:
         return _NAMED[char]

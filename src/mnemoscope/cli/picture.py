@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mnemoscope.atlas.visible import in_running_text, in_token
+from mnemoscope.atlas.visible import before_token, in_running_text, in_token
 
 if TYPE_CHECKING:
     import polars as pl
@@ -93,10 +93,8 @@ def _following(group: list[dict[str, Any]]) -> str:
 
 def marked(row: dict[str, Any], *, width: int) -> Text:
     """The end of a trigger's prefix, as much as fits, with the trigger token in marks."""
-    token, prefix = row["trigger_text"], row["prefix"]
-    # A token that is part of a character has no text of its own at the prefix's end, only a replacement mark.
-    before = prefix.removesuffix(token) if prefix.endswith(token) else prefix.rstrip("\ufffd")
-    shown = in_running_text(before)
+    token = row["trigger_text"]
+    shown = in_running_text(before_token(row["prefix"], token))
     marked = f"«{in_token(token)}»"
     room = width - cell_len(marked) - 1
     if cell_len(shown) > room:

@@ -1,0 +1,296 @@
+"""What all figures have in common: colours, axes, intervals, and the marks that they are drawn with (Vega-Lite).
+
+Colours are of middle lightness, so that one drawing is readable on white and on black; lines of text and axes take the
+colour of the text around them. Every series also differs in its dashes or its place, never in colour alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+
+from mnemoscope.reports.answered import Answered, Row
+from mnemoscope.reports.words import DASH, Form, form_of, interval, label, spoken
+
+BLUE, ORANGE, GREEN, PURPLE, RED, GREY = "#3b82d6", "#d9730d", "#2c9a66", "#9a6bdb", "#dd524c", "#848b96"
+PALETTE = (BLUE, ORANGE, GREEN, PURPLE, RED, GREY)
+SOLID: tuple[int, ...] = (1, 0)
+DASHED: tuple[int, ...] = (6, 3)
+DOTTED: tuple[int, ...] = (2, 3)
+
+WIDTH, HEIGHT = 600, 260
+LAYER_AXIS = "layer (counted from 0)"
+PERCENT = "~%"
+
+STYLE: dict[str, Any] = {
+    "font": "sans-serif",
+    "title": {
+        "anchor": "start",
+        "color": "currentColor",
+        "subtitleColor": "currentColor",
+        "fontWeight": "normal",
+        "fontSize": 14,
+    },
+    "axis": {
+        "labelColor": "currentColor",
+        "labelFontSize": 12,
+        "titleColor": "currentColor",
+        "titleFontWeight": "normal",
+        "titleFontSize": 13,
+        "titlePadding": 8,
+        "gridColor": "currentColor",
+        "gridOpacity": 0.13,
+        "domainColor": "currentColor",
+        "domainOpacity": 0.5,
+        "tickColor": "currentColor",
+        "tickOpacity": 0.5,
+    },
+    "axisX": {"grid": False},
+    "legend": {"labelColor": "currentColor", "labelFontSize": 12, "symbolStrokeWidth": 2, "symbolSize": 260},
+    "view": {"stroke": None},
+}
+"""Vega-Lite's config of every figure."""
+
+Drawing = Any
+"""A chart of Altair; its classes differ by how a chart was put together."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One chart of a figure, and the rows behind it by name, as its marks use them: Altair copies what it holds."""
+
+    chart: Drawing
+    rows: Mapping[str, Sequence[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What a question's figure shows: its panels, how to read them, and what they say here, in words with numbers."""
+
+    panels: tuple[Panel, ...]
+    axes: str
+    reading: str
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line, band or slice: the answer's name behind it, its colour and its dashes; `title` instead of its label."""
+
+    name: str
+    colour: str
+    dash: tuple[int, ...] = SOLID
+    title: str = ""
+
+    @property
+    def label(self) -> str:
+        """What the legend says."""
+        return self.title or label(self.name)
+
+
+def record(row: Row, series: str, *, form: Form | None = None) -> dict[str, Any]:
+    """One number as the data of a mark, with what its tooltip says."""
+    said = form or form_of(row.name)
+    return {
+        "layer": row.layer,
+        "series": series,
+        "value": _short(row.value),
+        "low": _short(row.low),
+        "high": _short(row.high),
+        "said": spoken(row.value, said),
+        "interval": interval(row.low, row.high, said) or DASH,
+        "count": f"{row.count:,}",
+    }
+
+
+def _short(value: float | None) -> float | None:
+    """Six figures are more than a picture shows."""
+    return None if value is None else float(f"{value:.6g}")
+
+
+def present(answer: Answered, series: Sequence[Series]) -> list[Series]:
+    """Those of the series that the answer has numbers for."""
+    return [one for one in series if answer.rows(one.name)]
+
+
+def records(answer: Answered, series: Sequence[Series]) -> list[dict[str, Any]]:
+    """The numbers of every series, by layer."""
+    return [record(row, one.label) for one in series for row in answer.rows(one.name)]
+
+
+def chart(name: str) -> alt.Chart:
+    """A chart of the rows of that name."""
+    return alt.Chart(alt.NamedData(name))
+
+
+def layer_axis(*, padding: float | None = None) -> alt.X:
+    """The horizontal axis of nearly every figure; a layer that was not mined has no place on it."""
+    scale = alt.Scale() if padding is None else alt.Scale(paddingInner=padding, paddingOuter=padding / 2)
+    return alt.X("layer:O", title=LAYER_AXIS, axis=alt.Axis(labelAngle=0, labelOverlap="greedy"), scale=scale)
+
+
+def tooltip(first: str = "layer") -> list[alt.Tooltip]:
+    """What a mark says when it is pointed at."""
+    titles = {first: first, "series": "what", "said": "value", "interval": "95 % interval", "count": "cases"}
+    return [alt.Tooltip(f"{field}:N", title=title) for field, title in titles.items()]
+
+
+def colours(series: Sequence[Series], *, stroke: bool = False) -> alt.Color:
+    """The colour of each series, with a legend of squares or of strokes."""
+    labels, chosen = [one.label for one in series], [one.colour for one in series]
+    shown = _legend(labels, stroke=stroke)
+    return alt.Color("series:N", scale=alt.Scale(domain=labels, range=chosen), legend=shown, sort=labels)
+
+
+def dashes(series: Sequence[Series]) -> alt.StrokeDash:
+    """The dashes of each series, in the same legend as its colour."""
+    labels, chosen = [one.label for one in series], [list(one.dash) for one in series]
+    shown = _legend(labels, stroke=True)
+    return alt.StrokeDash("series:N", scale=alt.Scale(domain=labels, range=chosen), legend=shown, sort=labels)
+
+
+def _legend(labels: Sequence[str], *, stroke: bool) -> alt.Legend:
+    """Above the chart; in one row where that fits."""
+    columns = 4 if sum(len(one) + 6 for one in labels) <= 90 else 2
+    symbol = "stroke" if stroke else "square"
+    # The same for every mark of a chart, or the legends would not become one; clear, although bands are faint.
+    return alt.Legend(
+        orient="top", title=None, columns=columns, labelLimit=0, symbolType=symbol, symbolOpacity=1, offset=8
+    )
+
+
+def chosen(name: str) -> Any:
+    """A click on the legend dims the other series; `name` is the chart's own name for it."""
+    return alt.selection_point(name=name, fields=["series"], bind="legend")
+
+
+def clear_of(picked: Any, normal: float, dimmed: float) -> Any:
+    """The opacity of a series, and of the others once one was picked in the legend."""
+    return alt.condition(picked, alt.value(normal), alt.value(dimmed))
+
+
+def lines(
+    answer: Answered,
+    series: Sequence[Series],
+    *,
+    name: str,
+    title: str,
+    y: str,
+    format: str = PERCENT,
+    log: bool = False,
+    bands: Mapping[str, tuple[str, str]] | None = None,
+    zero: bool = False,
+) -> Panel:
+    """A line per series over the layers, with its points and its 95 % intervals as bars.
+
+    The band around a line is its interval, too, or what `bands` names: the lower and upper number for a series.
+    """
+    shown = present(answer, series)
+    rows = records(answer, shown)
+    if log:
+        rows = [_above_zero(row) for row in rows if row["value"] > 0]
+    _add_bands(rows, answer, shown, bands)
+    picked = chosen(name)
+    faint, clear = clear_of(picked, 0.18, 0.02), clear_of(picked, 1.0, 0.12)
+
+    def vertical(field: str) -> alt.Y:
+        scaled = alt.Scale(type="log") if log else alt.Scale(zero=True)
+        return alt.Y(f"{field}:Q", title=y, scale=scaled, axis=alt.Axis(format=format))
+
+    place = chart(name).encode(x=layer_axis(), color=colours(shown, stroke=True))
+    band = place.transform_filter("isValid(datum.from) && isValid(datum.to)")
+    bars = place.transform_filter("isValid(datum.low) && isValid(datum.high)")
+    line = place.mark_line(strokeWidth=2)
+    points = place.mark_point(filled=True, size=45)
+    layers = [
+        line.encode(y=vertical("value"), strokeDash=dashes(shown), opacity=clear).add_params(picked),
+        points.encode(y=vertical("value"), opacity=clear, tooltip=tooltip()),
+    ]
+    # A mark without data would take the scale away from the others.
+    if any(row["low"] is not None and row["high"] is not None for row in rows):
+        layers.insert(0, bars.mark_rule(strokeWidth=1.5).encode(y=vertical("low"), y2="high:Q", opacity=clear))
+    if any(row["from"] is not None and row["to"] is not None for row in rows):
+        layers.insert(0, band.mark_area().encode(y=vertical("from"), y2="to:Q", opacity=faint))
+    if zero:
+        rule = chart("zero").mark_rule(color="currentColor", opacity=0.5)
+        layers.insert(0, rule.encode(y=vertical("zero")))
+    return panel(alt.layer(*layers), {name: rows, "zero": [{"zero": 0}]}, title=title)
+
+
+def _above_zero(row: dict[str, Any]) -> dict[str, Any]:
+    """The row without an interval that a logarithmic scale could not show."""
+    return row if row["low"] is None or row["low"] > 0 else {**row, "low": None, "high": None}
+
+
+def _add_bands(
+    rows: Sequence[dict[str, Any]],
+    answer: Answered,
+    series: Sequence[Series],
+    bands: Mapping[str, tuple[str, str]] | None,
+) -> None:
+    """Gives every row the ends of the band around its line."""
+    names = {one.label: one.name for one in series}
+    for row in rows:
+        row["from"], row["to"] = row["low"], row["high"]
+        if bands is not None:
+            ends = bands.get(names[row["series"]])
+            found = (None, None) if ends is None else tuple(answer.at(end, row["layer"]) for end in ends)
+            row["from"], row["to"] = (None if end is None else _short(end.value) for end in found)
+
+
+def stacked(answer: Answered, series: Sequence[Series], edges: Sequence[Row], *, name: str, title: str) -> Panel:
+    """Shares that sum to one, stacked per layer from below; `edges` are the 95 % intervals of borders between them."""
+    shown = present(answer, series)
+    rows, height = [], dict.fromkeys(answer.layers, 0.0)
+    for one in shown:
+        for row in answer.rows(one.name):
+            assert row.layer is not None
+            below = height[row.layer]
+            height[row.layer] = below + row.value
+            rows.append({**record(row, one.label), "from": _short(below), "to": _short(below + row.value)})
+    bars = (
+        chart(name)
+        .mark_bar()
+        .encode(
+            x=layer_axis(),
+            y=alt.Y("from:Q", title="share", axis=alt.Axis(format=PERCENT), scale=alt.Scale(domain=[0, 1])),
+            y2="to:Q",
+            color=colours(shown),
+            opacity=clear_of(picked := chosen(name), 1.0, 0.15),
+            tooltip=tooltip(),
+        )
+        .add_params(picked)
+    )
+    borders = [record(row, label(row.name)) for row in edges if row.low is not None]
+    return panel(alt.layer(bars, error_bars(f"{name}_borders")), {name: rows, f"{name}_borders": borders}, title=title)
+
+
+def error_bars(name: str, *, x: str = "layer:O") -> Drawing:
+    """The 95 % intervals of the rows of that name as bars with ends, in the colour of the text."""
+    place = chart(name).encode(x=alt.X(x)).transform_filter("isValid(datum.low) && isValid(datum.high)")
+    ends = [
+        place.mark_tick(thickness=1.5, size=7, color="currentColor").encode(y=f"{end}:Q") for end in ("low", "high")
+    ]
+    middle = place.mark_rule(strokeWidth=1.5, color="currentColor").encode(y="low:Q", y2="high:Q")
+    return alt.layer(middle, *ends)
+
+
+def panel(drawing: Drawing, rows: Mapping[str, Sequence[dict[str, Any]]], *, title: str) -> Panel:
+    """The drawing as one part of a figure; the page may give it another width."""
+    return Panel(drawing.properties(width=WIDTH, height=HEIGHT, title=title), rows)
+
+
+def assembled(panels: Sequence[Panel], *, title: str, subtitle: Sequence[str], description: str) -> dict[str, Any]:
+    """The specification of a whole figure: its panels below one another, in one style."""
+    whole = alt.vconcat(*(panel.chart for panel in panels), spacing=28)
+    apart = whole.resolve_scale(color="independent", strokeDash="independent")
+    specification: dict[str, Any] = apart.to_dict()
+    return {
+        **specification,
+        "title": {"text": title, "subtitle": list(subtitle), "fontSize": 17, "subtitleFontSize": 12, "offset": 14},
+        "description": description,
+        "background": "white",
+        "padding": 10,
+        "config": STYLE,
+        "datasets": {name: list(rows) for panel in panels for name, rows in panel.rows.items()},
+    }

@@ -1,0 +1,125 @@
+"""Memories and cases to look at: the most striking memories with their triggers, and the last layer's compositions.
+
+Texts of the corpus and the vocabulary are only made visible here; the page's template escapes them.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from mnemoscope.analyses import striking
+from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.schema import TABLES
+from mnemoscope.atlas.visible import before_token, in_running_text, in_token
+from mnemoscope.reports.words import percent
+
+MEMORIES = 10
+TRIGGERS = 8
+"""Different prefixes of a memory that are shown."""
+PATTERNS = 5
+TOKENS = 6
+LENGTH = 90
+"""Characters of a prefix's end that are shown."""
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """The end of a prefix, its last token, what came next (None at a sentence's end), how often it is a trigger."""
+
+    before: str
+    token: str
+    following: str | None
+    foretold: bool
+    times: int
+
+
+@dataclass(frozen=True)
+class Example:
+    """One striking memory."""
+
+    name: str
+    says: str
+    probability: str
+    agreement: str
+    triggers: tuple[Prefix, ...]
+    tokens: tuple[str, ...]
+    patterns: tuple[tuple[str, str], ...]
+
+    @property
+    def shown(self) -> Prefix:
+        """The best trigger that is followed by what the value says; the best at all if none of those shown is."""
+        return next((trigger for trigger in self.triggers if trigger.foretold), self.triggers[0])
+
+
+@dataclass(frozen=True)
+class Case:
+    """One composition: the prefix, and what the residual, the layer, its output and the text say comes next."""
+
+    before: str
+    token: str
+    residual: str
+    ffn: str
+    output: str
+    following: str
+
+
+def examples(atlas: Atlas) -> list[Example]:
+    """The most striking memories of the atlas, best first; possibly none."""
+    with_patterns = (atlas.path / TABLES["patterns"].path()).is_file()
+    patterns = atlas.table("patterns") if with_patterns else None
+    return [_example(atlas, row, patterns) for row in striking(atlas, MEMORIES).to_dicts()]
+
+
+def _example(atlas: Atlas, row: dict[str, Any], patterns: pl.DataFrame | None) -> Example:
+    memory = atlas[f"L{row['layer']}.M{row['memory']}"]
+    groups: dict[int, list[dict[str, Any]]] = {}
+    for trigger in memory.triggers().to_dicts():
+        groups.setdefault(trigger["prefix_group"], []).append(trigger)
+    value = memory.value().row(0, named=True)
+    found: list[tuple[str, str]] = []
+    if patterns is not None:
+        own = patterns.filter((pl.col("layer") == row["layer"]) & (pl.col("memory") == row["memory"])).sort("pattern")
+        found = [(one["kind"], f"{one['description']} ({len(one['triggers'])} triggers)") for one in own.to_dicts()]
+    return Example(
+        name=str(memory.id),
+        says=in_token(value["top_texts"][0]),
+        probability=percent(row["max_probability"]),
+        agreement=percent(row["agreement"]),
+        triggers=tuple(_prefix(group, row["top_token"]) for group in list(groups.values())[:TRIGGERS]),
+        tokens=tuple(in_token(text) for text in value["top_texts"][:TOKENS]),
+        patterns=tuple(found[:PATTERNS]),
+    )
+
+
+def _prefix(group: list[dict[str, Any]], says: int) -> Prefix:
+    """Equal prefixes shown once, with the first next token that is what the value says, or else the first."""
+    first = group[0]
+    shown = next((trigger for trigger in group if trigger["next_token"] == says), first)
+    following = None if shown["next_text"] is None else in_token(shown["next_text"])
+    before, token = ending(first["prefix"], first["trigger_text"])
+    return Prefix(before, token, following, shown["next_token"] == says, len(group))
+
+
+def ending(prefix: str, token: str) -> tuple[str, str]:
+    """The end of the prefix before its last token, as much as is shown, and the token; both made visible."""
+    before = in_running_text(before_token(prefix, token))
+    return (before if len(before) <= LENGTH else "\N{HORIZONTAL ELLIPSIS}" + before[-LENGTH:]), in_token(token)
+
+
+def cases(listed: pl.DataFrame | None, atlas: Atlas) -> list[Case]:
+    """The compositions of the last layer that the analysis lists; possibly none."""
+    if listed is None or listed.is_empty():
+        return []
+    found = []
+    prefixes = atlas.table("prefixes").filter(pl.col("prefix").is_in(listed["prefix"].to_list()))
+    places = {row["prefix"]: row for row in prefixes.to_dicts()}
+    stored = atlas.sentences(prefixes["sentence"].to_list(), columns=["sentence", "tokens"])
+    tokens = dict(zip(stored["sentence"].to_list(), stored["tokens"].to_list(), strict=True))
+    for row in listed.to_dicts():
+        place = places[row["prefix"]]
+        last = atlas.token_text([tokens[place["sentence"]][place["position"]]])[0] or ""
+        before, token = ending(row["prefix_text"], last)
+        said = [in_token(row[f"{name}_text"] or "") for name in ("residual", "ffn", "output", "next")]
+        found.append(Case(before, token, *said))
+    return found

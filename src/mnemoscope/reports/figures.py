@@ -1,0 +1,33 @@
+"""A figure for every question, in the paper's order: drawn, described, and put together as one specification each."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mnemoscope.reports import figures_of_keys, figures_of_layers, figures_of_refinement, figures_of_values
+from mnemoscope.reports.answered import Answered
+from mnemoscope.reports.chart import Figure, assembled
+
+FIGURES: dict[str, Callable[[Mapping[str, Answered]], Figure]] = {
+    "key_patterns": figures_of_keys.key_patterns,
+    "key_removals": figures_of_keys.key_removals,
+    "value_agreement": figures_of_values.value_agreement,
+    "value_rank": figures_of_values.value_rank,
+    "value_confidence": figures_of_values.value_confidence,
+    "layer_activity": figures_of_layers.layer_activity,
+    "layer_composition": figures_of_layers.layer_composition,
+    "refinement_match": figures_of_refinement.refinement_match,
+    "refinement_confidence": figures_of_refinement.refinement_confidence,
+    "refinement_events": figures_of_refinement.refinement_events,
+}
+
+
+def drawn(answers: Mapping[str, Answered]) -> dict[str, Figure]:
+    """The figure of every question that has an answer."""
+    return {question: FIGURES[question](answers) for question, answer in answers.items() if not answer.missing}
+
+
+def specification(answer: Answered, figure: Figure, *, about: str) -> dict[str, Any]:
+    """The figure as Vega-Lite, for the page and for the files; `about` (model, text) stands below its title."""
+    subtitle = [about, f"layers counted from 0; bars: 95 % interval {answer.interval}".rstrip()]
+    title = f"{answer.paper.figure}: {answer.paper.question}"
+    return assembled(figure.panels, title=title, subtitle=subtitle, description=figure.reading)

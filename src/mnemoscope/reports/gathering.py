@@ -1,0 +1,119 @@
+"""The ten answers of an atlas, read from it, and made where they are missing.
+
+An answer lies in `analyses/` and is believed only if the manifest of that folder covers it with the right hash: one of
+another atlas, or one that was changed, is made again. A question that the atlas cannot answer keeps the reason.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import polars as pl
+
+from mnemoscope.analyses import QUESTIONS, answer, paper
+from mnemoscope.analyses.writing import SIDE, document, files, with_patterns, write
+from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.side import covered
+from mnemoscope.atlas.store import file_hash
+from mnemoscope.errors import AtlasUnfinished, StoreFailed
+from mnemoscope.reports.answered import EMPTY, Answered
+
+Progress = Callable[[str, float, float | None, str], None]
+
+HEADLINES = {
+    "key_patterns": "none",
+    "key_removals": "last_median",
+    "value_agreement": "agreement",
+    "value_rank": "q50",
+    "value_confidence": "max_probability",
+    "layer_activity": "active",
+    "layer_composition": "zero_agreement",
+    "refinement_match": "match",
+    "refinement_confidence": "probability",
+    "refinement_events": "changed",
+}
+"""The name without which an answer has nothing to draw."""
+_NOTHING = {
+    "key": "no memory of this atlas has the triggers that this question is about; mine more text",
+    "value": "no memory of this atlas has a target; mine more text",
+    "layer": "the validation text gave no prefix to ask about; mine more text, or name one with --validation",
+    "refinement": "the validation text gave no prefix to ask about; mine more text, or name one with --validation",
+}
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The answers by question, in the paper's order; `made` are those that were not in the atlas before."""
+
+    answers: dict[str, Answered]
+    cases: pl.DataFrame | None
+    made: tuple[str, ...]
+    atlas: Atlas
+
+
+def gathered(atlas: Atlas, *, keep: bool = True, progress: Progress | None = None) -> Gathered:
+    """Every answer of the atlas; missing ones are made and written into it.
+
+    With `keep` False, answers that cannot be written into the atlas (a read-only folder) are made all the same. Raises
+    AtlasUnfinished for a part, AtlasDamaged, AtlasBusy, StoreFailed.
+    """
+    lacking = [question for question in QUESTIONS if not _at_hand(atlas, question)]
+    reasons: dict[str, str] = {}
+    loose: dict[str, pl.DataFrame] = {}
+    try:
+        atlas = with_patterns(atlas, lacking, progress=progress)
+    except StoreFailed:
+        if keep:
+            raise
+    for done, question in enumerate(lacking):
+        if progress is not None:
+            progress("questions", done, len(lacking), "questions")
+        try:
+            loose |= _made(atlas, question, keep=keep)
+        except AtlasUnfinished as unfinished:
+            reasons[question] = str(unfinished)
+    answers = {
+        question: _answered(atlas, question, reasons.get(question, ""), loose.get(question)) for question in QUESTIONS
+    }
+    made = tuple(question for question in lacking if question not in reasons)
+    cases = atlas.path / files("refinement_events")[2]
+    listed = pl.read_parquet(cases) if "refinement_events" not in {*reasons, *loose} and cases.is_file() else None
+    return Gathered(answers, listed, made, atlas)
+
+
+def _at_hand(atlas: Atlas, question: str) -> bool:
+    said = covered(atlas.path, SIDE)
+    paths = files(question)
+    return all(
+        path in said and (atlas.path / path).is_file() and file_hash(atlas.path / path) == said[path].get("sha256")
+        for path in paths
+    )
+
+
+def _made(atlas: Atlas, question: str, *, keep: bool) -> dict[str, pl.DataFrame]:
+    """Writes the answer into the atlas; where that cannot be and need not be, returns it."""
+    try:
+        write(atlas, [question])
+    except StoreFailed:
+        if keep:
+            raise
+        return {question: answer(atlas, question)}
+    return {}
+
+
+def _answered(atlas: Atlas, question: str, missing: str, table: pl.DataFrame | None) -> Answered:
+    interval = ""
+    if missing:
+        table = EMPTY
+    elif table is None:
+        path = atlas.path / files(question)[0]
+        interval = str(json.loads(path.read_bytes()).get("interval", ""))
+        table = pl.read_parquet(path.with_suffix(".parquet"))
+    else:
+        interval = str(document(atlas, question, table)["interval"])
+    depth = len(atlas.manifest["model"]["sizes"]["memories"])
+    found = Answered(question, paper(question), table, interval, missing, atlas.layers, depth)
+    if not missing and not found.rows(HEADLINES[question]):
+        reason = _NOTHING[question.split("_")[0]]
+        return Answered(question, found.paper, table, interval, reason, atlas.layers, depth)
+    return found

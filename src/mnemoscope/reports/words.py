@@ -1,0 +1,146 @@
+"""Numbers and names in plain words: how a report says a share, a count, an interval, a layer.
+
+Knows how to say things, not what is true. The names of the answers (`atlas/FORMAT.md`) get a readable label here, once.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+DASH = "\N{EM DASH}"
+"""What stands where there is no number."""
+
+Form = Literal["share", "number", "count", "rank", "nats"]
+
+_LABELS = {
+    "shallow_only": "shallow",
+    "semantic_only": "semantic",
+    "both": "shallow and semantic",
+    "none": "no pattern",
+    "covered": "any pattern",
+    "shallow": "shallow, alone or with semantic",
+    "semantic": "semantic, alone or with shallow",
+    "keys_with_pattern": "keys with a pattern",
+    "patterns_per_key": "patterns per key",
+    "agreement": "agreement",
+    "shuffled_targets": "shuffled targets",
+    "most_frequent_token": "always the most frequent next token",
+    "chance": "chance, 1 / vocabulary",
+    "log_probability_gain": "mean log probability of its triggers' next tokens, minus the unigram's",
+    "without_target": "memories without a target",
+    "within_10": "target among the first 10",
+    "within_100": "target among the first 100",
+    "max_probability": "largest probability, mean",
+    "max_probability_best": "largest probability, best memory",
+    "value_norm": "norm of the value, mean",
+    "active": "memories that fire",
+    "effective": "effective number of memories",
+    "effective_share": "effective number, share of the layer",
+    "dominated": "prefixes where one memory holds more than half",
+    "zero_agreement": "no memory says it",
+    "zero_agreement_major": "no major memory says it",
+    "zero_agreement_output": "no memory says what the block puts out",
+    "agreeing_stop_word": "target is a stop word",
+    "agreeing_stop_word_top": "the layer's own top token is a stop word",
+    "agreeing_short": "prefix under 5 tokens",
+    "match": "residual already says the final token",
+    "probability": "probability of the final token",
+    "probability_matching": "the same, where the residual already says it",
+    "residual": "residual",
+    "ffn": "feed-forward",
+    "composition": "composition",
+    "changed": "prediction changed",
+    "composition_of_changed": "composition, of the changed",
+    "composition_from_top10": "composed token was in the residual's first 10",
+    "composition_demoted": "residual's token in the layer's lower half",
+}
+_RANKS = ("q00", "q05", "q25", "q50", "q75", "q95", "q100")
+_COUNTS = ("patterns_per_key", "effective")
+_NATS = ("log_probability_gain",)
+_NUMBERS = ("value_norm", "correlation", "all_value_norm", "top100_value_norm")
+
+
+def label(name: str) -> str:
+    """The readable label of an answer's name; the name itself, with spaces, where there is none."""
+    people = name.removeprefix("people_")
+    if people != name:
+        return f"{label(people)} (people)"
+    return _LABELS.get(name, name.replace("_", " "))
+
+
+def form_of(name: str) -> Form:
+    """How the value of this name is to be said; a share unless it is known to be something else."""
+    name = name.removeprefix("people_")
+    if name in _RANKS:
+        return "rank"
+    if name in _NATS:
+        return "nats"
+    if name in ("excluded_length_one", "top100_upper_layers", "top100_with_trigger") or name.endswith("_layer"):
+        return "count"
+    if name in _COUNTS or name.startswith(_NUMBERS):
+        return "number"
+    return "share"
+
+
+def spoken(value: float | None, form: Form) -> str:
+    """The value as one reads it; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return DASH
+    if form == "share":
+        return percent(value)
+    if form in ("count", "rank"):
+        return f"{value:,.0f}"
+    return number(value)
+
+
+def percent(share: float) -> str:
+    """A share as a percentage: `34.5 %`, `3.1 %`, `0.35 %`, `0.00040 %`; `0 %` and `100 %` only where it is exact."""
+    value = 100 * share
+    size = abs(value)
+    if value in (0, 100, -100):
+        return f"{value:.0f} %"
+    if size >= 0.995:
+        # 99.96 % is not all.
+        return f"{math.copysign(min(size, 99.9) if size < 100 else size, value):.1f} %"
+    digits = 1 - math.floor(math.log10(size))
+    return f"{value:.{min(digits, 8)}f} %"
+
+
+def number(value: float) -> str:
+    """A number with three figures, or whole where it is large."""
+    size = abs(value)
+    if size >= 100:
+        return f"{value:,.0f}"
+    if size >= 10:
+        return f"{value:.1f}"
+    if size >= 0.01 or size == 0:
+        return f"{value:.2f}"
+    return f"{value:.2g}"
+
+
+def interval(low: float | None, high: float | None, form: Form) -> str:
+    """`[3.1 %, 3.9 %]`, or nothing where there is no interval."""
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+        return ""
+    return f"[{spoken(low, form)}, {spoken(high, form)}]"
+
+
+def listed(parts: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    if len(parts) < 2:
+        return "".join(parts)
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def layers_spoken(layers: Sequence[int]) -> str:
+    """`layer 3`, `layers 3-7`, `layers 3, 5`: for sorted layers, at least one."""
+    if len(layers) == 1:
+        return f"layer {layers[0]}"
+    if list(layers) == list(range(layers[0], layers[-1] + 1)):
+        return f"layers {layers[0]}-{layers[-1]}"
+    return f"layers {', '.join(str(layer) for layer in layers)}"
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """`1 layer`, `3,000 layers`."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

@@ -1,0 +1,126 @@
+"""A report on disk: index.html, figures/QUESTION.{svg,png,pdf}, and manifest.json, which covers them.
+
+Inside an atlas the report is the folder `report`; elsewhere any folder that is empty or holds a report. The same atlas
+gives the same bytes. Everything is made before anything is written.
+"""
+
+import json
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from mnemoscope.analyses import QUESTIONS
+from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.atlas.lock import locked
+from mnemoscope.atlas.manifest import MANIFEST
+from mnemoscope.atlas.side import cover
+from mnemoscope.atlas.store import file_hash, storing, write_bytes, write_json
+from mnemoscope.errors import AtlasExists, OptionError
+from mnemoscope.reports.examples import cases, examples
+from mnemoscope.reports.export import exported, script
+from mnemoscope.reports.figures import drawn, specification
+from mnemoscope.reports.gathering import gathered
+from mnemoscope.reports.page import page
+
+Progress = Callable[[str, float, float | None, str], None]
+
+SIDE = "report"
+PAGE = "index.html"
+ENDINGS = ("svg", "png", "pdf")
+
+
+@dataclass(frozen=True)
+class Report:
+    """Where the report lies, its files, the answers made for it, and of the questions without one, why."""
+
+    directory: Path
+    files: tuple[str, ...]
+    made: tuple[str, ...]
+    unanswered: dict[str, str]
+
+
+def write_report(
+    atlas: Atlas | str | Path, out: str | Path | None = None, *, progress: Progress | None = None
+) -> Report:
+    """Writes the report of the atlas into the folder `out` (default: `report` inside the atlas).
+
+    Answers that the atlas lacks are made, and written into it where that is possible. Raises AtlasUnfinished for a part
+    or an unfinished atlas, AtlasDamaged, AtlasBusy, AtlasExists for a folder of something else, OptionError, StoreFailed.
+    """
+    opened = atlas if isinstance(atlas, Atlas) else open_atlas(atlas)
+    directory = opened.path / SIDE if out is None else Path(out)
+    inside = _inside(opened, directory)
+    found = gathered(opened, keep=inside, progress=progress)
+    opened = found.atlas
+    about = f"model {opened.manifest['model'].get('spec')}, text {opened.manifest['corpus'].get('spec')}"
+    figures = drawn(found.answers)
+    specifications = {
+        question: specification(found.answers[question], figure, about=about) for question, figure in figures.items()
+    }
+    contents: dict[str, bytes] = {}
+    for done, (question, chart) in enumerate(specifications.items()):
+        if progress is not None:
+            progress("figures", done, len(specifications), "figures")
+        contents |= {f"figures/{question}.{ending}": data for ending, data in exported(chart).items()}
+    if progress is not None:
+        progress("figures", len(specifications), len(specifications), "figures")
+    contents[PAGE] = page(
+        opened,
+        found.answers,
+        figures=figures,
+        specifications=specifications,
+        drawings={question: contents[f"figures/{question}.svg"].decode() for question in specifications},
+        examples=examples(opened),
+        cases=cases(found.cases, opened),
+        vega=script(),
+        inside=inside,
+    ).encode()
+    _write(opened, directory, contents, inside=inside)
+    unanswered = {question: answer.missing for question, answer in found.answers.items() if answer.missing}
+    return Report(directory, tuple(sorted(contents)), found.made, unanswered)
+
+
+def _inside(atlas: Atlas, directory: Path) -> bool:
+    """Whether the report goes into the atlas; refuses folders that it must not be written into."""
+    place, home = directory.resolve(), atlas.path.resolve()
+    if place == home / SIDE:
+        return True
+    if place == home or home in place.parents:
+        raise OptionError(f"{directory} lies inside the atlas; leave --out away, or choose a folder outside of it")
+    if not directory.exists():
+        return False
+    if not directory.is_dir():
+        raise AtlasExists(f"{directory} is not a folder; choose another")
+    with storing(directory):
+        empty = not any(directory.iterdir())
+    if not empty and not _is_report(directory):
+        raise AtlasExists(f"{directory} holds something else than a report; choose another folder")
+    return False
+
+
+def _is_report(directory: Path) -> bool:
+    try:
+        said = json.loads((directory / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(said, dict) and PAGE in said.get("files", {})
+
+
+def _write(atlas: Atlas, directory: Path, contents: dict[str, bytes], *, inside: bool) -> None:
+    with locked(atlas.path) if inside else nullcontext():
+        for path, data in sorted(contents.items()):
+            write_bytes(directory / path, data)
+        for question in QUESTIONS:
+            for ending in ENDINGS:
+                old = f"figures/{question}.{ending}"
+                if old not in contents:
+                    with storing(directory / old):
+                        (directory / old).unlink(missing_ok=True)
+        if inside:
+            cover(atlas.path, SIDE, [f"{SIDE}/{path}" for path in contents], anew=True)
+            return
+        files = {
+            path: {"bytes": len(data), "sha256": file_hash(directory / path)} for path, data in sorted(contents.items())
+        }
+        write_json(directory / MANIFEST, {"atlas": file_hash(atlas.path / MANIFEST), "files": files})
