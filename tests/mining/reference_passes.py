@@ -17,6 +17,7 @@ from typing import Any
 import polars as pl
 from torch import Tensor
 
+from mining.reference import Sentence, documents_of, sentences_of
 from mining.slow_model import Place, Slow
 
 Row = dict[str, Any]
@@ -55,6 +56,29 @@ class Text:
     tokens: Mapping[int, list[int]]
     documents: Mapping[int, int]
     first: int
+
+
+def distinct(raw: str, tokenizer: Any, beginning: int | None) -> list[Sentence]:
+    """The sentences of a text of lines, as the tests' models cut it."""
+    return sentences_of(documents_of(raw, "line"), lambda line: [line], tokenizer, longest=64 - (beginning is not None))
+
+
+def held_out(sentences: list[Sentence], beginning: int | None) -> Text:
+    """The text whose prefixes are drawn where no validation text is given."""
+    kept = {number: sentence for number, sentence in enumerate(sentences) if sentence.held_out}
+    return Text(
+        {n: s.tokens for n, s in kept.items()}, {n: s.document for n, s in kept.items()}, 1 if beginning is None else 0
+    )
+
+
+def given(mined: list[Sentence], other: list[Sentence], documents: int, beginning: int | None) -> Text:
+    """The text whose prefixes are drawn where one is given: numbered after the mined text."""
+    numbered = {len(mined) + number: sentence for number, sentence in enumerate(other)}
+    return Text(
+        {n: s.tokens for n, s in numbered.items()},
+        {n: documents + s.document for n, s in numbered.items()},
+        1 if beginning is None else 0,
+    )
 
 
 class Predictions:

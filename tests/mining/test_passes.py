@@ -1,14 +1,13 @@
 """Removals and predictions == the slow reference, on every kind of block and of beginning, from mine() on."""
 
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
 
 from mining.conftest import byte_tokenizer, odd_text
-from mining.reference import Sentence, documents_of, sentences_of
-from mining.reference_passes import Text, check_predictions, check_removals
+from mining.reference import documents_of
+from mining.reference_passes import check_predictions, check_removals, distinct, given, held_out
 from mining.slow_model import SlowTransformer
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.mining import mine
@@ -17,29 +16,6 @@ from models.conftest import build
 
 END = "<|endoftext|>"
 KINDS = ("gpt2", "gpt2-relu", "opt", "opt-350m", "opt-no-final-norm", "gpt_neox", "gptj", "llama", "olmo2", "gemma2")
-
-
-def distinct(raw: str, tokenizer: Any, beginning: int | None) -> list[Sentence]:
-    """The sentences of a text of lines, as the tests' models cut it."""
-    return sentences_of(documents_of(raw, "line"), lambda line: [line], tokenizer, longest=64 - (beginning is not None))
-
-
-def held_out(sentences: list[Sentence], beginning: int | None) -> Text:
-    """The text whose prefixes are drawn where no validation text is given."""
-    kept = {number: sentence for number, sentence in enumerate(sentences) if sentence.held_out}
-    return Text(
-        {n: s.tokens for n, s in kept.items()}, {n: s.document for n, s in kept.items()}, 1 if beginning is None else 0
-    )
-
-
-def given(mined: list[Sentence], other: list[Sentence], documents: int, beginning: int | None) -> Text:
-    """The text whose prefixes are drawn where one is given: numbered after the mined text."""
-    numbered = {len(mined) + number: sentence for number, sentence in enumerate(other)}
-    return Text(
-        {n: s.tokens for n, s in numbered.items()},
-        {n: documents + s.document for n, s in numbered.items()},
-        1 if beginning is None else 0,
-    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
