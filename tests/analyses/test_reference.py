@@ -13,6 +13,7 @@ from analyses.reference_tables import mined_tables, slow_tables, write_random_pa
 from mining.conftest import byte_tokenizer, odd_text
 from mining.reference import documents_of
 from mining.reference_passes import distinct, given, held_out
+from mining.slow_fairseq import SlowFairseq, Variant, split_words, write_checkpoint
 from mining.slow_model import SlowTransformer
 from mnemoscope.analyses import answer
 from mnemoscope.mining import mine
@@ -91,6 +92,30 @@ def check(kind: str, directory: Path, *, triggers: int = 8, **special: str) -> N
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_question_on_every_kind_of_block(kind: str, tmp_path: Path) -> None:
     check(kind, tmp_path, bos_token=END, eos_token=END)
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("final_norm", [True, False], ids=["normed", "plain"])
+def test_every_question_of_an_adaptive_softmax(tied: bool, final_norm: bool, tmp_path: Path) -> None:
+    """A checkpoint in the paper's own format: words, two levels of scores, votes that depend on the value's length."""
+    variant = Variant(tied, final_norm)
+    slow = SlowFairseq(write_checkpoint(tmp_path / "tiny.pt", variant), variant)
+    model = load_model(f"fairseq:{tmp_path / 'tiny.pt'}")
+    raw, other = odd_text(40), odd_text(30, seed=1)
+    (tmp_path / "text.txt").write_text(raw)
+    (tmp_path / "other.txt").write_text(other)
+    out = mine(
+        model, tmp_path / "text.txt", out=tmp_path / "atlas", split="line",
+        validation=tmp_path / "other.txt", triggers=8, removals=2, prefixes=16, seed=5,
+    )  # fmt: skip
+    write_random_patterns(out)
+    mined = distinct(raw, split_words, 2)
+    text = given(mined, distinct(other, split_words, 2), len(documents_of(raw, "line")), 2)
+    tokens = {number: sentence.tokens for number, sentence in enumerate(mined)}
+    assert max(map(len, tokens.values())) < model.longest  # no sentence is cut
+    tables = slow_tables(out, slow, text=text, tokens=tokens, asked=16, removals=2, seed=5)
+    assert len({row["ffn_vote_top"] for row in tables.predictions}) > 3
+    assert_all(out, tables, near=1e-4)
 
 
 @pytest.mark.slow
