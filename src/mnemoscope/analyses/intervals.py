@@ -191,5 +191,5 @@ def _on_grid(columns: NDArray[Any], clusters: int) -> tuple[Floats, bool]:
     largest = float(np.abs(exact).max(initial=0.0)) * max(1, clusters)
     if largest == 0 or np.array_equal(exact, np.rint(exact)):
         return exact, largest < 1 << 24
-    grid = 2.0 ** (51 - math.ceil(math.log2(largest)))
+    grid = 2.0 ** min(1000, 51 - math.ceil(math.log2(largest)))
     return np.rint(exact * grid) / grid, False

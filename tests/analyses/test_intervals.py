@@ -1,0 +1,192 @@
+"""Intervals against their definitions, by hand and by simulation."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from mnemoscope.analyses.answers import NOTHING, Estimate
+from mnemoscope.analyses.intervals import (
+    DRAWS,
+    LEVELS,
+    Resamples,
+    Z,
+    clustered_share,
+    mean,
+    order_statistic,
+    share,
+    wilson,
+)
+
+
+@given(st.integers(1, 5000), st.floats(0, 1))
+def test_wilson_holds_the_shares_that_the_cases_do_not_speak_against(count: int, part: float) -> None:
+    """The closed definition: at either end, the share seen is Z standard deviations of that end away."""
+    hits = round(part * count)
+    seen = hits / count
+    low, high = wilson(seen, count)
+    assert 0 <= low <= seen <= high <= 1
+    for end in (low, high):
+        if end not in (0.0, 1.0):
+            assert abs(seen - end) == pytest.approx(Z * math.sqrt(end * (1 - end) / count), rel=1e-6, abs=1e-9)
+    assert (low == 0) == (hits == 0)
+    assert (high == 1) == (hits == count)
+
+
+def test_wilson_by_hand() -> None:
+    """8 of 10, as in the textbooks: 0.490 to 0.943."""
+    found = share(8, 10)
+    assert (found.value, found.count) == (0.8, 10)
+    assert found.low == pytest.approx(0.4902, abs=1e-4)
+    assert found.high == pytest.approx(0.9433, abs=1e-4)
+
+
+@pytest.mark.parametrize("found", [share(0, 0), clustered_share([], []), mean([]), order_statistic([], 0.5)])
+def test_of_nothing_there_is_no_number(found: Estimate) -> None:
+    assert found == NOTHING
+
+
+@given(st.lists(st.booleans(), min_size=3, max_size=60), st.integers(1, 20))
+def test_clusters_that_agree_within_count_once(hits: list[bool], size: int) -> None:
+    """A cluster of equal cases tells as much as one case: (M - 1) of them, the variance having M - 1 in it."""
+    found = clustered_share([size * hit for hit in hits], [size] * len(hits))
+    value = sum(hits) / len(hits)
+    assert found.value == pytest.approx(value)
+    assert found.count == size * len(hits)
+    expected = wilson(value, len(hits) - 1 if 0 < sum(hits) < len(hits) else len(hits))
+    assert (found.low, found.high) == pytest.approx(expected)
+
+
+def test_clusters_of_equal_shares_count_every_case() -> None:
+    assert clustered_share([1, 2, 3], [2, 4, 6]) == share(6, 12)
+    assert clustered_share([1, 0], [2, 0]) == Estimate(0.5, 2, *wilson(0.5, 1))  # one cluster, and an empty one
+
+
+def test_the_mean_by_hand() -> None:
+    """1, 2, 3: standard deviation 1, standard error 1 / sqrt(3)."""
+    found = mean([1, 2, 3])
+    assert (found.value, found.count) == (2, 3)
+    assert found.low == pytest.approx(2 - Z / math.sqrt(3))
+    assert found.high == pytest.approx(2 + Z / math.sqrt(3))
+    assert mean([4.0]) == Estimate(4.0, 1)
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=80), st.sampled_from([0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0]))
+def test_order_statistics_are_those_of_numpy(values: list[int], level: float) -> None:
+    found = order_statistic(sorted(values), level)
+    assert found.value == np.quantile(values, level, method="inverted_cdf")
+    assert found.count == len(values)
+    if level in (0.0, 1.0):
+        assert (found.low, found.high) == (None, None)
+    else:
+        assert found.low is not None
+        assert found.high is not None
+        assert found.low <= found.value <= found.high
+
+
+def test_the_interval_of_a_median_reaches_from_one_value_to_another() -> None:
+    """Of 100 values Wilson puts the median between 40.4 % and 59.6 %, so between the 41st and the 60th."""
+    assert order_statistic(np.arange(1, 101), 0.5) == Estimate(50.0, 100, 41.0, 60.0)
+
+
+def ratio(numerators: NDArray[np.float64], denominators: NDArray[np.float64], seed: int = 0) -> tuple[float, float]:
+    ((low, high),) = Resamples(len(numerators), seed).ratios(numerators[:, None], denominators[:, None])
+    assert low is not None
+    assert high is not None
+    return low, high
+
+
+@given(st.floats(0.001, 1000), st.integers(2, 40))
+def test_the_bootstrap_of_a_constant_is_that_constant(value: float, clusters: int) -> None:
+    cases = np.arange(1.0, clusters + 1)
+    low, high = ratio(value * cases, cases)
+    assert low == pytest.approx(value, rel=1e-9)
+    assert high == pytest.approx(value, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "interval",
+    [
+        lambda hits, cases: ratio(hits, cases),
+        lambda hits, cases: (clustered_share(hits, cases).low, clustered_share(hits, cases).high),
+    ],
+    ids=["bootstrap", "wilson"],
+)
+def test_intervals_over_clusters_hold_the_truth(interval: Callable[..., tuple[float, float]]) -> None:
+    """Documents of 1 to 9 prefixes that tend to agree, a share of 0.3: 95 of 100 intervals are to hold it.
+
+    An interval that took the prefixes as independent would hold it about 70 times.
+    """
+    draw = np.random.default_rng(1)
+    held = []
+    for _ in range(200):
+        cases = draw.integers(1, 10, 80).astype(np.float64)
+        tendency = draw.beta(0.3, 0.7, 80)
+        hits = draw.binomial(cases.astype(int), tendency).astype(np.float64)
+        low, high = interval(hits, cases)
+        held.append(low <= 0.3 <= high)
+    assert 0.9 <= np.mean(held) <= 0.99
+
+
+def test_a_seed_decides_the_resamples() -> None:
+    hits, cases = np.arange(30.0), np.full(30, 40.0)
+    assert ratio(hits, cases, seed=3) == ratio(hits, cases, seed=3)
+    assert ratio(hits, cases, seed=3) != ratio(hits, cases, seed=4)
+
+
+def test_a_resample_without_cases_does_not_count_and_one_document_gives_no_interval() -> None:
+    resamples = Resamples(3, 0)
+    hits, cases = np.array([[1.0, 0], [0, 0], [0, 0]]), np.array([[1.0, 0], [0, 0], [0, 0]])
+    assert resamples.ratios(hits, cases) == [(1.0, 1.0), (None, None)]
+    assert Resamples(1, 0).ratios(hits[:1], cases[:1]) == [(None, None), (None, None)]
+    assert Resamples(0, 0).ratios(hits[:0], cases[:0]) == [(None, None), (None, None)]
+    assert Resamples(1, 0).quantiles([([1.0, 2.0], np.zeros(2, int))], [0.5]) == [[(None, None)]]
+    assert Resamples(0, 0).quantiles([([], np.zeros(0, int))], [0.5]) == [[(None, None)]]
+
+
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=30), st.integers(0, 9))
+def test_sums_of_resamples_do_not_depend_on_the_order_of_adding(values: list[float], seed: int) -> None:
+    """What makes the bytes of an answer the same on any machine: reversing the sum changes no bit."""
+    resamples = Resamples(len(values), seed)
+    column = np.array(values)
+    sums = resamples.sums(column[:, None])[:, 0]
+    weights = resamples.sums(np.eye(len(values)))
+    assert weights.sum(1).tolist() == [len(values)] * DRAWS
+    grid = resamples.sums(np.diag(column))  # each cluster's share of each sum
+    backwards = np.zeros(DRAWS)
+    for entry in reversed(range(len(values))):
+        backwards += grid[:, entry]
+    assert backwards.tolist() == sums.tolist()
+    assert sums == pytest.approx(weights @ column, abs=1e-9)
+
+
+@given(
+    st.lists(st.tuples(st.integers(-5, 5), st.integers(0, 5)), min_size=1, max_size=40),
+    st.sampled_from([0.25, 0.5, 0.75]),
+    st.integers(0, 3),
+)
+def test_bootstrapped_quantiles_are_those_of_drawing_them_all(
+    rows: list[tuple[int, int]], level: float, seed: int
+) -> None:
+    values, codes = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
+    resamples = Resamples(6, seed)
+    ((found,),) = resamples.quantiles([(values, codes)], [level])
+    quantiles = []
+    for weights in resamples.sums(np.eye(6)):
+        drawn = np.repeat(values, weights[codes].astype(int))
+        if len(drawn):
+            quantiles.append(np.quantile(drawn, level, method="inverted_cdf"))
+    assert found == tuple(np.quantile(quantiles, end, method="inverted_cdf") for end in LEVELS)
+
+
+def test_many_sets_are_answered_as_one_by_one() -> None:
+    draw = np.random.default_rng(0)
+    sets = [(draw.random(size), draw.integers(0, 9, size)) for size in (0, 1, 7, 50)]
+    resamples = Resamples(9, 0)
+    together = resamples.quantiles(sets, [0.25, 0.5])
+    assert together == [resamples.quantiles([one], [0.25, 0.5])[0] for one in sets]
+    assert together[0] == [(None, None), (None, None)]

@@ -1,0 +1,202 @@
+"""Atlases for the questions: only the tables and columns that a question reads are given, the rest is filled in.
+
+Twenty tokens, `w0` to `w19` but for a few words; memories, triggers and predictions are whatever a test lays out. Not a
+test itself.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from handbuilt_atlas import PROVENANCE, activity_columns, manifest
+from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.atlas.manifest import seal
+from mnemoscope.atlas.schema import TABLES
+from mnemoscope.atlas.side import cover
+from mnemoscope.atlas.store import write_sentences, write_table
+
+VOCABULARY = 20
+WORDS = {0: "<|end|>", 1: " the", 2: "Of", 3: " cat", 4: ".", 5: "'s"}
+"""Tokens 1, 2 and 5 are stop words."""
+LENGTH = 8
+"""Tokens of every sentence: sentence s is s, s + 1, ..."""
+
+Trigger = tuple[int, int | None] | tuple[int, int | None, int]
+Value = tuple[int, int | None, int | None, float, float, float | None]
+
+
+def build_answers(
+    directory: Path,
+    *,
+    model_layers: int | None = None,
+    memories: int = 4,
+    triggers: Mapping[int, Sequence[Trigger]] | None = None,
+    lowest: Mapping[int, Sequence[Trigger]] | None = None,
+    values: Mapping[int, Sequence[Value]] | None = None,
+    next_counts: Mapping[int, int] | None = None,
+    patterns: Iterable[tuple[int, int, str, Sequence[int]]] | None = (),
+    removals: Iterable[tuple[int, int, int, str, float, float]] | None = (),
+    prefixes: Sequence[tuple[int, int, int, int]] | None = (),
+    predictions: Mapping[tuple[int, int], Mapping[str, float]] | None = None,
+    **changes: Any,
+) -> Atlas:
+    """A sealed atlas, opened. The layers are those that `triggers`, `values` or `predictions` name.
+
+    triggers, lowest: per layer (memory, next token[, prefix group]), each memory's in order of rank
+    values: per layer and memory (top token, target, its rank, max probability, norm, log probability)
+    patterns: (layer, memory, kind, ranks); None leaves the table out, as for the other three
+    removals: (layer, memory, rank, removed, coefficient, removed coefficient)
+    prefixes: (document, position, next token, final top); predictions: (prefix, layer) -> columns other than 0
+    """
+    predictions = predictions or {}
+    named = {layer for _, layer in predictions} | {*(triggers or {})} | {*(values or {})}
+    layers = sorted(named or {0})
+    depth = max(layers) + 1 if model_layers is None else model_layers
+    tokens = range(VOCABULARY)
+    words = [WORDS.get(token, f" w{token}") for token in tokens]
+    counts = [(next_counts or {}).get(token, 0) for token in tokens]
+    _write(directory, "vocabulary", {"token": tokens, "text": words, "bytes": [word.encode() for word in words]})
+    _write(directory, "tokens", {"token": tokens, "count": counts, "next_count": counts, "first_count": counts})
+    _write(directory, "background", {"sentence": [0], "position": [0], "token": [0], "next_token": [1]})
+    count = max(1, len(prefixes or ()))
+    write_sentences(
+        directory,
+        [
+            {
+                "sentence": range(count),
+                "document": [document for document, *_ in prefixes or [(0,)]],
+                "text": ["words"] * count,
+                "tokens": [[(first + place) % VOCABULARY for place in range(LENGTH)] for first in range(count)],
+                "multiplicity": [1] * count,
+                "held_out": [True] * count,
+            }
+        ],
+        provenance=PROVENANCE,
+    )
+    for layer in layers:
+        own, other = (triggers or {}).get(layer, ()), (lowest or {}).get(layer, ())
+        _write(directory, "triggers", _trigger_columns(own, other), layer)
+        _write(directory, "values", _value_columns((values or {}).get(layer, ())), layer)
+        _write(directory, "activity", activity_columns(), layer)
+        _write(directory, "neighbours", {name: [] for name in TABLES["neighbours"].columns.names}, layer)
+    if removals is not None:
+        _write(directory, "removals", _removal_columns(removals))
+    if prefixes is not None:
+        _write(directory, "prefixes", _prefix_columns(prefixes))
+        _write(directory, "predictions", _prediction_columns(predictions))
+    sizes = {"layers": depth, "memories": [memories] * depth, "vocabulary": VOCABULARY}
+    model = {"spec": "handbuilt", "revision": None, "fingerprint": PROVENANCE.model, "sizes": sizes}
+    plan = {"model": "gpt2", "corpus": "my text.txt", "seed": 7}
+    seal(directory, manifest(**{"model": model, "plan": plan, "layers": layers} | changes))
+    if patterns is not None:
+        write_patterns(directory, patterns)
+    return open_atlas(directory)
+
+
+def write_patterns(directory: Path, patterns: Iterable[tuple[int, int, str, Sequence[int]]]) -> None:
+    """Writes patterns.parquet and covers it, as if it had been made from the finished atlas."""
+    columns: dict[str, list[Any]] = {name: [] for name in TABLES["patterns"].columns.names}
+    for layer, memory, kind, ranks in patterns:
+        known = zip(columns["layer"], columns["memory"], strict=True)
+        number = sum(1 for place in known if place == (layer, memory))
+        row = (layer, memory, number, kind, "words", list(ranks), 2.0, -5.0)
+        for name, value in zip(columns, row, strict=True):
+            columns[name].append(value)
+    _write(directory, "patterns", columns)
+    cover(directory, "analyses", ["patterns.parquet"])
+
+
+def _write(directory: Path, name: str, columns: Mapping[str, Any], number: int | None = None) -> None:
+    write_table(directory / TABLES[name].path(number), columns, name=name, provenance=PROVENANCE)
+
+
+def _trigger_columns(highest: Sequence[Trigger], lowest: Sequence[Trigger]) -> dict[str, Any]:
+    rows = []
+    for sign, given in ((1, highest), (-1, lowest)):
+        ranks: dict[int, int] = {}
+        for memory, following, *group in given:
+            rank = ranks.get(memory, 0)
+            ranks[memory] = rank + 1
+            rows.append((memory, -sign, rank, following, group[0] if group else rank))
+    rows.sort(key=lambda row: row[:3])
+    memory, minus, rank, following, group = ([row[i] for row in rows] for i in range(5))
+    sign_of = [-sign for sign in minus]
+    return {
+        "memory": memory,
+        "sign": sign_of,
+        "rank": rank,
+        "coefficient": [sign * (50.0 - place) for sign, place in zip(sign_of, rank, strict=True)],
+        "sentence": rank,
+        "position": [0 if place == 0 else 1 for place in rank],
+        "token": [3] * len(rows),
+        "next_token": following,
+        "prefix_group": group,
+    }
+
+
+def _value_columns(rows: Sequence[Value]) -> dict[str, Any]:
+    top, target, rank, probability, norm, log_p = ([row[i] for row in rows] for i in range(6))
+    count = len(rows)
+    ordered = [[token, *[other for other in range(VOCABULARY) if other != token]] for token in top]
+    return {
+        "memory": range(count),
+        "key_norm": [1.0] * count,
+        "up_norm": [None] * count,
+        "value_norm": norm,
+        "top_tokens": ordered,
+        "top_scores": [[0.0] * VOCABULARY] * count,
+        "bottom_tokens": ordered,
+        "bottom_scores": [[0.0] * VOCABULARY] * count,
+        "max_probability": probability,
+        "entropy": [1.0] * count,
+        "target": target,
+        "target_rank": rank,
+        "trigger_log_probability": log_p,
+    }
+
+
+def _removal_columns(rows: Iterable[tuple[int, int, int, str, float, float]]) -> dict[str, Any]:
+    listed = list(rows)
+    layer, memory, rank, removed, before, after = ([row[i] for row in listed] for i in range(6))
+    return {
+        "layer": layer,
+        "memory": memory,
+        "sign": [1] * len(listed),
+        "trigger_rank": rank,
+        "position": [1] * len(listed),
+        "removed": removed,
+        "removed_position": [0] * len(listed),
+        "coefficient": before,
+        "removed_coefficient": after,
+    }
+
+
+def _prefix_columns(rows: Sequence[tuple[int, int, int, int]]) -> dict[str, Any]:
+    document, position, following, final = ([row[i] for row in rows] for i in range(4))
+    numbers = range(len(rows))
+    return {
+        "prefix": numbers,
+        "sentence": numbers,
+        "document": document,
+        "position": position,
+        "next_token": following,
+        "final_top": final,
+    }
+
+
+def _prediction_columns(rows: Mapping[tuple[int, int], Mapping[str, float]]) -> dict[str, Any]:
+    kinds = TABLES["predictions"].columns
+    columns: dict[str, list[Any]] = {name: [] for name in kinds.names}
+    for (prefix, layer), given in sorted(rows.items()):
+        for name in columns:
+            columns[name].append({"prefix": prefix, "layer": layer, **given}.get(name, 0))
+    return columns
+
+
+def numbers(found: Any, name: str, column: str = "value") -> dict[int | None, Any]:
+    """Of one name, its values (or another column) by layer; the total is under None."""
+    rows = [row for row in found.to_dicts() if row["name"] == name]
+    assert rows, f"no rows of {name}"
+    by_layer = {row["layer"]: row[column] for row in rows}
+    assert len(by_layer) == len(rows), f"{name} is there twice"
+    return by_layer
