@@ -1,0 +1,118 @@
+"""What people say about memories: their judgements, read from an atlas's annotations.sqlite.
+
+Every judgement is a row with its author and time; nothing is overwritten, and an author's latest one about a pattern of
+a memory counts. Reading only: the pages on which people judge write the file (its form is in the format page). Paper,
+section 3.1: experts marked which triggers share a pattern, described it and called it shallow or semantic.
+"""
+
+import json
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasTooNew
+
+ANNOTATIONS = "annotations.sqlite"
+VERSION = 1
+PATIENCE = 5.0
+"""Seconds that a reader waits for a writer."""
+KINDS = ("shallow", "semantic", "both", "none")
+"""What a judgement can call a pattern; `none` says that there is no such pattern, or no longer."""
+
+SCHEMA = """
+CREATE TABLE annotations_version (version INTEGER NOT NULL);
+INSERT INTO annotations_version VALUES (1);
+CREATE TABLE judgements (
+  id INTEGER PRIMARY KEY,
+  author TEXT NOT NULL,
+  made_at TEXT NOT NULL,
+  layer INTEGER NOT NULL,
+  memory INTEGER NOT NULL,
+  control INTEGER NOT NULL,
+  pattern INTEGER NOT NULL,
+  kind TEXT NOT NULL,
+  description TEXT NOT NULL,
+  triggers TEXT NOT NULL
+);
+"""
+"""The least that the file must hold; more columns and tables may stand beside it."""
+
+_COLUMNS: dict[str, Any] = {
+    "author": pl.String,
+    "made_at": pl.Datetime("us", "UTC"),
+    "layer": pl.Int16,
+    "memory": pl.Int32,
+    "control": pl.Boolean,
+    "pattern": pl.Int16,
+    "kind": pl.String,
+    "description": pl.String,
+    "triggers": pl.List(pl.Int16),
+}
+_QUERY = f"SELECT id, {', '.join(_COLUMNS)} FROM judgements ORDER BY id"
+
+
+def read_annotations(atlas: Path) -> pl.DataFrame | None:
+    """The judgements that count in the folder of an atlas, or None where nobody could judge (no annotations.sqlite).
+
+    Columns: author, made_at (UTC), layer, memory, control (a key of random prefixes, whose `memory` is its own number),
+    pattern (the author's numbering), kind (shallow, semantic, both or none), description, triggers (ranks).
+    Sorted by layer, memory, control, author, pattern.
+
+    Raises AtlasDamaged for a file that is no database of annotations or holds what cannot be, AtlasTooNew, AtlasBusy.
+    """
+    path = Path(atlas) / ANNOTATIONS
+    if not path.exists():
+        return None
+    rows = [_judgement(path, row) for row in _rows(path)]
+    found = pl.DataFrame(rows, schema={"id": pl.Int64, **_COLUMNS}, orient="row")
+    key = ["layer", "memory", "control", "author", "pattern"]
+    return found.sort(*key, "made_at", "id").unique(key, keep="last", maintain_order=True).drop("id")
+
+
+def _rows(path: Path) -> list[tuple[Any, ...]]:
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=PATIENCE)) as database:
+            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+            if not {"annotations_version", "judgements"} <= tables:
+                raise AtlasDamaged(f"{path} is not a database of annotations; move it away, or restore it from a copy")
+            versions = database.execute("SELECT version FROM annotations_version").fetchall()
+            if len(versions) != 1 or not isinstance(versions[0][0], int):
+                raise AtlasDamaged(f"{path} does not say one version, but {versions!r}; restore it from a copy")
+            if versions[0][0] > VERSION:
+                raise AtlasTooNew(
+                    f"{path} has version {versions[0][0]}, this package reads up to {VERSION}; update mnemoscope"
+                )
+            if versions[0][0] != VERSION:
+                raise AtlasDamaged(f"{path} has version {versions[0][0]}, expected {VERSION}; restore it from a copy")
+            return database.execute(_QUERY).fetchall()
+    except (sqlite3.Error, UnicodeError) as error:
+        if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+            raise AtlasBusy(f"{path} is being written by another process; try again") from error
+        raise AtlasDamaged(f"{path} cannot be read ({error}); restore it from a copy") from error
+
+
+def _judgement(path: Path, row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """One row with its time, control mark and ranks as values; raises AtlasDamaged for what cannot be."""
+    id, author, made_at, layer, memory, control, pattern, kind, description, triggers = row
+    try:
+        if not isinstance(author, str) or not isinstance(description, str):
+            raise ValueError(f"author or description is no text: {author!r}, {description!r}")
+        for name, value in (("layer", layer), ("memory", memory), ("pattern", pattern)):
+            if not isinstance(value, int) or not 0 <= value < (2**31 if name == "memory" else 2**15):
+                raise ValueError(f"{name} is {value!r}")
+        if control not in (0, 1):
+            raise ValueError(f"control is {control!r}, neither 0 nor 1")
+        if kind not in KINDS:
+            raise ValueError(f"kind is {kind!r}, none of {', '.join(KINDS)}")
+        time = datetime.fromisoformat(made_at)
+        ranks = json.loads(triggers)
+        if not isinstance(ranks, list) or not all(type(rank) is int and 0 <= rank < 2**15 for rank in ranks):
+            raise ValueError(f"triggers is {triggers!r}, not a list of ranks")
+    except (ValueError, TypeError) as error:
+        raise AtlasDamaged(f"{path}: judgement {id}: {error}; restore it from a copy") from error
+    time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    return id, author, time, layer, memory, bool(control), pattern, kind, description, ranks

@@ -1,0 +1,75 @@
+"""A pattern in a short plain sentence that a person can read.
+
+A surface feature is read off one prefix that shows it; a word or topic is its words. Nothing here decides what counts.
+"""
+
+from collections.abc import Sequence
+
+from mnemoscope.patterns.prefixes import Prefixes
+from mnemoscope.patterns.spelling import BRACKETS, Spelling
+from mnemoscope.patterns.surface import FAMILY_SHIFT, FARTHEST, LONGEST_NGRAM, Family
+from mnemoscope.patterns.words import Lexicon
+
+_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
+_LONGEST = 60
+"""Characters of text that a description quotes."""
+
+
+def describe(key: int, prefixes: Prefixes, *, prefix: int, lexicon: Lexicon) -> str:
+    """The surface feature `key`, as one prefix of the batch shows it."""
+    family, value = key >> FAMILY_SHIFT, key & ((1 << FAMILY_SHIFT) - 1)
+    first, end = int(prefixes.first[prefix]), int(prefixes.end[prefix])
+    if Family.NGRAM <= family < Family.NGRAM + LONGEST_NGRAM:
+        size = family - Family.NGRAM + 1
+        return f"ends {'in' if size == 1 else 'with'} {_span(prefixes, end - size + 1, size, lexicon.spelling)}"
+    if Family.DISTANCE <= family < Family.DISTANCE + FARTHEST:
+        ago = family - Family.DISTANCE + 1
+        where = "just" if ago == 1 else f"{_NUMBERS[ago]} tokens"
+        return f"{_span(prefixes, end - ago, 1, lexicon.spelling)} {where} before the last token"
+    if Family.BEGINNING <= family <= Family.BEGINNING + 1:
+        return f"begins with {_span(prefixes, first, family - Family.BEGINNING + 1, lexicon.spelling)}"
+    if Family.INSIDE <= family <= Family.INSIDE + len(BRACKETS):
+        inside = [f"{left} {right}" for left, right in BRACKETS] + ["quotation marks"]
+        return f"inside {inside[family - Family.INSIDE]}"
+    if family == Family.LENGTH:
+        return "only the first token" if value == 1 else f"at most the first {_NUMBERS[value]} tokens"
+    if family == Family.CONTINUES:
+        return "the last token goes on with a word"
+    return _of_word(Family(family), lexicon.words[value])
+
+
+def _of_word(family: Family, text: str) -> str:
+    """A feature of the last word, or of the word before it."""
+    if family == Family.WORD:
+        return f"ends in the word {quoted(text)}"
+    if family == Family.ENDING:
+        return f"last word ends in -{text}"
+    if family == Family.START:
+        return f"last word begins with {text}-"
+    where = "last word" if family == Family.CLASS else "word before the last"
+    return f"{where} is {text}"
+
+
+def describe_words(words: Sequence[str]) -> str:
+    """A word, or a topic by its words, the most telling first."""
+    return f"about: {', '.join(words)}"
+
+
+def _span(prefixes: Prefixes, begin: int, size: int, spelling: Spelling) -> str:
+    """Tokens of a sentence in quotation marks; dots stand for the part of a word that came before."""
+    tokens = prefixes.runs.tokens[begin : begin + size].tolist()
+    if not any(spelling.raw[token] for token in tokens):
+        return " ".join(f"token {token}" for token in tokens)
+    text = spelling.decoded(tokens)
+    if not text.strip():
+        return quoted(text)
+    dots = "…" if prefixes.runs.start[begin] < begin else ""
+    return quoted(dots + text.strip(" "))
+
+
+def quoted(text: str) -> str:
+    """Text in quotation marks, at most 60 characters of its end, with what cannot be seen written out."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    if len(shown) > _LONGEST:
+        shown = "…" + shown[-_LONGEST:]
+    return f"'{shown}'" if '"' in shown else f'"{shown}"'

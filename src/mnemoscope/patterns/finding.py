@@ -1,0 +1,94 @@
+"""The patterns of an atlas, layer by layer: prefixes read, shallow and semantic patterns found, and described.
+
+Takes an opened atlas and gives rows; it writes nothing. The same atlas gives the same rows.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import log10
+
+import numpy as np
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.patterns.background import COMMON, Background, read_background
+from mnemoscope.patterns.descriptions import describe, describe_words
+from mnemoscope.patterns.merging import Candidate
+from mnemoscope.patterns.prefixes import Prefixes, read_prefixes, without
+from mnemoscope.patterns.semantic import explained_tokens, semantic_patterns
+from mnemoscope.patterns.shallow import shallow_patterns
+from mnemoscope.patterns.sharing import Groups, groups_of, shared
+from mnemoscope.patterns.spelling import read_spelling
+from mnemoscope.patterns.words import Keys, Lexicon
+
+Progress = Callable[[str, int, int | None, str], None]
+"""Called with what is being done, how much of it is done, of how much, and of what."""
+
+_LOOKED_AT = 200
+"""Sentences that tell how the vocabulary spells."""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """One row of patterns.parquet."""
+
+    layer: int
+    memory: int
+    pattern: int
+    kind: str
+    description: str
+    triggers: tuple[int, ...]
+    lift: float
+    log10_p: float
+
+
+def find_patterns(atlas: Atlas, *, progress: Progress | None = None) -> Iterator[Pattern]:
+    """Every pattern of the atlas's memories, by layer and memory; raises AtlasDamaged, AtlasUnfinished."""
+    say = progress or (lambda *_: None)
+    total = sum(atlas.memories(layer) for layer in atlas.layers)
+    say("patterns", 0, total, "memories")
+    rows = atlas.table("background")
+    some = atlas.sentences(rows["sentence"].head(_LOOKED_AT).to_list(), columns=["sentence", "text", "tokens"])
+    lexicon = Lexicon(read_spelling(atlas.table("vocabulary"), some))
+    sentence, position = (rows[name].to_numpy().astype(np.int64) for name in ("sentence", "position"))
+    drawn = read_prefixes(atlas, sentence, position=position, lexicon=lexicon)
+    keys, counts = np.unique(drawn.words.keys, return_counts=True)
+    common = keys[counts > COMMON * rows.height]
+    background = read_background(_without(drawn, common))
+    done = 0
+    for layer in atlas.layers:
+        groups, sentence, position = groups_of(atlas.table("triggers", layer=layer))
+        prefixes = _without(read_prefixes(atlas, sentence, position=position, lexicon=lexicon), common)
+        yield from _of_layer(layer, groups, prefixes, background=background, lexicon=lexicon)
+        done += atlas.memories(layer)
+        say("patterns", done, total, "memories")
+
+
+def _without(prefixes: Prefixes, words: Keys) -> Prefixes:
+    return replace(prefixes, words=without(prefixes.words, np.isin(prefixes.words.keys, words)))
+
+
+def _of_layer(
+    layer: int, groups: Groups, prefixes: Prefixes, *, background: Background, lexicon: Lexicon
+) -> Iterator[Pattern]:
+    words = shared(groups, prefixes.words).per_memory(groups.memories.size)
+    found = shallow_patterns(groups, prefixes, background=background, words=words)
+    explained = explained_tokens(groups, found.unlikely)
+    about = semantic_patterns(groups, prefixes, background=background, explained=explained, tried=found.tried)
+    for place, memory in enumerate(groups.memories.tolist()):
+        begin = int(groups.starts[place])
+        correction = log10(max(1, int(found.tried[place])))
+        rows: list[tuple[str, str, Candidate, float]] = []
+        for candidate in found.kept.get(place, []):
+            shown = begin + (candidate.mask & -candidate.mask).bit_length() - 1
+            text = describe(candidate.key, prefixes, prefix=int(groups.prefix[shown]), lexicon=lexicon)
+            rows.append(("shallow", text, candidate, correction))
+        for one in about.get(place, []):
+            topic = one.candidate.key < 0
+            text = describe_words([lexicon.words[word] for word in one.words])
+            rows.append(("semantic", text, one.candidate, 0.0 if topic else correction))
+        # Those that explain most come first; among equals the least likely.
+        rows.sort(key=lambda row: (-row[2].mask.bit_count(), row[2].log10_p + row[3], row[1]))
+        for number, (kind, text, candidate, added) in enumerate(rows):
+            ranks = tuple(int(groups.rank[begin + group]) for group in range(64) if candidate.mask >> group & 1)
+            log10_p = min(0.0, candidate.log10_p + added)
+            yield Pattern(layer, memory, number, kind, text, ranks, candidate.lift, log10_p)

@@ -1,0 +1,130 @@
+"""Prefixes of stored sentences, and every feature and content word that they show, as flat arrays.
+
+A batch of prefixes is read at once: the background, or all that one layer's memories name. Features and words have keys
+that stay the same from batch to batch. Nothing here knows memories, and nothing is tested.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.errors import AtlasDamaged
+from mnemoscope.patterns.surface import FARTHEST, LONGEST_NGRAM, SHORT_PREFIXES, Family, hashed, plain
+from mnemoscope.patterns.words import Integers, Keys, Lexicon, Runs, cut, ranges
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Which prefix shows which keys: `keys[starts[p]:starts[p + 1]]` are those of prefix p, each once."""
+
+    starts: Integers
+    keys: Keys
+    ago: Integers
+    """For a word: how many tokens before the last one it first ends; 0 for features."""
+
+
+def without(pairs: Pairs, drop: NDArray[np.bool_]) -> Pairs:
+    """The pairs that are not marked."""
+    prefix = np.repeat(np.arange(pairs.starts.size - 1), np.diff(pairs.starts))[~drop]
+    starts = np.searchsorted(prefix, np.arange(pairs.starts.size))
+    return Pairs(starts, pairs.keys[~drop], pairs.ago[~drop])
+
+
+@dataclass(frozen=True)
+class Prefixes:
+    """A batch of prefixes: where they are, their surface features and their content words."""
+
+    runs: Runs
+    first: Integers
+    """Where each prefix begins in `runs`."""
+    end: Integers
+    """Where it ends: the place of its last token."""
+    features: Pairs
+    words: Pairs
+
+    @property
+    def length(self) -> Integers:
+        """The number of tokens of each prefix."""
+        return self.end - self.first + 1
+
+
+def read_prefixes(atlas: Atlas, sentence: Integers, *, position: Integers, lexicon: Lexicon) -> Prefixes:
+    """The prefixes `tokens[0..position]` of these sentences; raises AtlasDamaged for a position outside of one."""
+    ids, which = np.unique(sentence, return_inverse=True)
+    stored = atlas.sentences(ids.tolist(), columns=["sentence", "tokens"])
+    lengths = stored["tokens"].list.len().to_numpy().astype(np.int64)
+    begins = np.concatenate([[0], np.cumsum(lengths)])
+    tokens = stored["tokens"].explode(empty_as_null=False).to_numpy().astype(np.int32)
+    wrong = np.flatnonzero((position < 0) | (position >= lengths[which]))
+    if wrong.size:
+        raise AtlasDamaged(
+            f"{atlas.path}: a table names position {position[wrong[0]]} of sentence {sentence[wrong[0]]},"
+            f" which has {lengths[which[wrong[0]]]} tokens"
+        )
+    if tokens.size and not 0 <= tokens.min() <= tokens.max() < len(lexicon.spelling.texts):
+        raise AtlasDamaged(f"{atlas.path}: a sentence holds a token that vocabulary.parquet does not list")
+    first, end = begins[which], begins[which] + position
+    runs = cut(tokens, begins, spelling=lexicon.spelling)
+    return Prefixes(
+        runs,
+        first,
+        end,
+        _features(runs, first, end=end, lexicon=lexicon),
+        _words(runs, first, end=end, lexicon=lexicon),
+    )
+
+
+def _features(runs: Runs, first: Integers, *, end: Integers, lexicon: Lexicon) -> Pairs:
+    """Every surface feature of the prefixes that begin at `first` and end at `end`."""
+    spelling, tokens = lexicon.spelling, runs.tokens
+    length = end - first + 1
+    found: list[tuple[Integers, Keys]] = []
+
+    def add(family: int, which: Integers, values: Keys) -> None:
+        found.append((which, hashed(family, values)))
+
+    def mark(family: int, which: Integers, value: int = 0) -> None:
+        found.append((which, np.full(which.size, plain(family, value), dtype=np.uint64)))
+
+    named = spelling.random[tokens]
+    chain = np.zeros(end.size, dtype=np.uint64)
+    for n in range(LONGEST_NGRAM):
+        which = np.flatnonzero(length > n)
+        chain[which] = chain[which] * np.uint64(0x2545F4914F6CDD1D) + named[end[which] - n]
+        add(Family.NGRAM + n, which, chain[which])
+    for step in range(FARTHEST):
+        which = np.flatnonzero(length > step + 1)
+        add(Family.DISTANCE + step, which, named[end[which] - step - 1])
+    add(Family.BEGINNING, np.arange(end.size), named[first])
+    which = np.flatnonzero(length > 1)
+    add(Family.BEGINNING + 1, which, named[first[which]] * np.uint64(3) + named[first[which] + 1])
+    for short in SHORT_PREFIXES:
+        mark(Family.LENGTH, np.flatnonzero(length <= short), short)
+    begun = runs.start[end]
+    mark(Family.CONTINUES, np.flatnonzero(begun < end))
+    for row, deltas in enumerate(spelling.depth):
+        depth = np.concatenate([[0], np.cumsum(deltas[tokens], dtype=np.int64)])
+        inside = depth[end + 1] - depth[first]
+        straight = row == len(spelling.depth) - 1
+        mark(Family.INSIDE + row, np.flatnonzero(inside % 2 == 1 if straight else inside > 0))
+    found.append(lexicon.shown(runs, end))
+    before = np.flatnonzero(begun > first)
+    index, keys = lexicon.shown(runs, begun[before] - 1, before=True)
+    found.append((before[index], keys))
+    which = np.concatenate([prefix for prefix, _ in found])
+    keys = np.concatenate([keys for _, keys in found])
+    order = np.argsort(which, kind="stable")
+    starts = np.searchsorted(which[order], np.arange(end.size + 1))
+    return Pairs(starts, keys[order], np.zeros(keys.size, dtype=np.int64))
+
+
+def _words(runs: Runs, first: Integers, *, end: Integers, lexicon: Lexicon) -> Pairs:
+    """The content words that are complete within each prefix, each once."""
+    places, numbers = lexicon.contents(runs)
+    begin = np.searchsorted(places, first)
+    sizes = np.searchsorted(places, end, side="right") - begin
+    index, flat = ranges(begin, sizes)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    return Pairs(starts, numbers[flat].astype(np.uint64), end[index] - places[flat])

@@ -1,0 +1,168 @@
+"""Semantic patterns: content words, and topics, that a memory's triggers hold more often than random prefixes do.
+
+A topic is a set of words no one of which need be in most triggers: it is a topic because triggers hold several of them.
+
+The test of a topic does not look at the topic, which was chosen to fit. It asks whether the triggers share a vocabulary
+at all, by betting. In order of rank every trigger is bet on: will its words be those of the triggers before it? The
+stake that is left after each bet is 1 - e + e x (mean over the trigger's words of share among the triggers before it /
+share in the background). If triggers were random prefixes, the expected gain of every bet would be nothing, whatever
+the words of one prefix have to do with each other, so that the stake exceeds 100 at most once in 100 times (Ville's
+inequality). 1 / stake therefore is the probability that stands beside a topic.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnemoscope.patterns.background import Background
+from mnemoscope.patterns.chance import log10_tail
+from mnemoscope.patterns.sharing import FEWEST
+from mnemoscope.patterns.words import Integers
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+BETS = (0.05, 0.2, 0.5)
+"""Shares of the stake that are bet; the mean over them is used."""
+_NOTICED = -2.0
+"""log10 of the probability at which a word that recurs may belong to a topic."""
+_ODDS = 10.0
+"""Odds that a prefix with one word of a topic belongs to it, at which one word is enough."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The content words of one memory's triggers."""
+
+    keys: NDArray[np.uint64]
+    held: Bools
+    """[words, groups]: whether the group's prefix holds the word."""
+    counted: Bools
+    """[groups]: whether the group is the memory's first of its sentence; only those are evidence."""
+    shares: Floats
+    """[words, groups]: the share of the word among the words of a background prefix as rich as the group's."""
+    rates: Floats
+    """[words]: the share of background prefixes as rich as the groups' that hold the word."""
+    log10_p: Floats
+    """[words]: of the test of the word alone; 0 for words in one group."""
+
+
+def vocabulary(keys: NDArray[np.uint64], place: Integers, *, counted: Bools, background: Background) -> Vocabulary:
+    """The words `keys[i]` that the groups `place[i]` hold."""
+    words, which = np.unique(keys, return_inverse=True)
+    held = np.zeros((words.size, counted.size), dtype=np.bool_)
+    held[which, place] = True
+    rich = held.sum(axis=0)
+    classes = background.class_of(rich)
+    known = background.words.place(words)
+    total = max(1, background.size)
+    numbers = background.words.counts[known]
+    shares = np.maximum(background.weights[known][:, classes], background.mean_weights[known][:, None])
+    richer = rich[counted].mean() / max(background.words.prefixes.size / total, 1e-9)
+    rates = np.maximum(background.rates[known][:, classes[counted]].mean(axis=1), numbers / total * richer)
+    counts = held[:, counted].sum(axis=1)
+    log10_p = np.zeros(words.size)
+    tried = int(counted.sum())
+    for word in np.flatnonzero(counts >= 2).tolist():
+        number = int(numbers[word])
+        alike = number / rates[word] if number else total / max(richer, 1e-9)
+        log10_p[word] = log10_tail(int(counts[word]), tried, number, float(alike))
+    return Vocabulary(words, held, counted, shares, rates, log10_p)
+
+
+def log10_stake(held: Bools, shares: Floats, *, background: int) -> float:
+    """log10 of what is left of a stake of 1 after betting on every group in turn."""
+    rich = held.sum(axis=0)
+    held, shares, rich = held[:, rich > 0], shares[:, rich > 0], rich[rich > 0]
+    if rich.size < 2:
+        return 0.0
+    weight = held / rich
+    before = np.cumsum(weight, axis=1) - weight
+    seen = np.arange(rich.size)
+    # The triggers before are counted with the background, so a word that it lacks is not infinitely surprising.
+    expected = (shares * background + before) / (background + seen)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        surprise = np.where(before > 1e-9, before / np.maximum(seen, 1) / expected, 0.0)
+    gain = (surprise * weight).sum(axis=0)[1:]
+    logs = np.array([np.log(1 - bet + bet * gain).sum() for bet in BETS])
+    best = float(logs.max())
+    return (best + float(np.log(np.exp(logs - best).mean()))) / float(np.log(10))
+
+
+@dataclass(frozen=True)
+class Topic:
+    """Words that occur together in a memory's triggers, and the groups that hold them."""
+
+    words: Integers
+    """Places in the vocabulary, the most telling first."""
+    groups: Bools
+    log10_p: float
+    enough: int
+    """How many of the words a prefix must hold."""
+
+
+def topics(found: Vocabulary, *, background: int, limit: float) -> list[Topic]:
+    """The topics of one memory, each with at least 3 groups; `limit` is log10 of the largest probability that counts.
+
+    After a topic is found, the rest of the groups is looked at in the same way.
+    """
+    rest = found.counted.copy()
+    result: list[Topic] = []
+    while rest.sum() >= FEWEST:
+        log10_p = -log10_stake(found.held[:, rest], found.shares[:, rest], background=background)
+        if log10_p > limit:
+            break
+        words, core = _core(found.held & rest, found.log10_p <= _NOTICED)
+        if core.sum() < FEWEST:
+            break
+        widest = words[np.argmax((found.held[words] & core).sum(axis=1))]
+        others = np.ones(found.keys.size, dtype=np.bool_)
+        others[widest] = False
+        without = -log10_stake(
+            found.held[np.ix_(others, rest)], found.shares[np.ix_(others, rest)], background=background
+        )
+        if without > limit:
+            rest &= ~found.held[widest]  # one word, not a topic
+            continue
+        # How many groups hold the topic against how many would hold one of its words by chance.
+        by_chance = float(1 - np.prod(1 - found.rates[words])) * int((rest & ~core).sum())
+        enough = 1 if core.sum() >= _ODDS * by_chance else 2
+        open_groups = rest | ~found.counted
+        groups = core | (open_groups & (found.held[words].sum(axis=0) >= enough))
+        order = np.lexsort((found.keys[words], found.log10_p[words]))
+        result.append(Topic(words[order], groups, log10_p, enough))
+        rest &= ~groups
+    return result
+
+
+def _core(held: Bools, noticed: Bools) -> tuple[Integers, Bools]:
+    """The largest set of groups and words that hang together: each group holds two of them, each word is in two.
+
+    Ties go to the set that begins first.
+    """
+    words = np.flatnonzero(noticed)
+    inside = held[words]
+    groups = np.ones(held.shape[1], dtype=np.bool_)
+    while True:
+        kept = (inside & groups).sum(axis=1) >= 2
+        fewer = inside[kept].sum(axis=0) >= 2
+        if kept.all() and (fewer == groups).all():
+            break
+        words, inside, groups = words[kept], inside[kept], fewer & groups
+    best: tuple[Integers, Bools] = (np.zeros(0, dtype=np.int64), np.zeros(held.shape[1], dtype=np.bool_))
+    left = np.ones(words.size, dtype=np.bool_)
+    inside = inside & groups
+    while left.any():
+        chosen = np.zeros(words.size, dtype=np.bool_)
+        chosen[np.argmax(left)] = True
+        while True:
+            covered: Bools = np.asarray(inside[chosen].any(axis=0))
+            grown = np.asarray((inside & covered).any(axis=1))
+            if (grown == chosen).all():
+                break
+            chosen = grown
+        left &= ~chosen
+        if covered.sum() > best[1].sum():
+            best = words[chosen], covered
+    return best

@@ -1,0 +1,176 @@
+"""Words: what a run of tokens spells, its surface features, and whether it is a content word.
+
+A lexicon remembers every run and word that it has met, under numbers that depend only on the order in which batches are
+read, so that words of one batch can be looked for in another. Content words have a letter, at least two characters
+(one in scripts without spaces) and are no stop words.
+"""
+
+import re
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnemoscope.patterns.spelling import Spelling, is_without_spaces, is_word_character
+from mnemoscope.patterns.stop_words import STOP_WORDS
+from mnemoscope.patterns.surface import Family, affixes_of, classes_of, plain
+
+Integers = NDArray[np.int64]
+Keys = NDArray[np.uint64]
+
+_ASCII_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Sentences cut into words and other pieces; all arrays are over their tokens, one sentence after the other."""
+
+    tokens: NDArray[np.int32]
+    sentence: Integers
+    start: Integers
+    """Where the run of each token begins."""
+    name: Keys
+    """A name for the run from its beginning to this token."""
+    last: NDArray[np.bool_]
+    """Whether the token ends its run."""
+
+
+def cut(tokens: NDArray[np.int32], begins: Integers, *, spelling: Spelling) -> Runs:
+    """The runs of sentences that begin at `begins` (and end where the next begins; the last entry is the length).
+
+    Tokens that spell one word together are one run; every other token is a run of its own.
+    """
+    size = tokens.size
+    opening = np.ones(size + 1, dtype=np.bool_)
+    if size:
+        opening[1:-1] = ~(spelling.closes[tokens[:-1]] & spelling.opens[tokens[1:]])
+    opening[begins] = True
+    places = np.arange(size)
+    start = np.maximum.accumulate(np.where(opening[:-1], places, 0))
+    longest = int((places - start).max(initial=0)) + 1
+    # A polynomial in the tokens' random numbers, modulo 2^64: equal runs have equal names wherever they stand.
+    powers = np.cumprod(np.full(longest, 0x5851F42D4C957F2D, dtype=np.uint64))
+    terms = spelling.random[tokens] * powers[places - start]
+    sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(terms, dtype=np.uint64)])
+    sentence = np.repeat(np.arange(begins.size - 1), np.diff(begins))
+    return Runs(tokens, sentence, start, sums[1:] - sums[start], opening[1:])
+
+
+def words_in(text: str) -> list[str]:
+    """The words of a text, as they stand; characters of scripts without spaces are words by themselves."""
+    if text.isascii():
+        return _ASCII_WORD.findall(text)
+    found, word = [], ""
+    for character in text:
+        if is_word_character(character) and not is_without_spaces(character):
+            word += character
+            continue
+        if word:
+            found.append(word)
+            word = ""
+        if is_without_spaces(character) and is_word_character(character):
+            found.append(character)
+    return [*found, word] if word else found
+
+
+def is_content_word(word: str) -> bool:
+    """Whether the lower-case word can tell what a prefix is about."""
+    if word in STOP_WORDS or not any(character.isalpha() for character in word):
+        return False
+    return len(word) > 1 or is_without_spaces(word)
+
+
+class Look(NamedTuple):
+    """What a run shows when it stands last, and when it stands before the last."""
+
+    last: list[int]
+    before: list[int]
+
+
+class Lexicon:
+    """Every run and word met so far."""
+
+    def __init__(self, spelling: Spelling) -> None:
+        self.spelling = spelling
+        self.words: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._looks: dict[int, Look] = {}
+        self._contents: dict[int, list[int]] = {}
+
+    def number(self, text: str) -> int:
+        """The number of a text; the lower-case words of prefixes are known by it."""
+        found = self._numbers.setdefault(text, len(self.words))
+        if found == len(self.words):
+            self.words.append(text)
+        return found
+
+    def shown(self, runs: Runs, ends: Integers, *, before: bool = False) -> tuple[Integers, Keys]:
+        """The features of the runs that reach to the tokens `ends`, as pairs (index into `ends`, key)."""
+        names, where, which = np.unique(runs.name[ends], return_index=True, return_inverse=True)
+        looks = []
+        for name, place in zip(names.tolist(), ends[where].tolist(), strict=True):
+            look = self._looks.get(name)
+            if look is None:
+                look = self._looks[name] = self._look(self._text(runs, place))
+            looks.append(look.before if before else look.last)
+        sizes = np.array([len(look) for look in looks], dtype=np.int64)
+        flat = np.array(list(chain.from_iterable(looks)), dtype=np.uint64)
+        return spread(np.cumsum(sizes) - sizes, sizes, chosen=which, values=flat)
+
+    def contents(self, runs: Runs) -> tuple[Integers, Integers]:
+        """The content words of the sentences: the token that ends each, in order, and its number.
+
+        A word is listed where it first occurs in its sentence.
+        """
+        ends = np.flatnonzero(runs.last)
+        names, where, which = np.unique(runs.name[ends], return_index=True, return_inverse=True)
+        lists = []
+        for name, place in zip(names.tolist(), ends[where].tolist(), strict=True):
+            numbers = self._contents.get(name)
+            if numbers is None:
+                lower = [word.lower() for word in words_in(self._text(runs, place))]
+                numbers = self._contents[name] = [self.number(word) for word in lower if is_content_word(word)]
+            lists.append(numbers)
+        sizes = np.array([len(numbers) for numbers in lists], dtype=np.int64)
+        flat = np.array(list(chain.from_iterable(lists)), dtype=np.uint64)
+        index, numbers_of = spread(np.cumsum(sizes) - sizes, sizes, chosen=which, values=flat)
+        places, found = ends[index], numbers_of.astype(np.int64)
+        _, first = np.unique(runs.sentence[places] * (len(self.words) + 1) + found, return_index=True)
+        first.sort()
+        return places[first], found[first]
+
+    def _text(self, runs: Runs, end: int) -> str:
+        return self.spelling.decoded(runs.tokens[runs.start[end] : end + 1].tolist())
+
+    def _look(self, text: str) -> Look:
+        classes = classes_of(text)
+        word = text.strip()
+        pairs = [(Family.CLASS, name) for name in classes]
+        if any(is_word_character(character) for character in word):
+            endings, starts = affixes_of(word)
+            pairs += [(Family.WORD, word.lower())]
+            pairs += [(Family.ENDING, letters) for letters in endings] + [(Family.START, letters) for letters in starts]
+        return Look(
+            [self._key(family, value) for family, value in pairs],
+            [self._key(Family.CLASS_BEFORE, name) for name in classes],
+        )
+
+    def _key(self, family: Family, value: str) -> int:
+        return plain(family, self.number(value))
+
+
+def spread(
+    starts: Integers, sizes: Integers, *, chosen: Integers, values: NDArray[np.uint64]
+) -> tuple[Integers, NDArray[np.uint64]]:
+    """The lists `values[starts[c]:starts[c] + sizes[c]]` of every c in `chosen`, joined, and whose each entry is."""
+    index, flat = ranges(starts[chosen], sizes[chosen])
+    return index, values[flat]
+
+
+def ranges(starts: Integers, sizes: Integers) -> tuple[Integers, Integers]:
+    """The numbers of the ranges `starts[i] .. starts[i] + sizes[i] - 1`, one after the other, and the i of each."""
+    index = np.repeat(np.arange(starts.size), sizes)
+    before = np.cumsum(sizes) - sizes
+    return index, np.arange(index.size) - np.repeat(before - starts, sizes)
