@@ -11,6 +11,7 @@ from mnemoscope.analyses.answers import MEMORIES, NOTHING, Answer, Claim, Estima
 from mnemoscope.analyses.intervals import mean, share
 from mnemoscope.analyses.sources import needed, upper_layers
 from mnemoscope.atlas import Atlas
+from mnemoscope.patterns.annotations import read_annotations
 
 QUESTION = "key_patterns"
 PAPER = Paper(
@@ -90,10 +91,8 @@ def _estimates(rows: pl.DataFrame) -> dict[str, Estimate]:
 
 def _annotations(atlas: Atlas) -> pl.DataFrame | None:
     """People's judgements of memories that are no controls, or None where nobody made one."""
-    from mnemoscope.patterns.annotations import read_annotations
-
     rows = read_annotations(atlas.path)
-    rows = None if rows is None else rows.filter(~pl.col("control").cast(pl.Boolean))
+    rows = None if rows is None else rows.filter(~pl.col("control"))
     return None if rows is None or rows.is_empty() else rows
 
 
