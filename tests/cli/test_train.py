@@ -79,10 +79,12 @@ def test_a_negative_interval_is_refused(training: FakeTraining, capsys: Capture)
 
 
 def test_a_text_of_one_s_own(training: FakeTraining, capsys: Capture) -> None:
-    words = "--corpus a.txt --corpus b.jsonl --validation c.txt --max-bytes 9 --text-field body --hidden 8"
+    words = "--corpus a.txt --corpus b.jsonl --validation c.txt --max-bytes 9 --text-field body --split line --hidden 8"
     assert main(["train", "--out", "m", *words.split(), "--value-optimiser", "adamw"]) == 0
     ((_, recipe, options),) = training.calls
-    assert options["wanted"] == Wanted(("a.txt", "b.jsonl"), validation="c.txt", max_bytes=9, text_field="body")
+    assert options["wanted"] == Wanted(
+        ("a.txt", "b.jsonl"), validation="c.txt", max_bytes=9, text_field="body", split="line"
+    )
     # Four memories for every dimension, as in the paper, unless their number is given.
     assert recipe == FakeRecipe(hidden=8, memories=32, value_optimiser="adamw")
     assert "mnemoscope mine m/model a.txt --out atlas" in capsys.readouterr().out
@@ -96,6 +98,7 @@ def test_a_text_of_one_s_own(training: FakeTraining, capsys: Capture) -> None:
         ("--validation v.txt", "--validation and --max-bytes belong to a text of your own; name it with --corpus"),
         ("--max-bytes 5", "--validation and --max-bytes belong to a text of your own; name it with --corpus"),
         ("--corpus a.txt --max-bytes 0", "--max-bytes 0 is impossible"),
+        ("--corpus a.txt --split word", "--split 'word' is not known; choose one of sentence, line, document"),
     ],
 )
 def test_impossible_texts_are_refused(training: FakeTraining, capsys: Capture, words: str, line: str) -> None:

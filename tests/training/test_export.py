@@ -70,7 +70,8 @@ def test_the_card_of_a_text_of_one_s_own_names_that_text(recipe: Recipe, tmp_pat
     folder = train(tmp_path / "out", replace(recipe, value_optimiser="adamw"), wanted=wanted, say=lambda text: None)
     figures = json.loads((folder / "training.json").read_text())
     assert figures["text"] == {
-        "corpora": [str(own)], "validation": str(other), "max_bytes": 8_000, "text_field": "text", "part": "all",
+        "corpora": [str(own)], "validation": str(other), "max_bytes": 8_000, "text_field": "text",
+        "split": "sentence", "part": "all",
     }  # fmt: skip
     card = (folder / "MODEL_CARD.md").read_text()
     assert f"* **Data**: `{own}`, the first 8,000 bytes;\n  {figures['training_tokens']:,} tokens." in card

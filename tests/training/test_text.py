@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
@@ -21,7 +20,6 @@ from mnemoscope.training.text import (
     Prepared,
     Text,
     Wanted,
-    independent,
     prepare_text,
     read_alone,
     train_tokenizer,
@@ -37,46 +35,6 @@ def test_the_tokenizer_gives_every_text_back_and_begins_with_the_beginning() -> 
     for text in ("the cat", " two  spaces\n", "caf\u00e9 \u2603 \U0001f600", "\x00\t"):
         assert tokenizer.decode(tokenizer.encode(text).ids) == text
     assert len(tokenizer.encode(" the").ids) < 4
-
-
-def held_out_slowly(streams: list[list[int]], candidates: list[bool], run: int) -> list[bool]:
-    """The definition read aloud: as long as one held-out document shares a run with what is not, move it over."""
-    held = list(candidates)
-
-    def runs(stream: list[int]) -> set[tuple[int, ...]]:
-        own = stream[1:]
-        return {tuple(own[i : i + run]) for i in range(len(own) - run + 1)}
-
-    while True:
-        training = set().union(*(runs(s) for s, out in zip(streams, held, strict=True) if not out))
-        moving = [i for i, s in enumerate(streams) if held[i] and runs(s) & training]
-        if not moving:
-            return held
-        for i in moving:
-            held[i] = False
-
-
-@given(
-    st.lists(st.tuples(st.lists(st.integers(1, 3), max_size=9), st.booleans()), min_size=1, max_size=12),
-    st.integers(2, 4),
-)
-def test_held_out_documents_share_no_run_with_training_text(documents: list[tuple[list[int], bool]], run: int) -> None:
-    streams = [[0, *tokens] for tokens, _ in documents]
-    candidates = [out for _, out in documents]
-    before, training_text.RUN = training_text.RUN, run
-    try:
-        found = independent([np.array(s, np.uint16) for s in streams], np.array(candidates))
-    finally:
-        training_text.RUN = before
-    assert found.tolist() == held_out_slowly(streams, candidates, run)
-
-
-def test_a_document_that_moves_takes_others_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_text, "RUN", 3)
-    streams = [[0, 1, 2, 3, 9], [0, 2, 3, 9, 4, 5, 6], [0, 7, 4, 5, 6], [0, 8, 8, 8]]
-    # 0 is training text; 1 shares 2-3-9 with it, 2 shares 4-5-6 with 1 alone, 3 shares nothing.
-    found = independent([np.array(s, np.uint16) for s in streams], np.array([False, True, True, True]))
-    assert found.tolist() == [False, False, False, True]
 
 
 def counted_text(tokens: int = 2_000) -> Text:
@@ -207,7 +165,8 @@ def test_reading_stops_before_the_document_that_is_too_much(recipe: Recipe, file
     for most, count in ((int(sizes[49]), 50), (int(sizes[49]) - 1, 49), (1, 1)):
         wanted = Wanted((files[0], files[1]), max_bytes=most, text_field="body")
         said: list[str] = []
-        prepare_text(replace(recipe, context=4), tmp_path / str(most), say=said.append, wanted=wanted)
+        with nullcontext() if count > 1 else pytest.raises(TrainingError, match="none of the 1 documents"):
+            prepare_text(replace(recipe, context=4), tmp_path / str(most), say=said.append, wanted=wanted)
         assert said[1] == f"{count} documents; training the tokenizer"
 
 
@@ -265,3 +224,30 @@ def test_sentences_of_one_s_own_text_are_read_alone(
     assert max(map(len, read_alone(made, recipe))) == 15
     monkeypatch.setattr(training_text, "READ_ALONE", 7)
     assert [made.tokenizer.decode(ids) in sentences for ids in read_alone(made, long)] == [True] * 7
+
+
+def test_lines_may_be_the_documents(recipe: Recipe, tmp_path: Path) -> None:
+    lines = [f"{text}  Line {number}. Twice." for number, text in enumerate(made_up_documents(40))]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    made = prepare_text(recipe, tmp_path / "text", say=print, wanted=Wanted((str(tmp_path / "a.txt"),), split="line"))
+    assert decoded(made, made.training) == [text for text in lines if document_hash(text) >= 1_000]
+    assert decoded(made, made.held_out) == [text for text in lines if document_hash(text) < 1_000]
+
+
+def test_a_text_of_which_nothing_is_held_out_is_refused(recipe: Recipe, tmp_path: Path) -> None:
+    (tmp_path / "novel.txt").write_text("\n".join(made_up_documents(60)))
+    wanted = Wanted((str(tmp_path / "novel.txt"),))
+    with pytest.raises(TrainingError, match=r"none of the 1 documents of .*novel\.txt is held out"):
+        prepare_text(recipe, tmp_path / "text", say=print, wanted=wanted)
+
+
+def test_a_folder_made_before_a_way_of_reading_was_known_still_holds(
+    recipe: Recipe, files: list[str], tmp_path: Path
+) -> None:
+    prepare_text(recipe, tmp_path, say=print, wanted=Wanted((files[0],)))
+    facts = json.loads((tmp_path / "text.json").read_text())
+    del facts["wanted"]["split"]
+    (tmp_path / "text.json").write_text(json.dumps(facts))
+    prepare_text(recipe, tmp_path, say=print, wanted=Wanted((files[0],)))
+    with pytest.raises(TrainingError, match="another recipe"):
+        prepare_text(recipe, tmp_path, say=print, wanted=Wanted((files[0],), split="line"))

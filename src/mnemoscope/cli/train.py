@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mnemoscope.cli.frame import Debug, Json, at_least, emit
+from mnemoscope.cli.frame import Debug, Json, at_least, emit, one_of
 from mnemoscope.cli.progress import reporting
 from mnemoscope.errors import OptionError
 
@@ -30,6 +30,7 @@ def train(
         str | None, typer.Option(metavar="CORPUS", help="A second held-out text, which is only measured on.")
     ] = None,
     max_bytes: Annotated[int | None, typer.Option(metavar="N", help="Stop reading the text after so much.")] = None,
+    split: Annotated[str, typer.Option(metavar="sentence|line|document", help="What one text is.")] = "sentence",
     text_field: Annotated[str, typer.Option(metavar="NAME", help="The text's field in JSONL or Parquet.")] = "text",
     layers: Size = None,
     hidden: Size = None,
@@ -69,6 +70,7 @@ def train(
     """
     at_least("--checkpoint-every", checkpoint_every, 0)
     at_least("--max-bytes", max_bytes, 1)
+    one_of("--split", split, ("sentence", "line", "document"))
     if not corpus and (validation is not None or max_bytes is not None):
         raise OptionError("--validation and --max-bytes belong to a text of your own; name it with --corpus")
     if memories is None and hidden is not None:
@@ -91,7 +93,8 @@ def train(
     from mnemoscope.training import train as run_training
 
     recipe = Recipe(**{name: value for name, value in given.items() if value is not None})
-    wanted = Wanted(tuple(corpus or ()), validation=validation, max_bytes=max_bytes, text_field=text_field)
+    texts = tuple(corpus or ())
+    wanted = Wanted(texts, validation=validation, max_bytes=max_bytes, text_field=text_field, split=split)
     options: dict[str, Any] = {"device": device, "checkpoint_every": checkpoint_every}
     with reporting() as progress:
 

@@ -4,11 +4,11 @@ A document becomes the beginning token and then its sentences, each encoded alon
 sentence is tokenised in training exactly as it is when it is mined alone.
 
 Held out (definitions.md section 3): documents whose hash falls under a threshold, less those that share a run of
-`RUN` tokens with training text; these go back to training, until nothing moves.
+tokens with training text (`independence`).
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,23 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from mnemoscope.corpus import open_source
+from mnemoscope.corpus import Source, open_source
 from mnemoscope.corpus.documentation import document_key, documents
 from mnemoscope.corpus.held_out import document_hash, held_out_threshold
 from mnemoscope.corpus.sentences import split_sentences
 from mnemoscope.errors import TrainingError
+from mnemoscope.training.independence import Tokens, independent
 from mnemoscope.training.recipe import BEGINNING, Recipe
-
-RUN = 50
-"""Tokens in a run that a held-out document may not share with training text."""
 
 SAMPLE_BYTES = 40_000_000
 """The tokenizer is trained on a random sample of about so many bytes; all of a text that is not larger."""
 
 READ_ALONE = 50_000
 """Training sentences, at most, on which memories that never fire are counted."""
-
-Tokens = NDArray[np.uint16]
 
 
 @dataclass(frozen=True)
@@ -47,6 +43,8 @@ class Wanted:
     max_bytes: int | None = None
     """Reading `corpora` stops before the document that would make it more; the first always fits."""
     text_field: str = "text"
+    split: str = "sentence"
+    """What one sentence is, and with `line` what a document is, as in mining."""
     part: str = "all"
     """Of the documentation."""
 
@@ -84,14 +82,14 @@ def prepare_text(
     """
     wanted = wanted or Wanted()
     done = directory / "text.json"
-    asked = {**asdict(wanted), "corpora": list(wanted.corpora)}
     if not done.is_file():
         directory.mkdir(parents=True, exist_ok=True)
         facts = _prepare(recipe, directory, wanted, say)
-        done.write_text(json.dumps({**facts, "wanted": asked}))
+        done.write_text(json.dumps({**facts, "wanted": asdict(wanted)}))
     facts = json.loads(done.read_text())
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    if tokenizer.get_vocab_size() > recipe.vocabulary or facts.get("wanted") != asked:
+    begun = facts.get("wanted", {})
+    if tokenizer.get_vocab_size() > recipe.vocabulary or _of(begun) != wanted:
         raise TrainingError(f"{directory} holds text prepared for another recipe; choose another folder")
     names = ("training", "held_out") if wanted.validation is None else ("training", "held_out", "validation")
     texts = {name: _load(directory / f"{name}.npz") for name in names}
@@ -99,6 +97,11 @@ def prepare_text(
         where = ", ".join(wanted.corpora) or "the documentation on this machine"
         raise TrainingError(f"{where} is too little to train on: {len(texts['training'].tokens)} tokens")
     held_out, keys = texts["held_out"], facts["held_out_keys"]
+    if not len(held_out.documents):
+        raise TrainingError(
+            f"none of the {facts['documents']} documents of {', '.join(wanted.corpora)} is held out, so nothing could"
+            " be measured; give a text of more documents (a blank line ends one), or --split line"
+        )
     return Prepared(texts["training"], held_out, tokenizer, keys, wanted, texts.get("validation"))
 
 
@@ -107,7 +110,7 @@ def _prepare(recipe: Recipe, directory: Path, wanted: Wanted, say: Callable[[str
     say(f"reading {', '.join(wanted.corpora) or 'the documentation on this machine'}")
     split, sizes, classes, keys = [], [], [], []
     for text in _documents(wanted):
-        if sentences := _sentences(text):
+        if sentences := split_sentences(text, wanted.split):
             split.append(sentences)
             sizes.append(len(text.encode()))
             classes.append(document_hash(text))
@@ -132,7 +135,7 @@ def _prepare(recipe: Recipe, directory: Path, wanted: Wanted, say: Callable[[str
     for name, chosen in (("training", ~held), ("held_out", held)):
         _save(directory / f"{name}.npz", [s for s, c in zip(streams, chosen, strict=True) if c])
     if wanted.validation is not None:
-        found = map(_sentences, open_source(wanted.validation, text_field=wanted.text_field).documents())
+        found = (split_sentences(text, wanted.split) for text in _open(wanted.validation, wanted).documents())
         _save(directory / "validation.npz", [_encode(tokenizer, sentences) for sentences in found if sentences])
     return {
         "documents": len(streams),
@@ -150,12 +153,21 @@ def _documents(wanted: Wanted) -> Iterator[str]:
         return
     read = 0
     # All are opened before any is read, so that a wrong name is refused at once.
-    for source in [open_source(spec, text_field=wanted.text_field) for spec in wanted.corpora]:
+    for source in [_open(spec, wanted) for spec in wanted.corpora]:
         for text in source.documents():
             before, read = read, read + len(text.encode())
             if wanted.max_bytes is not None and before and read > wanted.max_bytes:
                 return
             yield text
+
+
+def _open(spec: str, wanted: Wanted) -> Source:
+    return open_source(spec, text_field=wanted.text_field, split=wanted.split)
+
+
+def _of(begun: dict[str, Any]) -> Wanted:
+    """What `asdict` made of it; what it does not say is the default."""
+    return Wanted(**{**begun, "corpora": tuple(begun.get("corpora", ()))})
 
 
 def train_tokenizer(sentences: Iterator[str], vocabulary: int) -> Tokenizer:
@@ -171,29 +183,6 @@ def train_tokenizer(sentences: Iterator[str], vocabulary: int) -> Tokenizer:
     )
     tokenizer.train_from_iterator(sentences, trainer)
     return tokenizer
-
-
-def independent(streams: Sequence[Tokens], candidates: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which candidates share no run of `RUN` tokens with any document that is not held out in the end.
-
-    Holds the runs of the candidates alone: memory depends on these, not on the training text.
-    """
-    held = candidates.copy()
-    runs = {i: _runs(streams[i]) for i in map(int, np.flatnonzero(candidates))}
-    known = np.unique(np.concatenate([*runs.values(), np.empty(0, np.uint64)]))
-    if not len(known):
-        return held
-    places = {i: np.searchsorted(known, own) for i, own in runs.items()}
-    taken = np.zeros(len(known), bool)  # which runs occur in training text
-    for i in map(int, np.flatnonzero(~candidates)):
-        own = _runs(streams[i])
-        found = np.minimum(np.searchsorted(known, own), len(known) - 1)
-        taken[found[known[found] == own]] = True
-    while moved := [k for k in places if held[k] and taken[places[k]].any()]:
-        for k in moved:
-            held[k] = False
-            taken[places[k]] = True
-    return held
 
 
 def windows(text: Text, recipe: Recipe, step: int) -> NDArray[np.int64]:
@@ -254,19 +243,6 @@ def _encode(tokenizer: Tokenizer, sentences: list[str]) -> tuple[Tokens, NDArray
         starts.append(len(tokens))
         tokens.extend(encoding.ids)
     return np.array(tokens, np.uint16), np.array(starts, np.int64), sum(len(s.encode()) + 1 for s in sentences)
-
-
-def _runs(tokens: NDArray[np.generic]) -> NDArray[np.uint64]:
-    """A 64-bit hash of every run of RUN tokens."""
-    count = len(tokens) - RUN
-    if count < 1:
-        return np.empty(0, np.uint64)
-    body = tokens[1:].astype(np.uint64)  # without the beginning token
-    out = np.zeros(count, np.uint64)
-    for i in range(RUN):
-        out = out * np.uint64(0x9E3779B97F4A7C15) + body[i : i + count] + np.uint64(1)
-        out ^= out >> np.uint64(29)
-    return out
 
 
 def _save(path: Path, streams: list[tuple[Tokens, NDArray[np.int64], int]]) -> None:
