@@ -1,0 +1,151 @@
+"""`analyze`: what it prints, what it writes, and what it says when the atlas lacks something."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from handbuilt_answers import build_answers
+from handbuilt_atlas import build_atlas
+from mnemoscope.analyses import QUESTIONS, write_all
+from mnemoscope.atlas import Atlas, verify
+from mnemoscope.cli import main
+
+Capture = pytest.CaptureFixture[str]
+
+LAYERS = {0: [("said", 7), ("said", 7), ("other", 3), ("other", 3)], 1: [("said", 7)] * 4}
+
+
+def whole(directory: Path) -> Atlas:
+    """Two layers; at layer 0 half of the four prefixes match, at layer 1 all do."""
+    value = (6, 6, 0, 0.5, 1.0, -1.0)
+    removals = [(0, 0, rank, removed, 2.0, 1.0) for rank in (0, 1) for removed in ("first", "last", "random")]
+    predictions = {
+        (prefix, layer): {"residual_top": top} for layer, rows in LAYERS.items() for prefix, (_, top) in enumerate(rows)
+    }
+    return build_answers(
+        directory, triggers={0: [(0, 6), (0, 6)], 1: []}, values={0: [value] * 4, 1: [value] * 4}, next_counts={6: 4},
+        removals=removals, prefixes=[(document, 1, 6, 7) for document in range(4)], predictions=predictions,
+        patterns=[(0, 0, "shallow", [0])],
+    )  # fmt: skip
+
+
+def lines_of(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines() if line.strip()]
+
+
+def test_a_named_question_is_printed_and_written(tmp_path: Path, capsys: Capture) -> None:
+    whole(tmp_path)
+    assert main(["analyze", str(tmp_path), "refinement_match"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert lines_of(out) == [
+        ["refinement_match", "(Figure", "9)"],
+        *lines_of("For which share of prefixes does the residual of a layer already have the model's final top token?"),
+        ["layer", "match"],
+        ["0", "50.0%"],
+        ["1", "100.0%"],
+        ["here", "paper"],
+        *lines_of("50.0% (0.0% to 100.0%) about a third decided in the bottom few layers"),
+        *lines_of(f"1 of 10 questions, written to {tmp_path / 'analyses'}"),
+    ]
+    written = sorted(path.name for path in (tmp_path / "analyses").iterdir())
+    assert written == ["manifest.json", "refinement_match.json", "refinement_match.parquet"]
+    assert verify(tmp_path) == []
+
+
+def test_all_questions_are_answered_if_none_is_named(tmp_path: Path, capsys: Capture) -> None:
+    whole(tmp_path)
+    assert main(["analyze", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    titles = [line.split()[0] for line in out.splitlines() if line.startswith(QUESTIONS)]
+    assert tuple(titles) == QUESTIONS
+    assert out.splitlines()[-1] == f"10 of 10 questions, written to {tmp_path / 'analyses'}"
+    assert max(map(len, out.replace(str(tmp_path), "ATLAS").splitlines())) <= 100
+    assert verify(tmp_path) == []
+
+
+def test_one_json_document_holds_what_was_written(tmp_path: Path, capsys: Capture) -> None:
+    whole(tmp_path)
+    assert main(["analyze", str(tmp_path), "value_rank", "value_agreement", "value_rank", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert list(shown["answers"]) == ["value_agreement", "value_rank"]  # in the paper's order, each once
+    assert shown["unanswered"] == {}
+    for question, document in shown["answers"].items():
+        assert document == json.loads((tmp_path / "analyses" / f"{question}.json").read_text())
+
+
+def test_what_cannot_be_answered_is_said_and_the_rest_answered(tmp_path: Path, capsys: Capture) -> None:
+    build_answers(tmp_path, triggers={0: []}, removals=None, prefixes=None)
+    assert main(["analyze", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index(f"4 of 10 questions, written to {tmp_path / 'analyses'}")
+    assert [line.split(":")[1].strip() for line in lines[at + 1 :]] == ["key_removals", *QUESTIONS[5:]]
+    assert lines[at + 1] == (
+        f"not answered: key_removals: {tmp_path} has no table removals; make it with "
+        f"`mnemoscope mine gpt2 'my text.txt' --out {tmp_path} --force`"
+    )
+    assert main(["analyze", str(tmp_path), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert list(shown["unanswered"]) == ["key_removals", *QUESTIONS[5:]]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["key_removals"], "has no table removals; make it with `mnemoscope mine"),
+        (["value_rank", "refinement_match"], "has no table predictions; make it with `mnemoscope mine"),
+        (["dance"], "'dance' is not a question; the questions are key_patterns, key_removals, value_agreement"),
+        (["value_rank", "--layers", "3"], "No such option"),
+    ],
+)
+def test_what_is_refused_leaves_no_trace(words: list[str], said: str, tmp_path: Path, capsys: Capture) -> None:
+    build_answers(tmp_path, triggers={0: []}, removals=None, prefixes=None)
+    assert main(["analyze", str(tmp_path), *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert said in err
+    assert [path.name for path in (tmp_path / "analyses").iterdir()] == ["manifest.json"]
+
+
+def test_a_part_and_a_missing_atlas(tmp_path: Path, capsys: Capture) -> None:
+    part = build_atlas(tmp_path / "p", part=(2, 3))
+    assert main(["analyze", str(part)]) == 2
+    assert "is part 2 of 3; join all parts with `mnemoscope merge`, then ask" in capsys.readouterr().err
+    assert main(["analyze", str(tmp_path)]) == 2
+    assert "does not hold an atlas" in capsys.readouterr().err
+
+
+def test_missing_patterns_are_made_where_they_are_needed(tmp_path: Path, capsys: Capture) -> None:
+    """The hand-built atlas has too few triggers for a pattern, so none is found; but the table is there."""
+    atlas = build_atlas(tmp_path / "a")
+    assert main(["analyze", str(atlas), "value_rank"]) == 0
+    assert not (atlas / "patterns.parquet").exists()
+    assert main(["analyze", str(atlas), "key_patterns", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out.split("written to")[-1].split("\n", 1)[1])
+    assert {row["name"]: row["value"] for row in shown["answers"]["key_patterns"]["totals"]}["covered"] == 0.0
+    assert verify(atlas) == []
+
+
+def test_patterns_made_again_bring_the_answers_that_depend_on_them_along(tmp_path: Path, capsys: Capture) -> None:
+    """The patterns written by hand explain a prefix; made anew there are none, and key_patterns says so, too."""
+    atlas = whole(tmp_path)
+    write_all(atlas)
+    before = (tmp_path / "analyses" / "key_patterns.json").read_bytes()
+    assert main(["analyze", str(tmp_path), "value_rank", "--patterns", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert list(shown["answers"]) == ["key_patterns", "key_removals", "value_rank", "layer_activity"]
+    assert (tmp_path / "analyses" / "key_patterns.json").read_bytes() != before
+    assert verify(tmp_path) == []
+
+
+def test_neither_torch_nor_transformers_is_imported(tmp_path: Path) -> None:
+    atlas = build_atlas(tmp_path / "a")
+    script = (
+        "import sys\nfrom mnemoscope.cli import main\ncode = main(['analyze', sys.argv[1], '--patterns'])\n"
+        "heavy = {'torch', 'transformers'} & set(sys.modules)\nassert not heavy, heavy\nsys.exit(code)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(atlas)], check=True, capture_output=True)
