@@ -1,4 +1,4 @@
-"""`mnemoscope demo`: the built-in model and its own documentation, mined; then the most striking memories."""
+"""`mnemoscope demo`: the built-in model and its own documentation, mined; all questions answered; the report written."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 MODEL, CORPUS = "builtin:pydocs", "builtin:pydocs:stdlib"
 SHOWN = 10
+REMOVALS = 10
+"""Memories per layer whose tokens are removed: the least, to keep the demo short."""
 
 
 def demo(
@@ -25,7 +27,7 @@ def demo(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Mine the built-in model on Python's documentation, and show its most striking memories.
+    """Mine the built-in model on Python's documentation, answer the paper's questions, and write the report.
 
     Works offline and takes a few minutes. A finished demo is shown again, not mined again.
     A memory is striking if its value is confident and often says what follows its triggers:
@@ -36,22 +38,37 @@ def demo(
     at_least("--max-tokens", max_tokens, 1)
     from mnemoscope.atlas.manifest import occupancy
 
-    if force or occupancy(out) != "finished":
-        from mnemoscope.mining import mine
-
-        with reporting() as progress:
-            mine(MODEL, CORPUS, out=out, max_tokens=max_tokens, force=force, progress=progress)
     from mnemoscope.atlas import open_atlas
 
-    atlas = open_atlas(out)
-    if atlas.manifest["model"].get("spec") != MODEL or "part" in atlas.manifest:
-        raise AtlasExists(f"{out} is an atlas, but not the demo's; choose another folder, or --force to replace it")
+    with reporting() as progress:
+        if force or occupancy(out) != "finished":
+            from mnemoscope.mining import mine
+
+            mine(MODEL, CORPUS, out=out, max_tokens=max_tokens, removals=REMOVALS, force=force, progress=progress)
+        atlas = open_atlas(out)
+        if atlas.manifest["model"].get("spec") != MODEL or "part" in atlas.manifest:
+            raise AtlasExists(f"{out} is an atlas, but not the demo's; choose another folder, or --force to replace it")
+        _report(atlas, progress)
     layers, rows = [_layer(atlas, layer) for layer in atlas.layers], _striking(atlas)
     counts = atlas.manifest["corpus"]["counts"]
     if json:
-        emit({"atlas": str(out), "counts": counts, "layers": layers, "striking": rows})
+        page = str(out / "report" / "index.html")
+        emit({"atlas": str(out), "report": page, "counts": counts, "layers": layers, "striking": rows})
     else:
         _draw(atlas, layers, rows)
+
+
+def _report(atlas: "Atlas", progress: Any) -> None:
+    """Answers all questions and writes the report, unless both lie there, made from this atlas."""
+    from mnemoscope.analyses import QUESTIONS
+    from mnemoscope.atlas.side import covered
+
+    answered = {f"analyses/{question}.json" for question in QUESTIONS}
+    if answered <= covered(atlas.path, "analyses").keys() and "report/index.html" in covered(atlas.path, "report"):
+        return
+    from mnemoscope.reports import write_report
+
+    write_report(atlas, progress=progress)
 
 
 def _layer(atlas: "Atlas", layer: int) -> dict[str, Any]:
@@ -111,6 +128,8 @@ def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any
         table.add_row(row["name"], marked(row, width=min(60, console.width - 42)), Text(says), *shares)
     console.print(table if rows else Text("none: the text is too short, or the model untrained"))
     best = rows[0]["name"] if rows else f"L{atlas.layers[-1]}.M0"
+    print(f"\nthe paper's questions, answered: open {atlas.path / 'report' / 'index.html'} in a browser")
     print(f"\nnext: mnemoscope show {atlas.path} {best}")
+    print(f"      mnemoscope analyze {atlas.path} value_agreement")
     print(f"      mnemoscope mine {MODEL} YOUR_TEXT.txt --out my-atlas")
     print("      mnemoscope mine gpt2 YOUR_TEXT.txt --out gpt2-atlas")

@@ -28,6 +28,7 @@ from mnemoscope.mining.run import CHECKPOINT, PREFIXES, write_run_record
 from mnemoscope.mining.state import MiningState, Shape
 from mnemoscope.mining.text_pass import Progress
 from mnemoscope.mining.writing import (
+    add_patterns,
     manifest_of,
     provenance_of,
     write_mined_tables,
@@ -94,6 +95,7 @@ def merge(
         write_run_record(directory, {})
         seal(directory, manifest_of(loaded, plan, manifests[0]["corpus"]["counts"], state, questions=questions))
         shutil.rmtree(directory / WORK, ignore_errors=True)
+        add_patterns(directory, say)
     return directory
 
 

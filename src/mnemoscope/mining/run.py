@@ -29,6 +29,7 @@ from mnemoscope.mining.removals import default_removals
 from mnemoscope.mining.state import MiningState, Shape
 from mnemoscope.mining.text_pass import Progress, run_pass
 from mnemoscope.mining.writing import (
+    add_patterns,
     manifest_of,
     write_mined_tables,
     write_question_tables,
@@ -111,6 +112,8 @@ def mine(
             run.finish(keep_work=keep_work)
         except KeyboardInterrupt:
             raise Interrupted("stopped; what was saved stays, run the same command again to go on") from None
+        if share is None:
+            add_patterns(directory, say)
     return directory
 
 

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.schema import TABLES, Provenance
 from mnemoscope.atlas.store import write_sentences, write_table
 from mnemoscope.corpus import WorkingCopy
+from mnemoscope.errors import Interrupted
 from mnemoscope.mining.activity import Activity
 from mnemoscope.mining.feed import background_table, sentence_rows, token_table
 from mnemoscope.mining.layers import NamedSentences, layer_triggers
@@ -24,6 +26,7 @@ from mnemoscope.mining.state import MiningState
 from mnemoscope.mining.text_pass import Progress
 from mnemoscope.mining.values import neighbour_table, targets, value_table
 from mnemoscope.models import LanguageModel
+from mnemoscope.patterns import write_patterns
 
 
 def provenance_of(plan: MiningPlan) -> Provenance:
@@ -117,6 +120,16 @@ def write_question_tables(
         "removals_excluded": {"length_one": length_one},
         "out_of_memory_steps": {"removals": removals_halved, "predictions": predictions_halved},
     }
+
+
+def add_patterns(directory: Path, progress: Progress) -> None:
+    """Makes the patterns of the atlas, which is sealed by now; raises Interrupted after Ctrl-C, StoreFailed."""
+    try:
+        write_patterns(open_atlas(directory), progress=progress)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"stopped; {directory} is finished but for its patterns, which `mnemoscope analyze {directory}` makes"
+        ) from None
 
 
 def model_facts(model: LanguageModel) -> dict[str, Any]:
