@@ -1,0 +1,33 @@
+"""docs/questions.md against the answers: every name and every own column is explained under its question."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from handbuilt_answers import build_answers
+from mnemoscope.analyses import QUESTIONS, answer
+from mnemoscope.atlas.schema import ANSWER_COLUMNS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "questions.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_names_and_columns_are_explained(question: str, tmp_path: Path) -> None:
+    atlas = build_answers(tmp_path, triggers={0: [], 1: []})
+    found = answer(atlas, question)
+    section = PAGE.split(f"\n## {question}\n")[1].split("\n## ")[0]
+    words = set(re.findall(r"`([^`]+)`", section))
+    names = set(found["name"].to_list())
+    if question == "key_removals":
+        names = {re.sub(r"^(first|last|random)_(median|q25|q75)(_\w+)?$", r"last_median\3", name) for name in names}
+        words |= {"last_median"} | {f"last_median{word.removeprefix('...')}" for word in words}
+    if question == "value_confidence":
+        names = {re.sub(r"^decile_[1-8]$", "decile_0", name) for name in names}
+    assert names <= words
+    assert set(found.columns) - set(ANSWER_COLUMNS.names) <= words
+
+
+def test_the_table_of_contents_is_in_order() -> None:
+    assert re.findall(r"^## (\w+_\w+)$", PAGE, re.MULTILINE) == list(QUESTIONS)
+    assert re.findall(r"^\| \[(\w+)\]", PAGE, re.MULTILINE) == list(QUESTIONS)
