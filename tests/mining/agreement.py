@@ -116,16 +116,16 @@ def assert_values(atlas: Path, reference: Reference, layer: int, *, every: int =
     rows_of: dict[int, list[dict[str, Any]]] = {}
     for row in triggers.filter(pl.col("next_token").is_not_null()).iter_rows(named=True):
         rows_of.setdefault(row["memory"], []).append(row)
-    scores, values = reference.scores(layer), reference.values(layer)
+    scores, opposite, values = reference.scores(layer), reference.opposite(layer), reference.values(layer)
     assert table["memory"].to_list() == list(range(len(values)))
     rows = list(table.iter_rows(named=True))
-    for row, own, value in list(zip(rows, scores, values, strict=True))[::every]:
+    for row, own, other, value in list(zip(rows, scores, opposite, values, strict=True))[::every]:
         what = f"value of L{layer}.M{row['memory']}"
         # Shifted up, so that all scores count as qualifying.
-        lift = 1.0 + 2 * float(np.abs(own).max())
-        for name, sign in (("top", 1), ("bottom", -1)):
-            exact = {token: lift + sign * float(score) for token, score in enumerate(own)}
-            # `bottom` are the top of scores(-v), so their scores are those of -v.
+        lift = 1.0 + 2 * float(np.abs([own, other]).max())
+        # `bottom` are the top of scores(-v), so their scores are those of -v.
+        for name, sided in (("top", own), ("bottom", other)):
+            exact = {token: lift + float(score) for token, score in enumerate(sided)}
             shown = zip(row[f"{name}_tokens"], row[f"{name}_scores"], strict=True)
             assert_best([(token, lift + score) for token, score in shown], exact, 20, f"{what}, {name}")
             assert len(row[f"{name}_tokens"]) == min(20, len(own))

@@ -141,6 +141,10 @@ class Reference:
                 vectors = vectors @ module.weight.detach().double().numpy().T
         return vectors @ self.hf.get_output_embeddings().weight.detach().double().numpy().T
 
+    def opposite(self, layer: int) -> np.ndarray:
+        """The scores of the negated values: under one matrix those of the values, negated."""
+        return -self.scores(layer)
+
     def _norms(self, layer: int) -> list[Any]:
         names = dict(self.hf.named_modules())
         down = next(name for name, module in names.items() if module is self.downs[layer])

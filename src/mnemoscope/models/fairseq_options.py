@@ -39,7 +39,8 @@ class Options:
         """A whole number above zero, which may be written as a float."""
         value = self._fields.get(name)
         value = default if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < 1:
+        whole = isinstance(value, int | float) and not isinstance(value, bool) and float(value).is_integer()
+        if not whole or value < 1:
             raise self.wrong(name, "a whole number above 0")
         return int(value)
 

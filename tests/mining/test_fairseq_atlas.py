@@ -1,0 +1,202 @@
+"""Atlases of fairseq checkpoints: brute force == mined under a two-level head, and every verb that reads a MODEL."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from mining.agreement import assert_agrees
+from mining.conftest import odd_text, tables_of
+from mining.reference import Reference, Sentence, documents_of, sentences_of
+from mnemoscope.atlas import open_atlas, verify
+from mnemoscope.cli import main
+from mnemoscope.corpus import open_source, prepare
+from mnemoscope.mining import inspection, merge, mine, values
+from mnemoscope.mining.benchmark import compare_loops, value_rate
+from mnemoscope.mining.feed import Feed
+from mnemoscope.models import load_model
+from models.checkpoints import CONTEXT, END, KINDS, LAYERS, ROWS, UNKNOWN, WORDS, Kind, Slow, args_of, weights_of, write
+
+Capture = pytest.CaptureFixture[str]
+IDS = {word: id for id, word in enumerate(WORDS, 4) if not word.startswith("madeup")}
+
+
+def split_words(text: str, **_: object) -> dict[str, Any]:
+    """Ids and spans of a text's words, in the form of a transformers tokenizer."""
+    found = list(re.finditer(r"\S+", text))
+    return {"input_ids": [IDS.get(one[0], UNKNOWN) for one in found], "offset_mapping": [one.span() for one in found]}
+
+
+class WrittenReference(Reference):
+    """The brute-force reference over the slow network of a checkpoint."""
+
+    def __init__(self, slow: Slow, sentences: list[Sentence]) -> None:
+        self.slow, self.sentences, self.first, self.layers = slow, sentences, 0, LAYERS
+        self.mined = [number for number, sentence in enumerate(sentences) if not sentence.held_out]
+        self.coefficients: list[dict[int, np.ndarray]] = [{} for _ in range(LAYERS)]
+        for number in self.mined:
+            for layer, own in enumerate(slow.hidden([END, *sentences[number].tokens])[1]):
+                self.coefficients[layer][number] = own[1:].numpy()
+
+    def values(self, layer: int) -> np.ndarray:
+        return self.slow.values(layer).numpy()
+
+    def scores(self, layer: int) -> np.ndarray:
+        return self.slow.gain(layer, self.slow.values(layer)).numpy()
+
+    def opposite(self, layer: int) -> np.ndarray:
+        return self.slow.gain(layer, -self.slow.values(layer)).numpy()
+
+
+def checkpoint(folder: Path, kind: Kind) -> tuple[str, Slow]:
+    args, weights = args_of(kind), weights_of(kind)
+    return write(folder, args, weights), Slow(args, weights)
+
+
+@pytest.mark.parametrize(
+    "name", ["tied", "other bands and factors", "final norm", "post-norm, gelu, untied", "plain, shared"]
+)
+def test_brute_force_is_what_is_mined(name: str, text: Path, tmp_path: Path) -> None:
+    model, slow = checkpoint(tmp_path / "model", KINDS[name])
+    out = mine(model, text, out=tmp_path / "atlas", split="line", triggers=7)
+    found = sentences_of(documents_of(text.read_text(), "line"), lambda one: [one], split_words, longest=CONTEXT - 1)
+    assert any(len(sentence.tokens) == CONTEXT - 1 for sentence in found)  # windows
+    assert any(UNKNOWN in sentence.tokens for sentence in found)
+    assert_agrees(out, WrittenReference(slow, found), keep=7, layers=range(LAYERS), vocabulary=ROWS)
+    assert verify(out) == []
+    model_facts = open_atlas(out).manifest["model"]
+    assert model_facts["spec"] == model
+    assert model_facts["head"] == ("linear" if slow.args.adaptive_softmax_cutoff is None else "adaptive softmax")
+    assert model_facts["beginning"] == {"token": END, "kind": "end-of-text"}
+
+
+def test_small_blocks_of_scores_say_the_same(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_model(checkpoint(tmp_path / "model", KINDS["tied"])[0])
+    wanted = values.Targets(*(np.zeros(n, np.int64) for n in (model.sizes.memories[0], 0, 0)))
+    whole = values.value_table(model, 0, wanted)
+    monkeypatch.setattr(values, "_SCORES", 1)
+    monkeypatch.setattr(values, "_IN_CACHE", 5 * ROWS)
+    projector = values.Projector(model)
+    assert (projector.rows, projector.slice) == (16, 5)
+    pieces = values.value_table(model, 0, wanted)
+    for name, column in whole.items():
+        np.testing.assert_allclose(np.ma.filled(pieces[name], 0), np.ma.filled(column, 0), rtol=1e-5, err_msg=name)
+
+
+def test_bottom_tokens_are_those_of_the_negated_value(tmp_path: Path, text: Path) -> None:
+    """Under two levels that is not the other end of the value's own list."""
+    name, _ = checkpoint(tmp_path / "model", replace(KINDS["tied"], tied=False, tied_projections=False))
+    table = open_atlas(mine(name, text, out=tmp_path / "atlas", split="line")).table("values", layer=0)
+    model = load_model(name)
+    opposite = model.scores(-model.values(0), projection="gain", layer=0)
+    assert table["bottom_tokens"].list.first().to_list() == opposite.argmax(1).tolist()
+    lowest = model.scores(model.values(0), projection="gain", layer=0).argmin(1).tolist()
+    assert table["bottom_tokens"].list.first().to_list() != lowest
+    scores = np.array(table["bottom_scores"].list.first())
+    np.testing.assert_allclose(scores, opposite.amax(1), rtol=1e-5)
+    assert (scores <= 0).all()  # log-probabilities
+
+
+def test_triggers_read_as_text(tmp_path: Path) -> None:
+    name, _ = checkpoint(tmp_path / "model", KINDS["tied"])
+    (tmp_path / "text.txt").write_text("\n".join(f"the {word} sat , on <unk> @-@ 東京 ." for word in WORDS[:14]))
+    atlas = open_atlas(mine(name, tmp_path / "text.txt", out=tmp_path / "atlas", split="line"))
+    rows = pl.concat([atlas[f"L0.M{memory}"].triggers() for memory in range(24)])
+    assert rows.height > 20
+    for row in rows.iter_rows(named=True):
+        words = row["text"].split()[: row["position"] + 1]
+        assert row["prefix"] == "".join(f" {word}" for word in words)
+        assert row["trigger_text"] == f" {words[-1]}"
+
+
+def test_parts_merge_with_the_dictionary_named(tmp_path: Path, text: Path) -> None:
+    name, _ = checkpoint(tmp_path / "model", KINDS["tied"])
+    (tmp_path / "model" / "dict.txt").rename(tmp_path / "words.txt")
+    options: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 150, "dict": tmp_path / "words.txt"}
+    whole = mine(name, text, out=tmp_path / "whole", **options)
+    parts = [mine(name, text, out=tmp_path / f"part-{i}", part=(i, 2), **options) for i in (1, 2)]
+    out = merge(tmp_path / "merged", parts, dict=tmp_path / "words.txt")
+    assert tables_of(out) == tables_of(whole)
+
+
+@pytest.fixture
+def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection, "_SECONDS", 0.02)
+
+
+def test_the_benchmark_and_the_estimate_take_such_a_model(tmp_path: Path, briefly: None) -> None:
+    model = load_model(checkpoint(tmp_path / "model", KINDS["tied"])[0])
+    path = tmp_path / "text.txt"
+    path.write_text(odd_text(200))
+    cost = inspection.estimate(model, path, split="line")
+    assert cost.exact
+    assert min(cost.seconds.values()) > 0
+    assert inspection.describe(model)["head"] == "adaptive softmax"
+    rates = value_rate(model, layers=1)
+    assert rates["ratio"] == pytest.approx(rates["value pass"] / rates["matrix product"])
+    copy = prepare(
+        open_source(str(path), split="line"), model, directory=tmp_path / "copy", longest=model.longest, split="line",
+        vocabulary=model.sizes.vocabulary,
+    )  # fmt: skip
+    loops = compare_loops(model, Feed(copy, model, batch_tokens=128, seed=0), rounds=1, warm=100, keep=5)
+    assert min(loops.per_second.values()) > 0
+
+
+def test_every_verb_that_takes_a_model(tmp_path: Path, capsys: Capture, text: Path, briefly: None) -> None:
+    name, _ = checkpoint(tmp_path / "model", KINDS["tied"])
+    (tmp_path / "model" / "dict.txt").rename(tmp_path / "words.txt")
+    words, out = ["--dict", str(tmp_path / "words.txt")], str(tmp_path / "atlas")
+    assert main(["inspect", name, *words, "--corpus", str(text), "--split", "line"]) == 0
+    printed = capsys.readouterr().out
+    assert "family fairseq, pre-norm ungated relu" in printed
+    assert "  head        adaptive softmax\n" in printed
+    assert "  beginning   end-of-text, token 2\n" in printed
+    assert main(["mine", name, str(text), "--split", "line", "--out", out, *words, "--json"]) == 0
+    capsys.readouterr()
+    assert main(["show", out, "L1.M3", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert len(shown["value"]["top_texts"]) == 20
+    parts = [str(tmp_path / f"part-{i}") for i in (1, 2)]
+    for i, part in enumerate(parts, 1):
+        assert main(["mine", name, str(text), "--split", "line", "--out", part, *words, "--part", f"{i}/2"]) == 0
+    assert main(["merge", str(tmp_path / "merged"), *parts, *words]) == 0
+    assert main(["verify", str(tmp_path / "merged")]) == 0
+
+
+def test_refusals_are_one_line_and_exit_2(tmp_path: Path, capsys: Capture, text: Path) -> None:
+    name, _ = checkpoint(tmp_path / "model", KINDS["tied"])
+    (tmp_path / "empty.pt").touch()
+    (tmp_path / "junk.pt").write_bytes(b"junk")
+    (tmp_path / "short.txt").write_text("the 1\n")
+    torch.save({"args": print, "model": {}}, tmp_path / "print.pt")
+    commands = [
+        ([name, "--dict", str(tmp_path / "none.txt")], "no dictionary '"),
+        ([name, "--dict", str(tmp_path / "short.txt")], "has 5 words (its 4 special ones counted)"),
+        ([name, "--dict", str(tmp_path / "model" / "model.pt")], "is not UTF-8 text"),
+        ([name, "--dict", str(tmp_path)], "no dictionary '"),
+        ([f"fairseq:{tmp_path / 'none.pt'}"], "no checkpoint file '"),
+        ([f"fairseq:{tmp_path}"], "is a folder; give the checkpoint file in it"),
+        ([f"fairseq:{tmp_path / 'empty.pt'}"], "is empty; take an undamaged copy"),
+        ([f"fairseq:{tmp_path / 'junk.pt'}"], "is not a whole checkpoint of PyTorch"),
+        ([f"fairseq:{tmp_path / 'print.pt'}"], "holds 'print', which is neither options nor weights"),
+        (["fairseq:"], "the checkpoint's name is empty"),
+        (["handmade:planted", "--dict", "x"], "goes with fairseq:PATH.pt only"),
+    ]
+    for arguments, says in commands:
+        for verb in (["inspect"], ["mine"]):
+            model, *options = arguments
+            rest = [str(text), "--out", str(tmp_path / "atlas")] if verb == ["mine"] else []
+            assert main([*verb, model, *rest, *options]) == 2
+            captured = capsys.readouterr()
+            assert captured.out == ""
+            last = captured.err.strip().split("\n")[-1]
+            assert last.startswith("mnemoscope: ")
+            assert says in last
+            assert "Traceback" not in captured.err
+    assert not (tmp_path / "atlas").exists()
