@@ -72,7 +72,7 @@ def test_every_verb_prints_one_json_document(
         [*mining, "--out", first, "--part", "1/2"],
         [*mining, "--out", second, "--part", "2/2"],
         ["merge", merged, first, second],
-        ["analyze", whole, "value_rank"],
+        ["analyze", whole],
         ["show", whole, "L0.M0"],
         ["verify", merged],
         ["train", "--out", str(tmp_path / "model"), "--steps", "1", "--batch", "1"],
