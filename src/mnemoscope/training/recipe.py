@@ -37,8 +37,8 @@ class Recipe:
     embedding_rate: float = 4e-3
     """Of the embedding, norms and biases (AdamW)."""
     value_optimiser: str = "muon"
-    """What updates the value matrices: `muon`, which spreads every prediction over all memories, or `adamw`, which need not
-    (at `learning_rate`)."""
+    """What updates the value matrices: `muon`, which spreads every prediction over all memories, or `adamw` (at
+    `learning_rate`), which need not."""
     weight_decay: float = 0.1
     sentence_windows: float = 0.5
     """Share of the windows that are the beginning token and then text from the start of a sentence."""
