@@ -1,6 +1,6 @@
 """A pattern in a short plain sentence that a person can read.
 
-A surface feature is read off one prefix that shows it; a word or topic is its words. Nothing here decides what counts.
+A surface feature is read off the prefixes that show it; a word or topic is its words. Nothing here decides what counts.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,14 @@ from mnemoscope.patterns.words import Lexicon
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
 _LONGEST = 60
 """Characters of text that a description quotes."""
+_MOST_WORDS = 6
+"""Words of a topic that a description lists."""
 
 
-def describe(key: int, prefixes: Prefixes, *, prefix: int, lexicon: Lexicon) -> str:
-    """The surface feature `key`, as one prefix of the batch shows it."""
+def describe(key: int, prefixes: Prefixes, *, showing: Sequence[int], lexicon: Lexicon) -> str:
+    """The surface feature `key`, as these prefixes of the batch show it."""
     family, value = key >> FAMILY_SHIFT, key & ((1 << FAMILY_SHIFT) - 1)
-    first, end = int(prefixes.first[prefix]), int(prefixes.end[prefix])
+    first, end = int(prefixes.first[showing[0]]), int(prefixes.end[showing[0]])
     if Family.NGRAM <= family < Family.NGRAM + LONGEST_NGRAM:
         size = family - Family.NGRAM + 1
         return f"ends {'in' if size == 1 else 'with'} {_span(prefixes, end - size + 1, size, lexicon.spelling)}"
@@ -35,32 +37,41 @@ def describe(key: int, prefixes: Prefixes, *, prefix: int, lexicon: Lexicon) -> 
         return "only the first token" if value == 1 else f"at most the first {_NUMBERS[value]} tokens"
     if family == Family.CONTINUES:
         return "the last token goes on with a word"
-    return _of_word(Family(family), lexicon.words[value])
-
-
-def _of_word(family: Family, text: str) -> str:
-    """A feature of the last word, or of the word before it."""
     if family == Family.WORD:
-        return f"ends in the word {quoted(text)}"
+        return f"ends in {_last_word(prefixes, showing, lexicon.spelling)}"
+    text = lexicon.words[value]
     if family == Family.ENDING:
         return f"last word ends in -{text}"
     if family == Family.START:
         return f"last word begins with {text}-"
-    where = "last word" if family == Family.CLASS else "word before the last"
-    return f"{where} is {text}"
+    return f"{'last word' if family == Family.CLASS else 'word before the last'} is {text}"
 
 
 def describe_words(words: Sequence[str]) -> str:
-    """A word, or a topic by its words, the most telling first."""
-    return f"about: {', '.join(words)}"
+    """A word, or a topic by its most telling words, which come first."""
+    if len(words) == 1:
+        return f"mentions {quoted(words[0])}"
+    more = ", ..." if len(words) > _MOST_WORDS else ""
+    return f"about: {', '.join(words[:_MOST_WORDS])}{more}"
+
+
+def _last_word(prefixes: Prefixes, showing: Sequence[int], spelling: Spelling) -> str:
+    """The last word of these prefixes, which may differ in case."""
+    forms = {
+        spelling.decoded(prefixes.runs.tokens[prefixes.runs.start[end] : end + 1].tolist()).strip()
+        for end in prefixes.end[list(showing)].tolist()
+    }
+    return quoted(forms.pop()) if len(forms) == 1 else f"{quoted(min(forms).lower())} in any case"
 
 
 def _span(prefixes: Prefixes, begin: int, size: int, spelling: Spelling) -> str:
     """Tokens of a sentence in quotation marks; dots stand for the part of a word that came before."""
     tokens = prefixes.runs.tokens[begin : begin + size].tolist()
-    if not any(spelling.raw[token] for token in tokens):
-        return " ".join(f"token {token}" for token in tokens)
     text = spelling.decoded(tokens)
+    if "\ufffd" in text:  # a part of a character
+        text = "".join(spelling.texts[token] for token in tokens)
+    if not text:
+        return " ".join(f"token {token}" for token in tokens)
     if not text.strip():
         return quoted(text)
     dots = "…" if prefixes.runs.start[begin] < begin else ""

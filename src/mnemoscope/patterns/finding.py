@@ -16,7 +16,7 @@ from mnemoscope.patterns.merging import Candidate
 from mnemoscope.patterns.prefixes import Prefixes, read_prefixes, without
 from mnemoscope.patterns.semantic import explained_tokens, semantic_patterns
 from mnemoscope.patterns.shallow import shallow_patterns
-from mnemoscope.patterns.sharing import Groups, groups_of, shared
+from mnemoscope.patterns.sharing import BEST, Groups, groups_of, shared
 from mnemoscope.patterns.spelling import read_spelling
 from mnemoscope.patterns.words import Keys, Lexicon
 
@@ -79,8 +79,8 @@ def _of_layer(
         correction = log10(max(1, int(found.tried[place])))
         rows: list[tuple[str, str, Candidate, float]] = []
         for candidate in found.kept.get(place, []):
-            shown = begin + (candidate.mask & -candidate.mask).bit_length() - 1
-            text = describe(candidate.key, prefixes, prefix=int(groups.prefix[shown]), lexicon=lexicon)
+            shown = [begin + group for group in range(BEST) if candidate.mask >> group & 1]
+            text = describe(candidate.key, prefixes, showing=groups.prefix[shown].tolist(), lexicon=lexicon)
             rows.append(("shallow", text, candidate, correction))
         for one in about.get(place, []):
             topic = one.candidate.key < 0
@@ -89,6 +89,6 @@ def _of_layer(
         # Those that explain most come first; among equals the least likely.
         rows.sort(key=lambda row: (-row[2].mask.bit_count(), row[2].log10_p + row[3], row[1]))
         for number, (kind, text, candidate, added) in enumerate(rows):
-            ranks = tuple(int(groups.rank[begin + group]) for group in range(64) if candidate.mask >> group & 1)
+            ranks = tuple(int(groups.rank[begin + group]) for group in range(BEST) if candidate.mask >> group & 1)
             log10_p = min(0.0, candidate.log10_p + added)
             yield Pattern(layer, memory, number, kind, text, ranks, candidate.lift, log10_p)

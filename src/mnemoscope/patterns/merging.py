@@ -36,34 +36,42 @@ def merged(
 
     `groups` is the number of the memory's prefix groups, `background` that of the background's prefixes.
     """
-    kept = list(first)
+    kept = [_Kept(candidate, _marked(candidate, background)) for candidate in first]
     explained = 0
-    for candidate in first:
-        explained |= candidate.mask
-    marked: NDArray[np.bool_] | None = None
+    anywhere = np.zeros(background, dtype=np.bool_)
+    for one in kept:
+        explained |= one.candidate.mask
+        anywhere |= one.marked
     for candidate in sorted(candidates, key=lambda one: (one.log10_p, one.shown.size, one.key)):
-        overlapping = [other for other in kept if (candidate.mask & other.mask).bit_count() >= FEWEST]
+        overlapping = [one for one in kept if (candidate.mask & one.candidate.mask).bit_count() >= FEWEST]
         if overlapping:
-            if marked is None:
-                marked = np.zeros(background, dtype=np.bool_)
-                for other in kept:
-                    marked[other.shown] = True
             beyond = (candidate.mask & ~explained).bit_count()
-            rest = int(np.count_nonzero(~marked[candidate.shown]))
-            unexplained = groups - explained.bit_count()
-            free = background - int(np.count_nonzero(marked))
-            adds = beyond >= FEWEST and log10_tail(beyond, unexplained, rest, float(free)) <= limit
-            if not adds and not all(_refines(candidate, other, limit) for other in overlapping):
+            rest = int(np.count_nonzero(~anywhere[candidate.shown]))
+            free = float(background - np.count_nonzero(anywhere))
+            adds = beyond >= FEWEST and log10_tail(beyond, groups - explained.bit_count(), rest, free) <= limit
+            if not adds and not all(_refines(candidate, one, limit) for one in overlapping):
                 continue
-        kept.append(candidate)
+        kept.append(_Kept(candidate, _marked(candidate, background)))
         explained |= candidate.mask
-        if marked is not None:
-            marked[candidate.shown] = True
-    return kept
+        anywhere |= kept[-1].marked
+    return [one.candidate for one in kept]
 
 
-def _refines(candidate: Candidate, other: Candidate, limit: float) -> bool:
+@dataclass(frozen=True)
+class _Kept:
+    candidate: Candidate
+    marked: NDArray[np.bool_]
+    """[background]: whether the prefix shows it."""
+
+
+def _marked(candidate: Candidate, background: int) -> NDArray[np.bool_]:
+    marked = np.zeros(background, dtype=np.bool_)
+    marked[candidate.shown] = True
+    return marked
+
+
+def _refines(candidate: Candidate, one: _Kept, limit: float) -> bool:
     """Whether the candidate is unlikely among prefixes that show the other pattern already."""
-    both = (candidate.mask & other.mask).bit_count()
-    held = int(np.isin(candidate.shown, other.shown, assume_unique=True).sum())
-    return log10_tail(both, other.mask.bit_count(), held, float(other.shown.size)) <= limit
+    both = (candidate.mask & one.candidate.mask).bit_count()
+    held = int(np.count_nonzero(one.marked[candidate.shown]))
+    return log10_tail(both, one.candidate.mask.bit_count(), held, float(one.candidate.shown.size)) <= limit

@@ -70,6 +70,7 @@ _PUNCTUATION = (
     ("([{<（", "an opening bracket"), (")]}>）", "a closing bracket"), ("\"'`“”‘’«»", "a quotation mark"), # noqa: RUF001
     ("-–—−‐‑", "a dash"), ("/\\|", "a slash"), ("=+*%^~<>×±", "a mathematical sign"), ("$€£¥₹", "a currency sign"), # noqa: RUF001
 )  # fmt: skip
+_DIGITS = ("", "a one-digit number", "a two-digit number", "a three-digit number")
 _YEAR = re.compile(r"1[0-9]{3}|20[0-9]{2}")
 
 
@@ -84,7 +85,7 @@ def classes_of(text: str) -> tuple[str, ...]:
     found = [*CLASS_OF.get(word.lower(), ())]
     if all(character.isdigit() for character in word):
         found.append("a number")
-        found += ["a year"] if _YEAR.fullmatch(word) else [f"a number of {len(word)} digits"] if len(word) < 4 else []
+        found += ["a year"] if _YEAR.fullmatch(word) else _DIGITS[len(word) : len(word) + 1]
     elif any(character.isdigit() for character in word):
         found.append("letters with digits")
     elif "_" in word:
