@@ -120,5 +120,7 @@ def _number(value: float | None, form: str) -> str:
     if value is None:
         return "-"
     if form == "share":
-        return f"{value:.1%}" if value == 0 or abs(value) >= 0.0005 else f"{100 * value:.1g}%"
+        if 0 < abs(value) < 0.0005:
+            return f"{100 * value:.1g}%" if abs(value) >= 1e-6 else "~0%"
+        return f"{value:.1%}"
     return f"{value:,.0f}" if abs(value) >= 1000 or form == "count" else f"{value:.3g}"
