@@ -162,7 +162,7 @@ class SlowFairseq:
         return self.value_scores(layer, update)
 
     def _log_p(self, vector: Tensor) -> Tensor:
-        """log p(word) = log p(its class) + log p(word within the class); the words of band 0 are their own classes."""
+        """Log p(word) = log p(its class) plus that of p(word in the class); words of band 0 are their own classes."""
         softmax = "adaptive_softmax"
         if self._variant.tied:
             rows = [self._weights[f"{softmax}.head.{part}_proj.weight"] for part in ("word", "class")]
