@@ -94,8 +94,8 @@ def test_every_question_on_every_kind_of_block(kind: str, tmp_path: Path) -> Non
     check(kind, tmp_path, bos_token=END, eos_token=END)
 
 
-@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
-@pytest.mark.parametrize("final_norm", [True, False], ids=["normed", "plain"])
+# The first is as the paper's model is.
+@pytest.mark.parametrize(("tied", "final_norm"), [(True, False), (False, True)], ids=["tied", "untied-normed"])
 def test_every_question_of_an_adaptive_softmax(tied: bool, final_norm: bool, tmp_path: Path) -> None:
     """A checkpoint in the paper's own format: words, two levels of scores, votes that depend on the value's length."""
     variant = Variant(tied, final_norm)
@@ -106,14 +106,14 @@ def test_every_question_of_an_adaptive_softmax(tied: bool, final_norm: bool, tmp
     (tmp_path / "other.txt").write_text(other)
     out = mine(
         model, tmp_path / "text.txt", out=tmp_path / "atlas", split="line",
-        validation=tmp_path / "other.txt", triggers=8, removals=2, prefixes=16, seed=5,
+        validation=tmp_path / "other.txt", triggers=6, removals=1, prefixes=12, seed=5,
     )  # fmt: skip
     write_random_patterns(out)
     mined = distinct(raw, split_words, 2)
     text = given(mined, distinct(other, split_words, 2), len(documents_of(raw, "line")), 2)
     tokens = {number: sentence.tokens for number, sentence in enumerate(mined)}
     assert max(map(len, tokens.values())) < model.longest  # no sentence is cut
-    tables = slow_tables(out, slow, text=text, tokens=tokens, asked=16, removals=2, seed=5)
+    tables = slow_tables(out, slow, text=text, tokens=tokens, asked=12, removals=1, seed=5)
     assert len({row["ffn_vote_top"] for row in tables.predictions}) > 3
     assert_all(out, tables, near=1e-4)
 
