@@ -1,8 +1,8 @@
 """Overlapping patterns of one memory merged: each kept one says something that the others do not.
 
-Candidates come in order of how unlikely they are, which among those that explain the same triggers puts the most
-specific first. A later one is kept only if it is unlikely among the prefixes that no kept pattern explains, or inside
-every kept pattern that it overlaps with; both by the test of chance.py, against that part of the background.
+Of those that explain the very same triggers only the most specific is looked at. The others come in order of how
+unlikely they are, and a later one is kept only if it is unlikely among the prefixes that no kept pattern explains, or
+inside every kept pattern that it overlaps with; both by the test of chance.py, against that part of the background.
 """
 
 from collections.abc import Sequence
@@ -25,6 +25,8 @@ class Candidate:
     """Bit g: the memory's group g shows it."""
     log10_p: float
     lift: float
+    tokens: int
+    """How many tokens of a prefix it says in full."""
     shown: Integers
     """The background prefixes that show it, sorted."""
 
@@ -42,7 +44,7 @@ def merged(
     for one in kept:
         explained |= one.candidate.mask
         anywhere |= one.marked
-    for candidate in sorted(candidates, key=lambda one: (one.log10_p, one.shown.size, one.key)):
+    for candidate in sorted(_most_specific(candidates), key=lambda one: (one.log10_p, one.key)):
         overlapping = [one for one in kept if (candidate.mask & one.candidate.mask).bit_count() >= FEWEST]
         if overlapping:
             beyond = (candidate.mask & ~explained).bit_count()
@@ -55,6 +57,14 @@ def merged(
         explained |= candidate.mask
         anywhere |= kept[-1].marked
     return [one.candidate for one in kept]
+
+
+def _most_specific(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Of those that explain the very same groups, the one that is rarest, then says most."""
+    best: dict[int, Candidate] = {}
+    for candidate in sorted(candidates, key=lambda one: (one.shown.size, -one.tokens, one.key)):
+        best.setdefault(candidate.mask, candidate)
+    return list(best.values())
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def _of_memory(found: Vocabulary, *, background: Background, limit: float) -> li
         share = (groups & found.counted).sum() / found.counted.sum()
         shown = background.words.showing(key)
         rate = max(found.rates[word], 1 / (background.size + 1))
-        words.append(Candidate(key, mask_of(groups), float(found.log10_p[word]), float(share / rate), shown))
+        words.append(Candidate(key, mask_of(groups), float(found.log10_p[word]), float(share / rate), 1, shown))
         about[key] = (key,)
     size = found.counted.size
     kept = merged(words, first=first, groups=size, background=background.size, limit=limit)
@@ -108,7 +108,7 @@ def _topic(number: int, topic: Topic, *, found: Vocabulary, background: Backgrou
     rate = float((per_class / np.maximum(background.in_class, 1))[classes].mean())
     share = (topic.groups & found.counted).sum() / found.counted.sum()
     rate = max(rate, (shown.size + 1) / (background.size + 1))
-    return Candidate(-1 - number, mask_of(topic.groups), topic.log10_p, float(share / rate), shown)
+    return Candidate(-1 - number, mask_of(topic.groups), topic.log10_p, float(share / rate), 0, shown)
 
 
 def mask_of(groups: NDArray[np.bool_]) -> int:

@@ -14,7 +14,7 @@ from mnemoscope.patterns.chance import LEVEL, lift, log10_tail
 from mnemoscope.patterns.merging import Candidate, merged
 from mnemoscope.patterns.prefixes import Prefixes
 from mnemoscope.patterns.sharing import FEWEST, Groups, shared
-from mnemoscope.patterns.surface import family_of, reach
+from mnemoscope.patterns.surface import family_of, reach, tokens_said
 from mnemoscope.patterns.words import Integers
 
 
@@ -48,7 +48,9 @@ def shallow_patterns(groups: Groups, prefixes: Prefixes, *, background: Backgrou
             continue
         key = int(found.key[index])
         unlikely.setdefault(memory, []).append(
-            Candidate(key, int(found.mask[index]), log10_p, lift(*numbers), background.features.showing(key))
+            Candidate(
+                key, int(found.mask[index]), log10_p, lift(*numbers), tokens_said(key), background.features.showing(key)
+            )
         )
     sizes = np.diff(groups.starts)
     kept = {

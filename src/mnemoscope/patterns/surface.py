@@ -65,6 +65,16 @@ def reach() -> NDArray[np.int64]:
     return least
 
 
+def tokens_said(key: int) -> int:
+    """How many tokens of a prefix the feature says in full."""
+    family = key >> FAMILY_SHIFT
+    if Family.NGRAM <= family < Family.NGRAM + LONGEST_NGRAM:
+        return family - Family.NGRAM + 1
+    if Family.BEGINNING <= family <= Family.BEGINNING + 1:
+        return family - Family.BEGINNING + 1
+    return int(family == Family.WORD or Family.DISTANCE <= family < Family.DISTANCE + FARTHEST)
+
+
 _PUNCTUATION = (
     (".!?…。！？", "a sentence-ending mark"), (",，、", "a comma"), (":;：；", "a colon or semicolon"), # noqa: RUF001
     ("([{<（", "an opening bracket"), (")]}>）", "a closing bracket"), ("\"'`“”‘’«»", "a quotation mark"), # noqa: RUF001
