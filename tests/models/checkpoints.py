@@ -50,6 +50,7 @@ KINDS = {
     "untied": Kind(tied=False, tied_projections=False),
     "words tied, projections not": Kind(tied_projections=False),
     "other bands and factors": Kind(tied=False, tied_projections=False, softmax_cutoffs="5,12,25", softmax_factor=1.5),
+    "a band of no width": Kind(tied=False, tied_projections=False, softmax_factor=5.0),
     "projections asked to be tied, words not": Kind(tied=False),
     "square projections, tied": Kind(factor=1, softmax_factor=1.0),
     "square projections, not tied": Kind(factor=1, softmax_factor=1.0, tied_projections=False),

@@ -117,7 +117,7 @@ def test_weights_that_do_not_fit(tmp_path):
         ({"adaptive_input_cutoff": None}, "option 'adaptive_input_cutoff' is None, not numbers of words up to the 30"),
         ({"adaptive_softmax_cutoff": "9,999"}, "option 'adaptive_softmax_cutoff' is '9,999', not numbers of words"),
         ({"adaptive_softmax_factor": 0}, "option 'adaptive_softmax_factor' is 0, not a factor of at least 1"),
-        ({"adaptive_softmax_factor": 9.0}, "a factor that leaves some of the width 16 in 3 bands"),
+        ({"adaptive_input_factor": 9.0}, "a factor that leaves some of the width 16 in 3 bands"),
         ({"adaptive_softmax_factor": 1.5}, "ties its adaptive softmax to its input, but their bands or widths differ"),
         ({"adaptive_input": "yes"}, "option 'adaptive_input' is 'yes', not true or false"),
         ({"activation_fn": 3}, "option 'activation_fn' is 3, not a name"),

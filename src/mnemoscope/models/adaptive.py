@@ -12,6 +12,9 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+_IN_CACHE = 1 << 18
+"""Scores normalised at a time on a CPU: 1 MiB."""
+
 
 @dataclass(frozen=True)
 class Bands:
@@ -101,16 +104,32 @@ class AdaptiveSoftmax(nn.Module):
         return self.scores(hidden)
 
     def scores(self, hidden: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """Log-probabilities [..., vocab], float32, written to `out` where it is given.
+        """Log-probabilities [..., vocab], float32; written to `out` [row, vocab] where it is given, for [row, hidden].
 
         log p(word of a later band) = log p(its class) + log p(word within the band).
         """
-        shape = (*hidden.shape[:-1], self.rows)
-        found = torch.empty(shape, dtype=torch.float32, device=hidden.device) if out is None else out
-        head = self.head(hidden).float().log_softmax(-1)
+        rows = hidden.reshape(-1, hidden.shape[-1])
+        found = torch.empty(len(rows), self.rows, dtype=torch.float32, device=rows.device) if out is None else out
+        head = self.head(rows).float().log_softmax(-1)
         first = self._edges[0]
-        found[..., :first] = head[..., :first]
-        for number, ((start, end), words) in enumerate(zip(pairwise(self._edges), self.tail, strict=True)):
-            inside = words(hidden).float().log_softmax(-1)
-            torch.add(inside, head[..., first + number, None], out=found[..., start:end])
-        return found
+        found[:, :first] = head[:, :first]
+        for number, ((start, end), tail) in enumerate(zip(pairwise(self._edges), self.tail, strict=True)):
+            narrow, words = tail.get_submodule("0")(rows), tail.get_parameter("2.weight")
+            _within(narrow, words, head[:, first + number], out=found[:, start:end])
+        return found.view(*hidden.shape[:-1], self.rows)
+
+
+def _within(narrow: Tensor, words: Tensor, of_class: Tensor, *, out: Tensor) -> None:
+    """Writes log p(class) + log p(word within it) to `out` [row, word].
+
+    On a CPU normalised a cache's worth at a time: at the paper's size fresh memory for every step would cost more than
+    the products themselves.
+    """
+    if narrow.dtype == out.dtype:
+        torch.mm(narrow, words.T, out=out)
+    else:
+        out.copy_(narrow @ words.T)
+    step = max(1, _IN_CACHE // len(words)) if out.device.type == "cpu" else max(1, len(out))
+    for start in range(0, len(out), step):
+        part = out[start : start + step]
+        part.copy_(part.log_softmax(1).add_(of_class[start : start + step, None]))

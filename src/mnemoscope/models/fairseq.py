@@ -18,6 +18,7 @@ from mnemoscope.models.decoder import ACTIVATIONS, Block, Network, Shape
 from mnemoscope.models.dictionary import END, read_dictionary
 from mnemoscope.models.fairseq_options import Options, shape_of
 from mnemoscope.models.fingerprint import check_finite
+from mnemoscope.models.noise import silent
 from mnemoscope.models.opened import Opened
 from mnemoscope.models.tokens import Beginning
 
@@ -110,7 +111,7 @@ def build(shape: Shape, weights: dict[str, Tensor], path: Path) -> Network:
     last = f"decoder.layers.{shape.layers - 1}.fc1.weight"
     if last not in weights:  # before a network of that many layers is made
         raise ModelDamaged(f"checkpoint {str(path)!r} lacks {last!r}, although its options say {shape.layers} layers")
-    with torch.device("meta"):
+    with torch.device("meta"), silent():  # torch warns of a band so narrow that nothing is left of it
         network = Network(shape)
     network.requires_grad_(False)
     wanted = {name: tuple(weight.shape) for name, weight in network.state_dict().items()}
