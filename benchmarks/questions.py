@@ -1,8 +1,8 @@
 """Measure the passes that answer for the paper's questions on a GPT-2-small-shaped model: seconds and resident memory.
 
 The model is random (12 layers of 3,072 memories, vocabulary 50,257). A little of TEXT is mined, so that there are
-triggers and values; then 4,000 prefixes of the validation text are asked in every layer, and tokens are removed from the
-triggers of 10 memories per layer. The bar for predictions: under 6 minutes on 2 cores, the process under 4 GB.
+triggers and values; then 4,000 prefixes of the validation text are asked in every layer, and tokens are removed from
+the triggers of 10 memories per layer. The bar for predictions: under 6 minutes on 2 cores, the process under 4 GB.
 
     python benchmarks/questions.py TEXT VALIDATION
 """

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from fnmatch import fnmatch
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,9 @@ def test_what_is_imported_is_asked_for() -> None:
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 imported.add(node.module.split(".")[0])
     outside = imported - set(sys.stdlib_module_names) - {"mnemoscope"}
+    # A distribution may have another name than its module: vl-convert-python gives vl_convert.
+    given = packages_distributions()
+    outside = {distribution for name in outside for distribution in given.get(name, [name])}
     assert {canonicalize_name(name) for name in outside} - declared == set()
 
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from handbuilt_atlas import build_atlas
-
 from mnemoscope.atlas import verify
 from mnemoscope.atlas.side import cover, covered
 

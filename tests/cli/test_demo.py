@@ -38,9 +38,12 @@ def test_a_finished_demo_is_shown_again_within_80_columns(atlas: Path, nothing_i
     tokens = json.loads((atlas / "manifest.json").read_text())["corpus"]["counts"]["mined_tokens"]
     assert 3_500 < tokens <= 4_000
     assert lines[0] == f"{atlas}: 8,192 memories in 8 layers, {tokens:,} tokens of text"
-    assert max(map(len, lines[1:-3])) <= 84
-    assert lines[-3].startswith(f"next: mnemoscope show {atlas} L")
-    assert main(["show", *lines[-3].split()[3:]]) == 0
+    shown = lines.index(next(line for line in lines if line.startswith("next: ")))
+    assert lines[shown - 2] == f"the paper's questions, answered: open {atlas}/report/index.html in a browser"
+    assert (atlas / "report" / "index.html").stat().st_size > 100_000
+    assert max(map(len, lines[1 : shown - 2])) <= 84
+    assert lines[shown].startswith(f"next: mnemoscope show {atlas} L")
+    assert main(["show", *lines[shown].split()[3:]]) == 0
 
 
 def test_json_has_the_layers_and_the_striking_memories(atlas: Path, nothing_is_mined: None, capsys: Capture) -> None:

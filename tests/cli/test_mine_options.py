@@ -34,7 +34,9 @@ class FakeMining(ModuleType):
         part: tuple[int, int] | None = options["part"]
         return build_atlas(options["out"], part=part)
 
-    def merge(self, out: Path, parts: list[Path], *, model: str | None, force: bool, progress: Any) -> Path:
+    def merge(
+        self, out: Path, parts: list[Path], *, model: str | None, dict: Path | None, force: bool, progress: Any
+    ) -> Path:
         self.calls.append((out, parts, model, force))
         return build_atlas(out)
 
@@ -59,10 +61,11 @@ def test_defaults_are_the_contract_s(mining: FakeMining, tmp_path: Path, capsys:
         "max_sentences": None, "max_tokens": None, "prefixes": 4000, "removals": None, "part": None,
         "batch_tokens": None, "dtype": "float32", "device": "cpu", "seed": 0, "checkpoint_every": 60.0,
         "keep_work": False, "text_field": "text", "revision": None, "trust_remote_code": False, "force": False,
+        "dict": None,
     }  # fmt: skip
     printed, progress = capsys.readouterr()
     assert printed.splitlines()[0] == f"{out} is an atlas: layers 0-1 with memories 0-3 (8 memories)"
-    assert printed.splitlines()[-1] == f"next: mnemoscope show {out} L1.M0"
+    assert printed.splitlines()[-2] == f"next: mnemoscope show {out} L1.M0"
     assert progress == "mining: 5 of 10 tokens (50 %)\n"
 
 
@@ -74,6 +77,7 @@ def test_every_option_arrives(mining: FakeMining, tmp_path: Path, capsys: Captur
         "part": (2, 3), "batch_tokens": 512, "dtype": "bfloat16", "device": "cuda:1", "seed": 3,
         "checkpoint_every": 0.5, "keep_work": True, "text_field": "body",
         "revision": "main", "trust_remote_code": True, "force": True,
+        "dict": None,
     }  # fmt: skip
     assert '"part": {' in capsys.readouterr().out
 

@@ -31,7 +31,8 @@ def wilson(share: float, count: float) -> tuple[float, float]:
     spread = Z * math.sqrt(share * (1 - share) / count + Z * Z / (4 * count * count))
     middle, scale = share + Z * Z / (2 * count), 1 + Z * Z / count
     # At a share of 0 or 1 the bound is that share; rounding must not say otherwise.
-    return max(0.0, (middle - spread) / scale) if share > 0 else 0.0, min(1.0, (middle + spread) / scale)
+    low = max(0.0, (middle - spread) / scale) if share > 0 else 0.0
+    return low, min(1.0, (middle + spread) / scale) if share < 1 else 1.0
 
 
 def share(hits: float, count: int) -> Estimate:

@@ -1,7 +1,7 @@
 """Manifests of the folders that are made from a finished atlas: `analyses/` and `report/`.
 
 The atlas's own manifest never changes after mining, so what is made later is covered by a manifest beside it: the hash
-of every file and of the atlas's manifest. `patterns.parquet`, which can be made again, is covered by that of `analyses/`.
+of every file and of the atlas's manifest. `patterns.parquet`, which can be made again, is covered by `analyses/`'s.
 Verification reads these manifests; nothing here judges them.
 """
 
@@ -23,7 +23,9 @@ def cover(directory: Path, side: str, paths: Iterable[str], *, anew: bool = Fals
     make_folder(folder)
     atlas = file_hash(directory / MANIFEST)
     kept = {} if anew else covered(directory, side)
-    fresh = {path: {"bytes": (directory / path).stat().st_size, "sha256": file_hash(directory / path)} for path in paths}
+    fresh = {
+        path: {"bytes": (directory / path).stat().st_size, "sha256": file_hash(directory / path)} for path in paths
+    }
     files = {path: entry for path, entry in kept.items() if (directory / path).is_file()} | fresh
     write_json(folder / MANIFEST, {"atlas": atlas, "files": dict(sorted(files.items()))})
 

@@ -1,4 +1,4 @@
-"""`mnemoscope demo`: the built-in model and its own documentation, mined; all questions answered; the report written."""
+"""`mnemoscope demo`: the built-in model and its own text, mined; all questions answered; the report written."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,9 +36,8 @@ def demo(
     Example: mnemoscope demo
     """
     at_least("--max-tokens", max_tokens, 1)
-    from mnemoscope.atlas.manifest import occupancy
-
     from mnemoscope.atlas import open_atlas
+    from mnemoscope.atlas.manifest import occupancy
 
     with reporting() as progress:
         if force or occupancy(out) != "finished":

@@ -44,7 +44,7 @@ def draw(memory: "Memory", tables: "dict[str, pl.DataFrame]", *, limit: int) -> 
     _draw_activity(console, tables["activity"].to_dicts()[0])
     if "neighbours" in tables:
         _draw_neighbours(console, tables["neighbours"].to_dicts())
-    if "patterns" in tables:
+    if "patterns" in tables and tables["patterns"].height:
         _headline(console, "Patterns")
         for row in tables["patterns"].to_dicts():
             console.print(Text(f"  {row['kind']}: {row['description']} ({len(row['triggers'])} triggers)"))

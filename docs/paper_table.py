@@ -1,0 +1,62 @@
+"""Fills the table of docs/paper.md from the answers of two atlases: the demo's, and the replica's of runs/paper.sh.
+
+    python docs/paper_table.py DEMO_ATLAS REPLICA_ATLAS
+
+Both must have been analysed (`mnemoscope analyze`). What stands between the markers is replaced; the rest of the page
+is written by hand.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from mnemoscope.analyses import QUESTIONS, paper
+
+PAGE = Path(__file__).parent / "paper.md"
+BEGIN, END = "<!-- table -->", "<!-- end of table -->"
+
+
+def totals(atlas: Path, question: str) -> dict[str, dict[str, Any]]:
+    """The totals of one answer by name; none where the atlas lacks it."""
+    path = atlas / "analyses" / f"{question}.json"
+    return {row["name"]: row for row in json.loads(path.read_text())["totals"]} if path.is_file() else {}
+
+
+def spoken(row: dict[str, Any] | None, form: str) -> str:
+    """A number with its interval, or a dash."""
+    if row is None or row["value"] is None:
+        return "-"
+
+    def number(value: float) -> str:
+        return f"{100 * value:.3g} %" if form == "share" else f"{value:.3g}"
+
+    if row["low"] is None:
+        return number(row["value"])
+    return f"{number(row['value'])} ({number(row['low'])} to {number(row['high'])})"
+
+
+def table(demo: Path, replica: Path) -> str:
+    """The claims as Markdown, in the paper's order."""
+    lines = ["| the paper | its number | built-in model | replica | answered by |", "|---|---|---|---|---|"]
+    for question in QUESTIONS:
+        asked = paper(question)
+        ours = [totals(atlas, question) for atlas in (demo, replica)]
+        for claim in asked.claims:
+            numbers = " | ".join(spoken(found.get(claim.name), claim.form) for found in ours)
+            source = f"[{question}](../src/mnemoscope/analyses/{question}.py)"
+            lines.append(f"| {asked.figure}: {claim.text} | {claim.paper} | {numbers} | {source} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Rewrites the page."""
+    if len(sys.argv) != 3:
+        raise SystemExit(__doc__)
+    page = PAGE.read_text()
+    before, rest = page.split(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n{table(Path(sys.argv[1]), Path(sys.argv[2]))}\n{END}{rest.split(END)[1]}")
+
+
+if __name__ == "__main__":
+    main()
