@@ -7,8 +7,8 @@ exits with 2; only `Interrupted` (work saved after Ctrl-C) exits with 130. Any o
     |-- OptionError             an impossible option
     |-- MemoryIdError           not a memory's name, or a memory that the model or atlas does not have
     |-- ModelError
-    |   |-- ModelNotFound       no such hub id, folder or built-in name, or a folder without weights
-    |   |-- ModelUnsupported    encoders, mixtures of experts, blocks that cannot be read
+    |   |-- ModelNotFound       no such hub id, folder, checkpoint or built-in name, or no weights or dictionary there
+    |   |-- ModelUnsupported    encoders, mixtures of experts, blocks that cannot be read, pickles that want to run code
     |   |-- ModelDamaged        NaN or infinite weights, missing weights, ids beyond the head's rows
     |   `-- ProofFailed         the load-time proof found a layer that does not add up
     |-- CorpusError
