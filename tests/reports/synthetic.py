@@ -138,7 +138,12 @@ def rows_of(question: str, layers: list[int]) -> Rows:
         found.append(row(None, name, float(curve(0.5)), 1000 * len(layers)))
     if question == "value_confidence":
         for decile in range(10):
-            own = {"decile": decile, "lowest": 0.0002 * (decile + 1), "highest": 0.0002 * (decile + 2), "value_norm": 1.0}
+            own = {
+                "decile": decile,
+                "lowest": 0.0002 * (decile + 1),
+                "highest": 0.0002 * (decile + 2),
+                "value_norm": 1.0,
+            }
             found.append(row(None, f"decile_{decile}", 0.002 * (decile + 1), 800, **own))
     named = {one["name"] for one in found if one["layer"] is None}
     found += [
@@ -179,7 +184,9 @@ def write_answers(
             "question": question,
             "projections": {"values": "gain"},
             "interval": MEMORIES if question.startswith(("key", "value")) else PREFIXES,
-            "layers": [{"layer": one["layer"], **{key: one[key] for key in keys}} for one in rows if one["layer"] is not None],
+            "layers": [
+                {"layer": one["layer"], **{key: one[key] for key in keys}} for one in rows if one["layer"] is not None
+            ],
             "totals": [{key: one[key] for key in keys} for one in rows if one["layer"] is None],
         }
         write_json(directory / f"{stem}.json", document)
@@ -188,5 +195,3 @@ def write_answers(
             cases.write_parquet(directory / f"{stem}.cases.parquet")
             paths.append(f"{stem}.cases.parquet")
     cover(directory, "analyses", paths)
-
-

@@ -47,6 +47,8 @@ STYLE: dict[str, Any] = {
         "tickOpacity": 0.5,
     },
     "axisX": {"grid": False},
+    # The same for every panel, so that panels stand exactly below one another.
+    "axisY": {"minExtent": 44},
     "legend": {"labelColor": "currentColor", "labelFontSize": 12, "symbolStrokeWidth": 2, "symbolSize": 260},
     "view": {"stroke": None},
 }
@@ -180,16 +182,18 @@ def lines(
     log: bool = False,
     bands: Mapping[str, tuple[str, str]] | None = None,
     zero: bool = False,
+    dodge: bool = False,
 ) -> Panel:
     """A line per series over the layers, with its points and its 95 % intervals as bars.
 
-    The band around a line is its interval, too, or what `bands` names: the lower and upper number for a series.
+    The band around a line is its interval, too, or what `bands` names: the lower and upper number for a series. With
+    `dodge` the series stand beside one another, without bands: for intervals that would hide each other.
     """
     shown = present(answer, series)
     rows = records(answer, shown)
     if log:
         rows = [_above_zero(row) for row in rows if row["value"] > 0]
-    _add_bands(rows, answer, shown, bands)
+    _add_bands(rows, answer, shown, {} if dodge else bands)
     picked = chosen(name)
     faint, clear = clear_of(picked, 0.18, 0.02), clear_of(picked, 1.0, 0.12)
 
@@ -198,6 +202,8 @@ def lines(
         return alt.Y(f"{field}:Q", title=y, scale=scaled, axis=alt.Axis(format=format))
 
     place = chart(name).encode(x=layer_axis(), color=colours(shown, stroke=True))
+    if dodge:
+        place = place.encode(xOffset=_beside(shown, len(answer.layers)))
     band = place.transform_filter("isValid(datum.from) && isValid(datum.to)")
     bars = place.transform_filter("isValid(datum.low) && isValid(datum.high)")
     line = place.mark_line(strokeWidth=2)
@@ -215,6 +221,13 @@ def lines(
         rule = chart("zero").mark_rule(color="currentColor", opacity=0.5)
         layers.insert(0, rule.encode(y=vertical("zero")))
     return panel(alt.layer(*layers), {name: rows, "zero": [{"zero": 0}]}, title=title)
+
+
+def _beside(series: Sequence[Series], layers: int) -> alt.XOffset:
+    """A few units to the left or right for each series, fewer where there are many layers."""
+    reach = min(9.0, 0.2 * WIDTH / max(1, layers))
+    scale = alt.Scale(type="point", domain=[one.label for one in series], range=[-reach, reach])
+    return alt.XOffset("series:N", scale=scale)
 
 
 def _above_zero(row: dict[str, Any]) -> dict[str, Any]:
@@ -261,17 +274,24 @@ def stacked(answer: Answered, series: Sequence[Series], edges: Sequence[Row], *,
         )
         .add_params(picked)
     )
-    borders = [record(row, label(row.name)) for row in edges if row.low is not None]
-    return panel(alt.layer(bars, error_bars(f"{name}_borders")), {name: rows, f"{name}_borders": borders}, title=title)
+    names = list(dict.fromkeys(row.name for row in edges if row.low is not None))
+    borders = {
+        f"{name}_{border}": [record(row, label(border)) for row in edges if row.name == border] for border in names
+    }
+    # Beside one another: the borders may lie close together.
+    places = [9 * (index - (len(names) - 1) / 2) for index in range(len(names))]
+    marks = [error_bars(border, aside=aside) for border, aside in zip(borders, places, strict=True)]
+    return panel(alt.layer(bars, *marks), {name: rows, **borders}, title=title)
 
 
-def error_bars(name: str, *, x: str = "layer:O") -> Drawing:
-    """The 95 % intervals of the rows of that name as bars with ends, in the colour of the text."""
+def error_bars(name: str, *, x: str = "layer:O", aside: float = 0.0) -> Drawing:
+    """The 95 % intervals of the rows of that name as bars with ends, coloured as the text, `aside` to the right."""
     place = chart(name).encode(x=alt.X(x)).transform_filter("isValid(datum.low) && isValid(datum.high)")
     ends = [
-        place.mark_tick(thickness=1.5, size=7, color="currentColor").encode(y=f"{end}:Q") for end in ("low", "high")
+        place.mark_tick(thickness=1.5, size=7, color="currentColor", xOffset=aside).encode(y=f"{end}:Q")
+        for end in ("low", "high")
     ]
-    middle = place.mark_rule(strokeWidth=1.5, color="currentColor").encode(y="low:Q", y2="high:Q")
+    middle = place.mark_rule(strokeWidth=1.5, color="currentColor", xOffset=aside).encode(y="low:Q", y2="high:Q")
     return alt.layer(middle, *ends)
 
 
@@ -283,7 +303,7 @@ def panel(drawing: Drawing, rows: Mapping[str, Sequence[dict[str, Any]]], *, tit
 def assembled(panels: Sequence[Panel], *, title: str, subtitle: Sequence[str], description: str) -> dict[str, Any]:
     """The specification of a whole figure: its panels below one another, in one style."""
     whole = alt.vconcat(*(panel.chart for panel in panels), spacing=28)
-    apart = whole.resolve_scale(color="independent", strokeDash="independent")
+    apart = whole.resolve_scale(color="independent", strokeDash="independent", xOffset="independent")
     specification: dict[str, Any] = apart.to_dict()
     return {
         **specification,

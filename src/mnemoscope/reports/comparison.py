@@ -88,11 +88,11 @@ RULES: dict[str, Rule] = {
     "last_median_upper_minus_lower": Rule("above 0, with its interval", _above_zero),
     "agreement_lower": Rule("at most a third of the best layer's", _third_of_best),
     "agreement_best_layer": Rule(
-        "its interval above shuffled targets and chance", _above("shuffled_targets", "chance")
+        "its interval lies above shuffled targets and chance", _above("shuffled_targets", "chance")
     ),
     "top100_upper_layers": Rule("more than these layers' part of all layers, with its interval", _more_than_their_part),
-    "active": Rule("in every layer", _each_layer(0.1, 0.5)),
-    "least_depth": Rule("within an eighth of the depth", _between(10 / 16 - 1 / 8, 10 / 16 + 1 / 8)),
+    "active": Rule("10 to 50 % in every layer", _each_layer(0.1, 0.5)),
+    "least_depth": Rule("within an eighth of the depth of that", _between(10 / 16 - 1 / 8, 10 / 16 + 1 / 8)),
     "zero_agreement_least_layer": Rule("at least 68 %", _least(0.68)),
     "agreeing_stop_word": Rule("more often than over all prefixes, intervals apart", _above("all_stop_word")),
     "agreeing_short": Rule("more often than over all prefixes, intervals apart", _above("all_short")),
@@ -121,7 +121,9 @@ def _claim(answer: Answered, claim: Claim) -> Compared:
         return Compared(*where, ours=DASH, interval="", shown=DASH, rule=words)
     form: Form = claim.form
     verdict = None if rule is None else rule.test(answer, row)
-    return Compared(*where, spoken(row.value, form), interval(row.low, row.high, form), _said(verdict), words)
+    layer = row.own.get("at_layer", row.own.get("best_layer"))
+    ours = spoken(row.value, form) + ("" if layer is None else f" (layer {layer})")
+    return Compared(*where, ours, interval(row.low, row.high, form), _said(verdict), words)
 
 
 def _said(verdict: bool | None) -> str:
@@ -199,18 +201,21 @@ def _rising(answers: Mapping[str, Answered]) -> tuple[str, bool | None]:
 
 FINDINGS: dict[str, Finding] = {
     "value_rank": Finding(
-        "values rank the target higher in the upper layers", "yes", "median rank, mean over layers", _ranks
+        "values rank the target higher in the upper layers",
+        "yes",
+        "a lower median rank there, mean over layers",
+        _ranks,
     ),
     "value_confidence": Finding(
         "agreement grows with the value's largest probability",
         "yes",
-        "last tenth above the first, intervals apart",
+        "most confident tenth above the least, intervals apart",
         _confident,
     ),
     "layer_activity": Finding(
         "activity dips where semantic patterns overtake shallow ones",
         "at layer 10 of 16",
-        "fewest active within one layer of it, and not at an end",
+        "fewest active within one layer of that, and not at an end",
         _dip,
     ),
     "refinement_match": Finding(

@@ -79,6 +79,7 @@ def key_removals(answers: Mapping[str, Answered]) -> Figure:
             title="the last token removed, by the pattern that the trigger falls under (median)",
             y="change of the coefficient",
             zero=True,
+            dodge=True,
         )
         panels.append(drawn)
     found = listed([f"{ends(answer, f'{one.name}_median')} without the {one.name} one" for one in REMOVED])

@@ -54,10 +54,11 @@ def layer_composition(answers: Mapping[str, Answered]) -> Figure:
     """Figure 8: how often a layer's top token is the top token of none of its firing memories."""
     answer = answers["layer_composition"]
     title = "the layer's top token is the vote of none of its memories"
-    panels = [lines(answer, ZERO, name="layer_composition", title=title, y="share of prefixes")]
+    panels = [lines(answer, ZERO, name="layer_composition", title=title, y="share of prefixes", dodge=True)]
     if present(answer, AGREEING):
         title = "where some memory does say it"
-        panels.append(lines(answer, AGREEING, name="layer_composition_agreeing", title=title, y="share of those"))
+        name = "layer_composition_agreeing"
+        panels.append(lines(answer, AGREEING, name=name, title=title, y="share of those", dodge=True))
     return Figure(
         tuple(panels),
         "Share of prefixes where the feed-forward layer ranks first a token that no memory with a coefficient other"

@@ -92,7 +92,8 @@ def value_rank(answers: Mapping[str, Answered]) -> Figure:
 
 def _boxes(rows: list[dict[str, Any]]) -> Panel:
     name = "value_rank"
-    scale, axis = alt.Scale(type="log"), alt.Axis(format="~s", tickCount=6)
+    scale = alt.Scale(type="log")
+    axis = alt.Axis(format="~s", values=[10**power for power in range(7)])
 
     def vertical(quantile: str) -> alt.Y:
         return alt.Y(f"{quantile}_drawn:Q", title="rank of the target + 1", scale=scale, axis=axis)
@@ -187,6 +188,6 @@ def top_hundred(answer: Answered) -> str:
         return ""
     rest = "" if share is None else f" (on average {percent(share.value)} of their triggers)"
     return (
-        f"Of the {upper.count:,} most confident values {upper.value:,.0f} lie in the upper layers, and"
-        f" {agreeing.value:,.0f} have at least one trigger that is followed by what they rank first{rest}."
+        f"Of the {upper.count:,} most confident values {upper.value * upper.count:,.0f} lie in the upper layers, and"
+        f" {agreeing.value * agreeing.count:,.0f} have a trigger that is followed by what they rank first{rest}."
     )

@@ -45,7 +45,7 @@ def _model(model: Mapping[str, Any]) -> Facts:
     if kind:
         facts.append(("kind", ", ".join(kind)))
     if proof := model.get("proof"):
-        errors = ", ".join(f"{name} {error:.1e}" for name, error in sorted(proof.items()) if error is not None)
+        errors = ", ".join(f"{name} {error:.1g}" for name, error in sorted(proof.items()) if error is not None)
         facts.append(("load-time proof, largest errors", errors))
     return facts
 

@@ -11,7 +11,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.reports.answered import Answered, Row
 from mnemoscope.reports.figures_of_values import top_hundred
 from mnemoscope.reports.readings import said
-from mnemoscope.reports.words import counted, layers_spoken, percent, spoken
+from mnemoscope.reports.words import counted, layers_spoken, listed, percent, spoken
 
 
 @dataclass(frozen=True)
@@ -71,48 +71,53 @@ def _keys(answers: Mapping[str, Answered]) -> list[str]:
     keys, covered = answer.total("keys_with_pattern"), answer.total("covered")
     if keys is not None and covered is not None:
         sentences.append(
-            f"The 25 best triggers of {said(keys)} of the keys have something in common that chance would not give;"
-            f" such patterns explain {said(covered)} of these triggers."
+            f"{said(keys)} of the keys detect something that chance would not give; such patterns explain"
+            f" {said(covered)} of their 25 best triggers."
         )
     sentences += _kinds(answer)
     removals = answers["key_removals"]
-    medians = {one: removals.total(f"{one}_median") for one in ("first", "last", "random")}
-    if not removals.missing and all(medians.values()):
-        found: dict[str, Row] = {name: row for name, row in medians.items() if row is not None}
+    medians = {one: removals.total(f"{one}_median") for one in ("last", "first", "random")}
+    found: dict[str, Row] = {name: row for name, row in medians.items() if row is not None}
+    if len(found) == len(medians):
         most = min(found, key=lambda name: found[name].value)
-        changes = ", ".join(f"{said(row)} without the {name}" for name, row in found.items())
         lead = {
-            "last": "What fires a memory is above all the last token",
-            "first": "What fires a memory is above all the first token",
-            "random": "No end of the prefix matters more than its middle",
+            "last": "It is above all the last token that fires a memory",
+            "first": "It is above all the first token that fires a memory",
+            "random": "Neither end of a prefix matters more than its middle",
         }[most]
-        sentences.append(f"{lead}: the median coefficient changes by {changes} token.")
+        changes = [
+            f"without {'a' if name == 'random' else 'the'} {name} one {said(row)}" for name, row in found.items()
+        ]
+        sentences.append(
+            f"{lead}: the coefficient changes by (median) {listed(changes)}.".replace(" one ", " token ", 1)
+        )
     return sentences
 
 
 def _kinds(answer: Answered) -> list[str]:
     """Shallow against semantic, below and above."""
-    parts, leads = [], []
+    found = []
     for where, layers in (("lower", answer.lower), ("upper", answer.upper)):
         shallow, semantic = answer.mean("shallow", layers), answer.mean("semantic", layers)
-        if shallow is None or semantic is None:
-            continue
-        leads.append(shallow > semantic)
-        parts.append(
-            f"in the {where} ones ({layers_spoken(layers)}) {percent(shallow)} share a surface form, such as the last"
-            f" word, and {percent(semantic)} a topic"
-        )
-    if not parts:
+        if shallow is not None and semantic is not None:
+            found.append((where, layers, shallow, semantic))
+    if not found:
         return []
-    text = "; ".join(parts).replace("in the", "Of the triggers, in the", 1).replace("ones", "layers", 1)
+    where, layers, shallow, semantic = found[0]
+    text = (
+        f"In the {where} layers ({layers_spoken(layers, bare=True)}) {percent(shallow)} of the triggers share a surface"
+        f" form, such as the last word, and {percent(semantic)} a topic"
+    )
     end = ""
-    if len(leads) == 2:
+    if len(found) == 2:
+        where, layers, shallow, semantic = found[1]
+        text += f"; in the {where} ({layers_spoken(layers, bare=True)}) {percent(shallow)} and {percent(semantic)}"
         end = {
             (True, False): " Surface forms lead below and topics above, as in the paper.",
             (True, True): " Surface forms lead throughout; in the paper topics lead above.",
             (False, False): " Topics lead throughout; in the paper surface forms lead below.",
             (False, True): " Topics lead below and surface forms above, the reverse of the paper.",
-        }[leads[0], leads[1]]
+        }[found[0][2] > found[0][3], shallow > semantic]
     return [f"{text}.{end}"]
 
 
@@ -124,20 +129,27 @@ def _values(answers: Mapping[str, Answered]) -> list[str]:
     overall, shuffled = answer.total("agreement"), answer.total("shuffled_targets")
     upper, lower = answer.total("agreement_upper"), answer.total("agreement_lower")
     if overall is not None:
-        against = ""
-        if shuffled is not None:
-            clear = overall.low is not None and overall.low > (shuffled.high or shuffled.value)
-            how = "more than" if clear else "not clearly more than"
-            against = f", {how} the {said(shuffled)} of shuffled targets"
+        baselines = (shuffled, "shuffled targets"), (answer.total("most_frequent_token"), "always guessing one token")
+        against = [f"{_against(overall, row)} {words} ({said(row)})" for row, words in baselines if row is not None]
         sentences.append(
-            f"The token that a value ranks first is the one that follows its memory's best trigger for {said(overall)}"
-            f" of the memories{against}."
+            f"What a value speaks most for is what follows its memory's best trigger for {said(overall)} of the"
+            f" memories: {listed(against)}."
         )
     if upper is not None and lower is not None:
         sentences.append(_upwards(upper, lower))
     if hundred := top_hundred(answers["value_confidence"]):
         sentences.append(hundred)
     return sentences
+
+
+def _against(row: Row, baseline: Row) -> str:
+    """More than, less than, or about as much as the baseline, as far as the intervals can tell."""
+    low, high = (row.value if end is None else end for end in (row.low, row.high))
+    if low > (baseline.value if baseline.high is None else baseline.high):
+        return "more than"
+    if high < (baseline.value if baseline.low is None else baseline.low):
+        return "less than"
+    return "not clearly apart from"
 
 
 def _upwards(upper: Row, lower: Row) -> str:
@@ -156,24 +168,22 @@ def _refinement(answers: Mapping[str, Answered]) -> list[str]:
     if rows:
         first, last = rows[0], rows[-1]
         half = next((row for row in rows if row.value >= 0.5), None)
-        passing = "" if half is None else f" It is so for at least half from layer {half.layer} on."
+        passing = "" if half is None else f" From layer {half.layer} on it is at least half."
         if half is not None and any(row.value < 0.5 for row in rows[rows.index(half) :]):
             passing = ""
-        ends = f"in layer {first.layer} for {said(first)} of the prefixes, in layer {last.layer} for {said(last)}"
-        sentences.append(f"What flows into a feed-forward layer already says the model's final token {ends}.{passing}")
+        ends = f"in {said(first)} of cases in layer {first.layer} and in {said(last)} in layer {last.layer}"
+        sentences.append(f"The stream that enters a feed-forward layer already says the final token {ends}.{passing}")
     events = answers["refinement_events"]
     changed, composed = events.total("changed"), events.total("composition_of_changed")
     if changed is not None and composed is not None:
         sentences.append(
-            f"A feed-forward layer changes the prediction in {said(changed)} of cases; in {said(composed)} of these the"
-            " new token is one that neither the stream before it nor the layer's own sum ranked first: a compromise."
+            f"A layer changes the prediction in {said(changed)} of cases; {said(composed)} of these changes are to a"
+            " token that neither the stream nor the layer ranked first: a composition."
         )
     composition = answers["layer_composition"]
     zero = composition.total("zero_agreement")
     if zero is not None:
-        sentences.append(
-            f"In {said(zero)} of cases the layer says a token that none of its firing memories says on its own."
-        )
+        sentences.append(f"In {said(zero)} of cases a layer says what none of its firing memories says.")
     return sentences
 
 

@@ -12,6 +12,8 @@ DASH = "\N{EM DASH}"
 
 Form = Literal["share", "number", "count", "rank", "nats"]
 
+_SPACE = "\N{NO-BREAK SPACE}"
+
 _LABELS = {
     "shallow_only": "shallow",
     "semantic_only": "semantic",
@@ -94,16 +96,19 @@ def spoken(value: float | None, form: Form) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as a percentage: `34.5 %`, `3.1 %`, `0.35 %`, `0.00040 %`; `0 %` and `100 %` only where it is exact."""
+    """A share as a percentage: `34.5 %`, `3.1 %`, `0.35 %`, `0.00040 %`; `0 %` and `100 %` only where it is exact.
+
+    The space does not break.
+    """
     value = 100 * share
     size = abs(value)
     if value in (0, 100, -100):
-        return f"{value:.0f} %"
+        return f"{value:.0f}{_SPACE}%"
     if size >= 0.995:
         # 99.96 % is not all.
-        return f"{math.copysign(min(size, 99.9) if size < 100 else size, value):.1f} %"
+        return f"{math.copysign(min(size, 99.9) if size < 100 else size, value):.1f}{_SPACE}%"
     digits = 1 - math.floor(math.log10(size))
-    return f"{value:.{min(digits, 8)}f} %"
+    return f"{value:.{min(digits, 8)}f}{_SPACE}%"
 
 
 def number(value: float) -> str:
@@ -132,13 +137,12 @@ def listed(parts: Sequence[str]) -> str:
     return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def layers_spoken(layers: Sequence[int]) -> str:
-    """`layer 3`, `layers 3-7`, `layers 3, 5`: for sorted layers, at least one."""
-    if len(layers) == 1:
-        return f"layer {layers[0]}"
-    if list(layers) == list(range(layers[0], layers[-1] + 1)):
-        return f"layers {layers[0]}-{layers[-1]}"
-    return f"layers {', '.join(str(layer) for layer in layers)}"
+def layers_spoken(layers: Sequence[int], *, bare: bool = False) -> str:
+    """`layer 3`, `layers 3-7`, `layers 3, 5`, and without the word if `bare`: for sorted layers, at least one."""
+    word = "" if bare else "layer " if len(layers) == 1 else "layers "
+    if len(layers) > 1 and list(layers) == list(range(layers[0], layers[-1] + 1)):
+        return f"{word}{layers[0]}-{layers[-1]}"
+    return word + ", ".join(str(layer) for layer in layers)
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
