@@ -73,6 +73,7 @@ def test_every_verb_prints_one_json_document(
         [*mining, "--out", second, "--part", "2/2"],
         ["merge", merged, first, second],
         ["analyze", whole],
+        ["report", whole],
         ["show", whole, "L0.M0"],
         ["verify", merged],
         ["train", "--out", str(tmp_path / "model"), "--steps", "1", "--batch", "1"],

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from mnemoscope.patterns.prefixes import Prefixes
 from mnemoscope.patterns.spelling import BRACKETS, Spelling
-from mnemoscope.patterns.surface import FAMILY_SHIFT, FARTHEST, LONGEST_NGRAM, Family
+from mnemoscope.patterns.surface import CLASSES_OF_MARKS, FAMILY_SHIFT, FARTHEST, LONGEST_NGRAM, Family
 from mnemoscope.patterns.words import Lexicon
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
@@ -44,7 +44,9 @@ def describe(key: int, prefixes: Prefixes, *, showing: Sequence[int], lexicon: L
         return f"last word ends in -{text}"
     if family == Family.START:
         return f"last word begins with {text}-"
-    return f"{'last word' if family == Family.CLASS else 'word before the last'} is {text}"
+    if family == Family.CLASS:
+        return f"last {'token' if text in CLASSES_OF_MARKS else 'word'} is {text}"
+    return f"{text} just before the last word"
 
 
 def describe_words(words: Sequence[str]) -> str:

@@ -80,6 +80,8 @@ _PUNCTUATION = (
     ("([{<（", "an opening bracket"), (")]}>）", "a closing bracket"), ("\"'`“”‘’«»", "a quotation mark"), # noqa: RUF001
     ("-–—−‐‑", "a dash"), ("/\\|", "a slash"), ("=+*%^~<>×±", "a mathematical sign"), ("$€£¥₹", "a currency sign"), # noqa: RUF001
 )  # fmt: skip
+CLASSES_OF_MARKS = frozenset({"punctuation", "a line break", "white space", *(name for _, name in _PUNCTUATION)})
+"""The classes of what is no word."""
 _DIGITS = ("", "a one-digit number", "a two-digit number", "a three-digit number")
 _YEAR = re.compile(r"1[0-9]{3}|20[0-9]{2}")
 
@@ -118,7 +120,9 @@ def _scripts(word: str) -> list[str]:
     for character in word:
         if not character.isascii() and character.isalpha():
             script = unicodedata.name(character, "UNKNOWN").split()[0].split("-")[0]
-            return ["a word with an accented letter" if script == "LATIN" else f"{script.capitalize()} script"]
+            if script == "LATIN":
+                return ["a word with an accented letter"]
+            return [f"{script if script == 'CJK' else script.capitalize()} script"]
     return []
 
 

@@ -81,7 +81,7 @@ def log10_stake(held: Bools, shares: Floats, *, background: int) -> float:
     before = np.cumsum(weight, axis=1) - weight
     seen = np.arange(rich.size)
     # The triggers before are counted with the background, so a word that it lacks is not infinitely surprising.
-    expected = (shares * background + before) / (background + seen)
+    expected = (shares * background + before) / np.maximum(background + seen, 1)
     with np.errstate(divide="ignore", invalid="ignore"):
         surprise = np.where(before > 1e-9, before / np.maximum(seen, 1) / expected, 0.0)
     gain = (surprise * weight).sum(axis=0)[1:]

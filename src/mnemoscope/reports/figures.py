@@ -5,7 +5,8 @@ from typing import Any
 
 from mnemoscope.reports import figures_of_keys, figures_of_layers, figures_of_refinement, figures_of_values
 from mnemoscope.reports.answered import Answered
-from mnemoscope.reports.chart import Figure, assembled
+from mnemoscope.reports.chart import Figure
+from mnemoscope.reports.panels import assembled
 
 FIGURES: dict[str, Callable[[Mapping[str, Answered]], Figure]] = {
     "key_patterns": figures_of_keys.key_patterns,

@@ -3,20 +3,8 @@
 from collections.abc import Mapping
 
 from mnemoscope.reports.answered import Answered, Row
-from mnemoscope.reports.chart import (
-    BLUE,
-    DASHED,
-    DOTTED,
-    GREY,
-    ORANGE,
-    PURPLE,
-    Figure,
-    Panel,
-    Series,
-    lines,
-    present,
-    stacked,
-)
+from mnemoscope.reports.chart import BLUE, DASHED, DOTTED, GREY, ORANGE, PURPLE, Figure, Panel, Series, present
+from mnemoscope.reports.panels import lines, stacked
 from mnemoscope.reports.readings import ends, over_all
 from mnemoscope.reports.words import listed
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from mnemoscope.reports.answered import Answered
-from mnemoscope.reports.chart import BLUE, DASHED, DOTTED, GREEN, GREY, ORANGE, PURPLE, Figure, Series, lines, present
+from mnemoscope.reports.chart import BLUE, DASHED, DOTTED, GREEN, GREY, ORANGE, PURPLE, Figure, Series, present
+from mnemoscope.reports.panels import lines
 from mnemoscope.reports.readings import ends, over_all
 
 ACTIVE = (Series("active", GREEN),)

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from mnemoscope.reports.answered import Answered, Row
-from mnemoscope.reports.chart import BLUE, DASHED, GREEN, ORANGE, PURPLE, Figure, Series, lines, stacked
+from mnemoscope.reports.chart import BLUE, DASHED, GREEN, ORANGE, PURPLE, Figure, Series
+from mnemoscope.reports.panels import lines, stacked
 from mnemoscope.reports.readings import ends, over_all
 
 EVENTS = (

@@ -19,12 +19,10 @@ from mnemoscope.reports.chart import (
     Panel,
     Series,
     chart,
-    error_bars,
     layer_axis,
-    lines,
-    panel,
     record,
 )
+from mnemoscope.reports.panels import error_bars, lines, panel
 from mnemoscope.reports.readings import ends, over_all, said
 from mnemoscope.reports.words import DASH, number, percent
 

@@ -1,0 +1,174 @@
+"""The panels that figures are made of: lines with intervals over the layers, stacked shares, and how panels join."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+
+from mnemoscope.reports.answered import Answered, Row
+from mnemoscope.reports.chart import (
+    HEIGHT,
+    PERCENT,
+    STYLE,
+    WIDTH,
+    Drawing,
+    Panel,
+    Series,
+    chart,
+    chosen,
+    clear_of,
+    colours,
+    dashes,
+    layer_axis,
+    present,
+    record,
+    records,
+    short,
+    tooltip,
+)
+from mnemoscope.reports.words import label
+
+
+def lines(
+    answer: Answered,
+    series: Sequence[Series],
+    *,
+    name: str,
+    title: str,
+    y: str,
+    format: str = PERCENT,
+    log: bool = False,
+    bands: Mapping[str, tuple[str, str]] | None = None,
+    zero: bool = False,
+    dodge: bool = False,
+) -> Panel:
+    """A line per series over the layers, with its points and its 95 % intervals as bars.
+
+    The band around a line is its interval, too, or what `bands` names: the lower and upper number for a series. With
+    `dodge` the series stand beside one another, without bands: for intervals that would hide each other.
+    """
+    shown = present(answer, series)
+    rows = records(answer, shown)
+    if log:
+        rows = [_above_zero(row) for row in rows if row["value"] > 0]
+    _add_bands(rows, answer, shown, {} if dodge else bands)
+    picked = chosen(name)
+    faint, clear = clear_of(picked, 0.18, 0.02), clear_of(picked, 1.0, 0.12)
+
+    def vertical(field: str) -> alt.Y:
+        scaled = alt.Scale(type="log") if log else alt.Scale(zero=True)
+        return alt.Y(f"{field}:Q", title=y, scale=scaled, axis=alt.Axis(format=format))
+
+    place = chart(name).encode(x=layer_axis(), color=colours(shown, stroke=True))
+    if dodge:
+        place = place.encode(xOffset=_beside(shown, len(answer.layers)))
+    band = place.transform_filter("isValid(datum.from) && isValid(datum.to)")
+    bars = place.transform_filter("isValid(datum.low) && isValid(datum.high)")
+    line = place.mark_line(strokeWidth=2)
+    points = place.mark_point(filled=True, size=45)
+    layers = [
+        line.encode(y=vertical("value"), strokeDash=dashes(shown), opacity=clear).add_params(picked),
+        points.encode(y=vertical("value"), opacity=clear, tooltip=tooltip()),
+    ]
+    # A mark without data would take the scale away from the others.
+    if any(row["low"] is not None and row["high"] is not None for row in rows):
+        layers.insert(0, bars.mark_rule(strokeWidth=1.5).encode(y=vertical("low"), y2="high:Q", opacity=clear))
+    if any(row["from"] is not None and row["to"] is not None for row in rows):
+        layers.insert(0, band.mark_area().encode(y=vertical("from"), y2="to:Q", opacity=faint))
+    if zero:
+        rule = chart("zero").mark_rule(color="currentColor", opacity=0.5)
+        layers.insert(0, rule.encode(y=vertical("zero")))
+    return panel(alt.layer(*layers), {name: rows, "zero": [{"zero": 0}]}, title=title)
+
+
+def _beside(series: Sequence[Series], layers: int) -> alt.XOffset:
+    """A few units to the left or right for each series, fewer where there are many layers."""
+    reach = min(9.0, 0.2 * WIDTH / max(1, layers))
+    scale = alt.Scale(type="point", domain=[one.label for one in series], range=[-reach, reach])
+    return alt.XOffset("series:N", scale=scale)
+
+
+def _above_zero(row: dict[str, Any]) -> dict[str, Any]:
+    """The row without an interval that a logarithmic scale could not show."""
+    return row if row["low"] is None or row["low"] > 0 else {**row, "low": None, "high": None}
+
+
+def _add_bands(
+    rows: Sequence[dict[str, Any]],
+    answer: Answered,
+    series: Sequence[Series],
+    bands: Mapping[str, tuple[str, str]] | None,
+) -> None:
+    """Gives every row the ends of the band around its line."""
+    names = {one.label: one.name for one in series}
+    for row in rows:
+        row["from"], row["to"] = row["low"], row["high"]
+        if bands is not None:
+            ends = bands.get(names[row["series"]])
+            found = (None, None) if ends is None else tuple(answer.at(end, row["layer"]) for end in ends)
+            row["from"], row["to"] = (None if end is None else short(end.value) for end in found)
+
+
+def stacked(answer: Answered, series: Sequence[Series], edges: Sequence[Row], *, name: str, title: str) -> Panel:
+    """Shares that sum to one, stacked per layer from below; `edges` are the 95 % intervals of borders between them."""
+    shown = present(answer, series)
+    rows, height = [], dict.fromkeys(answer.layers, 0.0)
+    for one in shown:
+        for row in answer.rows(one.name):
+            assert row.layer is not None
+            below = height[row.layer]
+            height[row.layer] = below + row.value
+            rows.append({**record(row, one.label), "from": short(below), "to": short(below + row.value)})
+    bars = (
+        chart(name)
+        .mark_bar()
+        .encode(
+            x=layer_axis(),
+            y=alt.Y("from:Q", title="share", axis=alt.Axis(format=PERCENT), scale=alt.Scale(domain=[0, 1])),
+            y2="to:Q",
+            color=colours(shown),
+            opacity=clear_of(picked := chosen(name), 1.0, 0.15),
+            tooltip=tooltip(),
+        )
+        .add_params(picked)
+    )
+    names = list(dict.fromkeys(row.name for row in edges if row.low is not None))
+    borders = {
+        f"{name}_{border}": [record(row, label(border)) for row in edges if row.name == border] for border in names
+    }
+    # Beside one another: the borders may lie close together.
+    places = [9 * (index - (len(names) - 1) / 2) for index in range(len(names))]
+    marks = [error_bars(border, aside=aside) for border, aside in zip(borders, places, strict=True)]
+    return panel(alt.layer(bars, *marks), {name: rows, **borders}, title=title)
+
+
+def error_bars(name: str, *, x: str = "layer:O", aside: float = 0.0) -> Drawing:
+    """The 95 % intervals of the rows of that name as bars with ends, coloured as the text, `aside` to the right."""
+    place = chart(name).encode(x=alt.X(x)).transform_filter("isValid(datum.low) && isValid(datum.high)")
+    ends = [
+        place.mark_tick(thickness=1.5, size=7, color="currentColor", xOffset=aside).encode(y=f"{end}:Q")
+        for end in ("low", "high")
+    ]
+    middle = place.mark_rule(strokeWidth=1.5, color="currentColor", xOffset=aside).encode(y="low:Q", y2="high:Q")
+    return alt.layer(middle, *ends)
+
+
+def panel(drawing: Drawing, rows: Mapping[str, Sequence[dict[str, Any]]], *, title: str) -> Panel:
+    """The drawing as one part of a figure; the page may give it another width."""
+    return Panel(drawing.properties(width=WIDTH, height=HEIGHT, title=title), rows)
+
+
+def assembled(panels: Sequence[Panel], *, title: str, subtitle: Sequence[str], description: str) -> dict[str, Any]:
+    """The specification of a whole figure: its panels below one another, in one style."""
+    whole = alt.vconcat(*(panel.chart for panel in panels), spacing=28)
+    apart = whole.resolve_scale(color="independent", strokeDash="independent", xOffset="independent")
+    specification: dict[str, Any] = apart.to_dict()
+    return {
+        **specification,
+        "title": {"text": title, "subtitle": list(subtitle), "fontSize": 17, "subtitleFontSize": 12, "offset": 14},
+        "description": description,
+        "background": "white",
+        "padding": 10,
+        "config": STYLE,
+        "datasets": {name: list(rows) for panel in panels for name, rows in panel.rows.items()},
+    }

@@ -1,0 +1,156 @@
+"""What a prefix shows, read by eye through its description; and what memories share, counted."""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from mnemoscope.errors import AtlasDamaged
+from mnemoscope.patterns.background import read_background
+from mnemoscope.patterns.descriptions import describe, describe_words, quoted
+from mnemoscope.patterns.prefixes import Prefixes, read_prefixes
+from mnemoscope.patterns.sharing import groups_of, shared
+from mnemoscope.patterns.spelling import read_spelling
+from mnemoscope.patterns.words import Lexicon
+from pattern_atlas import Place, build
+
+TEXTS = ["He", " lives", " (", "in", " Par", "is", ")", ' "', "since", " 1944", "\n", "", " new", " paris"]
+
+
+def read(directory: Path, sentences: list[list[int]], places: list[Place]) -> tuple[Prefixes, Lexicon]:
+    words = [[TEXTS[token] for token in tokens] for tokens in sentences]
+    atlas = build(directory, words, layers=[[[]]], background=[(0, 0)], vocabulary=TEXTS)
+    lexicon = Lexicon(read_spelling(atlas.table("vocabulary"), atlas.table("sentences")))
+    sentence, position = np.array(places, dtype=np.int64).T
+    return read_prefixes(atlas, sentence, position=position, lexicon=lexicon), lexicon
+
+
+def shown(prefixes: Prefixes, lexicon: Lexicon, prefix: int) -> set[str]:
+    starts = prefixes.features.starts
+    keys = prefixes.features.keys[starts[prefix] : starts[prefix + 1]].tolist()
+    assert len(keys) == len(set(keys))
+    return {describe(key, prefixes, showing=[prefix], lexicon=lexicon) for key in keys}
+
+
+def test_everything_that_a_prefix_shows(tmp_path: Path) -> None:
+    # He lives (in Paris ...
+    prefixes, lexicon = read(tmp_path, [[0, 1, 2, 3, 4, 5, 6, 7]], [(0, 5)])
+    assert shown(prefixes, lexicon, 0) == {
+        'ends in "Paris"', 'ends in "…is"', 'ends with "Paris"', 'ends with "in Paris"', 'ends with "(in Paris"',
+        'ends with "lives (in Paris"',
+        '"Par" just before the last token', '"in" two tokens before the last token',
+        '"(" three tokens before the last token', '"lives" four tokens before the last token',
+        '"He" five tokens before the last token',
+        'begins with "He"', 'begins with "He lives"',
+        "last word ends in -s", "last word ends in -is", "last word ends in -ris",
+        "last word begins with p-", "last word begins with pa-", "last word begins with par-",
+        "last word is a capitalised word", "a preposition just before the last word",
+        "the last token goes on with a word", "at most the first eight tokens", "inside ( )",
+    }  # fmt: skip
+
+
+def test_short_prefixes_brackets_quotes_and_marks(tmp_path: Path) -> None:
+    prefixes, lexicon = read(tmp_path, [[0, 1, 2, 3, 6, 7, 8, 9, 7, 10]], [(0, 0), (0, 4), (0, 7), (0, 8), (0, 9)])
+    first = shown(prefixes, lexicon, 0)
+    assert {"only the first token", "at most the first two tokens", "last word is a personal pronoun"} <= first
+    assert not any("just before" in text for text in first)
+    closed = shown(prefixes, lexicon, 1)
+    assert {"last token is a closing bracket", "at most the first five tokens"} <= closed
+    assert not any("inside" in text or text == "at most the first three tokens" for text in closed)
+    quote = shown(prefixes, lexicon, 2)
+    assert {"inside quotation marks", "last word is a year", "last word is a number"} <= quote
+    assert "inside quotation marks" not in shown(prefixes, lexicon, 3)
+    assert {"last token is a line break", 'ends in "\\n"', "punctuation just before the last word"} <= shown(
+        prefixes, lexicon, 4
+    )
+
+
+def test_a_token_without_text_is_named_by_its_number(tmp_path: Path) -> None:
+    prefixes, lexicon = read(tmp_path, [[0, 11, 11]], [(0, 1), (0, 2)])
+    assert "ends in token 11" in shown(prefixes, lexicon, 0)
+    assert "ends with token 11 token 11" in shown(prefixes, lexicon, 1)
+    assert not any(text.startswith("last ") for text in shown(prefixes, lexicon, 0))
+
+
+def test_a_last_word_in_several_cases_is_one(tmp_path: Path) -> None:
+    # in Paris; new paris
+    prefixes, lexicon = read(tmp_path, [[3, 4, 5], [12, 13]], [(0, 2), (1, 1)])
+    keys = [set(prefixes.features.keys[slice(*prefixes.features.starts[p : p + 2])].tolist()) for p in (0, 1)]
+    both = {describe(key, prefixes, showing=[0, 1], lexicon=lexicon) for key in keys[0] & keys[1]}
+    assert 'ends in "paris" in any case' in both
+    assert 'ends in "paris"' not in both
+
+
+def test_content_words_are_those_that_are_complete(tmp_path: Path) -> None:
+    prefixes, lexicon = read(tmp_path, [[0, 1, 2, 3, 4, 5, 6, 13]], [(0, 4), (0, 5), (0, 7), (0, 0)])
+    words = prefixes.words
+    found = [
+        [(lexicon.words[int(key)], int(ago)) for key, ago in zip(words.keys[a:b], words.ago[a:b], strict=True)]
+        for a, b in zip(words.starts[:-1], words.starts[1:], strict=True)
+    ]
+    assert found == [[("lives", 3)], [("lives", 4), ("paris", 0)], [("lives", 6), ("paris", 2)], []]
+
+
+def test_a_position_outside_of_its_sentence_is_damage(tmp_path: Path) -> None:
+    with pytest.raises(AtlasDamaged, match="names position 3 of sentence 0, which has 3 tokens"):
+        read(tmp_path, [[0, 1, 2]], [(0, 3)])
+
+
+def test_quoted_text() -> None:
+    assert quoted('say "x"') == "'say \"x\"'"
+    assert quoted("a\tb\x1b") == '"a\\tb\\x1b"'
+    assert quoted("x" * 99) == f'"…{"x" * 60}"'
+    assert describe_words(["virus"]) == 'mentions "virus"'
+    assert describe_words(["a", "b"]) == "about: a, b"
+    assert describe_words([*"abcdefg"]) == "about: a, b, c, d, e, f, ..."
+
+
+def test_a_background_knows_how_often_and_how_rich(tmp_path: Path) -> None:
+    # lives | lives, paris | paris | nothing
+    places = [(0, 1), (0, 3), (1, 1), (1, 0)]
+    prefixes, lexicon = read(tmp_path, [[0, 1, 4, 5], [12, 13]], [(0, 1), (0, 3), (1, 1), (1, 0)])
+    background = read_background(prefixes)
+    assert background.size == len(places)
+    names = {lexicon.words[int(key)]: index for index, key in enumerate(background.words.keys)}
+    counts = {word: int(background.words.counts[index]) for word, index in names.items()}
+    assert counts == {"lives": 2, "paris": 2, "new": 2}
+    assert background.words.showing(lexicon.number("paris")).tolist() == [1, 2]
+    assert background.words.held(np.array([lexicon.number("lives"), 10**6], dtype=np.uint64)).tolist() == [2, 0]
+    # Of all words of a prefix: lives is all of prefix 0 and half of prefix 1.
+    assert background.mean_weights[names["lives"]] == pytest.approx(1.5 / 4)
+    assert [background.longer(tokens) for tokens in (0, 1, 2, 3, 4)] == [4, 3, 1, 1, 0]
+
+
+def triggers(rows: list[tuple[int, int, int, int, int, int]]) -> pl.DataFrame:
+    names = ["memory", "sign", "rank", "sentence", "position", "prefix_group"]
+    return pl.DataFrame(rows, schema=names, orient="row")
+
+
+def test_groups_count_once_and_only_the_best_25_positive() -> None:
+    rows = [(4, 1, rank, rank, 0, rank) for rank in range(30)]
+    rows[1] = (4, 1, 1, 1, 0, 0)  # the same prefix as rank 0
+    rows += [(4, -1, 0, 77, 0, 0), (6, 1, 0, 5, 2, 0), (6, 1, 1, 5, 3, 1)]
+    groups, sentence, position = groups_of(triggers(rows))
+    assert groups.memories.tolist() == [4, 6]
+    assert groups.starts.tolist() == [0, 24, 26]
+    assert groups.rank[:3].tolist() == [0, 2, 3]
+    assert groups.counts[-2:].tolist() == [True, False]  # of one sentence only the first
+    assert (sentence[groups.prefix[-1]], position[groups.prefix[-1]]) == (5, 3)
+
+
+def test_what_is_shared_is_counted_by_group_and_sentence(tmp_path: Path) -> None:
+    prefixes, lexicon = read(tmp_path, [[0, 1, 4, 5], [12, 13], [3, 13]], [(0, 3), (1, 1), (2, 1)])
+    rows = [(0, 1, 0, 0, 3, 0), (0, 1, 1, 1, 1, 1), (0, 1, 2, 2, 1, 2), (1, 1, 0, 1, 1, 0)]
+    groups, sentence, position = groups_of(triggers(rows))
+    assert list(zip(sentence.tolist(), position.tolist(), strict=True)) == [(0, 3), (1, 1), (2, 1)]
+    found = shared(groups, prefixes.words)
+    named = {
+        (int(memory), lexicon.words[int(key)]): (int(count), bin(int(mask)))
+        for memory, key, count, mask in zip(found.memory, found.key, found.count, found.mask, strict=True)
+    }
+    assert named == {
+        (0, "lives"): (1, "0b1"), (0, "paris"): (3, "0b111"), (0, "new"): (1, "0b10"),
+        (1, "paris"): (1, "0b1"), (1, "new"): (1, "0b1"),
+    }  # fmt: skip
+    assert found.per_memory(2).tolist() == [3, 2]

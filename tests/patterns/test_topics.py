@@ -1,0 +1,117 @@
+"""The bet on a shared vocabulary, worked out by hand and tried on random words; and topics read by eye."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from mnemoscope.patterns.topics import BETS, Topic, Vocabulary, log10_stake, topics
+
+Bools = NDArray[np.bool_]
+
+
+def held_by(*groups: str) -> tuple[list[str], Bools]:
+    """[words, groups] of prefixes that are written as letters."""
+    words = sorted(set("".join(groups)))
+    return words, np.array([[word in group for group in groups] for word in words])
+
+
+def test_the_stake_by_hand() -> None:
+    """Two prefixes of two words, which share one; the background has 100 prefixes, one in 50 of whose words it is."""
+    _, held = held_by("ab", "ac")
+    shares = np.full((3, 2), 0.02)
+    # The word was half of the prefix before; in the background and that prefix together it is (2 + 0.5) / 101. It is
+    # one of two words of the second prefix, so the bet's gain is half of what it multiplies.
+    gain = 0.5 * 0.5 / (2.5 / 101)
+    expected = np.log10(np.mean([1 - bet + bet * gain for bet in BETS]))
+    assert log10_stake(held, shares, background=100) == pytest.approx(expected)
+
+
+def test_nothing_shared_loses_and_nothing_to_bet_on_keeps() -> None:
+    _, held = held_by("ab", "cd", "ef")
+    lost = np.log10(np.mean([(1 - bet) ** 2 for bet in BETS]))
+    assert log10_stake(held, np.full((6, 3), 0.01), background=100) == pytest.approx(lost)
+    _, held = held_by("ab", "", "")
+    assert log10_stake(held, np.full((2, 3), 0.01), background=100) == 0.0
+    assert log10_stake(np.zeros((0, 5), dtype=np.bool_), np.zeros((0, 5)), background=100) == 0.0
+
+
+def test_without_a_background_nothing_is_won() -> None:
+    """Every word is as expected as it was frequent, so that sharing it is no surprise."""
+    _, held = held_by("a", "a", "a", "a")
+    assert log10_stake(held, np.zeros((1, 4)), background=0) == pytest.approx(0.0)
+
+
+def test_random_prefixes_win_a_hundredfold_at_most_once_in_100_times() -> None:
+    """Words come in bundles, which a test that took them one by one would not survive."""
+    random = np.random.default_rng(0)
+    frequency = 1 / np.arange(1, 401)
+    bundles = random.permuted(np.arange(400)).reshape(100, 4)  # words that occur together or not at all
+    chance = frequency[bundles].sum(axis=1)
+    chance /= chance.sum()
+
+    def prefixes(count: int) -> Bools:
+        held = np.zeros((400, count), dtype=np.bool_)
+        for prefix in range(count):
+            held[bundles[random.choice(100, random.integers(1, 4), replace=False, p=chance)].ravel(), prefix] = True
+        return held
+
+    background = prefixes(5_000)
+    shares = (background / background.sum(axis=0)).mean(axis=1)
+    won = []
+    for _ in range(400):
+        held = prefixes(25)
+        some = held.any(axis=1)
+        won.append(log10_stake(held[some], np.tile(shares[some, None], 25), background=5_000))
+    assert np.mean(np.array(won) >= 2) <= 0.01
+
+
+def found(*groups: str, counted: list[bool] | None = None, rate: float = 0.001) -> tuple[list[str], list[Topic]]:
+    """The topics among prefixes written as letters, of a language whose words are all equally rare."""
+    words, held = held_by(*groups)
+    counts = held.sum(axis=1)
+    vocabulary = Vocabulary(
+        keys=np.arange(len(words), dtype=np.uint64),
+        held=held,
+        counted=np.array(counted if counted is not None else [True] * len(groups)),
+        shares=np.full(held.shape, rate / 5),
+        rates=np.full(len(words), rate),
+        log10_p=np.where(counts >= 2, -2.0 * counts, 0.0),
+    )
+    return words, topics(vocabulary, background=20_000, limit=-2.0)
+
+
+def read(words: list[str], topic: Topic) -> tuple[str, list[int]]:
+    return "".join(words[word] for word in topic.words), np.flatnonzero(topic.groups).tolist()
+
+
+def test_words_that_occur_together_are_a_topic_though_none_is_in_most_prefixes() -> None:
+    words, all_found = found("abx", "bcy", "cdz", "dap", "acq", "r", "s")
+    assert [read(words, topic) for topic in all_found] == [("acbd", [0, 1, 2, 3, 4])]
+    assert all_found[0].log10_p < -2
+
+
+def test_one_word_is_no_topic() -> None:
+    assert found("apqr", "astu", "avwx", "ayzk")[1] == []
+
+
+def test_two_topics_are_two() -> None:
+    words, all_found = found("abp", "bcq", "car", "abcs", "xyt", "yzu", "zxv", "xyzw")
+    assert sorted(read(words, topic) for topic in all_found) == [("abc", [0, 1, 2, 3]), ("xyz", [4, 5, 6, 7])]
+
+
+def test_one_word_of_a_rare_topic_is_enough_and_of_a_common_one_is_not() -> None:
+    groups = ("ab", "bc", "cd", "da", "ac", "bd", "apqr", "stuv", "wxyz")
+    assert read(*_only(found(*groups))) == ("abcd", [0, 1, 2, 3, 4, 5, 6])
+    assert read(*_only(found(*groups, rate=0.1))) == ("abcd", [0, 1, 2, 3, 4, 5])
+
+
+def _only(result: tuple[list[str], list[Topic]]) -> tuple[list[str], Topic]:
+    words, (topic,) = result
+    return words, topic
+
+
+def test_prefixes_of_one_sentence_are_explained_but_are_no_evidence() -> None:
+    groups = ("ab", "bc", "ca", "abc", "abcd")
+    words, all_found = found(*groups, counted=[True, True, True, True, False])
+    assert read(words, all_found[0]) == ("abc", [0, 1, 2, 3, 4])
+    assert found("abc", "abc", "abc", "abc", counted=[True, False, False, False])[1] == []

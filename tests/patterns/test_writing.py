@@ -1,0 +1,158 @@
+"""patterns.parquet of small atlases: what is written, what is covered, and atlases with little in them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from handbuilt_atlas import build_atlas
+from mnemoscope.atlas import Atlas, open_atlas, verify
+from mnemoscope.errors import AtlasUnfinished
+from mnemoscope.patterns import write_patterns
+from pattern_atlas import Place, build, random_places
+
+Rows = list[tuple[int, int, int, str, str, list[int]]]
+
+
+def filler(count: int, *, random: np.random.Generator) -> list[list[str]]:
+    """Sentences of words that nobody has heard of, common and rare ones."""
+    chance = 1 / np.arange(1, 501)
+    words = [f"w{number}" for number in range(500)]
+    return [
+        [words[word] for word in random.choice(500, random.integers(6, 20), p=chance / chance.sum())]
+        for _ in range(count)
+    ]
+
+
+@pytest.fixture
+def random() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def rows_of(atlas: Atlas) -> Rows:
+    columns = ("layer", "memory", "pattern", "kind", "description", "triggers")
+    return [(*row[:5], list(row[5])) for row in atlas.table("patterns").select(columns).iter_rows()]
+
+
+def with_memories(
+    directory: Path, sentences: Sequence[list[str]], memories: list[list[list[str]]], *, random: np.random.Generator
+) -> Rows:
+    """The patterns of memories whose triggers are these whole sentences, before a background of the others."""
+    text, layers = [*sentences], []
+    for triggers in memories:
+        layers.append([(len(text) + index, len(words) - 1) for index, words in enumerate(triggers)])
+        text += triggers
+    atlas = build(directory, text, layers=[layers], background=random_places(sentences, 4_000, random=random))
+    written = write_patterns(atlas)
+    rows = rows_of(atlas)
+    assert written == len(rows)
+    return rows
+
+
+def test_one_row_of_each_kind(tmp_path: Path, random: np.random.Generator) -> None:
+    sentences = filler(1_000, random=random)
+    lines = filler(20, random=random)
+    ngram = [[*line, "part", "of"] for line in lines[:8]] + lines[8:10]
+    topic = ["virus", "disease", "hospital", "doctor", "fever"]
+    about = [[topic[i % 5], topic[(i + 1) % 5], *line] for i, line in enumerate(lines[10:18])] + lines[18:]
+    rows = with_memories(tmp_path, sentences, [ngram, [], about], random=random)
+    assert rows == [
+        (0, 0, 0, "shallow", 'ends with "part of"', [0, 1, 2, 3, 4, 5, 6, 7]),
+        (0, 2, 0, "semantic", rows[1][4], [0, 1, 2, 3, 4, 5, 6, 7]),
+    ]
+    assert rows[1][4].startswith("about: ")
+    assert set(rows[1][4].removeprefix("about: ").split(", ")) >= set(topic)  # a word of the filler may come along
+
+
+def test_lift_and_probability_are_of_the_test(tmp_path: Path, random: np.random.Generator) -> None:
+    lines = filler(10, random=random)
+    with_memories(tmp_path, filler(500, random=random), [[[*line, "part", "of"] for line in lines]], random=random)
+    row = open_atlas(tmp_path).table("patterns").to_dicts()[0]
+    # All ten triggers, no prefix of 4,000 in the background; C(4010, 10) is 2.8e29, and about 200 patterns are tried.
+    assert row["lift"] == pytest.approx(4_000, rel=0.1)  # fewer are as long as two tokens
+    assert -29.5 < row["log10_p"] < -26.0
+
+
+def test_a_word_that_ends_the_triggers_is_not_what_they_are_about(tmp_path: Path, random: np.random.Generator) -> None:
+    lines = filler(20, random=random)
+    ending = [[*line, "virus"] for line in lines[:10]]
+    before = [["virus", *line] for line in lines[10:]]
+    rows = with_memories(tmp_path, filler(1_000, random=random), [ending, before], random=random)
+    assert [row[3:5] for row in rows if row[1] == 0] == [("shallow", 'ends in "virus"')]
+    # At the beginning it is both what they begin with and what they mention; it stands at no distance from the end.
+    assert {row[3:5] for row in rows if row[1] == 1} >= {("semantic", 'mentions "virus"')}
+
+
+def test_a_prefix_group_counts_once(tmp_path: Path, random: np.random.Generator) -> None:
+    """25 triggers, of two different prefixes: nothing recurs in three."""
+    one, other = [*filler(1, random=random)[0], "virus"], [*filler(1, random=random)[0], "virus"]
+    triggers = [one if index % 2 else other for index in range(25)]
+    assert with_memories(tmp_path, filler(300, random=random), [triggers], random=random) == []
+
+
+def test_triggers_of_one_sentence_are_no_pattern(tmp_path: Path, random: np.random.Generator) -> None:
+    """`--per-sentence all`: every word recurs in the prefixes of one sentence, which says nothing."""
+    sentences = [
+        *filler(500, random=random),
+        ["virus", "disease", "hospital", "doctor", "fever", "is", "what", "it", "is", "about", "now"],
+    ]
+    triggers: list[Place] = [(500, position) for position in range(2, 11)]
+    background = random_places(sentences[:500], 2_000, random=random)
+    atlas = build(tmp_path, sentences, layers=[[triggers]], background=background)
+    assert write_patterns(atlas) == 0
+
+
+def test_the_same_atlas_gives_the_same_bytes_and_a_second_time_replaces(
+    tmp_path: Path, random: np.random.Generator
+) -> None:
+    lines = filler(10, random=random)
+    with_memories(tmp_path, filler(500, random=random), [[[*line, "part", "of"] for line in lines]], random=random)
+    first = (tmp_path / "patterns.parquet").read_bytes()
+    write_patterns(open_atlas(tmp_path))
+    assert (tmp_path / "patterns.parquet").read_bytes() == first
+
+
+def test_a_handbuilt_atlas_has_none_and_stays_whole(tmp_path: Path) -> None:
+    """Two background prefixes and at most four triggers: an atlas in which nothing can be unlikely."""
+    atlas = open_atlas(build_atlas(tmp_path))
+    seen: list[tuple[str, float, float | None, str]] = []
+    assert write_patterns(atlas, progress=lambda *said: seen.append(said)) == 0
+    assert verify(tmp_path) == []
+    assert open_atlas(tmp_path)["L0.M0"].patterns().is_empty()
+    assert seen == [("patterns", 0, 8, "memories"), ("patterns", 4, 8, "memories"), ("patterns", 8, 8, "memories")]
+    (tmp_path / "patterns.parquet").write_bytes(b"")
+    assert [problem.split(":")[0] for problem in verify(tmp_path)] == ["patterns.parquet"]
+
+
+def test_a_part_has_patterns_too_but_no_unmade_table(tmp_path: Path) -> None:
+    atlas = open_atlas(build_atlas(tmp_path / "part", part=(1, 2)))
+    (tmp_path / "part" / "background.parquet").unlink()
+    with pytest.raises(AtlasUnfinished, match="no patterns"):
+        atlas["L0.M0"].patterns()
+
+
+@pytest.mark.parametrize("background", [0, 1])
+def test_no_background_no_triggers(tmp_path: Path, background: int, random: np.random.Generator) -> None:
+    sentences = filler(30, random=random)
+    same = [(number, 5) for number in range(25)]
+    atlas = build(tmp_path, sentences, layers=[[same, [], same[:1]], [[], [], []]], background=[(0, 3)] * background)
+    assert write_patterns(atlas) == 0
+    assert atlas.table("patterns").is_empty()
+
+
+def test_tokens_without_text_and_other_scripts(tmp_path: Path, random: np.random.Generator) -> None:
+    """Chinese tokens, Cyrillic words in two pieces, half a character, and a token of padding."""
+    texts = ["", "你好", "世界", "。", " виру", "жи", " дом", "ж", *(f" w{number}" for number in range(60))]
+    draw = [texts[index] for index in random.integers(8, len(texts), size=5_000)]
+    sentences = [draw[start : start + 10] for start in range(0, 4_000, 10)]
+    chinese = [[*draw[start : start + 5], "你好", "世界", "。"][: 8 - start % 2] for start in range(4_000, 4_100, 10)]
+    cyrillic = [[" виру", "жи", *draw[start : start + 7]] for start in range(4_100, 4_200, 10)]
+    empty = [[*draw[start : start + 4], ""] for start in range(4_200, 4_300, 10)]
+    text = sentences + chinese + cyrillic + empty
+    places = [[(400 + 10 * memory + i, len(text[400 + 10 * memory + i]) - 1) for i in range(10)] for memory in range(3)]
+    background = random_places(sentences, 3_000, random=random)
+    atlas = build(tmp_path, text, layers=[places], background=background, vocabulary=texts)
+    write_patterns(atlas)
+    said = {(row[1], row[4]) for row in rows_of(atlas)}
+    assert said >= {(0, 'ends with "你好世界。"'), (1, 'begins with "виружи"'), (2, "ends in token 0")}
