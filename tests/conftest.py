@@ -1,6 +1,8 @@
-"""Settings of every test: two cores shared by workers, no network, the same examples every time."""
+"""Settings of every test: two cores shared by workers, no network, the same examples every time; and a browser."""
 
 import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 # Before any test imports torch or a tokenizer: several workers share the machine, and threads would fight.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -9,7 +11,28 @@ os.environ.setdefault("POLARS_MAX_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 
+import pytest
 from hypothesis import settings
+
+from browser import Visits, chromium
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 settings.register_profile("here", deadline=None, derandomize=True)
 settings.load_profile("here")
+
+
+@pytest.fixture(scope="module")
+def running_chromium() -> "Iterator[Browser]":
+    """One browser for all tests of a module."""
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def visit(running_chromium: "Browser") -> Iterator[Visits]:
+    """Opens pages in Chromium; they are closed when the test ends."""
+    visits = Visits(running_chromium)
+    yield visits
+    visits.close()

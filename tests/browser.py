@@ -1,0 +1,100 @@
+"""Chromium for tests of pages, driven by Playwright: what a page asked for, and what it complained about.
+
+Needs Debian's `chromium` and the package playwright; without them a test skips and says so, but fails where CI=true.
+No page reaches a network: no host name is known to the browser but this machine's own. Not a test itself.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
+
+FLAGS = (
+    "--no-sandbox",  # a container's root has no user namespaces
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE localhost , EXCLUDE 127.0.0.1",
+)
+PHONE, DESK = 390, 1280
+"""Widths of a window."""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """An open page: the addresses it asked for, and its warnings, errors and failed requests."""
+
+    page: "Page"
+    requests: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    def wider_than_the_window(self) -> float:
+        """By how many pixels the page, not one of its own scrolling parts, can be scrolled sideways."""
+        excess: float = self.page.evaluate("document.scrollingElement.scrollWidth - innerWidth")
+        return excess
+
+
+class Visits:
+    """Opens pages, each in a window of its own without cookies or cache."""
+
+    def __init__(self, browser: "Browser") -> None:
+        self._browser = browser
+        self._contexts: list[BrowserContext] = []
+
+    def __call__(self, address: str, *, width: int = DESK, height: int = 900, dark: bool = False) -> Visit:
+        """The page at the address once it is loaded."""
+        context = self._browser.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if dark else "light",
+            is_mobile=width < 600,
+            has_touch=width < 600,
+        )
+        self._contexts.append(context)
+        visit = Visit(context.new_page())
+        visit.page.on("request", lambda request: visit.requests.append(request.url))
+        visit.page.on("requestfailed", lambda request: visit.complaints.append(f"failed: {request.url}"))
+        visit.page.on("console", lambda message: _listen(visit, message))
+        visit.page.on("pageerror", lambda error: visit.complaints.append(str(error)))
+        visit.page.goto(address)
+        return visit
+
+    def close(self) -> None:
+        """Closes every window."""
+        while self._contexts:
+            self._contexts.pop().close()
+
+
+def _listen(visit: Visit, message: "ConsoleMessage") -> None:
+    if message.type in ("warning", "error"):
+        visit.complaints.append(message.text)
+
+
+def _refuse(reason: str) -> NoReturn:
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{reason}: .ci/run installs it, and CI must not skip", pytrace=False)
+    pytest.skip(reason)
+
+
+@contextmanager
+def chromium() -> "Iterator[Browser]":
+    """A running browser. Only for the length of a module: its event loop keeps others from running in this thread."""
+    program = shutil.which("chromium")
+    if program is None:
+        _refuse("no chromium on this machine (Debian: apt-get install chromium)")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        _refuse("no playwright in this environment (pip install -e '.[dev]')")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=list(FLAGS))
+        try:
+            yield browser
+        finally:
+            browser.close()
