@@ -2,7 +2,8 @@
 
 The estimate mines a first sample for real: batches that are sampled for the histogram and batches that are not are
 timed apart, because the plan has a fixed number of the first kind. The text's size in tokens is taken in proportion to
-the bytes read.
+the bytes read. What the questions of the paper need beside it is reckoned from the tokens that go through the model and
+the streams that are read as predictions, at the speeds measured here.
 """
 
 import os
@@ -17,6 +18,7 @@ import torch
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.mining.feed import Feed
 from mnemoscope.mining.plan import SAMPLED_EVERY, SAMPLED_TOKENS, default_batch_tokens
+from mnemoscope.mining.removals import default_removals, removal_work
 from mnemoscope.mining.state import MiningState, Shape
 from mnemoscope.mining.text_pass import BatchReader, Progress
 from mnemoscope.mining.values import NEIGHBOURS, Targets, neighbour_table, value_table
@@ -28,6 +30,12 @@ _SAMPLE_TOKENS = 150_000
 _KEPT = 50
 _SECONDS = 10.0
 """Time spent on batches of each kind, about."""
+_PREFIXES = 4_000
+"""Held-out prefixes that `mine` asks about, unless told otherwise."""
+_READINGS = 4
+"""Streams that a prefix has read as predictions in each layer: residual, output, and the update twice."""
+_PATTERNS = 700
+"""Memories per second that patterns are found for, on one core of 2025 (LOG.md)."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +104,20 @@ def estimate(
     mixed = rarely + (often - rarely) / SAMPLED_EVERY
     mining = often * sampled + mixed * (tokens - sampled)
     signs = 2 if model.has_negative else 1
-    seconds = {"text": reading * scale, "mining": mining, "values": _value_seconds(model, say)}
+    mean = int(copy.counts["tokens"]) / max(1, copy.sentences)
+    removals = default_removals(
+        mined_tokens=tokens, mined_sentences=round(tokens / max(1.0, mean)), layers=model.sizes.layers
+    )
+    prefixes = min(_PREFIXES, round(copy.sentences * scale * _held_out_share(copy.counts)))
+    each = rarely * (mean / 2 + 1) + _READINGS * model.sizes.layers * _reading_seconds(model)
+    seconds = {
+        "text": reading * scale,
+        "mining": mining,
+        "values": _value_seconds(model, say),
+        "removals": rarely * removal_work(removals, mean_length=mean, layers=model.sizes.layers),
+        "predictions": prefixes * each,
+        "patterns": sum(model.sizes.memories) / _PATTERNS,
+    }
     state = sum(model.sizes.memories) * (signs * _KEPT * 16 + 36 * 8 + 80)
     return Cost(tokens, exact, tokens / max(mining, 1e-9), seconds, state)
 
@@ -128,6 +149,15 @@ def _token_seconds(model: LanguageModel, feed: Feed, say: Progress) -> tuple[flo
             if min(spent.values()) >= _SECONDS or (number >= feed.count and min(read.values()) > 0):
                 break
     return spent[True] / max(1, read[True]), spent[False] / max(1, read[False])
+
+
+def _reading_seconds(model: LanguageModel) -> float:
+    """Seconds that one stream takes to be read as a prediction."""
+    streams = torch.ones(128, model.sizes.hidden, device=model.device, dtype=model.dtype)
+    model.scores(streams, projection="lens")
+    began = time.perf_counter()
+    model.scores(streams, projection="lens").amax().item()
+    return (time.perf_counter() - began) / len(streams)
 
 
 def _value_seconds(model: LanguageModel, say: Progress) -> float:

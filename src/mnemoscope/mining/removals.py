@@ -55,9 +55,13 @@ class Rows:
 
 def default_removals(*, mined_tokens: int, mined_sentences: int, layers: int) -> int:
     """Memories per layer that keep the pass under half of the mining: 10 to 100, from the text's size alone."""
-    mean = mined_tokens / max(1, mined_sentences)
-    each = ASKED * 3 * (mean / 2 + 1) * _DEPTH * max(1, layers)
+    each = removal_work(1, mean_length=mined_tokens / max(1, mined_sentences), layers=layers)
     return int(min(MOST, max(LEAST, (mined_tokens + mined_sentences) / 2 // each)))
+
+
+def removal_work(memories: float, *, mean_length: float, layers: int) -> float:
+    """Tokens through the whole model that so many memories per layer take, for sentences of that mean length, about."""
+    return memories * ASKED * 3 * (mean_length / 2 + 1) * _DEPTH * max(1, layers)
 
 
 def random_position(seed: int, layer: int, memory: int, sentence: int, position: int) -> int:
