@@ -74,6 +74,12 @@ class Figure:
     axes: str
     reading: str
 
+    @property
+    def intervals(self) -> bool:
+        """Whether any 95 % interval is drawn."""
+        rows = [row for panel in self.panels for rows in panel.rows.values() for row in rows]
+        return any(row.get("low") is not None and row.get("high") is not None for row in rows)
+
 
 @dataclass(frozen=True)
 class Series:

@@ -104,7 +104,16 @@ def _prefix(group: list[dict[str, Any]], says: int) -> Prefix:
 def ending(prefix: str, token: str) -> tuple[str, str]:
     """The end of the prefix before its last token, as much as is shown, and the token; both made visible."""
     before = in_running_text(before_token(prefix, token))
-    return (before if len(before) <= LENGTH else "\N{HORIZONTAL ELLIPSIS}" + before[-LENGTH:]), in_token(token)
+    return _shortened(before), in_token(token)
+
+
+def _shortened(text: str) -> str:
+    """The end of the text, from the beginning of a word where there is one near."""
+    if len(text) <= LENGTH:
+        return text
+    kept = text[-LENGTH:]
+    first, space, rest = kept.partition(" ")
+    return "\N{HORIZONTAL ELLIPSIS}" + (rest if space and len(first) < 20 else kept)
 
 
 def cases(listed: pl.DataFrame | None, atlas: Atlas) -> list[Case]:

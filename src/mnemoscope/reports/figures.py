@@ -1,12 +1,16 @@
 """A figure for every question, in the paper's order: drawn, described, and put together as one specification each."""
 
 from collections.abc import Callable, Mapping
+from textwrap import wrap
 from typing import Any
 
 from mnemoscope.reports import figures_of_keys, figures_of_layers, figures_of_refinement, figures_of_values
 from mnemoscope.reports.answered import Answered
 from mnemoscope.reports.chart import Figure
 from mnemoscope.reports.panels import assembled
+
+TITLE = 72
+"""Characters of a line of a figure's title: as wide as its panels."""
 
 FIGURES: dict[str, Callable[[Mapping[str, Answered]], Figure]] = {
     "key_patterns": figures_of_keys.key_patterns,
@@ -29,6 +33,7 @@ def drawn(answers: Mapping[str, Answered]) -> dict[str, Figure]:
 
 def specification(answer: Answered, figure: Figure, *, about: str) -> dict[str, Any]:
     """The figure as Vega-Lite, for the page and for the files; `about` (model, text) stands below its title."""
-    subtitle = [about, f"layers counted from 0; bars: 95 % interval {answer.interval}".rstrip()]
-    title = f"{answer.paper.figure}: {answer.paper.question}"
+    bars = f"; thin bars: 95 % interval {answer.interval}" if figure.intervals else ""
+    subtitle = [about, f"layers counted from 0{bars}"]
+    title = wrap(f"{answer.paper.figure}: {answer.paper.question}", TITLE)
     return assembled(figure.panels, title=title, subtitle=subtitle, description=figure.reading)

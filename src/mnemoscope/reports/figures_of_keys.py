@@ -27,7 +27,9 @@ def key_patterns(answers: Mapping[str, Answered]) -> Figure:
     return Figure(
         tuple(panels),
         "Share of each memory's 25 best triggers (equal prefixes once) in a layer: those that share a surface form"
-        " (shallow), a topic (semantic), both, or nothing that could be found.",
+        " (shallow), a topic (semantic), both, or nothing that could be found. Keys with a pattern, and patterns per"
+        " key, are counted over the memories that have at least one positive trigger: one that never fires has nothing"
+        " to share.",
         f"{over_all(answer, 'covered')} of triggers fall under a pattern. Shallow patterns: {ends(answer, 'shallow')};"
         f" semantic ones: {ends(answer, 'semantic')}.",
     )
@@ -70,12 +72,18 @@ def key_removals(answers: Mapping[str, Answered]) -> Figure:
             dodge=True,
         )
         panels.append(drawn)
-    found = listed([f"{ends(answer, f'{one.name}_median')} without the {one.name} one" for one in REMOVED])
+    found = listed(
+        [
+            f"{over_all(answer, f'{name}_median')} without {article} {name} token"
+            for article, name in (("the", "first"), ("the", "last"), ("a", "random"))
+        ]
+    )
     return Figure(
         tuple(panels),
         "Relative change (m' - m) / m of a trigger's coefficient when one token of its prefix is taken away: median"
-        " over triggers, with the middle half as a band. -100 % means that the memory no longer fires.",
-        f"Median change of the coefficient: {found}.",
+        " over triggers, with the middle half as a band. At -100 % the memory no longer fires. A line stops where no"
+        " trigger in the sample falls under that kind of pattern.",
+        f"Median change of the coefficient over all layers: {found}.",
     )
 
 

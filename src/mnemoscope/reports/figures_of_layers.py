@@ -46,8 +46,8 @@ def layer_activity(answers: Mapping[str, Answered]) -> Figure:
         "Share of a layer's memories that fire (coefficient above zero) at a prefix of the validation text, averaged"
         " over prefixes. The effective number is (sum c)^2 / sum c^2 with c = |coefficient| x norm of the value, here"
         " as a share of the layer; a prefix is dominated where one memory holds more than half of sum c.",
-        f"{over_all(answer, 'active')} of memories fire at a prefix: {ends(answer, 'active')}. By weight,"
-        f" {ends(answer, 'effective')} memories make up the layer's output.",
+        f"{over_all(answer, 'active')} of memories fire at a prefix: {ends(answer, 'active')}. The effective number of"
+        f" memories behind the layer's output is {ends(answer, 'effective')}.",
     )
 
 

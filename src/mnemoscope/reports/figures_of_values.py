@@ -40,7 +40,14 @@ def value_agreement(answers: Mapping[str, Answered]) -> Figure:
     """Figure 4: how often a value's top token is what follows its memory's best trigger, with the baselines."""
     answer = answers["value_agreement"]
     panels = [
-        lines(answer, AGREEMENT, name="value_agreement", title="top token of the value = target", y="share of memories")
+        lines(
+            answer,
+            AGREEMENT,
+            name="value_agreement",
+            title="top token of the value = target",
+            y="share of memories",
+            dodge=True,
+        )
     ]
     if answer.rows("log_probability_gain"):
         panels.append(

@@ -100,7 +100,7 @@ def _section(answer: Answered, figure: Figure | None, drawing: str, lines: list[
         missing=answer.missing,
         axes="" if figure is None else figure.axes,
         reading="" if figure is None else figure.reading,
-        interval=answer.interval,
+        interval=answer.interval if figure is not None and figure.intervals else "",
         # The project's own drawing; the renderer has escaped its texts.
         drawing=Markup(drawing),
         comparison=tuple(line for line in lines if line.question == answer.question),

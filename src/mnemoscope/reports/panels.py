@@ -48,9 +48,9 @@ def lines(
     `dodge` the series stand beside one another, without bands: for intervals that would hide each other.
     """
     shown = present(answer, series)
-    rows = records(answer, shown)
+    rows = [*records(answer, shown), *_gaps(answer, shown)]
     if log:
-        rows = [_above_zero(row) for row in rows if row["value"] > 0]
+        rows = [_above_zero(row) for row in rows]
     _add_bands(rows, answer, shown, {} if dodge else bands)
     picked = chosen(name)
     faint, clear = clear_of(picked, 0.18, 0.02), clear_of(picked, 1.0, 0.12)
@@ -62,10 +62,10 @@ def lines(
     place = chart(name).encode(x=layer_axis(), color=colours(shown, stroke=True))
     if dodge:
         place = place.encode(xOffset=_beside(shown, len(answer.layers)))
-    band = place.transform_filter("isValid(datum.from) && isValid(datum.to)")
+    band = place
     bars = place.transform_filter("isValid(datum.low) && isValid(datum.high)")
-    line = place.mark_line(strokeWidth=2)
-    points = place.mark_point(filled=True, size=45)
+    line = place.mark_line(strokeWidth=2, invalid="break-paths-show-domains")
+    points = place.transform_filter("isValid(datum.value)").mark_point(filled=True, size=45)
     layers = [
         line.encode(y=vertical("value"), strokeDash=dashes(shown), opacity=clear).add_params(picked),
         points.encode(y=vertical("value"), opacity=clear, tooltip=tooltip()),
@@ -74,7 +74,9 @@ def lines(
     if any(row["low"] is not None and row["high"] is not None for row in rows):
         layers.insert(0, bars.mark_rule(strokeWidth=1.5).encode(y=vertical("low"), y2="high:Q", opacity=clear))
     if any(row["from"] is not None and row["to"] is not None for row in rows):
-        layers.insert(0, band.mark_area().encode(y=vertical("from"), y2="to:Q", opacity=faint))
+        layers.insert(
+            0, band.mark_area(invalid="break-paths-show-domains").encode(y=vertical("from"), y2="to:Q", opacity=faint)
+        )
     if zero:
         rule = chart("zero").mark_rule(color="currentColor", opacity=0.5)
         layers.insert(0, rule.encode(y=vertical("zero")))
@@ -82,14 +84,28 @@ def lines(
 
 
 def _beside(series: Sequence[Series], layers: int) -> alt.XOffset:
-    """A few units to the left or right for each series, fewer where there are many layers."""
-    reach = min(9.0, 0.2 * WIDTH / max(1, layers))
-    scale = alt.Scale(type="point", domain=[one.label for one in series], range=[-reach, reach])
+    """The series' places around the middle of a layer's band: at most 18 units and 40 % of the band apart in all."""
+    reach = min(0.4, 18 * max(1, layers) / WIDTH)
+    # The scale reaches over the whole band, so its padding, in steps between series, is what keeps it in the middle.
+    padding = max(1, len(series) - 1) * (1 / reach - 1) / 2
+    scale = alt.Scale(type="point", domain=[one.label for one in series], padding=padding)
     return alt.XOffset("series:N", scale=scale)
 
 
+def _gaps(answer: Answered, series: Sequence[Series]) -> list[dict[str, Any]]:
+    """A row without a number where a series has none, so that no line is drawn across that layer."""
+    return [
+        {"layer": layer, "series": one.label, "value": None, "low": None, "high": None}
+        for one in series
+        for layer in answer.layers
+        if answer.at(one.name, layer) is None
+    ]
+
+
 def _above_zero(row: dict[str, Any]) -> dict[str, Any]:
-    """The row without an interval that a logarithmic scale could not show."""
+    """The row without what a logarithmic scale cannot show."""
+    if row["value"] is None or row["value"] <= 0:
+        return {**row, "value": None, "low": None, "high": None}
     return row if row["low"] is None or row["low"] > 0 else {**row, "low": None, "high": None}
 
 
@@ -158,14 +174,22 @@ def panel(drawing: Drawing, rows: Mapping[str, Sequence[dict[str, Any]]], *, tit
     return Panel(drawing.properties(width=WIDTH, height=HEIGHT, title=title), rows)
 
 
-def assembled(panels: Sequence[Panel], *, title: str, subtitle: Sequence[str], description: str) -> dict[str, Any]:
+def assembled(
+    panels: Sequence[Panel], *, title: Sequence[str], subtitle: Sequence[str], description: str
+) -> dict[str, Any]:
     """The specification of a whole figure: its panels below one another, in one style."""
     whole = alt.vconcat(*(panel.chart for panel in panels), spacing=28)
     apart = whole.resolve_scale(color="independent", strokeDash="independent", xOffset="independent")
     specification: dict[str, Any] = apart.to_dict()
     return {
         **specification,
-        "title": {"text": title, "subtitle": list(subtitle), "fontSize": 17, "subtitleFontSize": 12, "offset": 14},
+        "title": {
+            "text": list(title),
+            "subtitle": list(subtitle),
+            "fontSize": 17,
+            "subtitleFontSize": 12,
+            "offset": 14,
+        },
         "description": description,
         "background": "white",
         "padding": 10,

@@ -71,8 +71,8 @@ def _keys(answers: Mapping[str, Answered]) -> list[str]:
     keys, covered = answer.total("keys_with_pattern"), answer.total("covered")
     if keys is not None and covered is not None:
         sentences.append(
-            f"{said(keys)} of the keys detect something that chance would not give; such patterns explain"
-            f" {said(covered)} of their 25 best triggers."
+            f"{said(keys)} of the keys (of memories with at least one positive trigger) detect something that chance"
+            f" would not give; such patterns explain {said(covered)} of their 25 best triggers."
         )
     sentences += _kinds(answer)
     removals = answers["key_removals"]
@@ -85,12 +85,8 @@ def _keys(answers: Mapping[str, Answered]) -> list[str]:
             "first": "It is above all the first token that fires a memory",
             "random": "Neither end of a prefix matters more than its middle",
         }[most]
-        changes = [
-            f"without {'a' if name == 'random' else 'the'} {name} one {said(row)}" for name, row in found.items()
-        ]
-        sentences.append(
-            f"{lead}: the coefficient changes by (median) {listed(changes)}.".replace(" one ", " token ", 1)
-        )
+        changes = [f"{'a' if name == 'random' else 'the'} {name} one by {said(row)}" for name, row in found.items()]
+        sentences.append(f"{lead}: in the median, taking away {listed(changes)} changes how strongly it fires.")
     return sentences
 
 
@@ -172,7 +168,10 @@ def _refinement(answers: Mapping[str, Answered]) -> list[str]:
         if half is not None and any(row.value < 0.5 for row in rows[rows.index(half) :]):
             passing = ""
         ends = f"in {said(first)} of cases in layer {first.layer} and in {said(last)} in layer {last.layer}"
-        sentences.append(f"The stream that enters a feed-forward layer already says the final token {ends}.{passing}")
+        sentences.append(
+            "Each layer adds to a running sum, the residual stream. Read as a prediction where it enters the"
+            f" feed-forward layer, it already says the model's final token {ends}.{passing}"
+        )
     events = answers["refinement_events"]
     changed, composed = events.total("changed"), events.total("composition_of_changed")
     if changed is not None and composed is not None:
