@@ -62,7 +62,6 @@ def lines(
     place = chart(name).encode(x=layer_axis(), color=colours(shown, stroke=True))
     if dodge:
         place = place.encode(xOffset=_beside(shown, len(answer.layers)))
-    band = place
     bars = place.transform_filter("isValid(datum.low) && isValid(datum.high)")
     line = place.mark_line(strokeWidth=2, invalid="break-paths-show-domains")
     points = place.transform_filter("isValid(datum.value)").mark_point(filled=True, size=45)
@@ -74,9 +73,8 @@ def lines(
     if any(row["low"] is not None and row["high"] is not None for row in rows):
         layers.insert(0, bars.mark_rule(strokeWidth=1.5).encode(y=vertical("low"), y2="high:Q", opacity=clear))
     if any(row["from"] is not None and row["to"] is not None for row in rows):
-        layers.insert(
-            0, band.mark_area(invalid="break-paths-show-domains").encode(y=vertical("from"), y2="to:Q", opacity=faint)
-        )
+        area = place.mark_area(invalid="break-paths-show-domains")
+        layers.insert(0, area.encode(y=vertical("from"), y2="to:Q", opacity=faint))
     if zero:
         rule = chart("zero").mark_rule(color="currentColor", opacity=0.5)
         layers.insert(0, rule.encode(y=vertical("zero")))

@@ -71,8 +71,8 @@ def _keys(answers: Mapping[str, Answered]) -> list[str]:
     keys, covered = answer.total("keys_with_pattern"), answer.total("covered")
     if keys is not None and covered is not None:
         sentences.append(
-            f"{said(keys)} of the keys (of memories with at least one positive trigger) detect something that chance"
-            f" would not give; such patterns explain {said(covered)} of their 25 best triggers."
+            f"Of the keys with at least one positive trigger {said(keys)} detect something that chance would not give;"
+            f" such patterns explain {said(covered)} of their 25 best triggers."
         )
     sentences += _kinds(answer)
     removals = answers["key_removals"]
@@ -81,12 +81,14 @@ def _keys(answers: Mapping[str, Answered]) -> list[str]:
     if len(found) == len(medians):
         most = min(found, key=lambda name: found[name].value)
         lead = {
-            "last": "It is above all the last token that fires a memory",
-            "first": "It is above all the first token that fires a memory",
+            "last": "Above all the last token fires a memory",
+            "first": "Above all the first token fires a memory",
             "random": "Neither end of a prefix matters more than its middle",
         }[most]
-        changes = [f"{'a' if name == 'random' else 'the'} {name} one by {said(row)}" for name, row in found.items()]
-        sentences.append(f"{lead}: in the median, taking away {listed(changes)} changes how strongly it fires.")
+        changes = [
+            f"{said(row)} without {'a' if name == 'random' else 'the'} {name} one" for name, row in found.items()
+        ]
+        sentences.append(f"{lead}: the median change of the coefficient is {listed(changes)}.")
     return sentences
 
 

@@ -55,11 +55,40 @@ _LABELS = {
     "composition_of_changed": "composition, of the changed",
     "composition_from_top10": "composed token was in the residual's first 10",
     "composition_demoted": "residual's token in the layer's lower half",
+    **{
+        f"{removed}_{statistic}": f"{removed} token removed, {said}"
+        for removed in ("first", "last", "random")
+        for statistic, said in (("median", "median"), ("q25", "lower quartile"), ("q75", "upper quartile"))
+    },
+    "shallow_leads_lower": "lower layers where shallow patterns lead",
+    "semantic_leads_upper": "upper layers where semantic patterns lead",
+    "last_hurts_most": "layers where removing the last token hurts most",
+    "last_median_upper_minus_lower": "median change without the last token, upper minus lower layers",
+    "excluded_length_one": "triggers of one token, left out",
+    "agreement_lower": "agreement in the lower layers",
+    "agreement_upper": "agreement in the upper layers",
+    "agreement_best_layer": "agreement in the best layer",
+    "top100_upper_layers": "of the 100 most confident values, in the upper layers",
+    "top100_with_trigger": "of the 100, right after at least one trigger",
+    "top100_trigger_share": "of the 100, share of triggers they are right after, mean",
+    "top100_agreement": "of the 100, agreement",
+    "top100_value_norm": "of the 100, norm of the value, mean",
+    "all_value_norm": "norm of all values, mean",
+    "active_least_layer": "memories that fire, in the layer where fewest do",
+    "least_depth": "that layer, as a part of the depth",
+    "correlation_semantic": "correlation with semantic patterns over layers",
+    "correlation_shallow": "correlation with shallow patterns over layers",
+    "zero_agreement_least_layer": "no memory says it, in the layer where this is rarest",
+    "all_stop_word": "target is a stop word, over all prefixes",
+    "all_short": "prefix under 5 tokens, over all prefixes",
+    "match_lower_third": "match at the end of the lower third",
+    "match_last": "match in the last layer",
+    "unchanged": "the residual's prediction stands",
 }
 _RANKS = ("q00", "q05", "q25", "q50", "q75", "q95", "q100")
 _COUNTS = ("patterns_per_key", "effective")
 _NATS = ("log_probability_gain",)
-_NUMBERS = ("value_norm", "correlation", "all_value_norm", "top100_value_norm")
+_NUMBERS = ("value_norm", "correlation", "all_value_norm", "top100_value_norm", "least_depth")
 
 
 def label(name: str) -> str:
@@ -77,7 +106,7 @@ def form_of(name: str) -> Form:
         return "rank"
     if name in _NATS:
         return "nats"
-    if name in ("excluded_length_one", "top100_upper_layers", "top100_with_trigger") or name.endswith("_layer"):
+    if name == "excluded_length_one":
         return "count"
     if name in _COUNTS or name.startswith(_NUMBERS):
         return "number"
