@@ -34,10 +34,20 @@ def test_missing_tables_are_named_with_the_command(tmp_path: Path) -> None:
     atlas = build_answers(tmp_path, triggers={0: []}, removals=None, prefixes=None)
     with pytest.raises(AtlasUnfinished) as caught:
         answer(atlas, "key_removals")
-    assert str(caught.value) == f"{tmp_path} has no table removals; make it with {MINE} {tmp_path} --force`"
+    assert str(caught.value) == f"{tmp_path} has no table removals; make it with {MINE} {tmp_path} --seed 7 --force`"
     for question in ON_PREFIXES:
         with pytest.raises(AtlasUnfinished, match="has no table predictions; make it with"):
             answer(atlas, question)
+
+
+def test_a_table_that_was_deleted_is_named_with_the_command(tmp_path: Path) -> None:
+    atlas = build_answers(tmp_path, triggers={0: []})
+    (tmp_path / "removals.parquet").unlink()
+    with pytest.raises(AtlasDamaged) as caught:
+        answer(atlas, "key_removals")
+    assert str(caught.value) == (
+        f"{tmp_path}/removals.parquet is missing; restore it, or make it with {MINE} {tmp_path} --seed 7 --force`"
+    )
 
 
 def test_tables_that_were_switched_off(tmp_path: Path) -> None:

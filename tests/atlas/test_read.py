@@ -87,7 +87,7 @@ def test_tables_as_frames(atlas: Atlas) -> None:
         atlas.table("triggers")
     with pytest.raises(OptionError, match="not a table"):
         atlas.table("trigger", layer=0)
-    with pytest.raises(AtlasUnfinished, match="no removals"):
+    with pytest.raises(AtlasUnfinished, match="no table removals; make it with"):
         atlas.table("removals")
 
 

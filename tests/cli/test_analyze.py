@@ -85,7 +85,7 @@ def test_what_cannot_be_answered_is_said_and_the_rest_answered(tmp_path: Path, c
     assert [line.split(":")[1].strip() for line in lines[at + 1 :]] == ["key_removals", *QUESTIONS[5:]]
     assert lines[at + 1] == (
         f"not answered: key_removals: {tmp_path} has no table removals; make it with "
-        f"`mnemoscope mine gpt2 'my text.txt' --out {tmp_path} --force`"
+        f"`mnemoscope mine gpt2 'my text.txt' --out {tmp_path} --seed 7 --force`"
     )
     assert main(["analyze", str(tmp_path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)

@@ -101,7 +101,7 @@ def test_files_that_are_no_database_of_annotations(tmp_path: Path) -> None:
     refused(tmp_path, AtlasDamaged, "is not a database of annotations")
     path.unlink()
     path.mkdir()
-    refused(tmp_path, AtlasDamaged, "cannot be read")
+    refused(tmp_path, AtlasDamaged, "is not a file but a folder")
     path.rmdir()
     database(tmp_path, [], script="CREATE TABLE judgements (id INTEGER);")
     refused(tmp_path, AtlasDamaged, "is not a database of annotations")

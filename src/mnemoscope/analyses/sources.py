@@ -4,11 +4,11 @@ Reads tables and facts of the manifest; computes nothing.
 """
 
 import math
-import shlex
 
 import polars as pl
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.remedy import remedy
 from mnemoscope.errors import AtlasUnfinished
 
 _SWITCHED_OFF = {"removals": "removals", "prefixes": "prefixes", "predictions": "prefixes"}
@@ -21,12 +21,11 @@ def needed(atlas: Atlas, name: str, *, layer: int | None = None) -> pl.DataFrame
     option = _SWITCHED_OFF.get(name)
     plan = atlas.manifest["plan"]
     if option is not None and option in plan and plan[option] in (0, "0"):
-        raise AtlasUnfinished(f"{atlas.path} has an empty table {name} (--{option} 0); make it with {_mining(atlas)}")
-    try:
-        return atlas.table(name, layer=layer)
-    except AtlasUnfinished:
-        command = f"`mnemoscope analyze {atlas.path} --patterns`" if name == "patterns" else _mining(atlas)
-        raise AtlasUnfinished(f"{atlas.path} has no table {name}; make it with {command}") from None
+        raise AtlasUnfinished(
+            f"{atlas.path} has an empty table {name} (--{option} 0); make it with"
+            f" {remedy(atlas.path, name, atlas.manifest)}"
+        )
+    return atlas.table(name, layer=layer)
 
 
 def refuse_part(atlas: Atlas) -> None:
@@ -35,13 +34,6 @@ def refuse_part(atlas: Atlas) -> None:
         raise AtlasUnfinished(
             f"{atlas.path} is part {part['index']} of {part['of']}; join all parts with `mnemoscope merge`, then ask"
         )
-
-
-def _mining(atlas: Atlas) -> str:
-    """The command that mines this atlas anew, as far as the manifest knows it."""
-    plan = atlas.manifest["plan"]
-    model, corpus = (shlex.quote(str(plan[name])) if name in plan else name.upper() for name in ("model", "corpus"))
-    return f"`mnemoscope mine {model} {corpus} --out {shlex.quote(str(atlas.path))} --force`"
 
 
 def seed(atlas: Atlas) -> int:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mnemoscope.atlas.manifest import provenance
+from mnemoscope.atlas.remedy import remedy
 from mnemoscope.atlas.schema import TABLES, misfit
 from mnemoscope.atlas.store import file_hash
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
@@ -60,7 +61,7 @@ class Tables:
                 f"{self.directory} is part {part['index']} of {part['of']} and has no {name} yet;"
                 " join all parts with `mnemoscope merge`"
             )
-        return f"{self.directory} has no {name}: that table was not made for it"
+        return f"{self.directory} has no table {name}; make it with {remedy(self.directory, name, self._manifest)}"
 
     def whole(self, name: str, number: int | None = None) -> pl.DataFrame:
         """All rows of a table; raises AtlasDamaged."""
@@ -106,7 +107,10 @@ class Tables:
                     self._footers[path] = file.metadata
                 yield file
         except FileNotFoundError:
-            raise AtlasDamaged(f"{where} is missing; `mnemoscope verify {self.directory}` lists the damage") from None
+            name = path.removesuffix(".parquet").split("/")[0]
+            raise AtlasDamaged(
+                f"{where} is missing; restore it, or make it with {remedy(self.directory, name, self._manifest)}"
+            ) from None
         except (OSError, pa.ArrowException) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise AtlasDamaged(

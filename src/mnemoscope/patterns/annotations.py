@@ -67,6 +67,8 @@ def read_annotations(atlas: Path) -> pl.DataFrame | None:
     path = Path(atlas) / ANNOTATIONS
     if not path.exists():
         return None
+    if not path.is_file():
+        raise AtlasDamaged(f"{path} is not a file but a folder or a device; move it away")
     rows = [_judgement(path, row) for row in _rows(path)]
     found = pl.DataFrame(rows, schema={"id": pl.Int64, **_COLUMNS}, orient="row")
     key = ["layer", "memory", "control", "author", "pattern"]

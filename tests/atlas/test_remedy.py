@@ -1,0 +1,65 @@
+"""The command that makes a missing table can be typed as it stands, and asks for the same plan."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mnemoscope.atlas.remedy import remedy
+
+PLAN: dict[str, Any] = {
+    "model": "gpt2", "corpus": "my text.txt", "revision": None, "text_field": "text", "validation": None,
+    "split": "sentence", "triggers": 50, "per_sentence": "1", "layers": [0, 1], "max_sentences": None,
+    "max_tokens": None, "prefixes": 0, "removals": 10, "batch_tokens": 8192, "dtype": "float32", "device": "cpu",
+    "seed": 0,
+}  # fmt: skip
+
+
+def manifest(**changed: Any) -> dict[str, Any]:
+    return {"model": {"sizes": {"memories": [4, 4]}}, "layers": [0, 1], "plan": PLAN | changed}
+
+
+def test_the_usual_options_are_not_said() -> None:
+    found = remedy(Path("an atlas"), "removals", manifest())
+    assert found == "`mnemoscope mine gpt2 'my text.txt' --out 'an atlas' --force`"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("split", "line", "--split line"),
+        ("validation", "held out.txt", "--validation 'held out.txt'"),
+        ("max_tokens", 5000, "--max-tokens 5000"),
+        ("per_sentence", "all", "--per-sentence all"),
+        ("seed", 7, "--seed 7"),
+        ("dtype", "bfloat16", "--dtype bfloat16"),
+    ],
+)
+def test_other_options_are(option: str, value: Any, said: str) -> None:
+    found = remedy(Path("a"), "prefixes", manifest(**{option: value}))
+    assert found == f"`mnemoscope mine gpt2 'my text.txt' --out a {said} --force`"
+
+
+def test_some_layers_and_a_part() -> None:
+    found = remedy(Path("a"), "values", manifest() | {"layers": [1], "part": {"index": 2, "of": 3}})
+    assert found == "`mnemoscope mine gpt2 'my text.txt' --out a --layers 1 --part 2/3 --force`"
+
+
+def test_patterns_need_no_model() -> None:
+    assert remedy(Path("an atlas"), "patterns", manifest()) == "`mnemoscope analyze 'an atlas' --patterns`"
+
+
+def test_a_manifest_that_says_little_gives_the_form_of_the_command() -> None:
+    found = remedy(Path("a"), "removals", manifest() | {"plan": {}})
+    assert found == "`mnemoscope mine MODEL CORPUS --out a --force`"
+
+
+def test_every_option_is_one_that_mine_has() -> None:
+    from mnemoscope.mining.plan import MiningPlan
+
+    known = set(MiningPlan.__dataclass_fields__)
+    changed = {name: "x" for name in PLAN if name not in ("model", "corpus")}
+    words = shlex.split(remedy(Path("a"), "removals", manifest(**changed)).strip("`"))
+    options = {word.removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
+    assert options - {"out", "force"} <= known
