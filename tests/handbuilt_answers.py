@@ -38,6 +38,7 @@ def build_answers(
     removals: Iterable[tuple[int, int, int, str, float, float]] | None = (),
     prefixes: Sequence[tuple[int, int, int, int]] | None = (),
     predictions: Mapping[tuple[int, int], Mapping[str, float]] | None = None,
+    words: Mapping[int, str] = WORDS,
     **changes: Any,
 ) -> Atlas:
     """A sealed atlas, opened. The layers are those that `triggers`, `values` or `predictions` name.
@@ -53,9 +54,9 @@ def build_answers(
     layers = sorted(named or {0})
     depth = max(layers) + 1 if model_layers is None else model_layers
     tokens = range(VOCABULARY)
-    words = [WORDS.get(token, f" w{token}") for token in tokens]
+    texts = [words.get(token, f" w{token}") for token in tokens]
     counts = [(next_counts or {}).get(token, 0) for token in tokens]
-    _write(directory, "vocabulary", {"token": tokens, "text": words, "bytes": [word.encode() for word in words]})
+    _write(directory, "vocabulary", {"token": tokens, "text": texts, "bytes": [text.encode() for text in texts]})
     _write(directory, "tokens", {"token": tokens, "count": counts, "next_count": counts, "first_count": counts})
     _write(directory, "background", {"sentence": [0], "position": [0], "token": [0], "next_token": [1]})
     count = max(1, len(prefixes or ()))

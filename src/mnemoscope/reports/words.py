@@ -96,6 +96,9 @@ def label(name: str) -> str:
     people = name.removeprefix("people_")
     if people != name:
         return f"{label(people)} (people)"
+    base, _, kind = name.rpartition("_")
+    if base.endswith(("_median", "_q25", "_q75")) and base in _LABELS:
+        return f"{_LABELS[base]} ({kind})"
     return _LABELS.get(name, name.replace("_", " "))
 
 

@@ -1,0 +1,208 @@
+"""What a report says: every number is the answers', the paper stands beside them, and text is only text."""
+
+import json
+import re
+from html import unescape
+from pathlib import Path
+from xml.etree import ElementTree
+
+import polars as pl
+import pytest
+
+from mnemoscope.analyses import QUESTIONS, paper
+from mnemoscope.atlas import verify
+from mnemoscope.reports import write_report
+from mnemoscope.reports.words import form_of, label, spoken
+from reports.reading import Reader, charts, section, words
+from reports.reported_atlas import HOSTILE, SPEC, reported
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An atlas with its report; not to be changed."""
+    atlas = reported(tmp_path_factory.mktemp("atlas"))
+    write_report(atlas)
+    return atlas.path
+
+
+@pytest.fixture(scope="module")
+def page(directory: Path) -> str:
+    return (directory / "report" / "index.html").read_text(encoding="utf-8")
+
+
+def answer_of(directory: Path, question: str) -> pl.DataFrame:
+    table = pl.read_parquet(directory / "analyses" / f"{question}.parquet")
+    return table.filter(pl.col("value").is_not_null() & pl.col("value").is_finite())
+
+
+def test_every_question_has_section_figure_and_files_that_open(directory: Path, page: str) -> None:
+    assert re.findall(r'<section id="(\w+)" class="question"', page) == list(QUESTIONS)
+    assert list(charts(page)) == sorted(QUESTIONS)
+    figures = directory / "report" / "figures"
+    assert {path.name for path in figures.iterdir()} == {
+        f"{q}.{end}" for q in QUESTIONS for end in ("svg", "png", "pdf")
+    }
+    for question in QUESTIONS:
+        root = ElementTree.parse(figures / f"{question}.svg").getroot()
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        assert sum(1 for _ in root.iter("{http://www.w3.org/2000/svg}path")) > 5, question
+        png = (figures / f"{question}.png").read_bytes()
+        assert png.startswith(b"\x89PNG\r\n\x1a\n")
+        assert png.endswith(b"IEND\xaeB`\x82")
+        assert int.from_bytes(png[16:20]) > 1200
+        pdf = (figures / f"{question}.pdf").read_bytes()
+        assert pdf.startswith(b"%PDF-")
+        assert pdf.rstrip().endswith(b"%%EOF")
+        assert "Not answered" not in section(page, question)
+    assert verify(directory) == []
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_every_number_of_the_answer_is_in_its_tables(question: str, directory: Path, page: str) -> None:
+    """Row for row: the tables' cells are read back, and each answer is looked up by layer and label."""
+    cells: dict[tuple[str, str], str] = {}
+    for table in re.findall(r"<table>.*?</table>", section(page, question), flags=re.DOTALL):
+        header = [unescape(name) for name in re.findall(r'<th scope="col">(.*?)</th>', table)]
+        if header[0] == "tenth":
+            continue
+        for row in re.findall(r"<tr>(<th scope=\"row\".*?)</tr>", table, flags=re.DOTALL):
+            first = unescape(re.findall(r'<th scope="row">(.*?)</th>', row)[0])
+            values = [unescape(re.sub(r"<small>.*", "", cell)) for cell in re.findall(r"<td>(.*?)</td>", row)]
+            if header[0] == "what":
+                cells["all", re.sub(r" \(layer \d+\)$", "", first)] = values[0]
+            else:
+                cells |= {(first, name): value for name, value in zip(header[1:], values, strict=True)}
+    shown = 0
+    for row in answer_of(directory, question).filter(~pl.col("name").str.starts_with("decile_")).to_dicts():
+        layer = "all" if row["layer"] is None else str(row["layer"])
+        assert cells[layer, label(row["name"])] == spoken(row["value"], form_of(row["name"])), row
+        shown += 1
+    assert shown >= 3
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_every_drawn_number_is_one_of_the_answer(question: str, directory: Path, page: str) -> None:
+    numbers = {
+        (row["layer"], float(f"{row['value']:.6g}"))
+        for other in (question, "key_patterns")
+        for row in answer_of(directory, other).to_dicts()
+    }
+    drawn = [
+        (row.get("layer"), row["value"])
+        for name, rows in charts(page)[question]["datasets"].items()
+        if name != "zero"
+        for row in rows
+        if row["value"] is not None
+    ]
+    places = numbers | {(layer, float(f"{1 - value:.6g}")) for layer, value in numbers}  # the border below the changes
+    assert len(drawn) >= 2
+    assert [place for place in drawn if place not in places] == []
+
+
+def test_known_numbers_are_said(page: str) -> None:
+    """Those that can be read off the atlas: 4 of 8 and 8 of 8 matches, a last token worth three quarters."""
+    match = words(section(page, "refinement_match"))
+    assert "50.0 % in layer 0 and 100 % in layer 1" in match
+    said = words(section(page, "glance"))
+    assert "24 memories in all 2 layers" in said
+    assert "64.0 % of its 1,000 parameters" in said
+    assert "-75.0 % without the last one, -5.0 % without the first one and -25.0 % without a random one" in said
+    assert "with at least one positive trigger" in said
+    assert "the memories that have at least one positive trigger" in words(section(page, "key_patterns"))
+
+
+def test_the_first_screen_has_its_five_cards(page: str) -> None:
+    titles = re.findall(r"<h3>(.*?)</h3>", section(page, "glance"))
+    assert titles == [
+        "What a memory is",
+        "What was mined",
+        "What keys detect",
+        "What values predict",
+        "Where the prediction is made",
+    ]
+
+
+def test_the_papers_numbers_stand_beside_ours(page: str) -> None:
+    for where in ("paper", *QUESTIONS):
+        claims = paper(where).claims if where != "paper" else [c for q in QUESTIONS for c in paper(q).claims]
+        rows = [words(row) for row in re.findall(r"<tr>(.*?)</tr>", section(page, where), flags=re.DOTALL)]
+        for claim in claims:
+            assert any(" ".join(claim.text.split()) in row and claim.paper in row for row in rows), (where, claim)
+    agreement = words(section(page, "value_agreement"))
+    assert "up to 3.5 % 33.3 % (layer 0)" in agreement
+
+
+def test_methods_say_how_it_was_made(page: str) -> None:
+    said = words(section(page, "methods"))
+    expected = [
+        f"model {SPEC}",
+        "text four sentences",
+        "2 layers of 12 memories, hidden 8, vocabulary 20",
+        "1,000, 64.0 % of them in feed-forward layers",
+        "projection of streams lens",
+        "projection of values gain",
+        "seed 7",
+        "torch 2.13.0",
+        "over memories (Wilson)",
+        "over documents (bootstrap, 2000 draws, seed 7)",
+        "mnemoscope",
+    ]
+    for part in expected:
+        assert part in said, part
+
+
+def test_the_striking_memory_is_shown_with_its_triggers(page: str) -> None:
+    shown = section(page, "memories")
+    assert "<h3>L0.M0 says" in shown
+    assert words(shown).count("✓") == 6
+    assert "100 % of its 25 best triggers are followed by it" in words(shown)
+    assert "shallow" in words(shown)
+
+
+def test_hostile_text_is_text(page: str) -> None:
+    read = words(page)
+    for text in HOSTILE.values():
+        assert text.replace(" ", "·") in read.replace(" ", "·"), text
+    assert SPEC in read
+    reader = Reader()
+    reader.feed(page)
+    assert "img" not in reader.tags
+    assert reader.tags.count("script") == 3
+    assert "1337" not in read
+    assert all(char not in json.dumps(charts(page)) or char in SPEC for char in "<>")
+
+
+def test_the_page_is_one_small_file_that_names_no_address(page: str) -> None:
+    assert len(page.encode()) < 5_000_000
+    assert (
+        re.findall(
+            r'<(?:link|iframe|img|object|embed|base)\b|\bsrc="',
+            re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL),
+        )
+        == []
+    )
+    assert "default-src 'none'" in page
+    links = re.findall(r'href="([^"#][^":]*:?)', page)
+    assert {link for link in links if ":" in link} == {"data:"}
+
+
+def test_overlap_and_fewer_prefixes_are_warned_of(tmp_path: Path) -> None:
+    corpus = {"spec": "mine", "fingerprint": "b" * 64, "overlap": {"sentences": 3, "of": 40, "share": 0.075}}
+    atlas = reported(tmp_path, corpus=corpus, questions={"prefixes_asked": 4000, "prefixes": 8})
+    write_report(atlas)
+    found = re.search(r'<aside class="warning".*?</aside>', (tmp_path / "report/index.html").read_text(), re.DOTALL)
+    assert found
+    said = words(found.group())
+    assert "3 of the 40 validation sentences (7.5 %) are also in the mined text" in said
+    assert "8 prefixes of the 4,000 asked for" in said
+
+
+def test_without_reason_nothing_is_warned_of(page: str) -> None:
+    assert '<aside class="warning"' not in page
+
+
+def test_sections_come_in_the_papers_order(page: str) -> None:
+    figures = [int(number) for number in re.findall(r'-title">Figure (\d+)', page)]
+    assert figures == [*range(2, 12)]

@@ -1,0 +1,115 @@
+"""The files of a report: what is written and written again, what is refused, and what is left alone."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from mnemoscope.analyses import QUESTIONS
+from mnemoscope.atlas import verify
+from mnemoscope.cli import main
+from mnemoscope.errors import AtlasExists, OptionError
+from mnemoscope.reports import write_report
+from reports.reading import section, words
+from reports.reported_atlas import MEMORIES, reported
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_a_missing_table_is_named_and_the_rest_is_reported(tmp_path: Path) -> None:
+    once = {layer: [(memory, 6) for memory in range(MEMORIES)] for layer in range(2)}
+    removals = [(0, 0, 0, removed, 2.0, 1.0) for removed in ("first", "last", "random")]
+    atlas = reported(tmp_path, prefixes=None, predictions={}, triggers=once, removals=removals, patterns=())
+    done = write_report(atlas)
+    lacking = [question for question in QUESTIONS if question.startswith(("layer", "refinement"))]
+    assert list(done.unanswered) == lacking
+    page = (tmp_path / "report" / "index.html").read_text()
+    for question in lacking:
+        said = words(section(page, question))
+        assert "Not answered for this atlas:" in said
+        assert re.search(r"(prefixes|predictions)", said)
+        assert "mnemoscope mine" in said
+        assert not (tmp_path / "report" / "figures" / f"{question}.svg").exists()
+    assert "Not answered" not in section(page, "value_rank")
+    assert verify(tmp_path) == []
+
+
+def test_the_same_atlas_gives_the_same_bytes(tmp_path: Path) -> None:
+    atlas = reported(tmp_path / "atlas")
+    done = write_report(atlas)
+    first = {name: (done.directory / name).read_bytes() for name in done.files}
+    (done.directory / "index.html").write_text("old")
+    again = write_report(atlas.path)
+    assert again.made == ()
+    assert {name: (again.directory / name).read_bytes() for name in again.files} == first
+    assert verify(atlas.path) == []
+
+
+def test_a_changed_answer_is_made_again(tmp_path: Path) -> None:
+    atlas = reported(tmp_path)
+    write_report(atlas)
+    table = tmp_path / "analyses" / "refinement_match.parquet"
+    right = table.read_bytes()
+    pl.read_parquet(table).with_columns(value=pl.lit(0.123)).write_parquet(table)
+    assert write_report(atlas).made == ("refinement_match",)
+    assert table.read_bytes() == right
+    assert "12.3" not in words(section((tmp_path / "report" / "index.html").read_text(), "refinement_match"))
+
+
+def test_a_report_elsewhere_is_refreshed_and_other_folders_are_left_alone(tmp_path: Path) -> None:
+    atlas = reported(tmp_path / "atlas")
+    out = tmp_path / "out"
+    write_report(atlas, out)
+    assert "../analyses" not in (out / "index.html").read_text()
+    assert not (atlas.path / "report").exists()
+    (out / "index.html").write_text("old")
+    write_report(atlas, out)
+    assert (out / "index.html").read_text() != "old"
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.txt").write_text("mine")
+    with pytest.raises(AtlasExists, match="holds something else than a report"):
+        write_report(atlas, other)
+    assert [path.name for path in other.iterdir()] == ["thesis.txt"]
+    with pytest.raises(OptionError, match="lies inside the atlas"):
+        write_report(atlas, atlas.path / "triggers")
+
+
+def test_the_command_prints_where_the_page_is(tmp_path: Path, capsys: Capture) -> None:
+    reported(tmp_path)
+    assert main(["report", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith(f"{tmp_path / 'report' / 'index.html'}: ")
+    assert main(["report", str(tmp_path), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["page"] == str(tmp_path / "report" / "index.html")
+    assert len(said["files"]) == 31
+    assert said["unanswered"] == {}
+
+
+def test_bad_paths_end_in_one_plain_line(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "file").write_text("no atlas")
+    (tmp_path / "empty").mkdir()
+    reported(tmp_path / "atlas")
+    wrong = [["nowhere"], ["file"], ["empty"], ["atlas", "--out", "file"], ["atlas", "--out", "atlas/values"]]
+    for first, *rest in wrong:
+        arguments = [str(tmp_path / first), *(one if one == "--out" else str(tmp_path / one) for one in rest)]
+        assert main(["report", *arguments]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.count("\n") == 1, err
+        assert err.startswith("mnemoscope: ")
+        assert "bug" not in err
+
+
+def test_a_report_is_made_without_torch(tmp_path: Path) -> None:
+    reported(tmp_path)
+    script = (
+        "import sys\nfrom mnemoscope.cli import main\n"
+        f"assert main(['report', {str(tmp_path)!r}]) == 0\n"
+        "heavy = {'torch', 'transformers'} & set(sys.modules)\nassert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
