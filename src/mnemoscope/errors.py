@@ -6,6 +6,11 @@ exits with 2; only `Interrupted` (work saved after Ctrl-C) exits with 130. Any o
     MnemoscopeError
     |-- OptionError             an impossible option
     |-- MemoryIdError           not a memory's name, or a memory that the model or atlas does not have
+    |-- PromptError             a prompt that is empty, too long, or holds what the model has no token for
+    |-- InterventionError       a change to a memory that cannot be made
+    |-- SearchError             a search that cannot be understood
+    |-- AnnotationError         judgements that cannot be taken, or a database that cannot be reached or is of another version
+    |-- ServeError              a port in use, or an address that needs an access token
     |-- ModelError
     |   |-- ModelNotFound       no such hub id, folder, checkpoint or built-in name, or no weights or dictionary there
     |   |-- ModelUnsupported    encoders, mixtures of experts, blocks that cannot be read, pickles that want to run code
@@ -22,6 +27,7 @@ exits with 2; only `Interrupted` (work saved after Ctrl-C) exits with 130. Any o
     |   |-- AtlasTooNew         written by a newer schema than this package reads
     |   |-- AtlasExists         finished already, or a folder that is not an atlas
     |   |-- AtlasBusy           another process writes it
+    |   |-- ModelDiffers        the model given is not the one that was mined
     |   |-- PlanDiffers         unfinished, with another plan
     |   |-- PartsDiffer         parts of different plans, a missing or a repeated part
     |   `-- StoreFailed         full disk, read-only folder, no permission
@@ -44,6 +50,26 @@ class OptionError(MnemoscopeError):
 
 class MemoryIdError(MnemoscopeError):
     """Not the name of a memory, or of one that is not there."""
+
+
+class PromptError(MnemoscopeError):
+    """A prompt that cannot be traced."""
+
+
+class InterventionError(MnemoscopeError):
+    """A change to a memory that cannot be made."""
+
+
+class SearchError(MnemoscopeError):
+    """A search that cannot be understood."""
+
+
+class AnnotationError(MnemoscopeError):
+    """Judgements that cannot be stored or read."""
+
+
+class ServeError(MnemoscopeError):
+    """An address that cannot be served."""
 
 
 class ModelError(MnemoscopeError):
@@ -108,6 +134,10 @@ class AtlasExists(AtlasError):
 
 class AtlasBusy(AtlasError):
     """Another process is writing the atlas."""
+
+
+class ModelDiffers(AtlasError):
+    """A model that is not the one that the atlas was mined from."""
 
 
 class PlanDiffers(AtlasError):
