@@ -162,7 +162,10 @@ def test_what_is_no_checkpoint(tmp_path):
     assert "is empty" in refused(ModelDamaged, f"fairseq:{tmp_path / 'empty.pt'}")
     for content in (b"hello", b"\x80\x02.", os.urandom(500), b"PK\x03\x04" + bytes(90), b"{}"):
         (tmp_path / "other.pt").write_bytes(content)
-        assert "is not a whole checkpoint of PyTorch" in refused(ModelDamaged, f"fairseq:{tmp_path / 'other.pt'}")
+        said = refused(ModelDamaged, f"fairseq:{tmp_path / 'other.pt'}")
+        assert "is not a whole checkpoint of PyTorch" in said
+        assert said.endswith("take an undamaged copy")
+        assert "weights_only" not in said  # PyTorch's advice is to load it unsafely
 
 
 @pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])

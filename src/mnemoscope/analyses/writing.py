@@ -17,8 +17,8 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.lock import locked
 from mnemoscope.atlas.manifest import provenance
 from mnemoscope.atlas.schema import ANSWER_COLUMNS, TABLES
-from mnemoscope.atlas.side import cover
-from mnemoscope.atlas.store import write_free_table, write_json
+from mnemoscope.atlas.side import cover, covered
+from mnemoscope.atlas.store import file_hash, write_free_table, write_json
 from mnemoscope.errors import AtlasUnfinished
 
 Progress = Callable[[str, float, float | None, str], None]
@@ -105,15 +105,26 @@ def write_all(atlas: Atlas, *, progress: Progress | None = None) -> Answers:
 def with_patterns(
     atlas: Atlas, questions: Sequence[str], *, anew: bool = False, progress: Progress | None = None
 ) -> Atlas:
-    """The atlas, opened again if its patterns had to be made for these questions, or were to be made `anew`."""
+    """The atlas, opened again if its patterns had to be made for these questions, or were to be made `anew`.
+
+    Raises AtlasBusy while another process writes, and what `write_patterns` raises.
+    """
     refuse_part(atlas)
-    missing = not (atlas.path / TABLES["patterns"].path()).is_file()
+    missing = not _vouched_for(atlas)
     if not anew and not (missing and set(questions) & set(WITH_PATTERNS)):
         return atlas
     from mnemoscope.patterns import write_patterns
 
-    write_patterns(atlas, progress=progress)
+    with locked(atlas.path):
+        write_patterns(atlas, progress=progress)
     return open_atlas(atlas.path)
+
+
+def _vouched_for(atlas: Atlas) -> bool:
+    """Whether patterns.parquet is there as it was written: a run killed before it covered the table leaves doubt."""
+    path = TABLES["patterns"].path()
+    said = covered(atlas.path, SIDE).get(path)
+    return said is not None and (atlas.path / path).is_file() and file_hash(atlas.path / path) == said.get("sha256")
 
 
 def outdated_by_patterns(atlas: Atlas) -> tuple[str, ...]:
