@@ -11,8 +11,8 @@ import pytest
 
 from mnemoscope.analyses import QUESTIONS, paper
 from mnemoscope.atlas import verify
+from mnemoscope.figures.words import form_of, label, spoken
 from mnemoscope.reports import write_report
-from mnemoscope.reports.words import form_of, label, spoken
 from reports.reading import Reader, charts, section, words
 from reports.reported_atlas import HOSTILE, SPEC, reported
 

@@ -13,43 +13,22 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.reports.answered import Answered
-from mnemoscope.reports.chart import Figure
-from mnemoscope.reports.comparison import Compared, compared, upper_spoken
-from mnemoscope.reports.examples import Case, Example
-from mnemoscope.reports.methods import methods
-from mnemoscope.reports.summary import cards, warnings
-from mnemoscope.reports.tables import Table, csv_link, tables
-
-TITLES = {
-    "key_patterns": "what keys detect",
-    "key_removals": "which token matters",
-    "value_agreement": "whether values predict what follows",
-    "value_rank": "how high values rank it",
-    "value_confidence": "whether confident values are right",
-    "layer_activity": "how many memories fire",
-    "layer_composition": "whether a layer says what one of its memories says",
-    "refinement_match": "when the prediction is there",
-    "refinement_confidence": "how sure the stream is of it",
-    "refinement_events": "how a layer changes the prediction",
-}
+from mnemoscope.figures.answered import Answered
+from mnemoscope.figures.chart import Figure
+from mnemoscope.figures.comparison import compared, upper_spoken
+from mnemoscope.figures.examples import Case, Example
+from mnemoscope.figures.methods import methods
+from mnemoscope.figures.sections import Section, section
+from mnemoscope.figures.summary import cards, warnings
+from mnemoscope.figures.tables import csv_link
 
 
 @dataclass(frozen=True)
-class Section:
-    """What the page shows of one question."""
+class Shown:
+    """A section with its figure, drawn, and its whole answer to take away."""
 
-    question: str
-    figure: str
-    title: str
-    asked: str
-    missing: str
-    axes: str
-    reading: str
-    interval: str
+    section: Section
     drawing: Markup
-    comparison: tuple[Compared, ...]
-    tables: tuple[Table, ...]
     csv: str
 
 
@@ -68,7 +47,12 @@ def page(
     """The page as HTML; `inside` says whether it lies in the atlas, so that it can point to the tables there."""
     lines = compared(answers)
     sections = [
-        _section(answer, figures.get(question), drawings.get(question, ""), lines)
+        Shown(
+            section(answer, figures, lines),
+            # The project's own drawing; the renderer has escaped its texts.
+            Markup(drawings.get(question, "")),
+            csv_link(answer.table) if question in figures else "",
+        )
         for question, answer in answers.items()
     ]
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -88,24 +72,6 @@ def page(
         cases=cases,
         methods=methods(atlas, answers),
         inside=inside,
-    )
-
-
-def _section(answer: Answered, figure: Figure | None, drawing: str, lines: list[Compared]) -> Section:
-    return Section(
-        question=answer.question,
-        figure=answer.paper.figure,
-        title=TITLES[answer.question],
-        asked=answer.paper.question,
-        missing=answer.missing,
-        axes="" if figure is None else figure.axes,
-        reading="" if figure is None else figure.reading,
-        interval=answer.interval if figure is not None and figure.intervals else "",
-        # The project's own drawing; the renderer has escaped its texts.
-        drawing=Markup(drawing),
-        comparison=tuple(line for line in lines if line.question == answer.question),
-        tables=() if figure is None else tuple(tables(answer)),
-        csv="" if figure is None else csv_link(answer.table),
     )
 
 

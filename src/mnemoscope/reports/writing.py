@@ -17,10 +17,10 @@ from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.atlas.side import cover
 from mnemoscope.atlas.store import file_hash, storing, write_bytes, write_json
 from mnemoscope.errors import AtlasExists, OptionError
-from mnemoscope.reports.examples import cases, examples
+from mnemoscope.figures.examples import cases, examples
+from mnemoscope.figures.figures import drawn, specification
+from mnemoscope.figures.gathering import gathered
 from mnemoscope.reports.export import exported, script
-from mnemoscope.reports.figures import drawn, specification
-from mnemoscope.reports.gathering import gathered
 from mnemoscope.reports.page import page
 
 Progress = Callable[[str, float, float | None, str], None]

@@ -5,8 +5,8 @@ from typing import Any
 
 import altair as alt
 
-from mnemoscope.reports.answered import Answered
-from mnemoscope.reports.chart import (
+from mnemoscope.figures.answered import Answered
+from mnemoscope.figures.chart import (
     BLUE,
     DASHED,
     DOTTED,
@@ -22,9 +22,9 @@ from mnemoscope.reports.chart import (
     layer_axis,
     record,
 )
-from mnemoscope.reports.panels import error_bars, lines, panel
-from mnemoscope.reports.readings import ends, over_all, said
-from mnemoscope.reports.words import DASH, number, percent
+from mnemoscope.figures.panels import error_bars, lines, panel
+from mnemoscope.figures.readings import ends, over_all, said
+from mnemoscope.figures.words import DASH, number, percent
 
 AGREEMENT = (
     Series("agreement", BLUE),

@@ -1,7 +1,7 @@
 """Clauses that say in words what a column of numbers does over the layers; used below figures and as their alt text."""
 
-from mnemoscope.reports.answered import Answered, Row
-from mnemoscope.reports.words import form_of, interval, spoken
+from mnemoscope.figures.answered import Answered, Row
+from mnemoscope.figures.words import form_of, interval, spoken
 
 
 def said(row: Row, *, with_interval: bool = False) -> str:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from mnemoscope.reports.answered import Answered, Row
-from mnemoscope.reports.words import form_of, interval, label, number, spoken
+from mnemoscope.figures.answered import Answered, Row
+from mnemoscope.figures.words import form_of, interval, label, number, spoken
 
 _KINDS = ("shallow", "semantic", "both", "none")
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mnemoscope.reports.answered import Answered, Row
-from mnemoscope.reports.chart import BLUE, DASHED, GREEN, ORANGE, PURPLE, Figure, Series
-from mnemoscope.reports.panels import lines, stacked
-from mnemoscope.reports.readings import ends, over_all
+from mnemoscope.figures.answered import Answered, Row
+from mnemoscope.figures.chart import BLUE, DASHED, GREEN, ORANGE, PURPLE, Figure, Series
+from mnemoscope.figures.panels import lines, stacked
+from mnemoscope.figures.readings import ends, over_all
 
 EVENTS = (
     Series("residual", BLUE, title="residual: the stream's token stays"),

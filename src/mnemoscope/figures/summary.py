@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.reports.answered import Answered, Row
-from mnemoscope.reports.figures_of_values import top_hundred
-from mnemoscope.reports.readings import said
-from mnemoscope.reports.words import counted, layers_spoken, listed, percent, spoken
+from mnemoscope.figures.answered import Answered, Row
+from mnemoscope.figures.figures_of_values import top_hundred
+from mnemoscope.figures.readings import said
+from mnemoscope.figures.words import counted, layers_spoken, listed, percent, spoken
 
 
 @dataclass(frozen=True)

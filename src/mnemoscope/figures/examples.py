@@ -12,7 +12,7 @@ from mnemoscope.analyses import striking
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.visible import before_token, in_running_text, in_token
-from mnemoscope.reports.words import percent
+from mnemoscope.figures.words import percent
 
 MEMORIES = 10
 TRIGGERS = 8

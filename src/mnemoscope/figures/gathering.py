@@ -16,7 +16,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.side import covered
 from mnemoscope.atlas.store import file_hash
 from mnemoscope.errors import AtlasUnfinished, StoreFailed
-from mnemoscope.reports.answered import EMPTY, Answered
+from mnemoscope.figures.answered import EMPTY, Answered
 
 Progress = Callable[[str, float, float | None, str], None]
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import altair as alt
 
-from mnemoscope.reports.answered import Answered, Row
-from mnemoscope.reports.chart import (
+from mnemoscope.figures.answered import Answered, Row
+from mnemoscope.figures.chart import (
     HEIGHT,
     PERCENT,
     STYLE,
@@ -26,7 +26,7 @@ from mnemoscope.reports.chart import (
     short,
     tooltip,
 )
-from mnemoscope.reports.words import label
+from mnemoscope.figures.words import label
 
 
 def lines(

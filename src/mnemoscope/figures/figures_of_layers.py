@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from mnemoscope.reports.answered import Answered
-from mnemoscope.reports.chart import BLUE, DASHED, DOTTED, GREEN, GREY, ORANGE, PURPLE, Figure, Series, present
-from mnemoscope.reports.panels import lines
-from mnemoscope.reports.readings import ends, over_all
+from mnemoscope.figures.answered import Answered
+from mnemoscope.figures.chart import BLUE, DASHED, DOTTED, GREEN, GREY, ORANGE, PURPLE, Figure, Series, present
+from mnemoscope.figures.panels import lines
+from mnemoscope.figures.readings import ends, over_all
 
 ACTIVE = (Series("active", GREEN),)
 SPREAD = (

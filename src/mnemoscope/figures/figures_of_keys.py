@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from mnemoscope.reports.answered import Answered, Row
-from mnemoscope.reports.chart import BLUE, DASHED, DOTTED, GREY, ORANGE, PURPLE, Figure, Panel, Series, present
-from mnemoscope.reports.panels import lines, stacked
-from mnemoscope.reports.readings import ends, over_all
-from mnemoscope.reports.words import listed
+from mnemoscope.figures.answered import Answered, Row
+from mnemoscope.figures.chart import BLUE, DASHED, DOTTED, GREY, ORANGE, PURPLE, Figure, Panel, Series, present
+from mnemoscope.figures.panels import lines, stacked
+from mnemoscope.figures.readings import ends, over_all
+from mnemoscope.figures.words import listed
 
 STACK = (
     Series("shallow_only", BLUE),

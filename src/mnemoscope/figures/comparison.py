@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from mnemoscope.analyses import Claim
-from mnemoscope.reports.answered import Answered, Row
-from mnemoscope.reports.words import DASH, Form, interval, layers_spoken, spoken
+from mnemoscope.figures.answered import Answered, Row
+from mnemoscope.figures.words import DASH, Form, interval, layers_spoken, spoken
 
 Test = Callable[[Answered, Row], bool | None]
 """Whether a result is shown; None where that cannot be said."""

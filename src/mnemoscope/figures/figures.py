@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from textwrap import wrap
 from typing import Any
 
-from mnemoscope.reports import figures_of_keys, figures_of_layers, figures_of_refinement, figures_of_values
-from mnemoscope.reports.answered import Answered
-from mnemoscope.reports.chart import Figure
-from mnemoscope.reports.panels import assembled
+from mnemoscope.figures import figures_of_keys, figures_of_layers, figures_of_refinement, figures_of_values
+from mnemoscope.figures.answered import Answered
+from mnemoscope.figures.chart import Figure
+from mnemoscope.figures.panels import assembled
 
 TITLE = 72
 """Characters of a line of a figure's title: as wide as its panels."""

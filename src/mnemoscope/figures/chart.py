@@ -10,8 +10,8 @@ from typing import Any
 
 import altair as alt
 
-from mnemoscope.reports.answered import Answered, Row
-from mnemoscope.reports.words import DASH, Form, form_of, interval, label, spoken
+from mnemoscope.figures.answered import Answered, Row
+from mnemoscope.figures.words import DASH, Form, form_of, interval, label, spoken
 
 BLUE, ORANGE, GREEN, PURPLE, RED, GREY = "#3b82d6", "#d9730d", "#2c9a66", "#9a6bdb", "#dd524c", "#848b96"
 PALETTE = (BLUE, ORANGE, GREEN, PURPLE, RED, GREY)

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.reports.answered import Answered
-from mnemoscope.reports.words import counted, number, percent
+from mnemoscope.figures.answered import Answered
+from mnemoscope.figures.words import counted, number, percent
 
 Facts = list[tuple[str, str]]
 
