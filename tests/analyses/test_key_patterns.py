@@ -10,8 +10,8 @@ import pytest
 
 from handbuilt_answers import Trigger, build_answers, numbers
 from mnemoscope.analyses import answer
-from mnemoscope.analyses.intervals import wilson
 from mnemoscope.errors import AtlasDamaged
+from mnemoscope.intervals import wilson
 from mnemoscope.patterns.annotations import ANNOTATIONS, SCHEMA
 
 KINDS = ("shallow_only", "semantic_only", "both", "none")

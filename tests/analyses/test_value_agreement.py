@@ -7,8 +7,8 @@ import pytest
 
 from handbuilt_answers import VOCABULARY, build_answers, numbers
 from mnemoscope.analyses import answer
-from mnemoscope.analyses.intervals import wilson
 from mnemoscope.atlas import Atlas
+from mnemoscope.intervals import wilson
 
 
 @pytest.fixture

@@ -74,7 +74,8 @@ def test_no_file_and_no_judgement(tmp_path: Path) -> None:
     assert found is not None
     assert found.is_empty()
     assert found.columns == [
-        "author", "made_at", "layer", "memory", "control", "pattern", "kind", "description", "triggers"
+        "author", "made_at", "layer", "memory", "control", "pattern", "kind", "description", "triggers",
+        "sampled",
     ]  # fmt: skip
 
 
@@ -119,7 +120,7 @@ def test_a_file_cut_in_half(tmp_path: Path) -> None:
         ("UPDATE annotations_version SET version = 2;", AtlasTooNew, "has version 2, this package reads up to 1"),
         ("UPDATE annotations_version SET version = 0;", AtlasDamaged, "has version 0, expected 1"),
         ("DELETE FROM annotations_version;", AtlasDamaged, "does not say one version"),
-        ("ALTER TABLE judgements DROP COLUMN kind;", AtlasDamaged, "no such column: kind"),
+        ("ALTER TABLE judgements DROP COLUMN kind;", AtlasDamaged, "no such column: judgements.kind"),
     ],
 )
 def test_other_versions(tmp_path: Path, version: str, error: type[Exception], said: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import polars as pl
 
 from mnemoscope.atlas.schema import ANSWER_COLUMNS
+from mnemoscope.intervals import Estimate
 
 Form = Literal["share", "number", "count"]
 """How a number is to be read: a share of 1, a number with decimals, a count."""
@@ -38,19 +39,6 @@ class Paper:
     section: str
     question: str
     claims: tuple[Claim, ...] = ()
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number, how many cases it is made of, and its 95 % interval; None where it is not defined."""
-
-    value: float | None
-    count: int
-    low: float | None = None
-    high: float | None = None
-
-
-NOTHING = Estimate(None, 0)
 
 
 class Answer:

@@ -6,11 +6,11 @@ with `people_`. Finds no pattern itself.
 
 import polars as pl
 
-from mnemoscope.analyses import coverage
-from mnemoscope.analyses.answers import MEMORIES, NOTHING, Answer, Claim, Estimate, Paper
-from mnemoscope.analyses.intervals import mean, share
+from mnemoscope.analyses.answers import MEMORIES, Answer, Claim, Paper
 from mnemoscope.analyses.sources import needed, upper_layers
 from mnemoscope.atlas import Atlas
+from mnemoscope.intervals import share
+from mnemoscope.patterns import coverage, explained
 from mnemoscope.patterns.annotations import read_annotations
 
 QUESTION = "key_patterns"
@@ -45,20 +45,20 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     leads: dict[int, float] = {}
     for layer in atlas.layers:
         prefixes = coverage.top_prefixes(atlas, layer)
-        rows = _per_memory(prefixes, patterns.filter(pl.col("layer") == layer))
+        rows = explained.per_memory(prefixes, patterns.filter(pl.col("layer") == layer))
         whole.append(rows)
-        estimates = _estimates(rows)
+        estimates = explained.estimates(rows)
         for name, estimate in estimates.items():
             found.add(layer, name, estimate)
         shallow, semantic = estimates["shallow"].value, estimates["semantic"].value
         if shallow is not None and semantic is not None:
             leads[layer] = shallow - semantic
         if judged is not None:
-            by_people = _by_author(prefixes, judged.filter(pl.col("layer") == layer))
+            by_people = explained.by_author(prefixes, judged.filter(pl.col("layer") == layer))
             everybody.append(by_people)
-            for name, estimate in _mean_over_authors(by_people).items():
+            for name, estimate in explained.mean_over_authors(by_people).items():
                 people.add(layer, f"people_{name}", estimate)
-    for name, estimate in _estimates(pl.concat(whole)).items():
+    for name, estimate in explained.estimates(pl.concat(whole)).items():
         found.add(None, name, estimate)
     upper = upper_layers(atlas)
     ahead = [lead > 0 for layer, lead in leads.items() if layer not in upper]
@@ -66,65 +66,14 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     ahead = [lead < 0 for layer, lead in leads.items() if layer in upper]
     found.add(None, "semantic_leads_upper", share(sum(ahead), len(ahead)))
     if judged is not None:
-        for name, estimate in _mean_over_authors(pl.concat(everybody)).items():
+        for name, estimate in explained.mean_over_authors(pl.concat(everybody)).items():
             people.add(None, f"people_{name}", estimate)
     both = pl.concat([found.frame(), people.frame()])
     return pl.concat([both.filter(pl.col("layer").is_not_null()), both.filter(pl.col("layer").is_null())])
 
 
-def _per_memory(prefixes: pl.DataFrame, patterns: pl.DataFrame) -> pl.DataFrame:
-    """The counts of prefixes by kind, and of patterns, of every memory with a positive trigger."""
-    number = patterns.group_by("memory").agg(patterns=pl.len().cast(pl.Int64))
-    rows = coverage.counts(coverage.kinds(prefixes, patterns)).join(
-        number, on="memory", how="left", maintain_order="left"
-    )
-    return rows.with_columns(pl.col("patterns").fill_null(0))
-
-
-def _estimates(rows: pl.DataFrame) -> dict[str, Estimate]:
-    with_pattern = int((rows["patterns"] > 0).sum())
-    return coverage.shares(rows) | {
-        "keys_with_pattern": share(with_pattern, rows.height),
-        "patterns_per_key": mean(rows["patterns"]),
-    }
-
-
 def _annotations(atlas: Atlas) -> pl.DataFrame | None:
-    """People's judgements of memories that are no controls, or None where nobody made one."""
+    """People's judgements of memories that a campaign drew, controls left out, or None where nobody made one."""
     rows = read_annotations(atlas.path)
-    rows = None if rows is None else rows.filter(~pl.col("control"))
+    rows = None if rows is None else rows.filter(~pl.col("control") & pl.col("sampled"))
     return None if rows is None or rows.is_empty() else rows
-
-
-def _by_author(prefixes: pl.DataFrame, judged: pl.DataFrame) -> pl.DataFrame:
-    """What `_per_memory` gives, for every memory that an author judged; with the author's name."""
-    frames = []
-    for (author,), rows in judged.sort("author").group_by("author", maintain_order=True):
-        memories = rows["memory"].unique().to_list()
-        patterns = rows.filter(pl.col("kind") != "none")
-        own = _per_memory(prefixes.filter(pl.col("memory").is_in(memories)), patterns)
-        frames.append(own.with_columns(author=pl.lit(str(author))))
-    empty = _per_memory(prefixes.clear(), judged.clear()).with_columns(author=pl.lit("", pl.String))
-    return pl.concat([empty, *frames])
-
-
-def _mean_over_authors(rows: pl.DataFrame) -> dict[str, Estimate]:
-    """The mean over authors of each one's estimate; counts are added up.
-
-    The interval is as wide as that of all judgements together, around the mean; a judged memory is a cluster.
-    """
-    single = [_estimates(own) for _, own in rows.group_by("author", maintain_order=True)]
-    found = _estimates(rows)
-    for name, pooled in found.items():
-        values = [one[name].value for one in single]
-        if pooled.value is None or pooled.low is None or pooled.high is None:
-            found[name] = pooled if pooled.value is not None else NOTHING
-            continue
-        known = [value for value in values if value is not None]
-        value = sum(known) / len(known)
-        shift = value - pooled.value
-        low, high = pooled.low + shift, pooled.high + shift
-        if name != "patterns_per_key":
-            low, high = max(0.0, low), min(1.0, high)
-        found[name] = Estimate(value, pooled.count, low, high)
-    return found

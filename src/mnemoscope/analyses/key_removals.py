@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from mnemoscope.analyses import coverage
-from mnemoscope.analyses.answers import NOTHING, Answer, Claim, Estimate, Paper
-from mnemoscope.analyses.intervals import DRAWS, Resamples, share
+from mnemoscope.analyses.answers import Answer, Claim, Paper
 from mnemoscope.analyses.sources import needed, seed, upper_layers
 from mnemoscope.analyses.validation import quantile
 from mnemoscope.atlas import Atlas
+from mnemoscope.intervals import DRAWS, NOTHING, Estimate, Resamples, share
+from mnemoscope.patterns import coverage
 
 QUESTION = "key_removals"
 PAPER = Paper(

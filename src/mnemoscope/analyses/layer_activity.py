@@ -9,11 +9,12 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-from mnemoscope.analyses import coverage
-from mnemoscope.analyses.answers import NOTHING, Answer, Claim, Estimate, Paper
+from mnemoscope.analyses.answers import Answer, Claim, Paper
 from mnemoscope.analyses.sources import model_layers, needed
 from mnemoscope.analyses.validation import DOCUMENTS, ByLayer, Predictions, add_all, least
 from mnemoscope.atlas import Atlas
+from mnemoscope.intervals import NOTHING, Estimate
+from mnemoscope.patterns import coverage
 
 QUESTION = "layer_activity"
 PAPER = Paper(

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from mnemoscope.analyses.answers import NOTHING, Answer, Claim, Paper
+from mnemoscope.analyses.answers import Answer, Claim, Paper
 from mnemoscope.analyses.sources import model_layers, seed, vocabulary
 from mnemoscope.analyses.validation import DOCUMENTS, Predictions, add_all
 from mnemoscope.atlas import Atlas
+from mnemoscope.intervals import NOTHING
 
 QUESTION = "refinement_events"
 PAPER = Paper(

@@ -2,10 +2,11 @@
 
 import polars as pl
 
-from mnemoscope.analyses.answers import NOTHING, Answer, Claim, Paper
+from mnemoscope.analyses.answers import Answer, Claim, Paper
 from mnemoscope.analyses.sources import model_layers
 from mnemoscope.analyses.validation import DOCUMENTS, Predictions, add_all
 from mnemoscope.atlas import Atlas
+from mnemoscope.intervals import NOTHING
 
 QUESTION = "refinement_match"
 PAPER = Paper(

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mnemoscope.analyses.answers import NOTHING, Answer, Estimate
-from mnemoscope.analyses.intervals import DRAWS, Resamples
+from mnemoscope.analyses.answers import Answer
 from mnemoscope.analyses.sources import needed, seed
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AtlasDamaged
+from mnemoscope.intervals import DRAWS, NOTHING, Estimate, Resamples
 
 DOCUMENTS = f"over documents (bootstrap, {DRAWS} draws, seed {{seed}})"
 """What the intervals of a question about prefixes say of themselves, once the seed is filled in."""

@@ -7,11 +7,11 @@ token: the log probability that the value gives to the next tokens of all trigge
 import numpy as np
 import polars as pl
 
-from mnemoscope.analyses.answers import MEMORIES, NOTHING, Answer, Claim, Estimate, Paper
-from mnemoscope.analyses.intervals import mean, share
+from mnemoscope.analyses.answers import MEMORIES, Answer, Claim, Paper
 from mnemoscope.analyses.memories import next_tokens, values
 from mnemoscope.analyses.sources import needed, upper_layers, vocabulary
 from mnemoscope.atlas import Atlas
+from mnemoscope.intervals import NOTHING, Estimate, mean, share
 
 QUESTION = "value_agreement"
 PAPER = Paper(

@@ -6,11 +6,11 @@ A value's largest probability grows with its length, so the norm is reported bes
 import numpy as np
 import polars as pl
 
-from mnemoscope.analyses.answers import MEMORIES, Answer, Claim, Estimate, Paper
-from mnemoscope.analyses.intervals import mean, share
+from mnemoscope.analyses.answers import MEMORIES, Answer, Claim, Paper
 from mnemoscope.analyses.memories import next_tokens, values
 from mnemoscope.analyses.sources import upper_layers
 from mnemoscope.atlas import Atlas
+from mnemoscope.intervals import Estimate, mean, share
 
 QUESTION = "value_confidence"
 PAPER = Paper(

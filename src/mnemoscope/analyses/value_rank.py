@@ -3,9 +3,9 @@
 import polars as pl
 
 from mnemoscope.analyses.answers import MEMORIES, Answer, Paper
-from mnemoscope.analyses.intervals import order_statistic, share
 from mnemoscope.analyses.memories import values
 from mnemoscope.atlas import Atlas
+from mnemoscope.intervals import order_statistic, share
 
 QUESTION = "value_rank"
 PAPER = Paper(

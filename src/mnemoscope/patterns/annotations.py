@@ -1,12 +1,14 @@
 """What people say about memories: their judgements, read from an atlas's annotations.sqlite.
 
 Every judgement is a row with its author and time; nothing is overwritten, and an author's latest one about a pattern of
-a memory counts. Reading only: the pages on which people judge write the file (its form is in the format page). Paper,
-section 3.1: experts marked which triggers share a pattern, described it and called it shallow or semantic.
+a memory counts, once the author has finished with that memory. Reading only: the room of annotations writes the file
+(docs/annotating.md). Paper, section 3.1: experts marked which triggers share a pattern, described it and called it
+shallow or semantic.
 """
 
 import json
 import sqlite3
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,9 +41,13 @@ CREATE TABLE judgements (
   triggers TEXT NOT NULL
 );
 """
-"""The least that the file must hold; more columns and tables may stand beside it."""
+"""The least that the file must hold; more columns and tables may stand beside it.
 
-_COLUMNS: dict[str, Any] = {
+Where `judgements` has a column `item`, its number among the table `items` with `kind` (key, control, chosen), the
+judgements count whose author has finished the item: the latest row of `finishes` (author, made_at, item, finished).
+"""
+
+COLUMNS: dict[str, Any] = {
     "author": pl.String,
     "made_at": pl.Datetime("us", "UTC"),
     "layer": pl.Int16,
@@ -51,16 +57,30 @@ _COLUMNS: dict[str, Any] = {
     "kind": pl.String,
     "description": pl.String,
     "triggers": pl.List(pl.Int16),
+    "sampled": pl.Boolean,
 }
-_QUERY = f"SELECT id, {', '.join(_COLUMNS)} FROM judgements ORDER BY id"
+"""Of every judgement that counts; `sampled` is false for a memory that its author chose, and that no campaign drew."""
+_NAMES = ", ".join(f"judgements.{name}" for name in COLUMNS if name != "sampled")
+_PLAIN = f"SELECT judgements.id, {_NAMES}, 1, 1 FROM judgements ORDER BY judgements.id"
+FINISHED = """
+SELECT coalesce((
+  SELECT finishes.finished FROM finishes
+  WHERE finishes.item = judgements.item AND finishes.author = judgements.author
+  ORDER BY finishes.made_at DESC, finishes.id DESC LIMIT 1
+), 0)
+"""
+_WITH_ITEMS = f"""
+SELECT judgements.id, {_NAMES}, items.kind <> 'chosen', items.kind = 'chosen' OR ({FINISHED})
+FROM judgements JOIN items ON items.id = judgements.item ORDER BY judgements.id
+"""
 
 
 def read_annotations(atlas: Path) -> pl.DataFrame | None:
     """The judgements that count in the folder of an atlas, or None where nobody could judge (no annotations.sqlite).
 
     Columns: author, made_at (UTC), layer, memory, control (a key of random prefixes, whose `memory` is its own number),
-    pattern (the author's numbering), kind (shallow, semantic, both or none), description, triggers (ranks).
-    Sorted by layer, memory, control, author, pattern.
+    pattern (the author's numbering), kind (shallow, semantic, both or none), description, triggers (ranks), sampled.
+    Sorted by layer, memory, control, sampled, author, pattern.
 
     Raises AtlasDamaged for a file that is no database of annotations or holds what cannot be, AtlasTooNew, AtlasBusy.
     """
@@ -69,9 +89,18 @@ def read_annotations(atlas: Path) -> pl.DataFrame | None:
         return None
     if not path.is_file():
         raise AtlasDamaged(f"{path} is not a file but a folder or a device; move it away")
-    rows = [_judgement(path, row) for row in _rows(path)]
-    found = pl.DataFrame(rows, schema={"id": pl.Int64, **_COLUMNS}, orient="row")
-    key = ["layer", "memory", "control", "author", "pattern"]
+    return counting(_rows(path), path)
+
+
+def counting(rows: Iterable[Sequence[Any]], name: object) -> pl.DataFrame:
+    """The judgements that count, with COLUMNS: of the finished ones the latest of each author on each pattern.
+
+    Rows are as stored: id, then COLUMNS, then whether the author has finished. `name` is the database's, for the
+    AtlasDamaged that is raised for what cannot be.
+    """
+    checked = [_judgement(name, row[:-1]) for row in rows if row[-1]]
+    found = pl.DataFrame(checked, schema={"id": pl.Int64, **COLUMNS}, orient="row")
+    key = ["layer", "memory", "control", "sampled", "author", "pattern"]
     return found.sort(*key, "made_at", "id").unique(key, keep="last", maintain_order=True).drop("id")
 
 
@@ -90,16 +119,17 @@ def _rows(path: Path) -> list[tuple[Any, ...]]:
                 )
             if versions[0][0] != VERSION:
                 raise AtlasDamaged(f"{path} has version {versions[0][0]}, expected {VERSION}; restore it from a copy")
-            return database.execute(_QUERY).fetchall()
+            columns = {row[1] for row in database.execute("PRAGMA table_info(judgements)")}
+            return database.execute(_WITH_ITEMS if "item" in columns else _PLAIN).fetchall()
     except (sqlite3.Error, UnicodeError) as error:
         if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             raise AtlasBusy(f"{path} is being written by another process; try again") from error
         raise AtlasDamaged(f"{path} cannot be read ({error}); restore it from a copy") from error
 
 
-def _judgement(path: Path, row: tuple[Any, ...]) -> tuple[Any, ...]:
+def _judgement(path: object, row: Sequence[Any]) -> tuple[Any, ...]:
     """One row with its time, control mark and ranks as values; raises AtlasDamaged for what cannot be."""
-    id, author, made_at, layer, memory, control, pattern, kind, description, triggers = row
+    id, author, made_at, layer, memory, control, pattern, kind, description, triggers, sampled = row
     try:
         if not isinstance(author, str) or not isinstance(description, str):
             raise ValueError(f"author or description is no text: {author!r}, {description!r}")
@@ -117,4 +147,4 @@ def _judgement(path: Path, row: tuple[Any, ...]) -> tuple[Any, ...]:
     except (ValueError, TypeError) as error:
         raise AtlasDamaged(f"{path}: judgement {id}: {error}; restore it from a copy") from error
     time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
-    return id, author, time, layer, memory, bool(control), pattern, kind, description, ranks
+    return id, author, time, layer, memory, bool(control), pattern, kind, description, ranks, bool(sampled)

@@ -1,4 +1,4 @@
-"""95 % intervals: Wilson for shares over memories, order statistics for quantiles, a cluster bootstrap for the rest.
+"""Estimates with 95 % intervals: Wilson over memories, order statistics for quantiles, a cluster bootstrap otherwise.
 
 Questions about memories are a census of the layer, and their intervals say how far a share could move by chance over
 memories. Questions about prefixes resample the documents that the prefixes are from. Whatever is not defined is None,
@@ -7,12 +7,11 @@ never a warning: a share of nothing, an interval from one document.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from mnemoscope.analyses.answers import NOTHING, Estimate
 
 DRAWS = 2000
 """Resamples of a bootstrap."""
@@ -21,6 +20,19 @@ Z = 1.959963984540054
 LEVELS = (0.025, 0.975)
 _AT_ONCE = 1 << 22
 """Weights that are turned into floating-point numbers at one time: 32 MiB."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number, how many cases it is made of, and its 95 % interval; None where it is not defined."""
+
+    value: float | None
+    count: int
+    low: float | None = None
+    high: float | None = None
+
+
+NOTHING = Estimate(None, 0)
 
 Floats = NDArray[np.float64]
 Bounds = tuple[float | None, float | None]

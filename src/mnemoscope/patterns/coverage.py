@@ -8,10 +8,8 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from mnemoscope.analyses.answers import Estimate
-from mnemoscope.analyses.intervals import clustered_share
-from mnemoscope.analyses.sources import needed
 from mnemoscope.atlas import Atlas
+from mnemoscope.intervals import Estimate, clustered_share
 
 TOP = 25
 """Positive triggers of a memory that patterns are looked for in."""
@@ -28,7 +26,7 @@ SHARES: Mapping[str, tuple[str, ...]] = {
 
 def top_prefixes(atlas: Atlas, layer: int) -> pl.DataFrame:
     """The top 25 positive triggers of every memory of a layer: memory, rank, group."""
-    rows = needed(atlas, "triggers", layer=layer)
+    rows = atlas.table("triggers", layer=layer)
     return rows.filter((pl.col("sign") == 1) & (pl.col("rank") < TOP)).select("memory", "rank", group="prefix_group")
 
 

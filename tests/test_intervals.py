@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from mnemoscope.analyses.answers import NOTHING, Estimate
-from mnemoscope.analyses.intervals import (
+from mnemoscope.intervals import (
     DRAWS,
     LEVELS,
+    NOTHING,
+    Estimate,
     Resamples,
     Z,
     clustered_share,
