@@ -9,7 +9,7 @@ exits with 2; only `Interrupted` (work saved after Ctrl-C) exits with 130. Any o
     |-- PromptError             a prompt that is empty, too long, or holds what the model has no token for
     |-- InterventionError       a change to a memory that cannot be made
     |-- SearchError             a search that cannot be understood
-    |-- AnnotationError         judgements that cannot be taken, or a database that cannot be reached or is of another version
+    |-- AnnotationError         judgements that cannot be taken, or a database out of reach or of another version
     |-- ServeError              a port in use, or an address that needs an access token
     |-- ModelError
     |   |-- ModelNotFound       no such hub id, folder, checkpoint or built-in name, or no weights or dictionary there
