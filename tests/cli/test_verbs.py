@@ -62,7 +62,7 @@ def test_every_verb_prints_one_json_document(
     documentation: None,
     small_benchmark: None,
 ) -> None:
-    """A second document, or a line before or after, would not parse. `demo` has its own test."""
+    """A second document, or a line before or after, would not parse. `demo` and `serve` have their own tests."""
     monkeypatch.setattr(inspection, "_SECONDS", 0.01)
     whole, first, second, merged = (str(tmp_path / name) for name in ("whole", "first", "second", "merged"))
     mining = ["mine", MODEL, str(text), "--split", "line"]
@@ -79,7 +79,7 @@ def test_every_verb_prints_one_json_document(
         ["train", "--out", str(tmp_path / "model"), "--steps", "1", "--batch", "1"],
         ["bench", "--model", "builtin", "--rounds", "1", "--warm", "500"],
     ]
-    assert {command[0] for command in commands} | {"demo"} == {info.name for info in app.registered_commands}
+    assert {command[0] for command in commands} | {"demo", "serve"} == {info.name for info in app.registered_commands}
     for command in commands:
         assert main([*command, "--json"]) == 0, command
         assert isinstance(json.loads(capsys.readouterr().out), dict), command

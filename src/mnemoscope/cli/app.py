@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mnemoscope.cli import analyze, bench, demo, inspect, merge, mine, report, show, train, verify
+from mnemoscope.cli import analyze, bench, demo, inspect, merge, mine, report, serve, show, train, verify
 from mnemoscope.cli.frame import run
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command("inspect")(inspect.inspect)
 app.command("mine")(mine.mine)
 app.command("analyze")(analyze.analyze)
 app.command("report")(report.report)
+app.command("serve")(serve.serve)
 app.command("show")(show.show)
 app.command("merge")(merge.merge)
 app.command("verify")(verify.verify)

@@ -1,0 +1,62 @@
+"""`mnemoscope serve`: the pages of an atlas in a browser, until Ctrl-C."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mnemoscope.cli.frame import Debug, Json, emit
+from mnemoscope.errors import OptionError
+
+
+def serve(
+    atlas: Annotated[Path, typer.Argument(metavar="ATLAS", help="The folder of the atlas.", show_default=False)],
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="MODEL", help="The model that was mined: for traces and interventions."),
+    ] = None,
+    force_model: Annotated[
+        bool, typer.Option("--force-model", help="Use a model that is not the one mined; every page says so.")
+    ] = False,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Others than this machine's own need an access token, which is made.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", help="0: any that is free.")] = 8765,
+    annotations: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The database of judgements.", show_default="ATLAS/annotations.sqlite"),
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Serve an atlas as pages: browse and search it, judge it; with a model, trace and intervene.
+
+    Serves until Ctrl-C, to this machine alone unless --host says otherwise; then the address that is printed carries
+    an access token. Browsing needs no model.
+
+    Example: mnemoscope serve atlas --model gpt2
+    """
+    if not 0 <= port <= 65_535:
+        raise OptionError(f"--port {port} is impossible; it must be 0 to 65535")
+    if force_model and model is None:
+        raise OptionError("--force-model needs --model; name the model to use")
+    from mnemoscope.web import Settings
+    from mnemoscope.web import serve as run
+
+    def ready(settings: Settings) -> None:
+        if json:
+            emit(
+                {
+                    "url": settings.url,
+                    "host": settings.host,
+                    "port": settings.port,
+                    "token": settings.token,
+                    "atlas": str(settings.atlas),
+                    "model": settings.model,
+                    "annotations": settings.annotations,
+                }
+            )
+            return
+        print(f"open {settings.url} in a browser; Ctrl-C ends it", flush=True)
+
+    run(Settings(atlas, model, force_model, host, port, annotations=annotations), ready=ready)

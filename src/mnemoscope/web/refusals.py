@@ -1,0 +1,39 @@
+"""Errors as answers: a status, one sentence, and where to go; as a page, or as JSON where JSON was asked for."""
+
+from http import HTTPStatus
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mnemoscope import errors
+from mnemoscope.web.site import Site
+from mnemoscope.web.templates import html, json_response, wants_json
+
+STATUS: tuple[tuple[type[errors.MnemoscopeError], int], ...] = (
+    (errors.MemoryIdError, 404),
+    (errors.AtlasBusy, 503),
+    (errors.StoreFailed, 503),
+    (errors.AnnotationError, 409),
+    (errors.AtlasError, 409),
+    (errors.ModelError, 409),
+    (errors.MnemoscopeError, 400),
+)
+"""The first that fits."""
+
+
+def status_of(problem: errors.MnemoscopeError) -> int:
+    """The HTTP status of one of our errors."""
+    return next(status for kind, status in STATUS if isinstance(problem, kind))
+
+
+def refusal(site: Site, request: Request, status: int, sentence: str, *, bare: bool = False) -> Response:
+    """The answer with this status and one sentence; `bare` for those who may not see the site's own navigation."""
+    sentence = " ".join(sentence.split())
+    if wants_json(request):
+        return json_response({"status": status, "message": sentence}, status=status)
+    try:
+        phrase = HTTPStatus(status).phrase
+    except ValueError:
+        phrase = "Error"
+    page = html(site, request, "refusal.html", {"status": status, "phrase": phrase, "sentence": sentence, "bare": bare})
+    return Response(page, status, media_type="text/html", headers={"Cache-Control": "no-store"})

@@ -1,0 +1,187 @@
+"""Who may ask, and what a browser may do with the answer. Wraps the whole application, so that no page is outside.
+
+* Host: a server on this machine answers to this machine's names only, so that no foreign name can be pointed at it.
+* Access token: with one, `?token=` once (then a cookie) or `Authorization: Bearer`; compared in constant time.
+* Posts: refused from another site (Sec-Fetch-Site, Origin), and every form carries a token (`checked`).
+* Bodies: at most BODY bytes. Answers: a content policy without inline script or style, and no exception gets out.
+"""
+
+import hmac
+import logging
+import re
+import secrets
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mnemoscope.web.refusals import refusal
+from mnemoscope.web.site import Site
+
+BODY = 1_000_000
+ADDRESS = 16_000
+"""The longest path with its query that is read."""
+POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self';"
+    " form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+NAMES = {"127.0.0.1", "localhost", "[::1]", "::1"}
+FIELD, HEADER = "csrf", "x-csrf-token"
+
+_log = logging.getLogger("mnemoscope.web")
+
+
+class Safety:
+    """The outermost layer of the application."""
+
+    def __init__(self, app: ASGIApp, *, site: Site) -> None:
+        self._app = app
+        self._site = site
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request: refused, or passed on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = False
+
+        async def safely(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        request = Request(scope, receive)
+        try:
+            answer = self._refused(request) or self._entered(request)
+            if answer is None:
+                # Our routes answer GET; the server sends no body for HEAD.
+                passed = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+                await self._app(passed, _limited(receive), safely)
+                return
+        except HTTPException as problem:
+            answer = refusal(self._site, request, problem.status_code, str(problem.detail))
+        except Exception:
+            _log.exception("%s %s", scope["method"], scope["path"])
+            if begun:
+                raise
+            answer = refusal(self._site, request, 500, "This is a bug in mnemoscope; the server's terminal says more.")
+        await answer(scope, receive, safely)
+
+    def _refused(self, request: Request) -> Response | None:
+        """The answer to what is not to be read at all."""
+        headers = request.headers
+        length = headers.get("content-length", "0")
+        if not (length.isascii() and length.isdigit()) or int(length) > BODY:
+            return self._plain(request, 413, f"What was sent is larger than {BODY:,} bytes.")
+        if len(request.url.path) + len(request.url.query) > ADDRESS:
+            return self._plain(request, 414, f"The address is longer than {ADDRESS:,} characters.")
+        if self._site.settings.local and _name(headers.get("host", "")) not in NAMES:
+            return self._plain(request, 403, "This server answers to 127.0.0.1 and localhost only.")
+        if request.method not in ("GET", "HEAD", "OPTIONS") and not _same_site(headers):
+            return self._plain(request, 403, "This was sent from another site; use the form of this one.")
+        return None
+
+    def _entered(self, request: Request) -> Response | None:
+        """None for whoever may enter; those who show the token get its cookie."""
+        token = self._site.settings.token
+        if token is None:
+            return None
+        query = parse_qsl(request.url.query, keep_blank_values=True)
+        if any(name == "token" and _same(value, token) for name, value in query):
+            rest = urlencode([(name, value) for name, value in query if name != "token"])
+            answer = RedirectResponse(f"{request.url.path}{'?' if rest else ''}{rest}", 303)
+            answer.set_cookie(cookie_name(self._site, "token"), token, httponly=True, samesite="lax")
+            return answer
+        shown = [_cookies(request).get(cookie_name(self._site, "token"), "")]
+        shown.append(request.headers.get("authorization", "").removeprefix("Bearer "))
+        if any(_same(one, token) for one in shown) or any(admit(request) for admit in self._site.admits):
+            return None
+        return self._plain(request, 401, "This page needs the access token: open the address that the server printed.")
+
+    def _plain(self, request: Request, status: int, sentence: str) -> Response:
+        return refusal(self._site, request, status, sentence, bare=True)
+
+
+def _limited(receive: Receive) -> Receive:
+    """The same body, refused once it grows too large; the length that a client states need not be true."""
+    read = 0
+
+    async def limited() -> Message:
+        nonlocal read
+        message = await receive()
+        read += len(message.get("body", b""))
+        if read > BODY:
+            raise HTTPException(413, f"What was sent is larger than {BODY:,} bytes.")
+        return message
+
+    return limited
+
+
+def _name(host: str) -> str:
+    """The host's name without its port."""
+    if host.startswith("["):
+        return host.split("]")[0].lower() + "]"
+    return host.rsplit(":", 1)[0].lower()
+
+
+def _same_site(headers: Headers) -> bool:
+    """Whether a post comes from a page of ours, or from no browser at all."""
+    fetched = headers.get("sec-fetch-site")
+    if fetched is not None and fetched not in ("same-origin", "none"):
+        return False
+    origin = headers.get("origin")
+    return origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+
+
+def _same(shown: str, token: str) -> bool:
+    return hmac.compare_digest(shown.encode(), token.encode())
+
+
+def _cookies(request: Request) -> dict[str, str]:
+    try:
+        return {name: morsel.value for name, morsel in SimpleCookie(request.headers.get("cookie", "")).items()}
+    except CookieError:
+        return {}
+
+
+def cookie_name(site: Site, what: str) -> str:
+    """The name of a cookie of this server; ports share a browser's cookies."""
+    return f"mnemoscope_{what}_{site.settings.port}"
+
+
+def csrf_token(site: Site, request: Request) -> str:
+    """The token that this browser's forms must carry: that of its cookie, or a new one (`give_csrf` sends it)."""
+    found = _cookies(request).get(cookie_name(site, "csrf"), "")
+    return found if re.fullmatch(r"[\w-]{43}", found, re.ASCII) else secrets.token_urlsafe(32)
+
+
+def give_csrf(site: Site, response: Response, token: str) -> None:
+    """Lets the browser keep the token of its forms."""
+    response.set_cookie(cookie_name(site, "csrf"), token, httponly=True, samesite="strict")
+
+
+async def checked(site: Site, request: Request) -> None:
+    """Raises 403 unless the form (field `csrf`) or the header X-CSRF-Token carries the token of the cookie."""
+    kept = _cookies(request).get(cookie_name(site, "csrf"), "")
+    shown = request.headers.get(HEADER)
+    if shown is None:
+        field = (await request.form()).get(FIELD)
+        shown = field if isinstance(field, str) else ""
+    if not kept or not _same(shown, kept):
+        raise HTTPException(403, "The form was not made for this browser, or is too old; open the page again.")

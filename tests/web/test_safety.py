@@ -1,0 +1,179 @@
+"""Who is let in, what a browser is told, and what an error shows."""
+
+from pathlib import Path
+
+import pytest
+from starlette.requests import Request
+from starlette.testclient import TestClient
+
+from handbuilt_atlas import build_atlas
+from mnemoscope.web.app import create_app
+from mnemoscope.web.safety import BODY, checked, csrf_token, give_csrf
+from mnemoscope.web.settings import Settings
+from mnemoscope.web.templates import json_response
+from web.served import client
+
+TOKEN = "a-token-of-this-test"
+
+
+@pytest.fixture(scope="module")
+def atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_atlas(tmp_path_factory.mktemp("atlas"))
+
+
+@pytest.mark.parametrize("path", ["/", "/L0.M0", "/L0.M9", "/index.json", "/nothing", "/openapi.json"])
+def test_every_answer_forbids_inline_script_and_style(atlas: Path, path: str) -> None:
+    headers = client(atlas).get(path).headers
+    policy = headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "same-origin"
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1:8765", "localhost:1", "LOCALHOST", "[::1]:8765"])
+def test_this_machine_is_answered_under_its_own_names(atlas: Path, name: str) -> None:
+    assert client(atlas).get("/", headers={"host": name}).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["evil.example", "127.0.0.1.evil.example:8765", "192.168.0.7", ""])
+def test_a_foreign_name_is_refused(atlas: Path, name: str) -> None:
+    answer = client(atlas).get("/", headers={"host": name})
+    assert answer.status_code == 403
+    assert "127.0.0.1" in answer.text
+    assert "handbuilt" not in answer.text
+
+
+def abroad(atlas: Path) -> TestClient:
+    """A reader of a server that others than its own machine can reach."""
+    return client(atlas, base="http://example.test", host="0.0.0.0", token=TOKEN)
+
+
+def test_without_the_token_nothing_is_shown(atlas: Path) -> None:
+    reader = abroad(atlas)
+    for path in ("/", "/L0.M0", "/index.json", "/openapi.json", "/static/x/style.css", "/?token=wrong", "/?token=%FF"):
+        answer = reader.get(path)
+        assert answer.status_code == 401, path
+        assert "handbuilt" not in answer.text
+        assert TOKEN not in answer.text
+    assert reader.get("/index.json", headers={"authorization": "Bearer wrong"}).json()["status"] == 401
+
+
+def test_the_token_is_shown_once_and_leaves_the_address(atlas: Path) -> None:
+    reader = abroad(atlas)
+    first = reader.get(f"/L0.M0?pattern=1&token={TOKEN}")
+    assert first.status_code == 303
+    assert first.headers["location"] == "/L0.M0?pattern=1"
+    assert "HttpOnly" in first.headers["set-cookie"]
+    assert reader.get("/L0.M0").status_code == 200
+    assert abroad(atlas).get("/").status_code == 401
+    bearer = {"authorization": f"Bearer {TOKEN}"}
+    assert abroad(atlas).get("/", headers=bearer).status_code == 200
+
+
+def test_an_invitation_may_enter_without_the_token(atlas: Path) -> None:
+    reader = abroad(atlas)
+    reader.app.state.site.admits.append(lambda request: request.url.path == "/L0.M1")  # type: ignore[attr-defined]
+    assert reader.get("/L0.M1").status_code == 200
+    assert reader.get("/L0.M0").status_code == 401
+
+
+def with_a_form(atlas: Path) -> TestClient:
+    """A site with one form, made and read as a page of ours would."""
+    app = create_app(Settings(atlas))
+    site = app.state.site
+
+    @app.get("/form/x")
+    def form(request: Request):  # type: ignore[no-untyped-def]
+        token = csrf_token(site, request)
+        answer = json_response({"csrf": token})
+        give_csrf(site, answer, token)
+        return answer
+
+    @app.post("/form/x")
+    async def post(request: Request):  # type: ignore[no-untyped-def]
+        await checked(site, request)
+        return json_response({"word": (await request.form()).get("word")})
+
+    @app.get("/form/broken")
+    def broken() -> None:
+        raise RuntimeError("a secret of the inside")
+
+    return TestClient(app, base_url="http://127.0.0.1:8765", raise_server_exceptions=False)
+
+
+def test_a_form_needs_the_token_of_its_browser(atlas: Path) -> None:
+    reader = with_a_form(atlas)
+    assert reader.post("/form/x", data={"word": "x", "csrf": ""}).status_code == 403
+    token = reader.get("/form/x").json()["csrf"]
+    assert reader.get("/form/x").json()["csrf"] == token
+    assert reader.post("/form/x", data={"word": "x", "csrf": token}).json() == {"word": "x"}
+    assert reader.post("/form/x", data={"word": "x"}, headers={"X-CSRF-Token": token}).json() == {"word": "x"}
+    other = token[:-1] + ("A" if token[-1] != "A" else "B")
+    for fields in ({"word": "x"}, {"word": "x", "csrf": other}, {"csrf": "é"}):
+        assert reader.post("/form/x", data=fields).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "headers", [{"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}, {"origin": "http://evil.example"}]
+)
+def test_a_post_from_another_site_is_refused(atlas: Path, headers: dict[str, str]) -> None:
+    reader = with_a_form(atlas)
+    token = reader.get("/form/x").json()["csrf"]
+    answer = reader.post("/form/x", data={"csrf": token}, headers=headers)
+    assert answer.status_code == 403
+    assert "another site" in answer.text
+
+
+def test_large_bodies_and_addresses_are_not_read(atlas: Path) -> None:
+    reader = with_a_form(atlas)
+    assert reader.post("/form/x", content=b"x" * (BODY + 1)).status_code == 413
+    pieces = (b"csrf=" + b"x" * 100_000 for _ in range(20))
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    assert reader.post("/form/x", content=pieces, headers=form).status_code == 413
+    assert reader.get("/?q=" + "x" * 20_000).status_code == 414
+
+
+def test_a_bug_is_a_page_without_a_traceback(atlas: Path) -> None:
+    answer = with_a_form(atlas).get("/form/broken")
+    assert answer.status_code == 500
+    assert "bug in mnemoscope" in answer.text
+    assert "secret" not in answer.text
+    assert "Traceback" not in answer.text
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+
+
+def test_what_cannot_be_found_is_one_sentence_as_page_and_as_json(atlas: Path) -> None:
+    reader = client(atlas)
+    for path, sentence in (
+        ("/L0.M9", "L0.M9 is not in"),
+        ("/L7.M0", "L7.M0 is not in"),
+        ("/Lx", "does not name a memory"),
+        ("/nothing", "There is no page"),
+        ("/a/b/c", "There is no page"),
+    ):
+        page, data = reader.get(path), reader.get(f"{path}.json")
+        assert page.status_code == data.status_code == 404, path
+        assert data.json()["status"] == 404
+        assert sentence in data.json()["message"]
+        assert "<h1>404: Not Found</h1>" in page.text
+    assert reader.post("/L0.M0").status_code == 405
+    assert reader.head("/L0.M0").status_code == 200
+
+
+def test_files_are_looked_up_by_name(atlas: Path) -> None:
+    reader = client(atlas)
+    page = reader.get("/").text
+    sheet = page.split('rel="stylesheet" href="')[1].split('"')[0]
+    assert reader.get(sheet).headers["content-type"].startswith("text/css")
+    for path in ("/static/x/style.css", sheet.replace("style.css", "..%2F..%2Fapp.py"), "/static/../app.py"):
+        assert reader.get(path).status_code == 404, path
+
+
+def test_pages_are_kept_by_browsers_until_the_atlas_changes(atlas: Path) -> None:
+    reader = client(atlas)
+    first = reader.get("/L0.M0")
+    mark = first.headers["etag"]
+    assert reader.get("/L0.M0", headers={"if-none-match": mark}).status_code == 304
+    assert reader.get("/L0.M1", headers={"if-none-match": mark}).status_code == 200
+    assert reader.get("/L0.M0.json").headers["etag"] != mark

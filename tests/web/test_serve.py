@@ -1,0 +1,112 @@
+"""`mnemoscope serve` as a process: it starts without torch, says where, ends at Ctrl-C; and what it refuses."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from handbuilt_atlas import build_atlas
+from mnemoscope.cli import main
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_atlas(tmp_path_factory.mktemp("atlas"))
+
+
+def begun(*arguments: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "mnemoscope", "serve", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_it_prints_where_it_is_and_ends_at_ctrl_c(atlas: Path) -> None:
+    with begun(str(atlas), "--port", "0") as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        url = line.split()[1]
+        with urllib.request.urlopen(url + "index.json", timeout=30) as answer:
+            assert json.load(answer)["model"]["spec"] == "handbuilt"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert line == f"open {url} in a browser; Ctrl-C ends it\n"
+    assert url.startswith("http://127.0.0.1:")
+    assert out == ""
+    assert err == "mnemoscope: stopped by Ctrl-C\n"
+    assert process.returncode == 130
+
+
+def test_with_json_one_document_says_where_it_is(atlas: Path) -> None:
+    with begun(str(atlas), "--port", "0", "--host", "0.0.0.0", "--json") as process:
+        assert process.stdout is not None
+        lines = []
+        while not lines or lines[-1] != "}\n":
+            lines.append(process.stdout.readline())
+        said = json.loads("".join(lines))
+        local = f"http://127.0.0.1:{said['port']}/index.json"
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(local, timeout=30)
+        asked = urllib.request.Request(local, headers={"Authorization": f"Bearer {said['token']}"})
+        with urllib.request.urlopen(asked, timeout=30) as answer:
+            assert json.load(answer)["model"]["spec"] == "handbuilt"
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=30)
+    assert out == ""
+    assert said["url"] == f"http://0.0.0.0:{said['port']}/?token={said['token']}"
+    assert len(said["token"]) >= 32
+    assert said["atlas"] == str(atlas)
+    assert said["model"] is None
+
+
+def refused(capsys: Capture, *arguments: str) -> str:
+    assert main(["serve", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return err
+
+
+def test_a_port_in_use_is_one_line(atlas: Path, capsys: Capture) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen(1)
+        port = other.getsockname()[1]
+        said = refused(capsys, str(atlas), "--port", str(port))
+    what = "choose another with --port, or --port 0 for any that is free"
+    assert said == f"mnemoscope: port {port} of 127.0.0.1 is in use; {what}\n"
+
+
+def test_what_cannot_be_served_is_one_line(atlas: Path, tmp_path: Path, capsys: Capture) -> None:
+    assert "does not exist" in refused(capsys, str(tmp_path / "none"), "--port", "0")
+    part = build_atlas(tmp_path / "part", part=(1, 2))
+    assert "is part 1 of 2" in refused(capsys, str(part), "--port", "0")
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "unfinished.json").write_text("{}")
+    assert "is not finished" in refused(capsys, str(tmp_path / "half"), "--port", "0")
+    assert "not an address of this machine" in refused(capsys, str(atlas), "--host", "192.0.2.1", "--port", "0")
+    assert "0 to 65535" in refused(capsys, str(atlas), "--port", "70000")
+    assert "needs --model" in refused(capsys, str(atlas), "--force-model")
+    assert "no folder" in refused(capsys, str(atlas), "--port", "0", "--model", str(tmp_path / "none"))
+
+
+def test_another_model_is_refused(atlas: Path, capsys: Capture) -> None:
+    said = refused(capsys, str(atlas), "--port", "0", "--model", "handmade:worked-example")
+    assert "handmade:worked-example is not the model that" in said
+
+
+def test_browsing_needs_no_torch(atlas: Path) -> None:
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom mnemoscope.web import Settings\n"
+        "from mnemoscope.web.app import create_app\nfrom starlette.testclient import TestClient\n"
+        f"reader = TestClient(create_app(Settings(Path({str(atlas)!r}))), base_url='http://127.0.0.1')\n"
+        "assert reader.get('/L0.M0').status_code == 200\n"
+        "heavy = {'torch', 'transformers'} & set(sys.modules)\nassert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
