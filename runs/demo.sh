@@ -1,10 +1,12 @@
 #!/bin/sh
-# The whole tour: the demo, one memory, what mining costs, a text of one's own, the same in two parts, and verification.
+# The whole tour: the demo, one memory, what mining costs, a text of one's own, the same in two parts, the paper's
+# questions and the report of both, and verification.
 #
 #     runs/demo.sh [FOLDER [TOKENS]]
 #
 # Leaves the atlases in FOLDER (a new temporary one), mines at most TOKENS of each text (all of it). Needs the package
-# installed and no network; ends with an error at the first command that fails, or if the parts merge into other tables.
+# installed and no network; ends with an error at the first command that fails, or if the parts merge into other
+# tables, answer otherwise, or patterns made again differ.
 set -eu
 cd "$(dirname "$0")/.."
 folder=${1:-$(mktemp -d)}
@@ -30,10 +32,20 @@ for part in "" 1/2 2/2; do
   mnemoscope mine builtin:pydocs "$text" --out "$folder/atlas${part:+-part-${part%/*}}" ${part:+--part $part} $cap
 done
 mnemoscope merge "$folder/merged" "$folder/atlas-part-1" "$folder/atlas-part-2"
+for atlas in atlas merged; do
+  mnemoscope analyze "$folder/$atlas" > "$folder/$atlas.answers.txt"
+done
+patterns=$(cksum < "$folder/merged/patterns.parquet")
+mnemoscope analyze "$folder/merged" key_patterns --patterns
+[ "$patterns" = "$(cksum < "$folder/merged/patterns.parquet")" ]
+mnemoscope report "$folder/atlas"
 for atlas in demo atlas merged; do
   mnemoscope verify "$folder/$atlas"
 done
 (cd "$folder/atlas" && find . -name '*.parquet' -type f) | while read -r table; do
   cmp "$folder/atlas/$table" "$folder/merged/$table"
 done
-echo "one run and two merged parts: every table byte-identical; all in $folder"
+for table in removals prefixes predictions patterns analyses/refinement_events; do
+  test -s "$folder/atlas/$table.parquet"
+done
+echo "one run and two merged parts: every table and answer byte-identical; all in $folder"

@@ -1,10 +1,11 @@
-"""Kills mining at random moments, lets it go on, and compares every table with an uninterrupted run's; prints JSON.
+"""Kills mining, analyze and report at random moments, lets them go on, and compares every byte; prints JSON.
 
 `warm`: children are forked from this process, which has torch and the models loaded, so the moments fall into the
-work. `real`: the command itself, `python -m mnemoscope mine`. Both are real processes and the kill is SIGKILL.
+work. `real`: the command itself, `python -m mnemoscope mine`. `analyze` and `report`: children that make patterns,
+answers and figures of a mined atlas. All are real processes and the kill is SIGKILL.
 Run by tests/mining/test_resume.py with few kills, by runs/kills.sh with many.
 
-    python tests/mining_killed.py warm|real KILLS SEED FOLDER
+    python tests/mining_killed.py warm|real|analyze|report KILLS SEED FOLDER
 """
 
 import os
@@ -17,6 +18,7 @@ os.environ.update(
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,7 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-MOMENTS = ("start", "reading text", "mining", "tables", "values")
+MOMENTS = ("start", "reading text", "mining", "tables", "values", "removals", "predictions", "patterns")
 """What a kill waits for; it falls a random while after."""
 PER_FOLDER = 6
 """Kills of one run before it may finish."""
@@ -152,12 +154,76 @@ def warm(kills: int, seed: int, base: Path) -> dict[str, Any]:
             happened[last] += killed
             if not killed or (out / "manifest.json").exists():
                 break
+        if not (out / "patterns.parquet").exists():  # sealed before it was killed; what is left needs no model
+            run(lambda stage, out=out: answers(out, stage), moment=None, wait=0)
+            shutil.rmtree(out / "analyses")
         if tables(out) != expected:
             wrong = [path for path, data in tables(out).items() if expected.get(path) != data]
             raise SystemExit(f"{out} differs in {wrong or 'the set of its tables'}")
         if list(out.rglob("*.mnemoscope-tmp")) or (out / "unfinished.json").exists():
             raise SystemExit(f"{out} is left untidy")
     return {"kills": done, "runs": runs, "killed in": dict(happened)}
+
+
+def answers(atlas: Path, stage: Callable[[str], None]) -> None:
+    """What `mnemoscope analyze` does."""
+    from mnemoscope.analyses import write_all
+    from mnemoscope.atlas import open_atlas
+
+    write_all(open_atlas(atlas), progress=lambda told, *_: stage(told))
+
+
+def report(atlas: Path, stage: Callable[[str], None]) -> None:
+    """What `mnemoscope report` does."""
+    from mnemoscope.reports import write_report
+
+    write_report(atlas, progress=lambda told, *_: stage(told))
+
+
+def later(verb: str, kills: int, seed: int, base: Path) -> dict[str, Any]:
+    """Kills children that make an atlas's patterns, answers and report; nothing of polars or the figures runs here."""
+    from mnemoscope.mining import mine
+    from mnemoscope.models.handmade import WORDS
+
+    text = base / "text.txt"
+    text.write_text(sentences(1_500, WORDS[2:], seed))
+    bare, whole = base / "bare", base / "whole"
+    run(
+        lambda stage: mine("handmade:planted", text, out=bare, split="line", triggers=30) and None, moment=None, wait=0
+    )
+    (bare / "patterns.parquet").unlink()
+    shutil.rmtree(bare / "analyses")
+    work = answers if verb == "analyze" else report
+    shutil.copytree(bare, whole)
+    at = run(lambda stage: work(whole, stage), moment=None, wait=0)[2]
+    expected = files(whole)
+    chance = random.Random(seed)
+    happened: Counter[str] = Counter()
+    done = runs = 0
+    while done < kills:
+        out = base / f"killed-{runs}"
+        runs += 1
+        shutil.copytree(bare, out)
+        for attempt in range(PER_FOLDER + 1):
+            moment = chance.choice(list(at)[:-1]) if attempt < PER_FOLDER and done < kills else None
+            ends = sorted(at.values())
+            length = 0.0 if moment is None else ends[ends.index(at[moment]) + 1] - at[moment]
+            wait = chance.uniform(0, 1.1 * length)
+            killed, last, _ = run(lambda stage, out=out: work(out, stage), moment=moment, wait=wait)
+            done += killed
+            happened[last] += killed
+            if not killed:
+                break
+        if (found := files(out)) != expected:
+            wrong = sorted(path for path in found | expected if found.get(path) != expected.get(path))
+            raise SystemExit(f"{out} differs in {wrong}")
+    return {"kills": done, "runs": runs, "killed in": dict(happened)}
+
+
+def files(atlas: Path) -> dict[str, bytes]:
+    """The bytes of every file but run.json, temporary ones and locks included."""
+    paths = (path for path in sorted(atlas.rglob("*")) if path.is_file() and path.name != "run.json")
+    return {path.relative_to(atlas).as_posix(): path.read_bytes() for path in paths}
 
 
 def real(kills: int, seed: int, base: Path) -> dict[str, Any]:
@@ -214,7 +280,10 @@ def main() -> None:
     """Kills as often as asked and reports."""
     how, kills, seed, base = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     base.mkdir(parents=True, exist_ok=True)
-    print(json.dumps((warm if how == "warm" else real)(kills, seed, base)))
+    if how in ("analyze", "report"):
+        print(json.dumps(later(how, kills, seed, base)))
+    else:
+        print(json.dumps((warm if how == "warm" else real)(kills, seed, base)))
 
 
 if __name__ == "__main__":

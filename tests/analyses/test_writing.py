@@ -14,9 +14,11 @@ import mnemoscope as ms
 from handbuilt_answers import build_answers, numbers
 from handbuilt_atlas import PROVENANCE
 from mnemoscope.analyses import QUESTIONS, answer, paper, write, write_all
+from mnemoscope.analyses.writing import with_patterns
 from mnemoscope.atlas import Atlas, verify
 from mnemoscope.atlas.lock import locked
 from mnemoscope.atlas.schema import ANSWER_COLUMNS
+from mnemoscope.atlas.side import covered
 from mnemoscope.errors import AtlasBusy, AtlasUnfinished
 
 PREFIXES = [(document, 1, 6, 7) for document in range(4)]
@@ -145,6 +147,37 @@ def test_an_atlas_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
     atlas = whole(tmp_path)
     with locked(tmp_path), pytest.raises(AtlasBusy):
         write(atlas, ["value_rank"])
+
+
+def vouched(directory: Path) -> bool:
+    return "patterns.parquet" in covered(directory, "analyses")
+
+
+def test_patterns_that_nothing_vouches_for_are_made_again(tmp_path: Path) -> None:
+    """A run killed between the table and the manifest that covers it leaves such a table."""
+    atlas = whole(tmp_path)
+    (tmp_path / "analyses" / "manifest.json").unlink()
+    assert "patterns.parquet: a table that no manifest lists" in verify(tmp_path)
+    write_all(atlas)
+    assert vouched(tmp_path)
+    assert verify(tmp_path) == []
+
+
+def test_a_changed_table_of_patterns_is_made_again(tmp_path: Path) -> None:
+    atlas = whole(tmp_path)
+    write_all(atlas)
+    (tmp_path / "patterns.parquet").write_bytes(b"no table")
+    assert verify(tmp_path) != []
+    write(with_patterns(atlas, ["key_patterns"]), ["key_patterns"])
+    assert verify(tmp_path) == []
+
+
+def test_patterns_are_not_made_while_another_process_writes(tmp_path: Path) -> None:
+    atlas = whole(tmp_path)
+    (tmp_path / "patterns.parquet").unlink()
+    with locked(tmp_path), pytest.raises(AtlasBusy, match="is being written by another process"):
+        with_patterns(atlas, ["key_patterns"])
+    assert not (tmp_path / "patterns.parquet").exists()
 
 
 def test_the_public_name_takes_an_atlas_or_a_path_and_writes_nothing(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ import torch
 from mining.agreement import assert_agrees
 from mining.conftest import byte_tokenizer, tables_of, tiny_model
 from mining.reference import Reference, documents_of, sentences_of
+from mnemoscope.analyses import QUESTIONS
+from mnemoscope.analyses.writing import with_patterns
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import (
     AtlasBusy,
@@ -113,6 +115,18 @@ def test_a_finished_atlas_is_not_mined_over(
     assert verify(tmp_path / "whole") == []
 
 
+def test_an_atlas_killed_before_its_patterns_says_what_makes_them(
+    model: LanguageModel, text: Path, tmp_path: Path, whole: dict[str, bytes]
+) -> None:
+    with pytest.raises(Stop):
+        mine(model, text, out=tmp_path / "atlas", progress=stopping_at("patterns"), **OPTIONS)
+    assert tables_of(tmp_path / "atlas") == {path: data for path, data in whole.items() if path != "patterns.parquet"}
+    with pytest.raises(AtlasExists, match=r"finished already but for its patterns, which `mnemoscope analyze .* makes"):
+        mine(model, text, out=tmp_path / "atlas", **OPTIONS)
+    with_patterns(open_atlas(tmp_path / "atlas"), QUESTIONS)
+    assert tables_of(tmp_path / "atlas") == whole
+
+
 @pytest.mark.parametrize("what", ["file", "folder"])
 def test_a_folder_of_something_else_is_left_alone(what: str, model: LanguageModel, text: Path, tmp_path: Path) -> None:
     place = tmp_path / "mine"
@@ -188,7 +202,7 @@ def test_a_full_disk_at_every_stage(
     filler, out = small_disk / "filler", small_disk / "atlas"
     failed_at: set[str] = set()
     lines: list[str] = []
-    for room in (0, 4, 8, 16, 24, 40, 64, 96, 128, 160, 192, 256, 320, 400):
+    for room in (0, 4, 8, 16, 24, 40, 64, 96, *range(128, 401, 8)):
         stages = ["start"]
         # The file system's own pages count as well, so the room left is a little less.
         filler.write_bytes(bytes((1 << 20) - (room << 10) - 4096))
@@ -205,15 +219,19 @@ def test_a_full_disk_at_every_stage(
         else:
             break
         filler.unlink(missing_ok=True)
+        if (out / "manifest.json").exists():  # sealed; only the patterns are still to be made
+            with_patterns(open_atlas(out), QUESTIONS)
+            break
     else:
         raise AssertionError("never enough room")
-    assert len(failed_at) >= 3, failed_at
+    assert len(failed_at) >= 4, failed_at
+    assert failed_at & {"removals", "predictions", "patterns"}, failed_at
     assert all("No space left" in line and "\n" not in line for line in lines)
     assert tables_of(out) == whole
     assert verify(out) == []
 
 
-@pytest.mark.parametrize("stage", ["start", "mining", "tables", "values", "finished"])
+@pytest.mark.parametrize("stage", ["start", "mining", "tables", "values", "removals", "predictions", "finished"])
 def test_a_read_only_folder(
     stage: str, model: LanguageModel, text: Path, tmp_path: Path, whole: dict[str, bytes], small_disk: Path
 ) -> None:

@@ -18,6 +18,8 @@ import torch
 
 from mnemoscope.atlas.lock import LOCK_FILE, locked
 from mnemoscope.atlas.manifest import RUN, STATE, begin, clear, occupancy, seal, unfinished_plan
+from mnemoscope.atlas.remedy import remedy
+from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import storing, write_json
 from mnemoscope.corpus import Source, WorkingCopy, open_source, prepare
 from mnemoscope.errors import AtlasExists, CorpusError, Interrupted, ModelError, OptionError, PlanDiffers
@@ -267,7 +269,11 @@ def _check_folder(directory: Path, *, force: bool) -> None:
     if found == "foreign":
         raise AtlasExists(f"{directory} holds something that is not an atlas; choose another folder")
     if found == "finished" and not force:
-        raise AtlasExists(f"{directory} is finished already; choose another folder, or --force to mine it again")
+        lacking = not (directory / STATE).is_dir() and not (directory / TABLES["patterns"].path()).is_file()
+        patterns = f" but for its patterns, which {remedy(directory, 'patterns', {})} makes" if lacking else ""
+        raise AtlasExists(
+            f"{directory} is finished already{patterns}; choose another folder, or --force to mine it again"
+        )
 
 
 def _silent(stage: str, done: float, total: float | None, note: str) -> None:

@@ -1,0 +1,26 @@
+"""Patterns, answers and reports killed at random moments: the same command again leaves the bytes of a run in peace."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mnemoscope
+
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize(("verb", "kills"), [("analyze", 5), pytest.param("report", 4, marks=pytest.mark.slow)])
+def test_killed_at_random_moments_the_bytes_are_the_same(verb: str, kills: int, tmp_path: Path) -> None:
+    paths = os.pathsep.join([str(Path(mnemoscope.__file__).parents[1]), str(TESTS)])
+    ran = subprocess.run(
+        [sys.executable, str(TESTS / "mining_killed.py"), verb, str(kills), "7", str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    report = json.loads(ran.stdout)
+    assert report["kills"] >= kills
+    assert len(report["killed in"]) >= 2, report
