@@ -58,7 +58,7 @@ def test_no_memory_fires(text: Path, tmp_path: Path) -> None:
 
 
 def test_values_are_zero(text: Path, tmp_path: Path) -> None:
-    """u = 0 makes equal scores, whose top is the token with the lowest id; what has no weight holds no major share."""
+    """An update of 0 makes equal scores, whose top is the token with the lowest id; no weight, no major one."""
     predictions = mined(no_values, text, tmp_path / "atlas").table("predictions")
     assert (predictions["ffn_vote_top"] == 0).all()
     assert (predictions["residual_top"] == predictions["output_top"]).all()
