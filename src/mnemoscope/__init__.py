@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mnemoscope.memory import MemoryId
     from mnemoscope.mining import merge, mine
     from mnemoscope.models import LanguageModel, load_model
+    from mnemoscope.tracing import intervene, trace
 
 __all__ = [
     "Atlas",
@@ -20,10 +21,12 @@ __all__ = [
     "MemoryId",
     "answer",
     "errors",
+    "intervene",
     "load_model",
     "merge",
     "mine",
     "open_atlas",
+    "trace",
     "verify",
 ]
 
@@ -32,10 +35,12 @@ _ROOMS = {
     "LanguageModel": "mnemoscope.models",
     "MemoryId": "mnemoscope.memory",
     "answer": "mnemoscope.analyses",
+    "intervene": "mnemoscope.tracing",
     "load_model": "mnemoscope.models",
     "merge": "mnemoscope.mining",
     "mine": "mnemoscope.mining",
     "open_atlas": "mnemoscope.atlas",
+    "trace": "mnemoscope.tracing",
     "verify": "mnemoscope.atlas",
 }
 

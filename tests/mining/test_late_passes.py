@@ -6,13 +6,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-import torch
 
 from mining.conftest import odd_text, tables_of, tiny_model
 from mnemoscope.atlas import open_atlas
 from mnemoscope.errors import PlanDiffers
 from mnemoscope.mining import mine
-from mnemoscope.mining.predictions import Votes, activity_of
 from mnemoscope.mining.removals import default_removals, random_position
 from mnemoscope.models.handmade import PLANTED, PLANTED_SENTENCES
 
@@ -135,17 +133,6 @@ def test_held_out_prefixes_are_distinct_sentences_with_a_next_token(tmp_path: Pa
         for place, tokens in zip(prefixes["position"], stored["tokens"], strict=True):
             assert first <= place <= len(tokens) - 2
     assert model.beginning.token is None
-
-
-def test_activity_by_eye() -> None:
-    votes = Votes(torch.tensor([5, 6, 7]), torch.tensor([8, 8, 8]), torch.tensor([1.0, 2.0, 4.0]).double())
-    # c = 4, 4, 4 | 10, 0, 0 | nothing | 1, 8, 1: the largest alone is 0.8, one of the two equal ones is enough for 0.9
-    found = activity_of(torch.tensor([[4.0, -2.0, 1.0], [10.0, 0, 0], [0, 0, 0], [-1.0, 4.0, 0.25]]), votes)
-    assert found["active"].tolist() == [2, 1, 0, 2]
-    assert found["effective"].tolist() == pytest.approx([3.0, 1.0, 0.0, 100 / 66])
-    assert found["top_share"].tolist() == pytest.approx([1 / 3, 1.0, 0.0, 0.8])
-    assert found["major"].tolist() == [3, 1, 0, 2]
-    assert found["is_major"].tolist() == [[True] * 3, [True, False, False], [False] * 3, [True, True, False]]
 
 
 def test_predictions_do_not_depend_on_how_they_are_batched(tmp_path: Path) -> None:

@@ -26,9 +26,8 @@ from mnemoscope.mining.text_pass import Progress
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.taps import Block, read_blocks
 from mnemoscope.tracing import distribution, rank_of, top
+from mnemoscope.tracing.contributions import activity_of, folded_updates
 
-MAJOR = 0.9
-"""Share of the sum of c_i = |m_i| norm(v_i) that the major memories hold together."""
 _ROWS = 128
 """Prefixes in one forward: bounds the rows of scores that exist at one time."""
 _SCORES = 1 << 24
@@ -61,33 +60,6 @@ def votes_of(directory: Path, layer: int, *, device: torch.device) -> Votes:
         torch.from_numpy(tokens["bottom_tokens"].copy()).to(device),
         torch.from_numpy(values["value_norm"].to_numpy().astype(np.float64)).to(device),
     )
-
-
-def activity_of(coefficients: Tensor, votes: Votes) -> dict[str, Tensor]:
-    """How many memories are active, effective and major in each row of `coefficients [row, memory]`.
-
-    `active` counts m_i > 0; `effective` is (sum c)^2 / sum c^2, `top_share` the largest c over their sum, `major` the
-    size of the smallest set with 90 % of it; all 0 where nothing is active. `is_major [row, memory]` marks that set,
-    of equal contributions the lower memory first.
-    """
-    weight = coefficients.double().abs() * votes.norm
-    total = weight.sum(1)
-    some = total > 0
-    safe = torch.where(some, total, 1.0)
-    ordered, memory = weight.sort(dim=1, descending=True, stable=True)
-    # The memories before the one that reaches the share, and that one.
-    needed = (ordered.cumsum(1) < MAJOR * total[:, None]).sum(1) + 1
-    major = torch.where(some, needed.clamp(max=weight.shape[1]), 0)
-    rank = torch.arange(weight.shape[1], device=weight.device)
-    is_major = torch.zeros_like(weight, dtype=torch.bool).scatter_(1, memory, rank[None] < major[:, None])
-    squares = weight.square().sum(1)
-    return {
-        "active": (coefficients > 0).sum(1),
-        "effective": torch.where(some, total.square() / torch.where(some, squares, 1.0), 0.0),
-        "top_share": ordered[:, 0] / safe,
-        "major": major,
-        "is_major": is_major,
-    }
 
 
 class PredictionPass:
@@ -171,9 +143,7 @@ class PredictionPass:
 
     def _ffn(self, layer: int, update: Tensor, final: Tensor, residual_top: Tensor) -> dict[str, Tensor]:
         scores = self._model.scores(update, projection="lens")
-        # The update of a sandwich block has passed its output norm already; that of a post-norm block has not.
-        before = layer if self._model.block == "post-norm" else None
-        voted = self._model.scores(update, projection="gain", layer=before)
+        voted = self._model.scorer().scores(folded_updates(self._model, layer, update))
         return {
             "ffn_top": top(scores, 1)[0][:, 0],
             "ffn_final_rank": rank_of(scores, final),
@@ -185,7 +155,7 @@ class PredictionPass:
         self, layer: int, coefficients: Tensor, ffn_vote_top: Tensor, output_top: Tensor
     ) -> dict[str, Tensor]:
         votes = self._votes[layer]
-        found = activity_of(coefficients, votes)
+        found = activity_of(coefficients, votes.norm)
         is_major = found.pop("is_major")
         vote = torch.where(coefficients > 0, votes.positive, votes.negative)
         voting = coefficients != 0

@@ -1,0 +1,236 @@
+"""The causal check of a memory: zero it on its own triggers, and see what becomes of what it says.
+
+A trigger says when a memory fires and its value what it promotes (paper, sections 3 and 4); both are read off. Here the
+coefficient is set to zero at the trigger's last token, and the model's own prediction there is compared with the
+untouched one, beside as many runs in which a random other memory of the layer is zeroed on the same trigger.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.errors import InterventionError, ModelDiffers, OptionError
+from mnemoscope.memory import MemoryId
+from mnemoscope.models import LanguageModel, overwrite_coefficients
+from mnemoscope.tracing.contributions import folded_values
+from mnemoscope.tracing.generation import last_streams
+from mnemoscope.tracing.interventions import Intervention, check
+from mnemoscope.tracing.prompts import Token, alone, ids_of, own_positions, vocabulary_of
+from mnemoscope.tracing.terminal import Column, table
+from mnemoscope.tracing.vocabulary import top
+
+DRAWS = 2000
+"""Resamples of the triggers behind every interval."""
+MEASURES = (
+    "own_tokens_probability",
+    "own_tokens_log_probability",
+    "top_token_probability",
+    "top_token_log_probability",
+    "next_token_probability",
+    "next_token_log_probability",
+)
+_ROWS = 16
+"""Runs of one trigger in one forward."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class CausalCheck:
+    """What zeroing one memory on its own triggers of one sign changes, beside random memories of its layer.
+
+    `table` has a row for each measure and `of` (memory, controls, difference): the mean change (after less before) over
+    the triggers, its 95 % interval (`low`, `high`) and the `count` of triggers. A control is averaged over the controls
+    of a trigger first; `difference` is memory less controls, trigger by trigger. `own` are the tokens that the value
+    (sign -1: the negated value) ranks first.
+    """
+
+    memory: MemoryId
+    sign: int
+    at: str
+    seed: int
+    triggers: int
+    controls: tuple[MemoryId, ...]
+    own: tuple[Token, ...]
+    table: pl.DataFrame
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON."""
+        return {
+            "memory": str(self.memory),
+            "sign": self.sign,
+            "at": self.at,
+            "seed": self.seed,
+            "triggers": self.triggers,
+            "controls": [str(control) for control in self.controls],
+            "own_tokens": [token.to_dict() for token in self.own],
+            "rows": self.table.to_dicts(),
+        }
+
+    def __str__(self) -> str:
+        from mnemoscope.atlas.visible import in_token
+
+        kind = "top" if self.sign > 0 else "lowest"
+        lines = [
+            f"{self.memory} set to zero on its {self.triggers} {kind} triggers, beside {len(self.controls)} random "
+            f"memories of layer {self.memory.layer}",
+            "its own tokens: " + " ".join(in_token(token.text) for token in self.own),
+            "",
+        ]
+        columns: list[Column] = [("change of", "left", 30), ("by", "left", 12), ("mean", "right", 9),
+                                 ("95 % from", "right", 9), ("to", "right", 9), ("triggers", "right", 8)]  # fmt: skip
+        rows = []
+        for row in self.table.to_dicts():
+            numbers = ["-" if row[name] is None else f"{row[name]:+.4f}" for name in ("mean", "low", "high")]
+            rows.append([row["measure"].replace("_", " "), row["of"], *numbers, str(row["count"])])
+        return "\n".join([*lines, *table(columns, rows)])
+
+
+def causal_check(
+    model: LanguageModel,
+    atlas: Atlas,
+    memory: str | MemoryId,
+    *,
+    sign: int = 1,
+    seed: int = 0,
+    controls: int = 10,
+    triggers: int = 25,
+    tokens: int = 10,
+    at: str = "last",
+    force: bool = False,
+) -> CausalCheck:
+    """How the model's prediction at a memory's own triggers changes when the memory is zeroed there.
+
+    Asked of its `triggers` highest (sign 1) or lowest (sign -1) triggers, a prefix group once. `at` is `last`, the
+    trigger's own position, or `all` positions of its prefix. `tokens` own tokens: those that the value, or with sign -1
+    the negated value, ranks first; their probabilities are added, their log-probabilities averaged. `controls` other
+    memories of the layer, drawn by `seed`, are zeroed one at a time on the same triggers. Intervals resample triggers
+    (percentile bootstrap). Raises InterventionError where the memory has no such trigger, ModelDiffers unless `force`
+    where the atlas is another model's, MemoryIdError, OptionError.
+    """
+    if sign not in (1, -1) or at not in ("last", "all") or min(controls, triggers, tokens) < 1 or seed < 0:
+        raise OptionError(
+            f"sign={sign}, at={at!r}, controls={controls}, triggers={triggers}, tokens={tokens}, seed={seed} cannot be "
+            "met; sign is 1 or -1, at is last or all, the others 1 or more (seed 0 or more)"
+        )
+    mined = atlas.manifest["model"].get("fingerprint")
+    if mined != model.fingerprint and not force:
+        raise ModelDiffers(
+            f"{atlas.path} was mined from another model than {model.spec} (fingerprint {str(mined)[:12]}..., not "
+            f"{model.fingerprint[:12]}...); load {atlas.manifest['model'].get('spec')}"
+        )
+    chosen = atlas[memory].id
+    check(model, [Intervention(chosen)])
+    prefixes = _prefixes(model, atlas, chosen, sign=sign, count=triggers)
+    others = np.delete(np.arange(model.sizes.memories[chosen.layer]), chosen.memory)
+    drawn = np.sort(np.random.default_rng((seed, chosen.layer, chosen.memory)).permutation(others)[:controls])
+    with torch.inference_mode():
+        place = torch.tensor([chosen.memory], device=model.device)
+        folded = folded_values(model, chosen.layer, place, torch.full_like(place, sign))
+        own = top(model.scorer().scores(folded), tokens)[0][0]
+    zeroed = [chosen.memory, *drawn.tolist()]
+    changes = np.stack(
+        [_changes(model, words, following, chosen.layer, zeroed, own, at=at) for words, following in prefixes]
+    )
+    texts = vocabulary_of(model)[0]
+    return CausalCheck(
+        chosen, sign, at, seed, len(prefixes), tuple(MemoryId(chosen.layer, other) for other in drawn.tolist()),
+        tuple(Token(id, texts[id]) for id in own.tolist()), _summary(changes, seed=seed),
+    )  # fmt: skip
+
+
+def _prefixes(
+    model: LanguageModel, atlas: Atlas, memory: MemoryId, *, sign: int, count: int
+) -> list[tuple[list[int], int | None]]:
+    """The tokens of the memory's best triggers, a prefix group once, and the token that follows the first of each."""
+    rows = atlas[memory].triggers(sign=sign)
+    if rows.height == 0:
+        kind = "above" if sign > 0 else "below"
+        raise InterventionError(
+            f"{memory} has no trigger in {atlas.path}: its coefficient was never {kind} zero there; choose another one"
+        )
+    known = rows.filter(pl.col("next_token").is_not_null()).sort("rank", descending=True)
+    following = dict(zip(known["prefix_group"].to_list(), known["next_token"].to_list(), strict=True))
+    rows = rows.filter(pl.col("rank") == pl.col("prefix_group")).sort("rank").head(count)
+    stored = atlas.sentences(rows["sentence"].to_list(), columns=["sentence", "tokens"])
+    sentences = dict(zip(stored["sentence"].to_list(), stored["tokens"].to_list(), strict=True))
+    found = []
+    for rank, sentence, position in rows.select("rank", "sentence", "position").iter_rows():
+        words = sentences[sentence][: position + 1]
+        if len(words) > model.longest or max(words) >= model.sizes.vocabulary:
+            raise ModelDiffers(f"a trigger of {memory} cannot be read by {model.spec}; load the model that was mined")
+        found.append((words, following.get(rank)))
+    return found
+
+
+def _changes(
+    model: LanguageModel,
+    words: list[int],
+    following: int | None,
+    layer: int,
+    zeroed: list[int],
+    own: Tensor,
+    *,
+    at: str,
+) -> Floats:
+    """After less before of every measure `[run, measure]` on one trigger; the runs zero one memory each."""
+    ids = ids_of(model, words)
+    found = []
+    for start in range(0, len(zeroed), _ROWS):
+        memories = zeroed[start : start + _ROWS]
+        # The first row of every forward is the model as it is.
+        batch = ids.expand(len(memories) + 1, -1).contiguous()
+
+        def zero(coefficients: Tensor, memories: list[int] = memories) -> Tensor:
+            out = coefficients.clone()
+            first = own_positions(model) if at == "all" else out.shape[1] - 1
+            for row, memory in enumerate(memories, 1):
+                out[row, first:, memory] = 0
+            return out
+
+        with alone(model), torch.inference_mode(), overwrite_coefficients(model, {layer: zero}):
+            scores = model.scores(last_streams(model, batch), projection="lens").double().log_softmax(1)
+        values = _measures(scores, own, following)
+        found.append(values[1:] - values[:1])
+    return np.concatenate(found)
+
+
+def _measures(log_p: Tensor, own: Tensor, following: int | None) -> Floats:
+    """The MEASURES `[row, measure]` of log-probabilities `[row, vocab]`; NaN for no next token."""
+    ours = log_p[:, own]
+    nothing = torch.full_like(ours[:, 0], torch.nan)
+    then = nothing if following is None else log_p[:, following]
+    columns = (ours.exp().sum(1), ours.mean(1), ours[:, 0].exp(), ours[:, 0], then.exp(), then)
+    found: Floats = torch.stack(columns, 1).cpu().numpy()
+    return found
+
+
+def _summary(changes: Floats, *, seed: int) -> pl.DataFrame:
+    """The table of a check from `changes [trigger, run, measure]`, whose first run is the memory's own."""
+    ours = changes[:, 0]
+    others = changes[:, 1:].mean(1) if changes.shape[1] > 1 else np.full_like(ours, np.nan)
+    rows: list[dict[str, Any]] = []
+    for index, measure in enumerate(MEASURES):
+        parts = (("memory", ours), ("controls", others), ("difference", ours - others))
+        for name, values in parts:
+            known = values[:, index][np.isfinite(values[:, index])]
+            rows.append({"measure": measure, "of": name, **_mean(known, seed=seed)})
+    types = {"measure": pl.String, "of": pl.String, "mean": pl.Float64, "low": pl.Float64, "high": pl.Float64,
+             "count": pl.Int64}  # fmt: skip
+    return pl.DataFrame(rows, schema=types)
+
+
+def _mean(values: Floats, *, seed: int) -> dict[str, float | int | None]:
+    """Mean and 95 % interval; no mean of nothing, and no interval of one trigger."""
+    count = len(values)
+    low = high = None
+    if count > 1:
+        draws = np.random.default_rng((seed, count)).integers(0, count, (DRAWS, count))
+        low, high = (float(bound) for bound in np.quantile(values[draws].mean(1), (0.025, 0.975)))
+    return {"mean": float(values.mean()) if count else None, "low": low, "high": high, "count": count}

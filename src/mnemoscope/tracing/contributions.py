@@ -1,0 +1,91 @@
+"""What the memories of one layer do together at a position: contributions, votes, and how many matter.
+
+The contribution of a memory is c_i = |m_i| norm(v_i); its vote is top(sign(m_i) v_i) under the values' projection
+(definitions.md sections 2 and 4). Serves mining, which has every vote from the value pass, and tracing, which projects
+only the memories that it shows.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mnemoscope.models import LanguageModel
+from mnemoscope.tracing.vocabulary import top
+
+MAJOR = 0.9
+"""Share of the sum of c_i = |m_i| norm(v_i) that the major memories hold together."""
+EVENTS = ("residual", "agreement", "ffn", "composition")
+"""How a layer's output comes about, as Figure 11 has it."""
+SCORES = 1 << 21
+"""Scores that exist at one time: 8 MiB, which an allocator keeps: no fresh memory for each product."""
+
+
+def event_of(residual: int, ffn: int, output: int) -> str:
+    """Which of EVENTS a layer is, from the top tokens of the residual, the feed-forward update and the output."""
+    if output == residual:
+        return "agreement" if output == ffn else "residual"
+    return "ffn" if output == ffn else "composition"
+
+
+def contributions(coefficients: Tensor, norm: Tensor) -> Tensor:
+    """c_i `[row, memory]`, float64, of `coefficients [row, memory]` and the values' norms `[memory]`."""
+    return coefficients.double().abs() * norm.double()
+
+
+def value_norms(model: LanguageModel, layer: int) -> Tensor:
+    """The length `[memory]`, float32, of every value of a layer."""
+    norms: Tensor = torch.linalg.vector_norm(model.values(layer).float(), dim=1)
+    return norms
+
+
+def activity_of(coefficients: Tensor, norm: Tensor) -> dict[str, Tensor]:
+    """How many memories are active, effective and major in each row of `coefficients [row, memory]`.
+
+    `norm [memory]` are the values' lengths. `active` counts m_i > 0; `effective` is (sum c)^2 / sum c^2, `top_share`
+    the largest c over their sum, `major` the size of the smallest set with 90 % of it; all 0 where nothing is active.
+    `is_major [row, memory]` marks that set, of equal contributions the lower memory first.
+    """
+    weight = contributions(coefficients, norm)
+    total = weight.sum(1)
+    some = total > 0
+    safe = torch.where(some, total, 1.0)
+    ordered, memory = weight.sort(dim=1, descending=True, stable=True)
+    # The memories before the one that reaches the share, and that one.
+    needed = (ordered.cumsum(1) < MAJOR * total[:, None]).sum(1) + 1
+    major = torch.where(some, needed.clamp(max=weight.shape[1]), 0)
+    rank = torch.arange(weight.shape[1], device=weight.device)
+    is_major = torch.zeros_like(weight, dtype=torch.bool).scatter_(1, memory, rank[None] < major[:, None])
+    squares = weight.square().sum(1)
+    return {
+        "active": (coefficients > 0).sum(1),
+        "effective": torch.where(some, total.square() / torch.where(some, squares, 1.0), 0.0),
+        "top_share": ordered[:, 0] / safe,
+        "major": major,
+        "is_major": is_major,
+    }
+
+
+def folded_updates(model: LanguageModel, layer: int, update: Tensor) -> Tensor:
+    """Updates u `[row, hidden]` of one layer, folded for the values' projection.
+
+    The update of a sandwich block has passed its output norm already; that of a post-norm block has not.
+    """
+    return model.folded(update, layer=layer if model.block == "post-norm" else None)
+
+
+def tops_of_folded(model: LanguageModel, folded: Sequence[Tensor]) -> Tensor:
+    """The top token `[row]` of folded vectors under the head, all of them in as few products as memory allows."""
+    if not folded:
+        return torch.empty(0, dtype=torch.int64, device=model.device)
+    rows = torch.cat(list(folded))
+    head = model.scorer()
+    step = max(1, SCORES // model.sizes.vocabulary)
+    found = [top(head.scores(rows[start : start + step]), 1)[0][:, 0] for start in range(0, len(rows), step)]
+    return torch.cat(found) if found else torch.empty(0, dtype=torch.int64, device=model.device)
+
+
+def folded_values(model: LanguageModel, layer: int, memories: Tensor, signs: Tensor) -> Tensor:
+    """sign(m) v `[row, hidden']` of some memories `[row]` of a layer, folded; their top tokens are their votes."""
+    chosen = model.values(layer)[memories].float() * signs[:, None].float()
+    return model.folded(chosen, layer=layer)

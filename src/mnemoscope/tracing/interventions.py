@@ -1,0 +1,190 @@
+"""Change coefficients while a model runs: set, scale or zero any memories, at all positions, the last, or from one on.
+
+An intervention is written `L10.M222=0`, `L10.M222*2`, `L10.M222=0@last` or `L10.M222=1.5@5`. The model itself is never
+changed: hooks do it, which are gone when the block ends, also after an exception, and which heed only the thread that
+entered the block.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import get_ident
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from mnemoscope.errors import InterventionError, MemoryIdError
+from mnemoscope.memory import MemoryId
+from mnemoscope.models import LanguageModel, overwrite_coefficients
+from mnemoscope.tracing.prompts import own_positions
+
+How = Literal["set", "scale"]
+At = Literal["all", "last"] | int
+"""All of the prompt's own positions, the last one, or every one from this one on."""
+
+_FORM = re.compile(r"\s*(?P<memory>[^=*@\s]+)\s*(?P<how>[=*])\s*(?P<value>[^@\s]+)\s*(?:@\s*(?P<at>\S+)\s*)?")
+_SIGNS: dict[str, How] = {"=": "set", "*": "scale"}
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """One change of one memory's coefficient: `set` it to `value`, or `scale` it by `value`, at some positions."""
+
+    memory: MemoryId
+    how: How = "set"
+    value: float = 0.0
+    at: At = "all"
+
+    def __post_init__(self) -> None:
+        """Refuses what could be a change in no model; raises InterventionError."""
+        if self.how not in ("set", "scale"):
+            raise InterventionError(f"{self.memory} cannot be changed by {self.how!r}; choose set or scale")
+        if isinstance(self.value, bool) or not isinstance(self.value, int | float) or not math.isfinite(self.value):
+            raise InterventionError(f"{self.memory} cannot be {self.how} by {self.value!r}; give a finite number")
+        whole = isinstance(self.at, int) and not isinstance(self.at, bool) and self.at >= 0
+        if not whole and self.at not in ("all", "last"):
+            raise InterventionError(
+                f"{self.memory} cannot be changed at {self.at!r}; choose all, last, or a position from 0 on"
+            )
+
+    @staticmethod
+    def parse(text: str) -> "Intervention":
+        """The intervention that `text` writes; raises InterventionError for anything else."""
+        found = _FORM.fullmatch(text)
+        try:
+            if found is None:
+                raise ValueError
+            at = found["at"] or "all"
+            place: At = at if at in ("all", "last") else int(at)  # type: ignore[assignment]
+            return Intervention(MemoryId.parse(found["memory"]), _SIGNS[found["how"]], float(found["value"]), place)
+        except (ValueError, MemoryIdError):
+            raise InterventionError(
+                f"{text!r} is not a change of a memory; write one as L10.M222=0, L10.M222*2, L10.M222=0@last or "
+                "L10.M222=0@5 (from position 5 on)"
+            ) from None
+
+    def __str__(self) -> str:
+        number = repr(float(self.value)).removesuffix(".0")
+        sign = "=" if self.how == "set" else "*"
+        return f"{self.memory}{sign}{number}" + ("" if self.at == "all" else f"@{self.at}")
+
+
+Interventions = (
+    Mapping[str, "float | Intervention"]
+    | Mapping[MemoryId, "float | Intervention"]
+    | Iterable["Intervention | str"]
+    | None
+)
+"""What can be given as a list of changes: `{"L10.M222": 0.0}`, `["L10.M222=0"]`, or Intervention objects."""
+
+
+def interventions_of(given: Interventions, *, how: How = "set", at: At = "all") -> tuple[Intervention, ...]:
+    """The changes in the order given; `how` and `at` hold for those that are bare numbers.
+
+    Raises InterventionError for what is none.
+    """
+    if given is None:
+        return ()
+    if isinstance(given, str):
+        raise InterventionError(f"{given!r} is one text; give a list of such texts, or a dictionary")
+    if not isinstance(given, Mapping):
+        return tuple(one if isinstance(one, Intervention) else Intervention.parse(one) for one in given)
+    found = []
+    for name, value in given.items():
+        try:
+            memory = name if isinstance(name, MemoryId) else MemoryId.parse(name)
+        except MemoryIdError as error:
+            raise InterventionError(str(error)) from None
+        if isinstance(value, Intervention) and value.memory != memory:
+            raise InterventionError(f"the change {value} stands under the name {memory}; give it its own")
+        found.append(value if isinstance(value, Intervention) else Intervention(memory, how, value, at))
+    return tuple(found)
+
+
+def check(model: LanguageModel, changes: Sequence[Intervention]) -> None:
+    """Raises InterventionError for a memory, a position or a number that the model does not have."""
+    sizes = model.sizes
+    for change in changes:
+        memory = change.memory
+        if memory.expert is not None:
+            raise InterventionError(f"{memory} names an expert, but {model.spec} has none; write L{memory.layer}.M...")
+        if memory.layer >= sizes.layers:
+            raise InterventionError(
+                f"{memory} is outside the model, which has layers 0 to {sizes.layers - 1}; name one of them"
+            )
+        if memory.memory >= sizes.memories[memory.layer]:
+            last = sizes.memories[memory.layer] - 1
+            raise InterventionError(
+                f"{memory} is outside the model: its layer {memory.layer} has memories 0 to {last}; name one of them"
+            )
+        if isinstance(change.at, int) and change.at >= model.longest:
+            raise InterventionError(
+                f"{change} begins at position {change.at}, but the model reads {model.longest} tokens; begin earlier"
+            )
+        if abs(change.value) > torch.finfo(model.dtype).max:
+            raise InterventionError(f"{change} is beyond what {model.dtype} can hold; choose a smaller number")
+
+
+@contextmanager
+def intervene(
+    model: LanguageModel, interventions: Interventions, *, at: At = "all", how: How = "set"
+) -> Iterator[tuple[Intervention, ...]]:
+    """Changes the coefficients of memories for as long as the block lasts; gives the changes made.
+
+        with ms.intervene(model, {"L10.M222": 0.0}):
+            trace = ms.trace(model, "The capital of France is")
+
+    `set` puts the number in the coefficient's place, `scale` multiplies it. Positions count the tokens after the
+    beginning token, whose own position is never changed; the model must be run on whole sequences that begin with it,
+    as everything here does. `last` is the last position of each run, so in generation the current last. Changes are
+    made in the order given, and blocks within blocks add up: the inner one sees what the outer one left. Only the
+    thread that entered the block is changed; others may run the model as it is. Raises InterventionError before
+    anything is changed.
+    """
+    changes = interventions_of(interventions, how=how, at=at)
+    check(model, changes)
+    by_layer: dict[int, list[Intervention]] = {}
+    for change in changes:
+        by_layer.setdefault(change.memory.layer, []).append(change)
+    first, thread = own_positions(model), get_ident()
+    with overwrite_coefficients(
+        model, {layer: _overwrite(own, first=first, thread=thread) for layer, own in by_layer.items()}
+    ):
+        yield changes
+
+
+def _overwrite(changes: list[Intervention], *, first: int, thread: int) -> Callable[[Tensor], Tensor]:
+    def changed(coefficients: Tensor) -> Tensor:
+        if get_ident() != thread:
+            return coefficients
+        out = coefficients.clone()
+        for change in changes:
+            place = out[:, _columns(change.at, first=first, length=out.shape[1]), change.memory.memory]
+            if change.how == "set":
+                place.fill_(change.value)
+            else:
+                place.mul_(change.value)
+        return out
+
+    return changed
+
+
+def _columns(at: At, *, first: int, length: int) -> slice:
+    """The columns of a run that a change is for; never that of the beginning token, which is before `first`."""
+    if at == "last":
+        return slice(max(first, length - 1), length)
+    return slice(first + (0 if at == "all" else int(at)), length)
+
+
+def as_python(model_spec: str, prompt: str, interventions: Interventions) -> str:
+    """A Python script that traces the prompt with these changes, and without them where there are any."""
+    changes = interventions_of(interventions)
+    lines = ["import mnemoscope as ms", "", f"model = ms.load_model({model_spec!r})", f"prompt = {prompt!r}"]
+    lines.append("print(ms.trace(model, prompt))")
+    if changes:
+        lines += ["", "changes = [", *(f"    {str(change)!r}," for change in changes), "]"]
+        lines += ["with ms.intervene(model, changes):", "    print(ms.trace(model, prompt))"]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,128 @@
+"""The causal check on the planted model by eye, and against a plain loop on a tiny one."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from mining.conftest import byte_tokenizer, odd_text
+from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.errors import InterventionError, MemoryIdError, ModelDiffers, OptionError
+from mnemoscope.mining import mine
+from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models.handmade import PLANTED_SENTENCES
+from mnemoscope.tracing import causal_check, intervene
+from models.conftest import build
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, Atlas]:
+    folder = tmp_path_factory.mktemp("planted")
+    (folder / "text.txt").write_text("\n".join(PLANTED_SENTENCES) + "\n")
+    model = load_model("handmade:planted")
+    return model, open_atlas(mine(model, folder / "text.txt", out=folder / "atlas", split="line"))
+
+
+@pytest.fixture(scope="module")
+def gelu(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, Atlas]:
+    folder = tmp_path_factory.mktemp("gelu")
+    (folder / "text.txt").write_text(odd_text(40))
+    model = load_model(build("gpt2"), tokenizer=byte_tokenizer(bos_token="<|endoftext|>"))
+    return model, open_atlas(mine(model, folder / "text.txt", out=folder / "atlas", split="line", triggers=8))
+
+
+def test_a_planted_memory_is_the_cause_of_its_token(planted: tuple[LanguageModel, Atlas]) -> None:
+    model, atlas = planted
+    found = causal_check(model, atlas, "L1.M4", tokens=1)  # fires on `sat on the`, says `mat`
+    assert [token.text.strip() for token in found.own] == ["mat"]
+    assert len(found.controls) == 5  # all there are
+    rows = {(row["measure"], row["of"]): row for row in found.table.to_dicts()}
+    own = rows["own_tokens_probability", "memory"]
+    assert own["mean"] == pytest.approx(1 / 24 - 0.926, abs=1e-3)
+    # No other memory of the layer fires there, so zeroing it changes nothing.
+    assert rows["own_tokens_probability", "controls"]["mean"] == 0.0
+    assert rows["own_tokens_probability", "difference"]["mean"] == own["mean"]
+    assert rows["next_token_probability", "memory"]["mean"] == pytest.approx(own["mean"])
+    assert "L1.M4 set to zero on its" in str(found)
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize(("sign", "at"), [(1, "last"), (-1, "last"), (1, "all")])
+def test_every_mean_is_that_of_a_plain_loop(gelu: tuple[LanguageModel, Atlas], sign: int, at: str) -> None:
+    model, atlas = gelu
+    found = causal_check(model, atlas, "L0.M5", sign=sign, controls=3, triggers=4, tokens=2, at=at, seed=7)
+    value = sign * model.values(0)[5]
+    scores = model.scores(value[None], projection="gain", layer=0)[0]
+    own = scores.topk(2).indices.tolist()
+    assert [token.id for token in found.own] == own
+    groups = atlas["L0.M5"].triggers(sign).filter(pl.col("rank") == pl.col("prefix_group")).head(4).to_dicts()
+    assert found.triggers == len(groups) > 1
+    changes: dict[str, list[list[float]]] = {"memory": [], "controls": []}
+    for group in groups:
+        words = atlas.sentences([group["sentence"]])["tokens"][0].to_list()[: group["position"] + 1]
+        following = [
+            row["next_token"]
+            for row in atlas["L0.M5"].triggers(sign).to_dicts()
+            if row["prefix_group"] == group["rank"] and row["next_token"] is not None
+        ]
+
+        def asked(words: list[int] = words, following: list[int] = following) -> list[float]:
+            log_p = model.logits(torch.tensor([[0, *words]]))[0, -1].double().log_softmax(0)
+            ours = [float(log_p[token]) for token in own]
+            then = float(log_p[following[0]]) if following else float("nan")
+            return [
+                float(np.exp(ours).sum()),
+                float(np.mean(ours)),
+                float(np.exp(ours[0])),
+                ours[0],
+                np.exp(then),
+                then,
+            ]
+
+        before = np.array(asked())
+
+        def zeroed(name: str, before: np.ndarray = before) -> np.ndarray:
+            with intervene(model, {name: 0.0}, at=at):  # type: ignore[arg-type]
+                return np.array(asked()) - before
+
+        changes["memory"].append(zeroed("L0.M5").tolist())
+        changes["controls"].append(np.mean([zeroed(str(control)) for control in found.controls], axis=0).tolist())
+    table = {(row["measure"], row["of"]): row for row in found.table.to_dicts()}
+    measures = list(dict.fromkeys(row["measure"] for row in found.table.to_dicts()))
+    for name, rows in changes.items():
+        for measure, values in zip(measures, np.array(rows).T, strict=True):
+            known = values[np.isfinite(values)]
+            row = table[measure, name]
+            assert row["count"] == len(known)
+            if len(known):
+                assert row["mean"] == pytest.approx(known.mean(), rel=1e-3, abs=1e-6)
+            if len(known) > 1:
+                assert known.min() - 1e-6 <= row["low"] <= row["mean"] <= row["high"] <= known.max() + 1e-6
+
+
+def test_controls_are_seeded_and_never_the_memory_itself(gelu: tuple[LanguageModel, Atlas]) -> None:
+    model, atlas = gelu
+    first, again, other = (causal_check(model, atlas, "L1.M5", seed=seed, triggers=2) for seed in (1, 1, 2))
+    assert first.controls == again.controls != other.controls
+    assert first.table.equals(again.table)
+    assert len(set(first.controls)) == 10
+    assert first.memory not in first.controls
+
+
+def test_what_cannot_be_checked_is_one_line(
+    planted: tuple[LanguageModel, Atlas], gelu: tuple[LanguageModel, Atlas]
+) -> None:
+    model, atlas = planted
+    with pytest.raises(InterventionError, match=r"L0\.M5 has no trigger .* never above zero"):
+        causal_check(model, atlas, "L0.M5")  # the dead memory
+    with pytest.raises(InterventionError, match="never below zero"):
+        causal_check(model, atlas, "L1.M4", sign=-1)
+    with pytest.raises(MemoryIdError):
+        causal_check(model, atlas, "L7.M0")
+    with pytest.raises(OptionError, match="sign=2"):
+        causal_check(model, atlas, "L1.M4", sign=2)
+    with pytest.raises(ModelDiffers, match="load handmade:planted"):
+        causal_check(gelu[0], atlas, "L1.M4")
+    causal_check(model, atlas, "L1.M4", force=True)

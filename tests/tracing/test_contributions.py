@@ -1,0 +1,36 @@
+"""Contributions, activity and events, by eye."""
+
+import pytest
+import torch
+
+from mnemoscope.tracing.contributions import activity_of, contributions, event_of
+
+
+def test_activity_by_eye() -> None:
+    norm = torch.tensor([1.0, 2.0, 4.0])
+    # c = 4, 4, 4 | 10, 0, 0 | nothing | 1, 8, 1: the largest alone is 0.8, one of the two equal ones is enough for 0.9
+    found = activity_of(torch.tensor([[4.0, -2.0, 1.0], [10.0, 0, 0], [0, 0, 0], [-1.0, 4.0, 0.25]]), norm)
+    assert found["active"].tolist() == [2, 1, 0, 2]
+    assert found["effective"].tolist() == pytest.approx([3.0, 1.0, 0.0, 100 / 66])
+    assert found["top_share"].tolist() == pytest.approx([1 / 3, 1.0, 0.0, 0.8])
+    assert found["major"].tolist() == [3, 1, 0, 2]
+    assert found["is_major"].tolist() == [[True] * 3, [True, False, False], [False] * 3, [True, True, False]]
+
+
+def test_contributions_are_lengths_of_what_is_added() -> None:
+    found = contributions(torch.tensor([[4.0, -2.0, 0.0]]), torch.tensor([1.0, 2.0, 4.0]))
+    assert found.tolist() == [[4.0, 4.0, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("residual", "ffn", "output", "event"),
+    [
+        (1, 2, 1, "residual"),
+        (1, 1, 1, "agreement"),
+        (1, 2, 2, "ffn"),
+        (1, 2, 3, "composition"),
+        (1, 1, 3, "composition"),
+    ],
+)
+def test_the_four_events_of_figure_11(residual: int, ffn: int, output: int, event: str) -> None:
+    assert event_of(residual, ffn, output) == event

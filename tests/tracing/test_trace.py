@@ -1,0 +1,187 @@
+"""Traces against a slow reference on every kind of block and head; by eye on the planted model; and what is refused."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.cells import cell_len
+
+import mnemoscope as ms
+from mining.conftest import byte_tokenizer
+from mining.slow_fairseq import SlowFairseq, Variant, write_checkpoint
+from mining.slow_model import SlowTransformer
+from mnemoscope.errors import InterventionError, OptionError, PromptError
+from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.tracing import Trace, reading, trace
+from mnemoscope.tracing.records import decision
+from models.conftest import build
+from tracing.slow_trace import Changed, check_trace
+
+END = "<|endoftext|>"
+PROMPT = "the cat <|endoftext|> sat"
+FAMILIES = ("gpt2", "gpt2-relu", "gpt_neox", "gptj", "opt", "opt-350m", "gemma2", "olmo2", "llama", "bloom")
+
+
+def tiny(name: str, **special: str) -> tuple[LanguageModel, SlowTransformer]:
+    hf = build(name)
+    model = load_model(hf, tokenizer=byte_tokenizer(**special or {"bos_token": END}))
+    return model, SlowTransformer(hf, beginning=model.beginning.token)
+
+
+@pytest.fixture(scope="module")
+def planted() -> LanguageModel:
+    return load_model("handmade:planted")
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_number_is_the_slow_models(name: str) -> None:
+    model, slow = tiny(name)
+    tokens = model.encode([PROMPT])[0]
+    found = trace(model, PROMPT, top=4, memories=5).to_dict()
+    check_trace(found, slow, tokens, top=4, memories=5)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_without_a_beginning_token() -> None:
+    model, slow = tiny("gpt2-relu", pad_token=END)
+    assert model.beginning.token is None
+    found = trace(model, PROMPT, top=3, memories=30)
+    assert found.beginning is None
+    check_trace(found.to_dict(), slow, model.encode([PROMPT])[0], top=3, memories=24)
+
+
+@pytest.mark.parametrize("variant", [Variant(tied=True, final_norm=False), Variant(tied=False, final_norm=True)])
+def test_the_two_level_head_of_the_paper(variant: Variant, tmp_path: Path) -> None:
+    weights = write_checkpoint(tmp_path / "model.pt", variant)
+    slow, model = SlowFairseq(weights, variant), load_model(f"fairseq:{tmp_path / 'model.pt'}")
+    prompt = "the cat y on z"
+    found = trace(model, prompt, top=4, memories=6).to_dict()
+    check_trace(found, slow, model.encode([prompt])[0], top=4, memories=6)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gptj", "opt-350m", "gemma2", "llama"])
+def test_with_changes_every_number_is_the_changed_slow_models(name: str) -> None:
+    model, slow = tiny(name)
+    tokens = model.encode([PROMPT])[0]
+    last = len(tokens) - 1
+    changed = Changed(slow, [(0, 3, "set", 2.5, 0), (0, 5, "scale", -3.0, 2), (1, 7, "set", -4.0, last)])
+    found = trace(model, PROMPT, top=3, memories=4, interventions=["L0.M3=2.5", "L0.M5*-3@2", "L1.M7=-4@last"])
+    check_trace(found.to_dict(), slow, tokens, top=3, memories=4)
+    changed.close()
+    assert [str(change) for change in found.interventions] == ["L0.M3=2.5", "L0.M5*-3@2", "L1.M7=-4@last"]
+    check_trace(trace(model, PROMPT, top=3, memories=4).to_dict(), slow, tokens, top=3, memories=4)
+
+
+FAULTS: dict[str, Any] = {
+    "norms": lambda model, layer: torch.ones(model.sizes.memories[layer]),
+    "signs": lambda model, layer, memories, signs: model.folded(model.values(layer)[memories], layer=layer),
+    "position": lambda model: 0,
+    "update": lambda model, layer, update: model.folded(update, layer=None),
+    "event": lambda residual, ffn, output: "residual",
+    "decision": lambda tops, final: decision(tops, final + 1),
+}
+NAMES = {
+    "norms": "value_norms",
+    "signs": "folded_values",
+    "position": "own_positions",
+    "update": "folded_updates",
+    "event": "event_of",
+    "decision": "decision",
+}
+
+
+@pytest.mark.parametrize("fault", list(FAULTS))
+def test_a_planted_fault_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, slow = tiny("opt-350m" if fault == "update" else "gpt2")
+    monkeypatch.setattr(reading, NAMES[fault], FAULTS[fault])
+    with pytest.raises(AssertionError):
+        check_trace(
+            trace(model, PROMPT, top=3, memories=6).to_dict(), slow, model.encode([PROMPT])[0], top=3, memories=6
+        )
+
+
+def test_the_planted_model_by_eye(planted: LanguageModel) -> None:
+    found = trace(planted, "the cat sat on the")
+    assert [token.text.strip() for token in found.tokens] == ["the", "cat", "sat", "on", "the"]
+    assert [at.prediction[0].token.text.strip() for at in found.positions] == ["<s>", "sat", "<s>", "the", "mat"]
+    # `cat` fires L0.M0, `sat on` L0.M3 and `sat on the` L1.M4; nothing else fires, and nothing in layer 2.
+    fired = {(place.position, str(one.memory)) for row in found.places for place in row for one in place.memories}
+    assert fired == {(1, "L0.M0"), (3, "L0.M3"), (4, "L1.M4")}
+    mat = found.places[1][4]
+    assert (mat.event, mat.active, mat.major) == ("ffn", 1, 1)
+    assert mat.memories[0].share == mat.top_share == mat.effective == 1.0
+    assert mat.memories[0].vote.text.strip() == mat.ffn_vote.text.strip() == "mat"
+    assert mat.memories[0].agrees
+    assert found.places[2][4].event == "residual"
+    assert found.positions[4].output.decided == 1
+    assert found.positions[4].residual.decided == 2
+    assert found.positions[1].output.to_dict() == {"first": 0, "decided": 0}
+
+
+def test_it_prints_in_118_columns_and_escapes(planted: LanguageModel) -> None:
+    text = str(trace(planted, "the cat sat on the"))
+    assert "100.0% +L1.M4 → ·mat" in text
+    assert "layer 1" in text
+    model, _ = tiny("llama")
+    prompt = "<script>alert(1)</script>\x1b[31m\u202e漢字漢字漢字漢字 cat\n"
+    for one in (trace(planted, "a dog ran home " * 6), trace(model, prompt)):
+        assert max(cell_len(line) for line in str(one).splitlines()) <= 118
+        assert not re.search("[\x00-\x09\x0b-\x1f\u202e]", str(one))
+        html = one._repr_html_()
+        assert "<script" not in html
+        assert html.count("<tr>") == 1 + 2 * len(one.places)
+
+
+def test_another_position_may_be_drawn(planted: LanguageModel) -> None:
+    found = trace(planted, "the cat sat")
+    assert "after position 1, ·cat" in found.text(position=1) == found.text(position=-2)
+    with pytest.raises(PromptError, match="position 3 is not in the prompt, which has positions 0 to 2"):
+        found.text(position=3)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "line"),
+    [
+        ("", "the prompt is empty"),
+        ("  \n ", "has no token in this model's vocabulary"),
+        ("the \ud800", "is not text: character 4 is half of one"),
+        ("cat " * 32, "the prompt has 32 tokens, but the model reads at most 31 after its beginning token"),
+    ],
+)
+def test_prompts_that_cannot_be_read(planted: LanguageModel, prompt: str, line: str) -> None:
+    with pytest.raises(PromptError, match=line) as refused:
+        trace(planted, prompt)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_longest_prompt_and_impossible_numbers(planted: LanguageModel) -> None:
+    assert len(trace(planted, "cat " * 31).positions) == 31
+    for numbers in ({"top": 0}, {"memories": -1}):
+        with pytest.raises(OptionError, match="cannot be met"):
+            trace(planted, "cat", **numbers)
+    assert trace(planted, "cat", memories=0).places[0][0].memories == ()
+    assert len(trace(planted, "cat", top=1000).places[0][0].output) == planted.sizes.vocabulary
+
+
+def test_numbers_beyond_the_model_are_told() -> None:
+    model, _ = tiny("gpt2")
+    with pytest.raises(InterventionError, match="NaN or infinite; choose smaller ones"):
+        trace(model, PROMPT, interventions=["L0.M3=3e38", "L0.M4=-3e38", "L0.M5=3e38"])
+
+
+def test_the_built_in_model(tmp_path: Path) -> None:
+    model = ms.load_model("builtin:pydocs")
+    found = ms.trace(model, "Return a list of")
+    assert isinstance(found, Trace)
+    assert found.to_dict()["positions"][-1]["token"]["text"] == " of"
+    logits = model.logits(torch.tensor([[0, *model.encode(["Return a list of"])[0]]]))[0, -1]
+    assert found.positions[-1].prediction[0].token.id == int(logits.argmax())
+    # A large coefficient for a memory of the last layer lifts what its value says.
+    dominant = found.places[-1][-1].memories[0]
+    memory, vote = dominant.memory, dominant.vote
+    with ms.intervene(model, {str(memory): 30.0}):
+        lifted = model.logits(torch.tensor([[0, *model.encode(["Return a list of"])[0]]]))[0, -1]
+    assert lifted.softmax(0)[vote.id] > 2 * logits.softmax(0)[vote.id]
