@@ -38,7 +38,7 @@ def test_silencing_a_planted_memory_by_eye(planted: LanguageModel) -> None:
         {"layer": 2, "position": 4, "residual": moved, "output": moved},
     ]
     assert found.generated_before is not None
-    assert found.generated_before.text.split()[0] == "mat"
+    assert found.generated_before.text == " mat<s>"
     assert found.generated_after is not None
     # The beginning token ends a text.
     assert [step.end for step in found.generated_after.steps] == [True]
