@@ -5,6 +5,7 @@ another atlas, or one that was changed, is made again. A question that the atlas
 """
 
 import json
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -79,6 +80,15 @@ def gathered(atlas: Atlas, *, keep: bool = True, progress: Progress | None = Non
     cases = atlas.path / files("refinement_events")[2]
     listed = pl.read_parquet(cases) if "refinement_events" not in {*reasons, *loose} and cases.is_file() else None
     return Gathered(answers, listed, made, atlas)
+
+
+def at_hand(atlas: Atlas) -> dict[str, Answered]:
+    """The answers that lie in the atlas, by question, in the paper's order; nothing is made and nothing is written."""
+    remedy = f"make it with `mnemoscope analyze {shlex.quote(str(atlas.path))}`"
+    return {
+        question: _answered(atlas, question, "" if _at_hand(atlas, question) else remedy, None)
+        for question in QUESTIONS
+    }
 
 
 def _at_hand(atlas: Atlas, question: str) -> bool:

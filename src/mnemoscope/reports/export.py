@@ -7,24 +7,19 @@ order; both are put in order here. One font and one weight per figure keep the o
 import re
 from typing import Any
 
-import altair as alt
 import vl_convert
+
+from mnemoscope.figures.page_svg import grammar, numbered
 
 SCALE = 2
 """Pixels of a PNG per unit of the drawing."""
 
-_CLIP = re.compile(r"clip\d+")
 _RESOURCES = re.compile(rb"(?:^ +/\w+ \d+ 0 R\n){2,}", re.MULTILINE)
-
-
-def grammar() -> str:
-    """The version of Vega-Lite that figures are written in, as the renderer names it."""
-    return ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 
 
 def exported(specification: dict[str, Any]) -> dict[str, bytes]:
     """The figure by ending: `svg`, `png`, `pdf`."""
-    drawn = _numbered(vl_convert.vegalite_to_svg(specification, vl_version=grammar()))
+    drawn = numbered(vl_convert.vegalite_to_svg(specification, vl_version=grammar()))
     # Text and axes take the colour around them; a file on its own has white paper.
     fixed = drawn.replace("currentColor", "#1f2328")
     return {
@@ -38,13 +33,6 @@ def script() -> str:
     """Vega, Vega-Lite and vega-embed as one script that a page can hold; it offers `window.vegaEmbed`."""
     bundle: str = vl_convert.javascript_bundle(snippet="window.vegaEmbed = vegaEmbed;", vl_version=grammar())
     return bundle
-
-
-def _numbered(svg: str) -> str:
-    """The drawing with its clipping paths numbered from 0."""
-    names = dict.fromkeys(_CLIP.findall(svg))
-    new = {name: f"clip{index}" for index, name in enumerate(names)}
-    return _CLIP.sub(lambda found: new[found.group()], svg)
 
 
 def _ordered(pdf: bytes) -> bytes:

@@ -4,7 +4,8 @@
     def layer(layer: int, sort: str = "memory") -> Page: ...
 
 The function's parameters are FastAPI's: path and query. It returns a Page (or a Response, passed on as it is). Pages
-made from the atlas alone are kept and carry an ETag; give `kept=False` for what depends on more than the address.
+made from the atlas alone are kept and carry an ETag; give `kept=False` for what depends on more than the address, and
+`stored=False` for large pages of which there are many: they carry an ETag, and are made again when asked for.
 """
 
 import hashlib
@@ -56,7 +57,7 @@ def twin_of(path: str) -> str:
 
 
 def both(
-    router: APIRouter, site: Site, path: str, *, template: str, kept: bool = True
+    router: APIRouter, site: Site, path: str, *, template: str, kept: bool = True, stored: bool = True
 ) -> Callable[[Callable[..., Page | Response]], Callable[..., Page | Response]]:
     """A decorator that answers at `path` and at its twin; returns the function as it was."""
 
@@ -67,7 +68,7 @@ def both(
             # The twin first: `/{name}` would match `/name.json` too.
             router.add_api_route(
                 twin_of(path) if as_json else path,
-                _endpoint(site, function, template, as_json, kept),
+                _endpoint(site, function, template, as_json=as_json, kept=kept, stored=stored),
                 methods=["GET"],
                 summary=summary,
                 operation_id=f"{name}_json" if as_json else name,
@@ -86,7 +87,7 @@ def _described(as_json: bool) -> dict[str, Any]:
 
 
 def _endpoint(
-    site: Site, function: Callable[..., Page | Response], template: str, as_json: bool, kept: bool
+    site: Site, function: Callable[..., Page | Response], template: str, *, as_json: bool, kept: bool, stored: bool
 ) -> Callable[..., Response]:
     def endpoint(request: Request, **parameters: Any) -> Response:
         def answer() -> Response:
@@ -101,7 +102,7 @@ def _endpoint(
         mark = f'"{site.state()}-{hashlib.sha256(where.encode()).hexdigest()[:16]}-{_version()}"'
         if request.headers.get("if-none-match") == mark:
             return Response(status_code=304, headers={"ETag": mark, "Cache-Control": "private, no-cache"})
-        body, status, kind = site.kept(("page", where), lambda: _parts(answer()))
+        body, status, kind = site.kept(("page", where), lambda: _parts(answer())) if stored else _parts(answer())
         headers = {"ETag": mark, "Cache-Control": "private, no-cache"}
         return Response(body, status, media_type=kind, headers=headers)
 

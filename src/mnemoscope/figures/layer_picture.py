@@ -1,0 +1,154 @@
+"""A layer at a glance: how often its memories fire against how confident their values are, every one a point, a link.
+
+The axes are drawn like those of every figure; the points, thousands of them, are written straight into its panel, on
+the same scales. All layers of an atlas have the same axes, so that their pictures can be compared.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+import altair as alt
+import numpy as np
+import polars as pl
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.figures.chart import BLUE, GREY, ORANGE, PURPLE, STYLE, WIDTH
+from mnemoscope.figures.page_svg import page_frame
+
+HEIGHT = 340
+RADIUS = 2.5
+KINDS = (("shallow", BLUE), ("semantic", ORANGE), ("both", PURPLE), ("none", GREY))
+"""What a memory's triggers share, in the colours of Figure 2."""
+NAMES = {"both": "shallow and semantic", "none": "no pattern"}
+ALONE = "memory"
+"""The one kind where an atlas has no patterns."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A logarithmic axis of `length` units; a value of 0 (never) has a place of its own below `least`."""
+
+    low: float
+    high: float
+    least: float
+    length: float
+
+    def at(self, values: np.ndarray) -> np.ndarray:
+        """How far from the axis's beginning the values stand."""
+        shown = np.clip(np.where(values > 0, values, self.never), self.low, self.high)
+        found: np.ndarray = self.length * np.log(shown / self.low) / math.log(self.high / self.low)
+        return found
+
+    @property
+    def never(self) -> float:
+        """Where a value of 0 stands."""
+        return math.sqrt(self.low * self.least)
+
+    def ticks(self) -> list[float]:
+        """Round values from `least` on, few to a decade where there are many decades."""
+        ratio = self.high / self.least
+        steps = (1, 1.5, 2, 3, 4, 5, 7) if ratio < 10 else (1, 2, 5) if ratio < 2_000 else (1,)
+        first = math.floor(math.log10(self.least))
+        found = [step * 10.0**power for power in range(first, first + 20) for step in steps]
+        return [float(f"{one:.6g}") for one in found if self.least <= one <= self.high]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Axes and legend as two halves of a drawing, and the scales by which points stand between them."""
+
+    before: str
+    after: str
+    rate: Scale
+    confidence: Scale
+
+
+def frame(atlas: Atlas, *, patterns: bool) -> Frame:
+    """The axes of every layer's picture; `patterns` tells whether points are coloured by kind."""
+    rates, confidences = [], []
+    for layer in atlas.layers:
+        counts = atlas.scan("activity", layer=layer).select("positive", "prefixes").collect()
+        rates.append((counts["positive"] / counts["prefixes"].clip(1)).to_numpy())
+        confidences.append(atlas.scan("values", layer=layer).select("max_probability").collect().to_series().to_numpy())
+    rate = _scale(np.concatenate(rates), WIDTH)
+    confidence = _scale(np.concatenate(confidences), HEIGHT)
+    before, after = _axes(rate, confidence, patterns=patterns)
+    return Frame(before, after, rate, confidence)
+
+
+def _scale(values: np.ndarray, length: float) -> Scale:
+    """An axis that holds all the values, with some room at its ends."""
+    above = values[(values > 0) & np.isfinite(values)]
+    least, high = (float(above.min()), float(above.max())) if above.size else (0.01, 1.0)
+    room = (high / least) ** 0.04 + 0.02
+    least, high = least / room, min(high * room, 1.0) if high < 1 else high * 1.001
+    never = bool((values == 0).any())
+    return Scale(least / (high / least) ** 0.08 if never else least, high, least, float(length))
+
+
+def _axes(rate: Scale, confidence: Scale, *, patterns: bool) -> tuple[str, str]:
+    kinds = [(NAMES.get(kind, kind), colour) for kind, colour in KINDS] if patterns else [(ALONE, BLUE)]
+    names = [kind for kind, _ in kinds]
+    legend = alt.Legend(orient="top", title=None, symbolType="circle", symbolOpacity=1, symbolSize=70, offset=8)
+    values = rate.ticks() + ([rate.never] if rate.low < rate.least else [])
+    across = alt.Axis(
+        values=values,
+        labelExpr=f"datum.value < {rate.least!r} ? 'never' : format(datum.value, '~p')",
+        labelOverlap="greedy",
+    )
+    up = alt.Axis(values=confidence.ticks(), format="~p", labelOverlap="greedy")
+    row = {"rate": rate.high, "confidence": confidence.high, "kind": names[0]}
+    drawn = (
+        alt.Chart(alt.NamedData("points"))
+        .mark_point(filled=True)
+        .encode(
+            x=alt.X("rate:Q", title="prefixes at which it fires", axis=across).scale(
+                type="log", domain=[rate.low, rate.high], nice=False
+            ),
+            y=alt.Y("confidence:Q", title="value's largest probability", axis=up).scale(
+                type="log", domain=[confidence.low, confidence.high], nice=False
+            ),
+            color=alt.Color(
+                "kind:N",
+                scale=alt.Scale(domain=names, range=[colour for _, colour in kinds]),
+                legend=legend if patterns else None,
+            ),
+        )
+        .properties(width=WIDTH, height=HEIGHT, name="points")
+    )
+    specification = drawn.to_dict() | {"config": STYLE, "datasets": {"points": [row]}}
+    label = "Memories by how often they fire and how confident their value is; the table below has the same numbers"
+    return page_frame(specification, name="layer", label=label)
+
+
+def picture(frame: Frame, memories: pl.DataFrame, *, shown: Sequence[int], titles: Sequence[str], link: str) -> str:
+    """The layer's picture: the memories at the rows `shown` as points that lead to them, the others as a faint ground.
+
+    `memories` has rate, max_probability and kind (null: not known), a row per memory; `titles` says what each row's
+    point says; `link` is the address of a memory without its number, such as `/L3.M`.
+    """
+    x = np.round(frame.rate.at(memories["rate"].to_numpy()), 1)
+    y = np.round(HEIGHT - frame.confidence.at(memories["max_probability"].to_numpy()), 1)
+    numbers = memories["memory"].to_list()
+    places = [(f"{one:g}", f"{other:g}") for one, other in zip(x.tolist(), y.tolist(), strict=True)]
+    kinds = memories["kind"].to_list()
+    chosen = set(shown)
+    ground = "".join(f"M{x} {y}h0" for row, (x, y) in enumerate(places) if row not in chosen)
+    parts = [frame.before]
+    if ground:
+        parts.append(
+            '<path fill="none" stroke="currentColor" stroke-opacity="0.18" stroke-linecap="round"'
+            f' stroke-width="{2 * RADIUS - 1:g}" d="{ground}"/>'
+        )
+    for kind, colour in (*KINDS, (None, BLUE)):
+        points = "".join(
+            f'<a href="{link}{numbers[row]}" tabindex="-1"><title>{escape(titles[row])}</title>'
+            f'<circle cx="{places[row][0]}" cy="{places[row][1]}" r="{RADIUS:g}"/></a>'
+            for row in shown
+            if kinds[row] == kind
+        )
+        if points:
+            parts.append(f'<g fill="{colour}" fill-opacity="0.75">{points}</g>')
+    return "".join([*parts, frame.after])

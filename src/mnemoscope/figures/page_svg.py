@@ -1,0 +1,147 @@
+"""A figure as SVG that stands inside a page: no style, no script, no address of another place; marks that are links.
+
+The renderer's drawing is rebuilt from a list of elements and attributes that may stand in a page; whatever else it
+writes, such as roles, classes and frames without ink, is left out, which also makes it half as long. Lines and letters
+take the colour of the text around them, so the same drawing is read in the dark. What a mark says when it is pointed
+at becomes its `title`.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+from xml.etree import ElementTree
+
+import altair as alt
+import vl_convert
+
+SVG = "{http://www.w3.org/2000/svg}"
+XLINK = "{http://www.w3.org/1999/xlink}href"
+ORIGIN = "https://atlas.invalid"
+"""What links begin with while the renderer has them; it would put its own origin before an address without one."""
+
+ELEMENTS = frozenset({"svg", "g", "a", "path", "line", "rect", "circle", "text", "tspan", "defs", "clipPath"})
+ATTRIBUTES = frozenset(
+    {"d", "transform", "x", "y", "x1", "y1", "x2", "y2", "dx", "dy", "cx", "cy", "r", "width", "height", "viewBox"}
+    | {"fill", "fill-opacity", "stroke", "stroke-opacity", "stroke-width", "stroke-dasharray", "stroke-miterlimit"}
+    | {"opacity", "font-size", "font-weight", "text-anchor", "clip-path", "id"}
+)
+SPOKEN = ("point", "bar", "tick", "circle")
+"""Marks that say something; lines and bands are said by their points."""
+
+_LONG = re.compile(r"(\d+\.\d\d)\d+")
+_CLIP = re.compile(r"clip\d+")
+
+
+def grammar() -> str:
+    """The version of Vega-Lite that figures are written in, as the renderer names it."""
+    return ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+
+
+def numbered(svg: str, *, prefix: str = "clip") -> str:
+    """The drawing with its clipping paths numbered from 0; the renderer goes on counting from figure to figure."""
+    names = dict.fromkeys(_CLIP.findall(svg))
+    new = {name: f"{prefix}{index}" for index, name in enumerate(names)}
+    return _CLIP.sub(lambda found: new[found.group()], svg)
+
+
+def page_svg(specification: dict[str, Any], *, name: str, label: str) -> str:
+    """The figure as one `svg` element for a page; `name` is its own in the page, `label` says what it shows.
+
+    The page has the figure's title and its own paper, so neither is drawn. Rows with a `layer` lead to its page.
+    """
+    linked = _linked({key: part for key, part in specification.items() if key != "title"})
+    return _page(linked | {"background": None, "padding": 4}, name=name, label=label)
+
+
+def page_frame(specification: dict[str, Any], *, name: str, label: str) -> tuple[str, str]:
+    """The figure as for `page_svg`, in two halves: what is put between them is drawn in the coordinates of its panel.
+
+    For a figure of one panel whose points are drawn by the page.
+    """
+    whole = _page(specification | {"background": None, "padding": 4}, name=name, label=label)
+    before, mark, after = whole.partition(f'<g id="{name}-points" />')
+    assert mark, "the panel has a group of that name"
+    return before, after
+
+
+def _page(specification: dict[str, Any], *, name: str, label: str) -> str:
+    drawn = numbered(vl_convert.vegalite_to_svg(specification, vl_version=grammar()), prefix=f"{name}-clip")
+    root = ElementTree.fromstring(drawn)
+    kept = ElementTree.Element("svg", _attributes(root))
+    kept.attrib |= {"class": "drawing", "role": "group", "aria-label": label, "font-family": "inherit"}
+    kept.extend(_inside(root, name))
+    return ElementTree.tostring(kept, encoding="unicode")
+
+
+def _inside(parent: ElementTree.Element, name: str) -> Iterator[ElementTree.Element]:
+    """What is kept of an element's children."""
+    for child in parent:
+        tag = child.tag.removeprefix(SVG)
+        if tag not in ELEMENTS or child.get("display") == "none":
+            continue
+        kept = ElementTree.Element(tag, _attributes(child))
+        kept.text = child.text
+        kept.extend(_inside(child, name))
+        if tag == "g":
+            if "points_marks" in child.get("class", ""):
+                # The place of the page's own points, in the coordinates of the panel.
+                yield ElementTree.Element("g", {"id": f"{name}-points"})
+            elif kept.attrib:
+                if len(kept):
+                    yield kept
+            else:
+                yield from kept
+        elif tag == "a":
+            address = (child.get(XLINK) or child.get("href") or "").removeprefix(ORIGIN)
+            # The table beside the figure leads to the same pages with the keyboard.
+            kept.attrib |= {"href": address, "tabindex": "-1"} if address.startswith("/") else {}
+            yield kept
+        elif tag != "path" or kept.get("fill") or kept.get("stroke"):
+            if child.get("aria-roledescription") in SPOKEN and (said := child.get("aria-label")):
+                title = ElementTree.Element("title")
+                title.text = _said(said)
+                kept.insert(0, title)
+            yield kept
+
+
+def _attributes(element: ElementTree.Element) -> dict[str, str]:
+    return {
+        key: _LONG.sub(r"\1", value)
+        for key, value in element.attrib.items()
+        if key in ATTRIBUTES and not (key in ("opacity", "stroke-opacity", "fill-opacity") and value == "1")
+    }
+
+
+def _said(label: str) -> str:
+    """The mark's own words: from its tooltip on, which the renderer puts after the axes' fields."""
+    for first in ("; layer: ", "; tenth: "):
+        _, found, rest = label.partition(first)
+        if found:
+            return f"{first[2:]}{rest}"
+    return label
+
+
+def _linked(specification: dict[str, Any]) -> dict[str, Any]:
+    """The specification with every mark that says something as a link to its layer's page."""
+    datasets = {
+        name: [row if row.get("layer") is None else {**row, "link": f"{ORIGIN}/layers/{row['layer']}"} for row in rows]
+        for name, rows in specification["datasets"].items()
+    }
+    with_links = {name for name, rows in datasets.items() if rows and all("link" in row for row in rows)}
+    changed: dict[str, Any] = _with_links(specification, with_links, None)
+    return changed | {"datasets": datasets}
+
+
+def _with_links(part: Any, names: set[str], data: str | None) -> Any:
+    if isinstance(part, list):
+        return [_with_links(one, names, data) for one in part]
+    if not isinstance(part, dict):
+        return part
+    data = part["data"].get("name", data) if isinstance(part.get("data"), dict) else data
+    found = {
+        key: value if key in ("datasets", "encoding", "config", "data") else _with_links(value, names, data)
+        for key, value in part.items()
+    }
+    if "mark" in part and data in names and "tooltip" in part.get("encoding", {}):
+        found["encoding"] = {**part["encoding"], "href": {"field": "link", "type": "nominal"}}
+    return found

@@ -1,0 +1,40 @@
+"""The pages of the paper's questions: a figure, how to read it, ours beside the paper's, and the numbers behind it."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from markupsafe import Markup
+from starlette.exceptions import HTTPException
+
+from mnemoscope.web.drawings import Drawings
+from mnemoscope.web.pages import Page, both
+from mnemoscope.web.site import Site
+from mnemoscope.web.views.questions import answers_of, question_view, questions_view
+
+NAV: tuple[tuple[str, str], ...] = (("Questions", "/questions"),)
+
+Question = Annotated[str, Path(max_length=100, description="A question, such as value_agreement")]
+
+
+def router(site: Site) -> APIRouter:
+    """The routes of the questions."""
+    routes = APIRouter()
+    drawings = Drawings(site)
+
+    @both(routes, site, "/questions", template="questions.html")
+    def questions() -> Page:
+        """Every question of the paper, and what this atlas answers."""
+        return Page("Questions", questions_view(site))
+
+    @both(routes, site, "/questions/{question}", template="question.html")
+    def question(question: Question) -> Page:
+        """One question of the paper: its figure, ours beside the paper's, and the numbers."""
+        if question not in answers_of(site):
+            raise HTTPException(404, f"There is no question {question!r}; they are {', '.join(answers_of(site))}.")
+        view = question_view(site, question)
+        # The project's own drawing, rebuilt from a list of what may stand in a page.
+        return Page(
+            f"{view['figure']}: {view['about']}", view, lambda: {"drawing": Markup(drawings.question(question))}
+        )
+
+    return routes
