@@ -1,0 +1,175 @@
+"""What a campaign asks about, drawn from an atlas by a seed: keys, controls made of random prefixes, compositions.
+
+The same atlas, seed and sizes give the same items. Reads the atlas and changes nothing in it.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from sqlalchemy import Connection, select
+
+from mnemoscope.annotations.tables import campaigns, items
+from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.manifest import MANIFEST
+from mnemoscope.atlas.side import covered
+from mnemoscope.atlas.store import file_hash
+from mnemoscope.errors import AnnotationError, AtlasDamaged
+from mnemoscope.patterns.coverage import TOP
+
+CASES = "analyses/refinement_events.cases.parquet"
+"""Where the question refinement_events lists the last layer's compositions."""
+_TEXTS = ("prefix_text", "residual_text", "ffn_text", "output_text")
+_TRIES = 40
+"""Background prefixes that are drawn for one control, as a multiple of those that it shows."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing to judge, before it has a code: kind, layer, memory (a control's number, a case's prefix), content."""
+
+    kind: str
+    layer: int
+    memory: int
+    content: Any
+
+    def stored(self, uid: str) -> dict[str, Any]:
+        """The row of table `items`; the code tells nothing without the campaign's `uid`."""
+        named = f"{uid}:{self.kind}:{self.layer}:{self.memory}"
+        return {
+            "code": hashlib.sha256(named.encode()).hexdigest()[:20],
+            "kind": self.kind,
+            "layer": self.layer,
+            "memory": self.memory,
+            "content": json.dumps(self.content),
+        }
+
+
+def manifest_hash(atlas: Atlas) -> str:
+    """The sha256 of the manifest, which names everything that was mined."""
+    return file_hash(atlas.path / MANIFEST)
+
+
+def draw(
+    atlas: Atlas, *, keys_per_layer: int, controls: int | None, cases: int, seed: int
+) -> tuple[dict[str, int], list[Item]]:
+    """The sizes of a campaign as they are stored, and its items; raises AnnotationError for sizes that cannot be."""
+    asked = {
+        "keys per layer": (keys_per_layer, 1000), "controls": (controls, 10_000), "cases": (cases, 100),
+        "the seed": (seed, 2**31 - 1),
+    }  # fmt: skip
+    for what, (value, most) in asked.items():
+        if value is not None and (type(value) is not int or not 0 <= value <= most):
+            raise AnnotationError(f"{what} is {value!r}; give a number from 0 to {most:,}")
+    keys = draw_keys(atlas, per_layer=keys_per_layer, seed=seed)
+    count = controls_for(len(keys)) if controls is None else controls
+    others = [
+        *draw_controls(atlas, count=count, keys=keys, seed=seed),
+        *draw_cases(atlas, count=cases, seed=seed),
+    ]
+    if not keys and not others:
+        raise AnnotationError(f"{atlas.path} gives nothing to judge: no memory fires, or no key was asked for")
+    return {"seed": seed, "keys_per_layer": keys_per_layer, "controls": count, "cases": cases}, keys + others
+
+
+def begin(connection: Connection, drawn: Sequence[Item], facts: Mapping[str, Any]) -> None:
+    """Stores a campaign and its items, if there is none yet."""
+    if connection.execute(select(campaigns.c.id)).first() is None:
+        connection.execute(campaigns.insert().values(id=1, **facts))
+        connection.execute(items.insert(), [item.stored(str(facts["uid"])) for item in drawn])
+
+
+def draw_keys(atlas: Atlas, *, per_layer: int, seed: int) -> list[Item]:
+    """In every layer `per_layer` memories with a positive trigger, or all where there are fewer."""
+    found = []
+    for layer in atlas.layers:
+        rows = atlas.table("triggers", layer=layer)
+        firing = rows.filter(pl.col("sign") == 1)["memory"].unique().sort().to_numpy()
+        random = np.random.default_rng((seed, 1, layer))
+        chosen = random.choice(firing, min(per_layer, firing.size), replace=False)
+        found += [Item("key", layer, int(memory), None) for memory in sorted(chosen)]
+    return found
+
+
+def controls_for(keys: int) -> int:
+    """The usual number of controls: a fifth of the keys, at least 5."""
+    return max(5, math.ceil(keys / 5)) if keys else 0
+
+
+def draw_controls(atlas: Atlas, *, count: int, keys: list[Item], seed: int) -> list[Item]:
+    """So many controls: each shows different random prefixes, as many as one of the keys shows (so 25 as a rule)."""
+    if not count:
+        return []
+    rows = atlas.table("background").select("sentence", "position").unique(maintain_order=True).rows()
+    sizes = _shown(atlas, keys) or [TOP]
+    found = []
+    for number in range(count):
+        random = np.random.default_rng((seed, 2, number))
+        size = sizes[int(random.integers(len(sizes)))]
+        order = random.permutation(len(rows))[: _TRIES * size]
+        places = _different(atlas, [rows[place] for place in order], size)
+        found.append(Item("control", atlas.layers[number % len(atlas.layers)], number, places))
+    return found
+
+
+def draw_cases(atlas: Atlas, *, count: int, seed: int) -> list[Item]:
+    """So many of the compositions that refinement_events lists, or all where there are fewer."""
+    rows = listed_cases(atlas)
+    if rows is None or not count:
+        return []
+    random = np.random.default_rng((seed, 3))
+    chosen = np.sort(random.permutation(rows.height)[:count])
+    items = []
+    for row in rows[chosen.tolist()].iter_rows(named=True):
+        content = {name.removesuffix("_text"): row[name] for name in _TEXTS}
+        items.append(Item("case", int(row["layer"]), int(row["prefix"]), content))
+    return items
+
+
+def listed_cases(atlas: Atlas) -> pl.DataFrame | None:
+    """The compositions that refinement_events lists, or None where it has not been asked of this atlas."""
+    if CASES not in covered(atlas.path, "analyses") or not (atlas.path / CASES).is_file():
+        return None
+    try:
+        rows = pl.read_parquet(atlas.path / CASES)
+        return rows.select("prefix", "layer", *_TEXTS)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        reason = str(error).splitlines()[0]
+        raise AtlasDamaged(
+            f"{atlas.path / CASES} cannot be read ({reason}); make it with"
+            f" `mnemoscope analyze {atlas.path} refinement_events`"
+        ) from error
+
+
+def _shown(atlas: Atlas, keys: list[Item]) -> list[int]:
+    """How many different prefixes each key shows."""
+    found = []
+    for layer in sorted({key.layer for key in keys}):
+        memories = [key.memory for key in keys if key.layer == layer]
+        rows = atlas.tables.having("triggers", layer, column="memory", ids=memories)
+        rows = rows.filter((pl.col("sign") == 1) & (pl.col("rank") < TOP))
+        found += rows.group_by("memory").agg(pl.col("prefix_group").n_unique()).sort("memory")["prefix_group"].to_list()
+    return found
+
+
+def _different(atlas: Atlas, places: list[tuple[int, int]], size: int) -> list[list[int]]:
+    """The first `size` places whose prefixes are different, from different sentences."""
+    stored = atlas.sentences([sentence for sentence, _ in places], columns=["sentence", "tokens"])
+    tokens = dict(zip(stored["sentence"].to_list(), stored["tokens"].to_list(), strict=True))
+    seen: set[tuple[int, ...]] = set()
+    used: set[int] = set()
+    found = []
+    for sentence, position in places:
+        prefix = tuple(tokens[sentence][: position + 1])
+        if prefix not in seen and sentence not in used:
+            seen.add(prefix)
+            used.add(sentence)
+            found.append([sentence, position])
+            if len(found) == size:
+                break
+    return found

@@ -1,0 +1,56 @@
+"""One PostgreSQL server for all tests of a worker, and every store's test on both kinds of database."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from judged_atlas import judged_atlas
+from mnemoscope.annotations import Store, open_store
+from mnemoscope.atlas import Atlas
+from postgresql import Server, postgresql
+
+Opening = Callable[[], Store]
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    with postgresql() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def shared_atlas(tmp_path_factory: pytest.TempPathFactory) -> Atlas:
+    """Never written to: stores of tests lie elsewhere."""
+    return judged_atlas(tmp_path_factory.mktemp("judged") / "atlas")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty database."""
+    if request.param == "sqlite":
+        return str(tmp_path / "annotations.sqlite")
+    server: Server = request.getfixturevalue("server")
+    return server.database()
+
+
+@pytest.fixture
+def opening(shared_atlas: Atlas, place: str) -> Iterator[Opening]:
+    """Opens another store on the same database, as another server would."""
+    opened: list[Store] = []
+
+    def another() -> Store:
+        opened.append(open_store(shared_atlas, place))
+        return opened[-1]
+
+    yield another
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def store(opening: Opening) -> Store:
+    """A store with a campaign: 3 keys in either of two layers, 5 controls, 4 compositions."""
+    found = opening()
+    found.start_campaign(keys_per_layer=3)
+    return found
