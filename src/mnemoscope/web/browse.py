@@ -1,6 +1,7 @@
-"""The pages of an atlas: the overview, one memory, the search and the tokens."""
+"""The pages of an atlas: the overview, and one memory."""
 
 from typing import Annotated
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Path, Query
 from starlette.exceptions import HTTPException
@@ -9,32 +10,42 @@ from starlette.responses import Response
 from mnemoscope.memory import MemoryId
 from mnemoscope.web.pages import Page, both
 from mnemoscope.web.site import Site
-from mnemoscope.web.views.one_memory import memory_view
-from mnemoscope.web.views.overview import overview_view
+from mnemoscope.web.views.one_memory import memory_groups, memory_view
+from mnemoscope.web.views.overview import overview_view, overview_words
 
 NAV: tuple[tuple[str, str], ...] = ()
 
 Name = Annotated[str, Path(max_length=100, description="A memory, such as L10.M222")]
+Pattern = Annotated[int | None, Query(ge=0, le=32_767, description="The pattern whose triggers are marked")]
 Changes = Annotated[
     list[str], Query(alias="set", max_length=100, description="Interventions to carry along, such as L10.M222=0")
 ]
 
 
 def router(site: Site) -> APIRouter:
-    """The routes of browsing."""
+    """The routes of the overview and of memories; the latter answer any single name, so they come last."""
     routes = APIRouter()
 
     @both(routes, site, "/", template="overview.html")
     def overview() -> Page:
-        """What was mined, the headline figures, and the most striking memories."""
-        return Page("", overview_view(site))
+        """What was mined, the answers in words, and the most striking memories."""
+        data = overview_view(site)
+        return Page("", data, lambda: overview_words(site, data))
 
     @both(routes, site, "/{name}", template="memory.html")
-    def memory(name: Name, carried: Changes = []) -> Page | Response:  # noqa: B006
+    def memory(name: Name, pattern: Pattern = None, carried: Changes = []) -> Page | Response:  # noqa: B006
         """One memory: triggers, value, activity, patterns, neighbours."""
         if not name.startswith("L"):
-            raise HTTPException(404, f"There is no page {'/' + name!r}.")
+            raise HTTPException(404, f"There is no page {f'/{name}'!r}.")
         wanted = MemoryId.parse(name)
-        return Page(str(wanted), memory_view(site, wanted, carried=carried))
+        data = memory_view(site, wanted, pattern=pattern) | {"set": carried}
+        return Page(str(wanted), data, lambda: memory_groups(data) | _links(site, wanted, carried))
 
     return routes
+
+
+def _links(site: Site, wanted: MemoryId, carried: list[str]) -> dict[str, str]:
+    """What the page's links carry along: the interventions so far (`&set=...`), and with one more, for a trace."""
+    so_far = [("set", one) for one in carried]
+    add = f"/trace?{urlencode([*so_far, ('set', f'{wanted}=0')])}" if site.model else ""
+    return {"carry": f"&{urlencode(so_far)}" if carried else "", "add": add}

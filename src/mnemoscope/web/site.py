@@ -40,6 +40,7 @@ class Site:
         self.nav: list[tuple[str, str]] = []
         self.admits: list[Callable[[Request], bool]] = []
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self._lasting: dict[Hashable, _Slot] = {}
         self._lock = threading.Lock()
         self._seen = self.state()
 
@@ -51,6 +52,10 @@ class Site:
             self.model = load(self.settings, self.atlas)
         return self
 
+    def has(self, address: str) -> bool:
+        """Whether there are pages at or below this address."""
+        return any(place == address or place.startswith(f"{address}/") for _, place in self.nav)
+
     def state(self) -> str:
         """What the pages depend on, in few characters: the atlas, and the answers and patterns made from it."""
         try:
@@ -60,12 +65,9 @@ class Site:
         return f"{self.hash[:16]}-{made.st_mtime_ns:x}-{made.st_size:x}"
 
     def kept(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` gives, made once for a key as long as the atlas's folder says the same."""
-        state = self.state()
+        """What `make` gives, made once for a key as long as the atlas's folder says the same, if asked for often."""
         with self._lock:
-            if state != self._seen:
-                self._kept.clear()
-                self.atlas, self._seen = open_atlas(self.settings.atlas), state
+            self._renew()
             if key in self._kept:
                 self._kept.move_to_end(key)
                 found: T = self._kept[key]
@@ -77,3 +79,30 @@ class Site:
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         return made
+
+    def lasting(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Like `kept` for the few large things that many pages need: never dropped, and made by one reader alone."""
+        with self._lock:
+            self._renew()
+            slot = self._lasting.setdefault(key, _Slot())
+        with slot.lock:
+            if not slot.made:
+                slot.value, slot.made = make(), True
+        found: T = slot.value
+        return found
+
+    def _renew(self) -> None:
+        state = self.state()
+        if state != self._seen:
+            self._kept.clear()
+            self._lasting.clear()
+            self.atlas, self._seen = open_atlas(self.settings.atlas), state
+
+
+class _Slot:
+    """A place for one thing, and the lock of whoever makes it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.made = False
+        self.value: Any = None

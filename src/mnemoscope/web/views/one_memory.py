@@ -1,18 +1,148 @@
-"""The data of a memory's page."""
+"""The data of a memory's page: everything that the atlas holds about it."""
 
-from collections.abc import Sequence
+import math
 from typing import Any
 
+from mnemoscope.atlas.schema import HISTOGRAM_EDGES
+from mnemoscope.errors import OptionError
 from mnemoscope.memory import MemoryId
 from mnemoscope.web.site import Site
+from mnemoscope.web.views.columns import patterns, row, words
+from mnemoscope.web.views.neighbours import by_triggers, by_value
+from mnemoscope.web.views.triggers import grouped, triggers_view
+
+BEST = 25
+"""Triggers that patterns are looked for in, and that the value's top token is compared with."""
 
 
-def memory_view(site: Site, wanted: MemoryId, *, carried: Sequence[str] = ()) -> dict[str, Any]:
-    """The memory's triggers and value."""
-    memory = site.atlas[wanted]
+def memory_view(site: Site, wanted: MemoryId, *, pattern: int | None = None) -> dict[str, Any]:
+    """The memory; `pattern` is the number of the one whose triggers are to be marked.
+
+    Raises MemoryIdError for a memory that the atlas does not have, OptionError for a pattern that it does not have.
+    """
+    found = patterns(site, site.atlas[wanted].id.layer, memory=wanted.memory)
+    numbers = [one["pattern"] for one in found or []]
+    if pattern is not None and pattern not in numbers:
+        said = f"has {len(numbers)}, counted from 0" if numbers else "has none"
+        raise OptionError(f"pattern {pattern} is not one of {wanted}, which {said}")
+    triggers = triggers_view(site, wanted, patterns=found or [])
+    value = row(site, "values", layer=wanted.layer, memory=wanted.memory)
     return {
         "memory": str(wanted),
-        "triggers": memory.triggers(sign=None).to_dicts(),
-        "value": memory.value().to_dicts()[0],
-        "set": list(carried),
+        "layer": wanted.layer,
+        "previous": _beside(site, wanted, -1),
+        "next": _beside(site, wanted, 1),
+        "triggers": triggers,
+        "value": _value(site, value),
+        "follows": _follows(site, value, triggers),
+        "activity": _activity(row(site, "activity", layer=wanted.layer, memory=wanted.memory)),
+        "patterns": None if found is None else [_pattern(one) for one in found],
+        "pattern": pattern,
+        "neighbours": {"value": by_value(site, wanted), "triggers": by_triggers(site, wanted, triggers=triggers)},
+        "reference": reference(site, wanted),
     }
+
+
+def memory_groups(data: dict[str, Any]) -> dict[str, Any]:
+    """What the template needs besides: the triggers of either sign, equal prefixes once."""
+    says = data["value"]["top"][0]["token"]
+    return {
+        "positive": grouped(data["triggers"], 1, says=says),
+        "negative": grouped(data["triggers"], -1, says=None),
+        "bars": bars(data["activity"]),
+    }
+
+
+def reference(site: Site, wanted: MemoryId) -> dict[str, Any]:
+    """What names this memory for good: the weights and the atlas by their hashes."""
+    model = site.atlas.manifest["model"]
+    revision = f", revision {model['revision']}" if model.get("revision") else ""
+    line = (
+        f"Memory {wanted} of {model.get('spec')}{revision} (model sha256 {model['fingerprint']}), as mined from"
+        f" {site.atlas.manifest['corpus'].get('spec')} (atlas sha256 {site.hash})."
+    )
+    return {
+        "text": line,
+        "memory": str(wanted),
+        "model": model.get("spec"),
+        "revision": model.get("revision"),
+        "fingerprint": model["fingerprint"],
+        "atlas": site.hash,
+    }
+
+
+def _beside(site: Site, wanted: MemoryId, step: int) -> str | None:
+    """The memory before or after, also in the next layer that was mined; None at the atlas's ends."""
+    layers, memory = site.atlas.layers, wanted.memory + step
+    if 0 <= memory < site.atlas.memories(wanted.layer):
+        return str(MemoryId(wanted.layer, memory))
+    at = layers.index(wanted.layer) + step
+    if not 0 <= at < len(layers):
+        return None
+    return str(MemoryId(layers[at], 0 if step > 0 else site.atlas.memories(layers[at]) - 1))
+
+
+def _value(site: Site, value: dict[str, Any]) -> dict[str, Any]:
+    """Top and bottom tokens with their probabilities under the softmax of the value's scores.
+
+    The bottom tokens' scores are those of -v; only under a linear head do they tell the probability under v.
+    """
+    vocabulary = words(site)
+    best, most = value["top_scores"][0], value["max_probability"]
+    linear = site.atlas.manifest["model"].get("head", "linear") == "linear"
+
+    def listed(end: str, sign: int) -> list[dict[str, Any]]:
+        pairs = zip(value[f"{end}_tokens"], value[f"{end}_scores"], strict=True)
+        return [
+            vocabulary.token(token)
+            | {
+                "score": score,
+                "probability": most * math.exp(sign * score - best) if sign == 1 or linear else None,
+            }
+            for token, score in pairs
+        ]
+
+    names = ("max_probability", "entropy", "value_norm", "key_norm", "up_norm")
+    return {"top": listed("top", 1), "bottom": listed("bottom", -1), **{name: value[name] for name in names}}
+
+
+def _follows(site: Site, value: dict[str, Any], triggers: list[dict[str, Any]]) -> dict[str, Any]:
+    """Whether the value says what follows the memory's own triggers."""
+    best = [one for one in triggers if one["sign"] == 1 and one["rank"] < BEST]
+    says = value["top_tokens"][0]
+    target = value["target"]
+    return {
+        "target": None if target is None else words(site).token(target),
+        "target_rank": value["target_rank"],
+        "trigger_log_probability": value["trigger_log_probability"],
+        "followed": sum(one["next"] is not None and one["next"]["token"] == says for one in best),
+        "best": len(best),
+        "vocabulary": len(words(site).texts),
+    }
+
+
+def _activity(found: dict[str, Any]) -> dict[str, Any]:
+    edges = [None, *HISTOGRAM_EDGES, None]
+    bins = [
+        {"low": low, "high": high, "count": count}
+        for low, high, count in zip(edges, edges[1:], found["histogram"], strict=False)
+    ]
+    names = ("prefixes", "positive", "mean", "min", "max", "sampled", "std")
+    share = found["positive"] / found["prefixes"] if found["prefixes"] else None
+    return {**{name: found[name] for name in names}, "share": share, "bins": bins}
+
+
+def _pattern(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: found[name] for name in ("pattern", "kind", "description", "triggers", "lift", "log10_p")}
+
+
+def bars(activity: dict[str, Any]) -> list[dict[str, Any]]:
+    """The histogram's bins from the first that is not empty to the last, with heights of 0 to 100 (logarithmic)."""
+    bins = activity["bins"]
+    filled = [index for index, one in enumerate(bins) if one["count"]]
+    if not filled:
+        return []
+    most = math.log1p(max(one["count"] for one in bins))
+    return [
+        {**one, "height": round(100 * math.log1p(one["count"]) / most, 1)} for one in bins[filled[0] : filled[-1] + 1]
+    ]

@@ -1,0 +1,110 @@
+"""A memory's triggers as text: what stands before the trigger token, the token, what came next, and the rest."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from mnemoscope.atlas.visible import in_running_text
+from mnemoscope.errors import AtlasDamaged
+from mnemoscope.memory import MemoryId
+from mnemoscope.web.site import Site
+from mnemoscope.web.views.columns import words
+
+BEFORE, AFTER = 160, 100
+"""Characters that are shown of a long sentence on either side of the trigger token."""
+CUT = "\N{HORIZONTAL ELLIPSIS}"
+
+
+def triggers_view(site: Site, wanted: MemoryId, *, patterns: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Every trigger of both signs, the positive ones first, each by rank.
+
+    `patterns` are the numbers of the patterns that explain the trigger (those of its prefix group).
+    """
+    atlas = site.atlas
+    table = atlas.tables.having("triggers", wanted.layer, column="memory", ids=[wanted.memory])
+    rows = table.sort(-pl.col("sign").cast(pl.Int32), "rank").to_dicts()
+    explained = _explained(rows, patterns)
+    if not rows:
+        return []
+    stored = atlas.sentences([row["sentence"] for row in rows], columns=["sentence", "tokens"])
+    sentences = dict(zip(stored["sentence"].to_list(), stored["tokens"].to_list(), strict=True))
+    vocabulary = words(site)
+    found = []
+    for row in rows:
+        tokens, position = sentences[row["sentence"]], row["position"]
+        if position >= len(tokens):
+            raise AtlasDamaged(f"{atlas.path}: {wanted} names position {position} of sentence {row['sentence']}")
+        following = row["next_token"]
+        numbers = explained.get(row["prefix_group"], []) if row["sign"] == 1 else []
+        found.append(
+            {name: row[name] for name in ("sign", "rank", "coefficient", "sentence", "position", "prefix_group")}
+            | {
+                "before": vocabulary.text(tokens[:position]).rstrip("\ufffd"),
+                "token": vocabulary.token(row["token"]),
+                "next": None if following is None else vocabulary.token(following),
+                "after": vocabulary.text(tokens[position + 2 :]).lstrip("\ufffd"),
+                "patterns": numbers,
+            }
+        )
+    return found
+
+
+def _explained(rows: Sequence[dict[str, Any]], patterns: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
+    """Prefix group -> the numbers of the patterns that name any of its ranks."""
+    groups = {row["rank"]: row["prefix_group"] for row in rows if row["sign"] == 1}
+    found: dict[int, list[int]] = {}
+    for pattern in patterns:
+        for group in dict.fromkeys(groups[rank] for rank in pattern["triggers"] if rank in groups):
+            found.setdefault(group, []).append(pattern["pattern"])
+    return found
+
+
+def grouped(triggers: Sequence[dict[str, Any]], sign: int, *, says: int | None) -> list[dict[str, Any]]:
+    """The triggers of one sign as a page shows them: equal prefixes once, with their count, long sentences cut.
+
+    Of equal prefixes the first one is shown that is followed by the token `says`, if there is one.
+    """
+    groups: dict[int, list[dict[str, Any]]] = {}
+    for trigger in triggers:
+        if trigger["sign"] == sign:
+            groups.setdefault(trigger["prefix_group"], []).append(trigger)
+    return [_group(members, says) for members in groups.values()]
+
+
+def _group(members: list[dict[str, Any]], says: int | None) -> dict[str, Any]:
+    def foretold(one: dict[str, Any]) -> bool:
+        return one["next"] is not None and one["next"]["token"] == says
+
+    first = members[0]
+    chosen = next((one for one in members if foretold(one)), first)
+    before, after = in_running_text(chosen["before"]), in_running_text(chosen["after"])
+    short, rest = _end(before), _start(after)
+    return {
+        **chosen,
+        "rank": first["rank"],
+        "coefficient": first["coefficient"],
+        "ranks": [one["rank"] for one in members],
+        "times": len(members),
+        "foretold": foretold(chosen),
+        "before": before,
+        "after": after,
+        "short_before": short,
+        "short_after": rest,
+        "cut": (short, rest) != (before, after),
+    }
+
+
+def _end(text: str) -> str:
+    """The end of the text, from the beginning of a word where there is one near."""
+    if len(text) <= BEFORE:
+        return text
+    first, space, rest = text[-BEFORE:].partition(" ")
+    return CUT + (rest if space and len(first) < 20 else text[-BEFORE:])
+
+
+def _start(text: str) -> str:
+    if len(text) <= AFTER:
+        return text
+    rest, space, last = text[:AFTER].rpartition(" ")
+    return (rest if space and len(last) < 20 else text[:AFTER]) + CUT
