@@ -1,7 +1,7 @@
 """One prompt: what vectors say about the vocabulary, what every layer predicts, and what changing memories does."""
 
 from mnemoscope.tracing.causal import CausalCheck, causal_check
-from mnemoscope.tracing.comparison import Comparison, Difference, Generated, Shift, compare
+from mnemoscope.tracing.comparison import Comparison, Difference, Generated, Shift, compare, written
 from mnemoscope.tracing.generation import Step, generate
 from mnemoscope.tracing.interventions import Intervention, as_python, intervene, interventions_of
 from mnemoscope.tracing.prompts import Guess, Token
@@ -35,4 +35,5 @@ __all__ = [
     "rank_of",
     "top",
     "trace",
+    "written",
 ]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from rich.cells import cell_len
 from torch import Tensor
 
 from mnemoscope.atlas.visible import in_token
@@ -16,7 +17,7 @@ from mnemoscope.tracing.interventions import Intervention, Interventions, check,
 from mnemoscope.tracing.prompts import Token, alone, ids_of, own_positions, prompt_tokens, vocabulary_of
 from mnemoscope.tracing.reading import trace
 from mnemoscope.tracing.records import Trace
-from mnemoscope.tracing.terminal import Column, fitted, table
+from mnemoscope.tracing.terminal import WIDTH, Column, chosen_position, fitted, layer_lines, table
 from mnemoscope.tracing.vocabulary import top as best_of
 
 
@@ -121,13 +122,13 @@ class Comparison:
             "after": self.after.to_dict(),
         }
 
-    def text(self, *, position: int | None = None, shown: int = 10) -> str:
+    def text(self, *, position: int | None = None, shown: int = 10, memories: int = 2) -> str:
         """The comparison as text of at most 118 columns; `position` as for `Trace.text`."""
         count = len(self.differences)
-        chosen = count - 1 if position is None else position + count if position < 0 else position
+        chosen = chosen_position(self.before, position)
         moved = sum(difference.changed for difference in self.differences)
         lines = [
-            fitted("Before and after " + ", ".join(map(str, self.interventions)), 118),
+            fitted("Before and after " + ", ".join(map(str, self.interventions)), WIDTH),
             f"The top token differs after {moved} of {count} positions and at {len(self.changed_places())} of "
             f"{count * len(self.before.places)} places of the layers.",
             "",
@@ -150,22 +151,25 @@ class Comparison:
         lines += table(columns, numbers)
         for name, generated in (("before", self.generated_before), ("after", self.generated_after)):
             if generated is not None:
-                lines += ["", f"Continued {name}:", *written(generated)]
+                lines += ["", f"Continued {name}:", *written(generated.steps)]
+        for name, one in (("Before", self.before), ("After", self.after)):
+            head, *rest = layer_lines(one, chosen, memories)
+            lines += ["", f"{name}. {head}", *rest]
         return "\n".join(lines)
 
     def __str__(self) -> str:
         return self.text()
 
 
-def written(generated: Generated) -> list[str]:
-    """A continuation as lines of at most 116 columns, indented."""
+def written(steps: tuple[Step, ...]) -> list[str]:
+    """A continuation as lines of at most 118 columns, indented."""
     lines = [""]
-    for step in generated.steps:
+    for step in steps:
         token = in_token(step.token.text)
-        if len(lines[-1]) + len(token) > 100:
+        if cell_len(lines[-1] + token) > WIDTH - 2:
             lines.append("")
         lines[-1] += token
-    return [fitted(f"  {line}", 118) for line in lines]
+    return [fitted(f"  {line}", WIDTH) for line in lines]
 
 
 def compare(

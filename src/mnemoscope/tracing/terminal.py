@@ -49,16 +49,22 @@ def decided_in(when: Decision) -> str:
     return "never" if when.decided is None else f"layer {when.decided}"
 
 
-def drawn(trace: Trace, *, position: int | None, memories: int) -> str:
-    """The whole text; raises PromptError for a position that the prompt does not have."""
+def chosen_position(trace: Trace, position: int | None) -> int:
+    """The position meant: negative ones count from the end, None is the last; raises PromptError for none."""
     count = len(trace.positions)
     chosen = count - 1 if position is None else position + count if position < 0 else position
     if not 0 <= chosen < count:
         raise PromptError(f"position {position} is not in the prompt, which has positions 0 to {count - 1}")
+    return chosen
+
+
+def drawn(trace: Trace, *, position: int | None, memories: int) -> str:
+    """The whole text; raises PromptError for a position that the prompt does not have."""
+    count, chosen = len(trace.positions), chosen_position(trace, position)
     lines = [fitted(f"{trace.model}: {count} tokens, {len(trace.places)} layers", WIDTH)]
     if trace.interventions:
         lines.append(fitted("with " + ", ".join(map(str, trace.interventions)), WIDTH))
-    lines += ["", *_positions(trace), "", *_layers(trace, chosen, memories)]
+    lines += ["", *_positions(trace), "", *layer_lines(trace, chosen, memories)]
     return "\n".join(lines)
 
 
@@ -78,7 +84,8 @@ def _positions(trace: Trace) -> list[str]:
     return table(columns, rows)
 
 
-def _layers(trace: Trace, position: int, memories: int) -> list[str]:
+def layer_lines(trace: Trace, position: int, memories: int) -> list[str]:
+    """What every layer does after one position, as lines."""
     token = fitted(in_token(trace.positions[position].token.text), 30)
     lines = [f"Layer by layer after position {position}, {token}: what is on top, and who contributes most"]
     columns: list[Column] = [("layer", "right", 5), ("residual", "left", 16), ("feed-forward", "left", 16),

@@ -1,0 +1,95 @@
+"""`mnemoscope trace`: a prompt's prediction layer by layer, its dominant memories, and what changing memories does."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mnemoscope.cli.frame import Debug, Json, at_least, emit, one_of
+
+
+def trace(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A hub id (gpt2), a local folder, builtin:pydocs, fairseq:PATH.pt, or handmade:NAME.",
+            show_default=False,
+        ),
+    ],
+    prompt: Annotated[
+        str, typer.Argument(metavar="PROMPT", help="Plain text; after -- if it begins with a dash.", show_default=False)
+    ],
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="CHANGE",
+            help="L10.M222=0 sets a coefficient, L10.M222*2 scales it; at the last position: L10.M222=0@last; "
+            "from position 5 on: L10.M222=0@5. May be given several times; shows before and after.",
+            show_default=False,
+        ),
+    ] = None,
+    generate: Annotated[int, typer.Option(metavar="N", help="Go on for N tokens.")] = 0,
+    temperature: Annotated[
+        float, typer.Option(metavar="T", help="Of that continuation; 0 always takes the best token.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of a continuation with a temperature above 0.")] = 0,
+    position: Annotated[
+        int | None, typer.Option(metavar="N", help="The position whose layers are shown.  [default: the last]")
+    ] = None,
+    top: Annotated[int, typer.Option(metavar="K", help="Predictions of each stream (--json gives all).")] = 10,
+    memories: Annotated[int, typer.Option(metavar="K", help="Dominant memories of each layer in --json.")] = 10,
+    dtype: Annotated[str, typer.Option(metavar="float32|bfloat16|float16", help="Number format.")] = "float32",
+    device: Annotated[str, typer.Option(metavar="NAME", help="Such as cpu, cuda or cuda:1.")] = "cpu",
+    revision: Annotated[str | None, typer.Option(metavar="NAME", help="The hub model's revision.")] = None,
+    dictionary: Annotated[
+        Path | None, typer.Option("--dict", metavar="FILE", help="A fairseq model's dict.txt, if it lies elsewhere.")
+    ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
+    ] = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show how a model arrives at its prediction for a prompt.
+
+    After every token what comes next and from which layer on that is decided; for one position what the residual, the
+    feed-forward layer and the output of every layer predict, and which memories contribute most, with their votes.
+    With --set the same before and after memories are changed. A space inside a token shows as · and a line break as ⏎.
+
+    Example: mnemoscope trace builtin:pydocs "Return a list of" --set L7.M25=0 --generate 10
+    """
+    one_of("--dtype", dtype, ("float32", "bfloat16", "float16"))
+    for name, number, least in (("--generate", generate, 0), ("--temperature", temperature, 0), ("--top", top, 1),
+                                ("--memories", memories, 0), ("--seed", seed, 0)):  # fmt: skip
+        at_least(name, number, least)
+    from mnemoscope import tracing
+    from mnemoscope.models import load_model
+
+    wanted = tracing.interventions_of(changes)
+    loaded = load_model(
+        model, dict=dictionary, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code
+    )
+    script = tracing.as_python(model, prompt, wanted)
+    if wanted:
+        both = tracing.compare(
+            loaded, prompt, wanted, top=top, memories=memories, tokens=generate, temperature=temperature, seed=seed
+        )
+        text = both.text(position=position)
+        if json:
+            compared = both.to_dict()
+            emit({"trace": compared.pop("before"), "comparison": compared, "generation": None, "python": script})
+        else:
+            print(text)
+        return
+    traced = tracing.trace(loaded, prompt, top=top, memories=memories)
+    text = traced.text(position=position)
+    steps = tuple(tracing.generate(loaded, prompt, tokens=generate, temperature=temperature, seed=seed))
+    if json:
+        generation = [step.to_dict() for step in steps] if generate else None
+        emit({"trace": traced.to_dict(), "comparison": None, "generation": generation, "python": script})
+        return
+    print(text)
+    if generate:
+        print("\n".join(["", "Continued:", *tracing.written(steps)]))
