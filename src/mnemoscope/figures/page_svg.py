@@ -50,7 +50,7 @@ def page_svg(specification: dict[str, Any], *, name: str, label: str) -> str:
     The page has the figure's title and its own paper, so neither is drawn. Rows with a `layer` lead to its page.
     """
     linked = _linked({key: part for key, part in specification.items() if key != "title"})
-    return _page(linked | {"background": None, "padding": 4}, name=name, label=label)
+    return _page(linked, name=name, label=label)
 
 
 def page_frame(specification: dict[str, Any], *, name: str, label: str) -> tuple[str, str]:
@@ -58,13 +58,17 @@ def page_frame(specification: dict[str, Any], *, name: str, label: str) -> tuple
 
     For a figure of one panel whose points are drawn by the page.
     """
-    whole = _page(specification | {"background": None, "padding": 4}, name=name, label=label)
+    whole = _page(specification, name=name, label=label)
     before, mark, after = whole.partition(f'<g id="{name}-points" />')
     assert mark, "the panel has a group of that name"
     return before, after
 
 
 def _page(specification: dict[str, Any], *, name: str, label: str) -> str:
+    config = specification["config"]
+    # A page's letters may be wider than those that the renderer measures by.
+    roomy = config | {"legend": config["legend"] | {"columnPadding": 34}}
+    specification = specification | {"background": None, "padding": 4, "config": roomy}
     drawn = numbered(vl_convert.vegalite_to_svg(specification, vl_version=grammar()), prefix=f"{name}-clip")
     root = ElementTree.fromstring(drawn)
     kept = ElementTree.Element("svg", _attributes(root))

@@ -1,0 +1,239 @@
+"""The browsing pages of an atlas as plain files, which open from a disk or from any web host: no server, no script.
+
+The pages are asked of the very application that `serve` runs, and their links are made relative. A link to a page that
+was not written keeps its text alone. Search, tokens, judgements and traces need a server, and are left out.
+"""
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from html import escape, unescape
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
+
+from mnemoscope.analyses import QUESTIONS, striking
+from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.manifest import MANIFEST
+from mnemoscope.atlas.store import json_bytes, make_folder, storing, write_bytes
+from mnemoscope.errors import AtlasDamaged, AtlasExists, OptionError
+from mnemoscope.memory import MemoryId
+from mnemoscope.web.app import create_app
+from mnemoscope.web.relative import Rewriter
+from mnemoscope.web.settings import Settings
+from mnemoscope.web.site import Site
+from mnemoscope.web.views.layer import ROWS, layer_rows
+
+Progress = Callable[[str, float, float | None, str], None]
+
+SIDE = "browse"
+PER_LAYER = 5
+STRIKING = 10
+NAMED = 1_000
+"""Memories of a layer that its own page can name; with more, the page lists the layer from its first memory on."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Where the pages lie, how many there are, of how many memories, and their size in bytes."""
+
+    directory: Path
+    pages: int
+    memories: int
+    bytes: int
+
+
+def write_pages(
+    atlas: Path, out: Path | None = None, *, memories: str | None = None, progress: Progress | None = None
+) -> Exported:
+    """Writes the pages of the atlas into the folder `out` (default: `browse` inside the atlas), replacing it whole.
+
+    `memories` are names apart by commas, or a number of memories per layer; by default the most striking ones and the
+    best of each layer. Raises what opening an atlas raises, OptionError, MemoryIdError, AtlasExists for a folder of
+    something else, StoreFailed.
+    """
+    app = create_app(Settings(atlas.absolute()))
+    site: Site = app.state.site
+    directory = (site.atlas.path / SIDE if out is None else out).absolute()
+    _check(directory, site.atlas)
+    chosen = selection(site, memories)
+    files = asyncio.run(_Writer(app, site, chosen, progress).files())
+    listed = {name: len(data) for name, data in sorted(files.items())}
+    files[MANIFEST] = json_bytes({"atlas": site.hash, "pages": listed})
+    _replace(directory, files)
+    pages = sum(name.endswith(".html") for name in listed)
+    return Exported(directory, pages, len(chosen), sum(map(len, files.values())))
+
+
+def selection(site: Site, wanted: str | None) -> list[MemoryId]:
+    """The memories whose pages are written, in order; raises OptionError, MemoryIdError."""
+    if wanted is not None and not wanted.strip().isdigit():
+        names = [MemoryId.parse(name.strip()) for name in wanted.split(",") if name.strip()]
+        if not names:
+            raise OptionError(f"--memories {wanted!r} names no memory; write L0.M1,L3.M7 or a number per layer")
+        return sorted({site.atlas[name].id for name in names})
+    each = PER_LAYER if wanted is None else int(wanted)
+    if each < 1:
+        raise OptionError(f"--memories {wanted} writes no memory; give at least 1 per layer")
+    ordered = striking(site.atlas, sum(site.atlas.memories(layer) for layer in site.atlas.layers))
+    found = {MemoryId(layer, memory) for layer, memory in ordered.select("layer", "memory").head(STRIKING).iter_rows()}
+    for layer in site.atlas.layers:
+        best = ordered.filter(ordered["layer"] == layer)["memory"].to_list()
+        confident = layer_rows(site, layer).sort(["max_probability", "memory"], descending=[True, False])["memory"]
+        first = list(dict.fromkeys([*best, *confident.to_list()]))[:each]
+        found |= {MemoryId(layer, memory) for memory in first}
+    return sorted(found)
+
+
+def _check(directory: Path, atlas: Atlas) -> None:
+    """Refuses a folder that holds something else, and the atlas itself."""
+    place, home = directory.resolve(), atlas.path.resolve()
+    if place == home or place in home.parents or (home in place.parents and place != home / SIDE):
+        raise OptionError(f"{directory} holds the atlas or lies inside it; leave --out away, or choose another folder")
+    if not directory.exists():
+        return
+    if not directory.is_dir():
+        raise AtlasExists(f"{directory} is not a folder; choose another")
+    with storing(directory):
+        empty = not any(directory.iterdir())
+    said = None
+    with suppress(OSError, ValueError):
+        said = json.loads((directory / MANIFEST).read_bytes())
+    if not empty and not (isinstance(said, dict) and "pages" in said):
+        raise AtlasExists(f"{directory} holds something else than browsing pages; choose another folder")
+
+
+class _Writer:
+    """Asks the application for every page of the selection, and makes files of the answers."""
+
+    def __init__(self, app: Any, site: Site, chosen: Sequence[MemoryId], progress: Progress | None) -> None:
+        self._app, self._site, self._progress = app, site, progress
+        self._addresses = {"/": "index.html", "/layers": "layers.html", "/questions": "questions.html"}
+        self._addresses |= {f"/questions/{question}": f"questions/{question}.html" for question in QUESTIONS}
+        self._addresses |= {f"/{memory}": f"{memory}.html" for memory in chosen}
+        self._alias: dict[str, str] = {}
+        for layer in site.atlas.layers:
+            self._add_layer(layer, [one.memory for one in chosen if one.layer == layer])
+        total = sum(site.atlas.memories(layer) for layer in site.atlas.layers)
+        self._note = (
+            f"Pages of {len(chosen):,} of the {total:,} memories, written as files by mnemoscope report --browse."
+            " Search, tokens, judgements and traces are not among them: they need mnemoscope serve."
+        )
+
+    def _add_layer(self, layer: int, own: list[int]) -> None:
+        """The layer's page with the selection alone, in as many pieces as it takes."""
+        query = {"memories": ",".join(map(str, own))} if 0 < len(own) <= NAMED else {}
+        rows = len(own) if query else ROWS
+        for page in range(1, max(1, -(-rows // ROWS)) + 1):
+            asked = query | ({"page": str(page)} if page > 1 else {})
+            name = f"layers/{layer}.html" if page == 1 else f"layers/{layer}-{page}.html"
+            self._addresses[_address(f"/layers/{layer}", asked)] = name
+        self._alias |= {f"/layers/{layer}": f"layers/{layer}.html"}
+        self._alias |= {_address(f"/layers/{layer}", query | {"page": "1"}): f"layers/{layer}.html"}
+
+    async def files(self) -> dict[str, bytes]:
+        """Every file by its name."""
+        found: dict[str, bytes] = {}
+        assets: dict[str, str] = {}
+        for done, (address, name) in enumerate(self._addresses.items()):
+            if self._progress is not None:
+                self._progress("pages", done, len(self._addresses), "pages")
+            # What a page says of the atlas's place on this machine is nothing for readers elsewhere.
+            body = (await self._asked(address)).replace(escape(str(self._site.atlas.path)).encode(), b"ATLAS")
+
+            def place(link: str, here: str = address, file: str = name) -> str | None:
+                return self._place(link, here, file, assets)
+
+            rewriter = Rewriter(place, note=self._note)
+            found[name] = rewriter.rewritten(body.decode()).encode()
+        if self._progress is not None:
+            self._progress("pages", len(self._addresses), len(self._addresses), "pages")
+        for address, name in assets.items():
+            found[name] = await self._asked(address)
+        return found
+
+    def _place(self, link: str, here: str, file: str, assets: dict[str, str]) -> str | None:
+        """Where the link leads, relative to the file that holds it; None where nothing was written."""
+        parts = urlsplit(urljoin(f"http://atlas{here}", link))
+        if parts.netloc != "atlas":
+            return None
+        if link.startswith("#"):
+            return link
+        if parts.path.startswith("/static/"):
+            target: str | None = f"static/{parts.path.rsplit('/', 1)[1]}"
+            assets[parts.path] = str(target)
+        else:
+            address = _address(parts.path, dict(parse_qsl(parts.query, keep_blank_values=True)))
+            target = self._addresses.get(address) or self._alias.get(address)
+        if target is None:
+            return None
+        return "../" * file.count("/") + target + (f"#{parts.fragment}" if parts.fragment else "")
+
+    async def _asked(self, address: str) -> bytes:
+        """The application's answer; one of its own refusals is an error of ours."""
+        parts = urlsplit(address)
+        status, body = 0, b""
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Any) -> None:
+            nonlocal status, body
+            status = message.get("status", status)
+            body += message.get("body", b"")
+
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "GET",
+            "scheme": "http",
+            "path": parts.path,
+            "raw_path": parts.path.encode(),
+            "root_path": "",
+            "query_string": parts.query.encode(),
+            "headers": [(b"host", b"127.0.0.1"), (b"accept", b"text/html")],
+            "server": ("127.0.0.1", 80),
+            "client": ("127.0.0.1", 0),
+        }
+        await self._app(scope, receive, send)
+        if status != 200:
+            said = re.search(r'<p class="refusal">(.*?)</p>', body.decode("utf-8", "replace"), flags=re.DOTALL)
+            reason = f"the server answers {status}" if said is None else unescape(said.group(1))
+            raise AtlasDamaged(f"{self._site.atlas.path}: the page {parts.path} cannot be made: {reason}")
+        return body
+
+
+def _address(path: str, query: dict[str, str]) -> str:
+    return path + (f"?{urlencode(sorted(query.items()))}" if query else "")
+
+
+def _replace(directory: Path, files: dict[str, bytes]) -> None:
+    """The folder with exactly these files: the old one stays until all are written; raises StoreFailed."""
+    make_folder(directory.parent)
+    fresh = directory.parent / f".{directory.name}.{os.getpid()}.mnemoscope-tmp"
+    old = directory.parent / f".{directory.name}.{os.getpid()}.old.mnemoscope-tmp"
+    try:
+        with storing(directory):
+            rmtree(fresh, ignore_errors=True)
+            fresh.mkdir()
+        for name, data in files.items():
+            with storing(directory / name):
+                write_bytes(fresh / name, data)
+        with storing(directory):
+            if directory.exists():
+                directory.rename(old)
+            try:
+                fresh.rename(directory)
+            except OSError:
+                if old.exists():
+                    old.rename(directory)
+                raise
+    finally:
+        rmtree(fresh, ignore_errors=True)
+        rmtree(old, ignore_errors=True)
