@@ -10,6 +10,7 @@ from starlette.responses import Response
 from mnemoscope.memory import MemoryId
 from mnemoscope.web.pages import Page, both
 from mnemoscope.web.site import Site
+from mnemoscope.web.views.columns import sharing
 from mnemoscope.web.views.one_memory import memory_groups, memory_view
 from mnemoscope.web.views.overview import overview_view, overview_words
 
@@ -26,11 +27,20 @@ def router(site: Site) -> APIRouter:
     """The routes of the overview and of memories; the latter answer any single name, so they come last."""
     routes = APIRouter()
 
+    def overview_page() -> Page:
+        data = site.lasting("overview", lambda: overview_view(site))
+        return Page("", data, lambda: site.lasting("overview words", lambda: overview_words(site, data)))
+
+    def begin() -> None:
+        overview_page().extra()
+        sharing(site, [])
+
+    site.tasks.append(begin)
+
     @both(routes, site, "/", template="overview.html")
     def overview() -> Page:
         """What was mined, the answers in words, and the most striking memories."""
-        data = overview_view(site)
-        return Page("", data, lambda: overview_words(site, data))
+        return overview_page()
 
     @both(routes, site, "/{name}", template="memory.html")
     def memory(name: Name, pattern: Pattern = None, carried: Changes = []) -> Page | Response:  # noqa: B006

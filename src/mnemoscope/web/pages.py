@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from mnemoscope.web.assets import address
 from mnemoscope.web.safety import csrf_token, give_csrf
@@ -93,7 +93,8 @@ def _endpoint(
         def answer() -> Response:
             page = function(**parameters)
             if isinstance(page, Response):
-                return page
+                # A redirection leads to the twin from the twin.
+                return _to_twin(page) if as_json and "location" in page.headers else page
             return _answered(site, request, page, template, as_json=as_json, kept=kept)
 
         if not kept:
@@ -113,6 +114,11 @@ def _endpoint(
     endpoint.__name__ = function.__name__
     endpoint.__doc__ = function.__doc__
     return endpoint
+
+
+def _to_twin(answer: Response) -> Response:
+    path, mark, query = answer.headers["location"].partition("?")
+    return RedirectResponse(f"{twin_of(path)}{mark}{query}", answer.status_code)
 
 
 def _parts(answer: Response) -> tuple[bytes, int, str]:

@@ -1,12 +1,16 @@
 """The server as a process: an address, the application behind it, until Ctrl-C."""
 
+import logging
 import secrets
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mnemoscope.errors import ServeError
 from mnemoscope.web.settings import Settings
+
+_log = logging.getLogger("mnemoscope.web")
 
 
 def serve(settings: Settings, *, ready: Callable[[Settings], None]) -> None:
@@ -25,8 +29,18 @@ def serve(settings: Settings, *, ready: Callable[[Settings], None]) -> None:
         # From here on the system takes connections; they wait for the loop below.
         door.listen(128)
         ready(settings)
+        threading.Thread(target=_begin, args=(app.state.site.tasks,), name="tasks", daemon=True).start()
         config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", server_header=False)
         uvicorn.Server(config).run(sockets=[door])
+
+
+def _begin(tasks: Sequence[Callable[[], None]]) -> None:
+    """Makes what the first reader would have to wait for; what goes wrong, that reader will see."""
+    for task in tasks:
+        try:
+            task()
+        except Exception as problem:
+            _log.warning("%s", problem)
 
 
 def with_token(settings: Settings) -> Settings:

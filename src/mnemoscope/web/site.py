@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import polars as pl
 from starlette.requests import Request
 
 from mnemoscope.atlas import Atlas, open_atlas
@@ -26,7 +27,11 @@ KEPT = 2_000
 
 
 class Site:
-    """One atlas being served; `admits` are tests that let a request in without the access token (an invitation)."""
+    """One atlas being served.
+
+    `admits` are tests that let a request in without the access token (an invitation); `tasks` are begun in the
+    background when serving begins; `judgements` gives the annotations to search, where they lie outside the atlas.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -39,6 +44,8 @@ class Site:
         self.model: ModelSide | None = None
         self.nav: list[tuple[str, str]] = []
         self.admits: list[Callable[[Request], bool]] = []
+        self.tasks: list[Callable[[], None]] = []
+        self.judgements: Callable[[], pl.DataFrame | None] | None = None
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self._lasting: dict[Hashable, _Slot] = {}
         self._lock = threading.Lock()

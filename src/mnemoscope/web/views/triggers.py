@@ -78,7 +78,7 @@ def _group(members: list[dict[str, Any]], says: int | None) -> dict[str, Any]:
 
     first = members[0]
     chosen = next((one for one in members if foretold(one)), first)
-    before, after = in_running_text(chosen["before"]), in_running_text(chosen["after"])
+    before, after = in_running_text(chosen["before"]), in_running_text(f"x{chosen['after']}")[1:]
     short, rest = _end(before), _start(after)
     return {
         **chosen,
