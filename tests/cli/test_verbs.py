@@ -75,6 +75,7 @@ def test_every_verb_prints_one_json_document(
         ["analyze", whole],
         ["report", whole],
         ["show", whole, "L0.M0"],
+        ["search", whole, "cat"],
         ["trace", MODEL, "the cat sat", "--set", "L0.M0=0", "--generate", "2"],
         ["verify", merged],
         ["train", "--out", str(tmp_path / "model"), "--steps", "1", "--batch", "1"],

@@ -56,7 +56,7 @@ def occupancy(directory: Path) -> Occupancy:
 
 
 def clear(directory: Path, *, keep_work: bool = False) -> None:
-    """Removes the tables, work, analyses, report and manifest of an atlas; annotations and foreign files stay.
+    """Removes tables, work, analyses, report, search and manifest of an atlas; annotations and foreign files stay.
 
     What marks the folder goes last: stopped half-way it is a damaged or unfinished atlas, never a whole one with old
     tables, nor one that is taken for a folder of something else.
@@ -64,7 +64,8 @@ def clear(directory: Path, *, keep_work: bool = False) -> None:
     with storing(directory):
         for path in table_files(directory):
             (directory / path).unlink()
-        folders = {kind.name for kind in TABLES.values() if kind.numbered} | {STATE, WORK, "analyses", "report"}
+        folders = {kind.name for kind in TABLES.values() if kind.numbered}
+        folders |= {STATE, WORK, "analyses", "report", "search"}
         for folder in folders - ({WORK} if keep_work else set()):
             shutil.rmtree(directory / folder, ignore_errors=True)
         for name in (RUN, SEAL, MANIFEST, UNFINISHED):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mnemoscope.cli import analyze, bench, demo, inspect, merge, mine, report, serve, show, trace, train, verify
+from mnemoscope.cli import analyze, bench, demo, inspect, merge, mine, report, search, serve, show, trace, train, verify
 from mnemoscope.cli.frame import run
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.command("analyze")(analyze.analyze)
 app.command("report")(report.report)
 app.command("serve")(serve.serve)
 app.command("show")(show.show)
+app.command("search")(search.search)
 app.command("trace")(trace.trace)
 app.command("merge")(merge.merge)
 app.command("verify")(verify.verify)

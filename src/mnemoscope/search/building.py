@@ -1,0 +1,217 @@
+"""The index made from an atlas's tables, in one file that the caller puts in its place.
+
+Reads what mining and `analyze` wrote; annotations, which change all the time, are not in it. The time goes into the
+full-text table of the triggers' prefixes.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.visible import in_token
+from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, StoreFailed
+from mnemoscope.search.layout import BOTTOM, FULL_TEXT, TABLES, TOP
+from mnemoscope.search.prefixes import Prefixes
+from mnemoscope.search.text import prepared
+
+Progress = Callable[[str, float, float | None, str], None]
+
+_PRAGMAS = (
+    "page_size=8192",
+    "journal_mode=OFF",  # a build that stops is thrown away
+    "synchronous=OFF",
+    "locking_mode=EXCLUSIVE",
+    "cache_size=-65536",
+    "temp_store=FILE",
+)
+_SIDES = ((TOP, "top"), (BOTTOM, "bottom"))
+
+
+def write_index(atlas: Atlas, path: Path, *, about: dict[str, str], scratch: Path, progress: Progress | None) -> None:
+    """Writes the whole index into the new file `path`; `scratch` is a file for the sentences, which the caller removes.
+
+    Raises StoreFailed, and what reading the atlas raises.
+    """
+    with _storing(path), closing(sqlite3.connect(path, isolation_level=None)) as database:
+        for pragma in _PRAGMAS:
+            database.execute(f"PRAGMA {pragma}")
+        database.executescript(TABLES)
+        for table in FULL_TEXT:
+            database.execute(f"INSERT INTO {table}({table}, rank) VALUES ('hashsize', {1 << 25})")
+        database.execute("BEGIN")
+        first = _write_layers(database, atlas)
+        raw = _write_vocabulary(database, atlas)
+        spaced = _write_triggers(database, atlas, first, raw, scratch, progress)
+        for layer in atlas.layers:
+            _write_fires(database, atlas, layer, first[layer])
+        lacking = [] if _write_values(database, atlas, first) else ["values", "bottom"]
+        lacking += [] if _write_patterns(database, atlas, first) else ["patterns"]
+        said = {**about, "spaced": str(int(spaced)), "lacking": ",".join(lacking)}
+        database.executemany("INSERT INTO about VALUES (?, ?)", said.items())
+        database.execute("COMMIT")
+        for table in FULL_TEXT:
+            database.execute(f"INSERT INTO {table}({table}) VALUES ('optimize')")
+        database.execute("ANALYZE")
+
+
+@contextmanager
+def _storing(path: Path) -> Iterator[None]:
+    """Turns SQLite's refusals into StoreFailed."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreFailed(f"cannot write {path.parent}: {error}; make room there, then run it again") from error
+
+
+def _write_layers(database: sqlite3.Connection, atlas: Atlas) -> dict[int, int]:
+    first, at = {}, 0
+    for layer in atlas.layers:
+        first[layer] = at
+        database.execute("INSERT INTO layers VALUES (?, ?, ?)", (layer, at, atlas.memories(layer)))
+        at += atlas.memories(layer)
+    return first
+
+
+def _write_vocabulary(database: sqlite3.Connection, atlas: Atlas) -> list[bytes]:
+    """The tokens and their words; returns the bytes of each."""
+    rows = atlas.table("vocabulary")
+    texts: list[str] = rows["text"].to_list()
+    counts = dict(atlas.table("tokens").select("token", "count").iter_rows())
+    database.executemany(
+        "INSERT INTO vocabulary VALUES (?, ?, ?, ?, ?)",
+        (
+            (token, text, in_token(text) if text else "", text.strip().casefold(), counts.get(token, 0))
+            for token, text in enumerate(texts)
+        ),
+    )
+    database.executemany(
+        "INSERT INTO token_text (rowid, text) VALUES (?, ?)", ((i, prepared(text)) for i, text in enumerate(texts))
+    )
+    raw: list[bytes] = rows["bytes"].to_list()
+    return raw
+
+
+def _write_triggers(
+    database: sqlite3.Connection,
+    atlas: Atlas,
+    first: dict[int, int],
+    raw: list[bytes],
+    scratch: Path,
+    progress: Progress | None,
+) -> bool:
+    """Prefixes and their sentences; returns whether tokens bring their spaces along."""
+    prefixes = Prefixes(atlas, first)
+    with scratch.open("wb") as file:
+        for sentences in prefixes.read_sentences(file, raw):
+            database.executemany("INSERT INTO sentences VALUES (?, ?)", sentences)
+    done, total = 0, len(prefixes.numbers)
+    for rows, texts in prefixes.texts(scratch, raw):
+        database.executemany("INSERT INTO prefixes VALUES (?, ?, ?)", rows)
+        database.executemany(
+            "INSERT INTO trigger_text (rowid, prefix) VALUES (?, ?)",
+            ((row[0], prepared(text)) for row, text in zip(rows, texts, strict=True)),
+        )
+        done += len(rows)
+        if progress is not None:
+            progress("index", done, total, "prefixes")
+    return prefixes.spaced
+
+
+def _write_fires(database: sqlite3.Connection, atlas: Atlas, layer: int, first: int) -> None:
+    """How many positive triggers of each memory end in each token."""
+    rows = (
+        atlas.table("triggers", layer=layer)
+        .filter(pl.col("sign") == 1)
+        .group_by("token", "memory")
+        .agg(pl.len().alias("triggers"), pl.col("rank").min())
+        .sort("token", "memory")
+        .select("token", pl.col("memory") + first, "triggers", "rank")
+    )
+    database.executemany("INSERT INTO fires VALUES (?, ?, ?, ?)", rows.iter_rows())
+
+
+def _write_values(database: sqlite3.Connection, atlas: Atlas, first: dict[int, int]) -> bool:
+    """The tokens that every value raises and lowers most; False in a part, which has no values yet."""
+    if "part" in atlas.manifest:
+        return False
+    texts = [prepared(text) for text in atlas.table("vocabulary")["text"].to_list()]
+    for layer in atlas.layers:
+        rows = atlas.table("values", layer=layer).select(
+            pl.col("memory").cast(pl.Int64) + first[layer],
+            *(f"{side}_{what}" for _, side in _SIDES for what in ("tokens", "scores")),
+            "max_probability",
+        )
+        memories = rows["memory"].to_list()
+        tokens = {side: _matrix(rows[f"{side}_tokens"], np.int64) for _, side in _SIDES}
+        database.executemany(
+            "INSERT INTO value_tokens VALUES (?, ?, ?)",
+            (
+                (memory, *(tokens[side][i].astype("<i4").tobytes() for _, side in _SIDES))
+                for i, memory in enumerate(memories)
+            ),
+        )
+        database.executemany(
+            "INSERT INTO value_text (rowid, top, bottom) VALUES (?, ?, ?)",
+            (
+                (memory, *("\n".join([texts[token] for token in tokens[side][i].tolist()]) for _, side in _SIDES))
+                for i, memory in enumerate(memories)
+            ),
+        )
+        for number, side in _SIDES:
+            scores = _matrix(rows[f"{side}_scores"], np.float64)
+            largest = rows["max_probability"].to_numpy().astype(np.float64)[:, None]
+            likely = largest * np.exp(scores - scores[:, :1]) if number == TOP else np.full(scores.shape, np.nan)
+            width = scores.shape[1]
+            every = pl.DataFrame(
+                {
+                    "token": tokens[side].reshape(-1),
+                    "side": np.full(scores.size, number),
+                    "memory": np.repeat(np.asarray(memories, np.int64), width),
+                    "rank": np.tile(np.arange(width), len(memories)),
+                    "probability": likely.reshape(-1),
+                    "score": scores.reshape(-1),
+                }
+            )
+            every = every.unique(["token", "memory"], keep="first", maintain_order=True).sort("token", "memory")
+            database.executemany(
+                "INSERT INTO says VALUES (?, ?, ?, ?, ?, ?)", every.with_columns(_nan_to_null()).iter_rows()
+            )
+    return True
+
+
+def _nan_to_null() -> pl.Expr:
+    return pl.col("probability").fill_nan(None)
+
+
+def _matrix(column: pl.Series, kind: Any) -> Any:
+    """A column of lists of one length as an array of two axes."""
+    flat = column.explode().to_numpy().astype(kind)
+    if len(column) == 0 or flat.size % len(column):
+        raise AtlasDamaged("the values' lists of tokens are not all of one length; run `mnemoscope verify`")
+    return flat.reshape(len(column), -1)
+
+
+def _write_patterns(database: sqlite3.Connection, atlas: Atlas, first: dict[int, int]) -> bool:
+    """The automatic patterns' descriptions; False where there are none yet."""
+    try:
+        table = atlas.table("patterns")
+    except AtlasUnfinished:
+        return False
+    rows = [
+        (number, first[layer] + memory, kind, description, len(triggers))
+        for number, (layer, memory, kind, description, triggers) in enumerate(
+            table.select("layer", "memory", "kind", "description", "triggers").iter_rows()
+        )
+        if layer in first
+    ]
+    database.executemany("INSERT INTO patterns VALUES (?, ?, ?, ?, ?)", rows)
+    database.executemany(
+        "INSERT INTO pattern_text (rowid, description) VALUES (?, ?)", ((row[0], prepared(row[3])) for row in rows)
+    )
+    return True

@@ -1,0 +1,129 @@
+"""The index of an atlas, opened; made first where it is missing, damaged or older than the atlas.
+
+It is written under a temporary name, flushed and renamed, under a lock of its own folder: of two processes that want it
+at once one builds and the other waits. In a folder that cannot be written it is made in a temporary folder for as long
+as it is open.
+"""
+
+import errno
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+
+from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.atlas.lock import locked
+from mnemoscope.atlas.manifest import MANIFEST
+from mnemoscope.atlas.store import file_hash, flush_folder, storing
+from mnemoscope.errors import AtlasBusy, StoreFailed
+from mnemoscope.search.building import Progress, write_index
+from mnemoscope.search.connections import is_fresh
+from mnemoscope.search.index import Index
+from mnemoscope.search.layout import FOLDER, NAME, VERSION
+
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_PATIENCE = 0.1
+
+Annotations = Callable[[], pl.DataFrame | None]
+
+
+def open_index(
+    atlas: Atlas | str | Path, *, progress: Progress | None = None, annotations: Annotations | None = None
+) -> Index:
+    """The index of the atlas, ready for any number of threads; close it, or use it as a context.
+
+    `annotations` gives the judgements that count, as `read_annotations` does, which is asked where it is left out.
+    Raises StoreFailed where it cannot be written for other reasons than permission, and what opening an atlas raises.
+    """
+    seen = atlas if isinstance(atlas, Atlas) else open_atlas(atlas)
+    try:
+        path, temporary = build_index(seen, progress=progress), None
+    except StoreFailed as refused:
+        cause = refused.__cause__
+        if not isinstance(cause, OSError) or cause.errno not in _REFUSED:
+            raise
+        if progress is not None:
+            progress("index", 0, None, f"{seen.path} cannot be written; the index is made for this time only")
+        temporary = Path(tempfile.mkdtemp(prefix="mnemoscope-search-"))
+        try:
+            path = temporary / NAME
+            _write(seen, path, wanted(seen), progress)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+    return Index(
+        seen, path, renewed=lambda: _renewed(seen, path, temporary), temporary=temporary, annotations=annotations
+    )
+
+
+def _renewed(atlas: Atlas, path: Path, temporary: Path | None) -> Path:
+    """A new index in the place of a damaged one."""
+    if temporary is None:
+        return build_index(atlas, anew=True)
+    _write(atlas, path, wanted(atlas), None)
+    return path
+
+
+def build_index(atlas: Atlas, *, progress: Progress | None = None, anew: bool = False) -> Path:
+    """The path of the atlas's index, which is made where it is missing, damaged or stale, or `anew` is said.
+
+    Waits while another process builds it. Raises StoreFailed.
+    """
+    path = atlas.path / FOLDER / NAME
+    about = wanted(atlas)
+    before = _identity(path) if anew else None
+    told = False
+    while True:
+        # A sound index is used while somebody builds another; one that we distrust only after it was replaced.
+        if (not anew or _identity(path) != before) and is_fresh(path, about):
+            return path
+        try:
+            with locked(path.parent):
+                if (anew and _identity(path) == before) or not is_fresh(path, about):
+                    _write(atlas, path, about, progress)
+                return path
+        except AtlasBusy:
+            if progress is not None and not told:
+                progress("index", 0, None, "another process builds it; waiting")
+            told = True
+            time.sleep(_PATIENCE)
+
+
+def wanted(atlas: Atlas) -> dict[str, str]:
+    """What an index of the atlas as it is now says about itself."""
+    patterns = atlas.path / "patterns.parquet"
+    return {
+        "version": str(VERSION),
+        "manifest": file_hash(atlas.path / MANIFEST),
+        "patterns": file_hash(patterns) if patterns.is_file() else "",
+    }
+
+
+def _write(atlas: Atlas, path: Path, about: dict[str, str], progress: Progress | None) -> None:
+    """Makes the index at `path`, whole or not at all; the caller holds the folder."""
+    temporary, scratch = (path.parent / f".{name}.{os.getpid()}.mnemoscope-tmp" for name in (path.name, "sentences"))
+    with storing(path):
+        try:
+            write_index(atlas, temporary, about=about, scratch=scratch, progress=progress)
+            handle = os.open(temporary, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+            temporary.replace(path)
+            flush_folder(path.parent)
+        finally:
+            for file in (temporary, scratch):
+                file.unlink(missing_ok=True)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns

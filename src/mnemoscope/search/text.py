@@ -1,0 +1,109 @@
+"""Text as the index sees it, and what somebody typed as a query that cannot fail.
+
+FTS5's unicode61 finds words: runs of letters and digits of any script, without case and accents. Two things are added:
+in scripts without spaces between words every character is a word, and so is every symbol such as an emoji. A query is
+words that must all be there, phrases in quotes, and beginnings of words (`par*`); everything else is plain text, so no
+query is an FTS5 expression or SQL.
+"""
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from functools import cache
+
+from mnemoscope.errors import SearchError
+
+TOKENIZER = "unicode61 remove_diacritics 2"
+CUT = "\u200b"
+"""Stands between the characters that are words; nothing to see, and no letter to FTS5."""
+OPEN, CLOSE = "\x02", "\x03"
+"""Around what matched, in what FTS5 marks."""
+MOST_CHARACTERS, MOST_TERMS, MOST_BEGINNINGS, LEAST_BEGINNING = 1_000, 64, 4, 2
+
+_WITHOUT_SPACES = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_ALONE = re.compile(f"[{_WITHOUT_SPACES}\U00020000-\U0003ffff]|[\u00a6-\u3fff\ufb00-\ufffd\U00010000-\U0001ffff]")
+_SPACE = dict.fromkeys(map(ord, (OPEN, CLOSE, CUT, "\0")), " ")
+_TERM = re.compile(r'"([^"]*)(?:"|$)(\*?)|([^\s"]+)')
+
+
+def prepared(text: str) -> str:
+    """The text for FTS5: of every character the same number or, with CUT left out, exactly one."""
+    return text if text.isascii() else _ALONE.sub(_apart, text.translate(_SPACE))
+
+
+def markable(text: str) -> str:
+    """The prepared text in which OPEN, CLOSE and CUT can only be ours."""
+    return prepared(text.translate(_SPACE))
+
+
+def _apart(found: re.Match[str]) -> str:
+    return _piece(found.group())
+
+
+@cache
+def _piece(character: str) -> str:
+    """The character as a word of its own where it is one, as itself otherwise."""
+    kind = unicodedata.category(character)
+    if kind == "So":
+        # unicode61 knows the symbols of 2012 and makes none of them a word. A private character is one always.
+        return f"{CUT}{chr(0xF0000 + (ord(character) & 0xFFFF))}{CUT}"
+    alone = kind[0] == "L" and re.match(f"[{_WITHOUT_SPACES}\U00020000-\U0003ffff]", character)
+    return f"{CUT}{character}{CUT}" if alone else character
+
+
+def parts(text: str, marked: str) -> tuple[tuple[str, bool], ...]:
+    """The text in pieces, matched or not, after FTS5 has marked its prepared form."""
+    pieces: list[tuple[str, bool]] = []
+    at = 0
+    for index, stretch in enumerate(re.split(f"[{OPEN}{CLOSE}]", marked)):
+        length = len(stretch) - stretch.count(CUT)
+        if length:
+            pieces.append((text[at : at + length], index % 2 == 1))
+        at += length
+    return tuple(pieces)
+
+
+@dataclass(frozen=True)
+class Query:
+    """What was asked, as FTS5 expressions made of quoted strings alone."""
+
+    every: str
+    """All words and phrases."""
+    any: str
+    """At least one of them."""
+
+
+def parsed(text: str) -> Query:
+    """The query that `text` stands for; raises SearchError where there is no word in it, or far too much."""
+    if len(text) > MOST_CHARACTERS:
+        raise SearchError(f"the search text has {len(text):,} characters; at most {MOST_CHARACTERS:,} can be searched")
+    terms, beginnings = [], 0
+    # A lone surrogate (undecodable bytes of a command line) cannot be handed to SQLite.
+    readable = text.encode("utf-8", "replace").decode().translate(_SPACE)
+    for phrase, star, word in _TERM.findall(readable):
+        beginning = bool(star) or (len(word) > 1 and word.endswith("*"))
+        said = prepared((phrase or word).rstrip("*") if beginning else phrase or word)
+        letters = sum(unicodedata.category(character)[0] in "LN" or character >= "\U000f0000" for character in said)
+        if not letters:
+            continue
+        if beginning and said.isascii() and letters < LEAST_BEGINNING:
+            raise SearchError(
+                f"{said + '*'!r} begins too many words; give at least {LEAST_BEGINNING} letters before the *"
+            )
+        beginnings += beginning
+        terms.append('"' + said.replace('"', '""') + '"' + (" *" if beginning else ""))
+    terms = list(dict.fromkeys(terms))
+    if not terms:
+        raise SearchError(
+            f"{_short(text)} holds no letter, digit or symbol to search for;"
+            " punctuation and white space are found as tokens (--promotes, --fires-on)"
+        )
+    if len(terms) > MOST_TERMS:
+        raise SearchError(f"the search text has {len(terms)} words; at most {MOST_TERMS} can be searched")
+    if beginnings > MOST_BEGINNINGS:
+        raise SearchError(f"the search text has {beginnings} beginnings of words (*); at most {MOST_BEGINNINGS}")
+    return Query(every=" AND ".join(terms), any=" OR ".join(terms))
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:40] + "...")

@@ -1,0 +1,93 @@
+"""A random atlas with common and rare words, large enough for ranks to differ."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from handbuilt_atlas import PROVENANCE, activity_columns, manifest
+from mnemoscope.atlas.manifest import seal
+from mnemoscope.atlas.schema import TABLES
+from mnemoscope.atlas.store import write_sentences, write_table
+
+LAYERS, MEMORIES, TRIGGERS, SENTENCES, LENGTH = 3, 12, 10, 150, 40
+WORDS = [
+    " the", " of", " Paris", " paris", "Paris", " Parisian", " café", " Москва", " os", ".path", ".", " (", " x1",
+    "ing", " Rome", " Roman", " river", " cat", " walk", " NEAR", " AND", "\n", " ,", " über", " Straße", " a", " b",
+    " c_d",
+]  # fmt: skip
+WORDS += [f" word{index}" for index in range(40)]
+
+
+def write(directory: Path, name: str, columns: dict[str, Any], number: int | None = None) -> None:
+    write_table(directory / TABLES[name].path(number), columns, name=name, provenance=PROVENANCE)
+
+
+def sealed(directory: Path, memories: int, layers: int, vocabulary: int) -> Path:
+    sizes = {"layers": layers, "hidden": 8, "memories": [memories] * layers, "vocabulary": vocabulary, "context": 64}
+    model = {"spec": "random", "revision": None, "fingerprint": PROVENANCE.model, "sizes": sizes}
+    seal(directory, manifest(model=model, layers=list(range(layers))))
+    return directory
+
+
+def value_columns(draw: np.random.Generator, memories: int, vocabulary: int) -> dict[str, Any]:
+    tokens = np.array([draw.permutation(vocabulary) for _ in range(memories)])
+    scores = -np.sort(-draw.random((memories, 20), dtype=np.float32))
+    largest = draw.random(memories, dtype=np.float32) / 20
+    none, ones = [None] * memories, np.ones(memories, np.float32)
+    return {
+        "memory": range(memories), "key_norm": ones, "up_norm": none, "value_norm": ones,
+        "top_tokens": tokens[:, :20].astype(np.int32), "top_scores": scores,
+        "bottom_tokens": tokens[:, 20:40].astype(np.int32), "bottom_scores": scores[::-1].copy(),
+        "max_probability": largest, "entropy": ones, "target": none, "target_rank": none,
+        "trigger_log_probability": none,
+    }  # fmt: skip
+
+
+def build_random_atlas(directory: Path, seed: int = 0) -> Path:
+    draw = np.random.default_rng(seed)
+    likely = 1 / (np.arange(len(WORDS)) + 2.0)
+    sentences = draw.choice(len(WORDS), (SENTENCES, LENGTH), p=likely / likely.sum()).astype(np.int32)
+    write(directory, "vocabulary", {
+        "token": range(len(WORDS)), "text": WORDS, "bytes": [word.encode() for word in WORDS],
+    })  # fmt: skip
+    counts = np.bincount(sentences.reshape(-1), minlength=len(WORDS))
+    write(
+        directory, "tokens", {"token": range(len(WORDS)), "count": counts, "next_count": counts, "first_count": counts}
+    )
+    texts = ["".join(WORDS[token] for token in row).strip() for row in sentences.tolist()]
+    ids = np.arange(SENTENCES) * 3  # ids have gaps
+    write_sentences(directory, [{
+        "sentence": ids, "document": ids, "text": texts, "tokens": sentences,
+        "multiplicity": np.ones(SENTENCES, np.int32), "held_out": np.zeros(SENTENCES, bool),
+    }], provenance=PROVENANCE)  # fmt: skip
+    write(directory, "background", {"sentence": [0], "position": [0], "token": [0], "next_token": [0]})
+    for layer in range(LAYERS):
+        rows = [
+            (memory, sign, rank)
+            for memory in range(MEMORIES - 1)  # the last memory never fires
+            for sign in (1, -1)
+            for rank in range(1 + (memory * 7 + layer) % TRIGGERS)
+        ]
+        memory, sign, rank = np.array(rows).T
+        place, position = draw.integers(0, SENTENCES, len(rows)), draw.integers(0, LENGTH - 1, len(rows))
+        group = np.where(rank % 4 == 3, rank - 1, rank)  # every fourth repeats the prefix before it
+        repeats = np.flatnonzero(group != rank)
+        place[repeats], position[repeats] = place[repeats - 1], position[repeats - 1]
+        write(directory, "triggers", {
+            "memory": memory, "sign": sign, "rank": rank, "coefficient": sign * (20.0 - rank).astype(np.float32),
+            "sentence": ids[place], "position": position, "token": sentences[place, position],
+            "next_token": sentences[place, position + 1], "prefix_group": group,
+        }, layer)  # fmt: skip
+        active = {name: np.resize(np.asarray(column), (MEMORIES, *np.shape(column)[1:]))
+                  for name, column in activity_columns().items()}  # fmt: skip
+        write(directory, "activity", active | {"memory": range(MEMORIES)}, layer)
+        write(directory, "values", value_columns(draw, MEMORIES, len(WORDS)), layer)
+        write(directory, "neighbours", {name: [] for name in TABLES["neighbours"].columns.names}, layer)
+    return sealed(directory, MEMORIES, LAYERS, len(WORDS))
+
+
+@pytest.fixture(scope="session")
+def random_atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_random_atlas(tmp_path_factory.mktemp("random"))

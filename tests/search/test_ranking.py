@@ -1,0 +1,256 @@
+"""What comes first, read by eye: sentences of words, and memories whose triggers are chosen."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from handbuilt_atlas import PROVENANCE, activity_columns, build_atlas
+from mnemoscope.atlas.side import cover
+from mnemoscope.atlas.store import write_sentences
+from mnemoscope.errors import MemoryIdError, OptionError, SearchError
+from mnemoscope.patterns.annotations import SCHEMA
+from mnemoscope.search import Hit, Index, open_index
+from search.conftest import sealed, value_columns, write
+
+SENTENCES = [
+    [" 我", "们", "去", "巴", "黎", "看", "塔"],
+    [" Мы", " были", " в", " Москве", "."],
+    [" rain", " 🤖", " 😀😀", " end"],
+    [" import", " os", ".path", ".join", "(", "x", ")"],
+    [" Café", " d'", "été", " naïve"],
+    [" the", " red", " river"],
+    [" the", " blue", " river"],
+    [" a", " red", " house", " by", " the", " river"],
+    [" \0", " \x02", "NUL", "\x03"],
+]
+WORDS = sorted({word for sentence in SENTENCES for word in sentence}) + [f" more{index}" for index in range(20)]
+TRIGGERS = {  # memory: (sentence, position), best first
+    0: [(5, 2), (6, 2), (7, 5)],  # river, three times
+    1: [(6, 2)],  # river once, and nothing else: still behind
+    2: [(0, 6), (1, 4), (2, 3), (3, 6), (4, 3), (8, 3), (7, 5)],
+    3: [(7, 2)],
+}
+
+
+@pytest.fixture(scope="module")
+def atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory, number = tmp_path_factory.mktemp("ranked"), {word: i for i, word in enumerate(WORDS)}
+    draw, count = np.random.default_rng(0), len(SENTENCES)
+    spelled = [[number[word] for word in sentence] for sentence in SENTENCES]
+    tokens = range(len(WORDS))
+    write(directory, "vocabulary", {"token": tokens, "text": WORDS, "bytes": [word.encode() for word in WORDS]})
+    write(directory, "tokens", {"token": tokens, "count": tokens, "next_count": tokens, "first_count": tokens})
+    texts = ["".join(sentence).strip() for sentence in SENTENCES]
+    write_sentences(directory, [{
+        "sentence": range(count), "document": range(count), "text": texts, "tokens": spelled,
+        "multiplicity": [1] * count, "held_out": [False] * count,
+    }], provenance=PROVENANCE)  # fmt: skip
+    write(directory, "background", {"sentence": [0], "position": [0], "token": [0], "next_token": [None]})
+    places = [(memory, rank, *place) for memory, all in TRIGGERS.items() for rank, place in enumerate(all)]
+    memories, ranks, sentences, positions = zip(*places, strict=True)
+    write(directory, "triggers", {
+        "memory": memories, "sign": [1] * len(places), "rank": ranks, "coefficient": [9.0 - rank for rank in ranks],
+        "sentence": sentences, "position": positions, "prefix_group": ranks, "next_token": [None] * len(places),
+        "token": [spelled[s][j] for s, j in zip(sentences, positions, strict=True)],
+    }, 0)  # fmt: skip
+    write(directory, "activity", activity_columns(), 0)
+    write(directory, "values", value_columns(draw, 4, len(WORDS)), 0)
+    write(directory, "neighbours", {
+        name: [] for name in ("memory", "rank", "other_layer", "other_memory", "cosine")
+    }, 0)  # fmt: skip
+    return sealed(directory, 4, 1, len(WORDS))
+
+
+@pytest.fixture(scope="module")
+def index(atlas: Path) -> Iterator[Index]:
+    with open_index(atlas) as opened:
+        yield opened
+
+
+def found(index: Index, text: str) -> list[tuple[str, int]]:
+    return [(str(hit.memory), hit.count) for hit in index.search(text, fields=["triggers"]).hits]
+
+
+def marks(hit: Hit) -> str:
+    return "".join(f"[{text}]" if matched else text for text, matched in hit.parts)
+
+
+def test_many_triggers_come_before_one(index: Index) -> None:
+    # L0.M1 has one trigger and it matches; of L0.M2 only the seventh matches.
+    assert found(index, "river") == [("L0.M0", 3), ("L0.M1", 1), ("L0.M2", 1)]
+
+
+def test_words_must_stand_in_one_prefix(index: Index) -> None:
+    assert found(index, "red river") == [("L0.M0", 2), ("L0.M2", 1)]
+    assert found(index, "blue house") == []  # L0.M0 has both, in different prefixes
+    assert found(index, '"red river"') == [("L0.M0", 1)]
+    assert found(index, '"river red"') == []
+    assert found(index, "ri*") == found(index, "river")
+
+
+def test_what_follows_the_trigger_is_not_searched(index: Index) -> None:
+    assert found(index, "house") == [("L0.M3", 1), ("L0.M0", 1), ("L0.M2", 1)]  # ranks 0, 2 and 6
+    assert found(index, '"by the"') == [("L0.M0", 1), ("L0.M2", 1)]  # L0.M3 ends before it
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("巴黎", "我们去[巴黎]看塔"),
+        ("黎", "我们去巴[黎]看塔"),
+        ("москве", "Мы были в [Москве]."),
+        ("МОСК*", "Мы были в [Москве]."),  # noqa: RUF001
+        ("🤖", "rain [🤖] 😀😀 end"),
+        ("😀", "rain 🤖 [😀][😀] end"),
+        ("os.path", "import [os.path].join(x)"),
+        ("os.path.join(x)", "import [os.path.join(x])"),
+        ("cafe", "[Café] d'été naïve"),
+        ("d'ÉTÉ", "Café [d'été] naïve"),
+        ("naive", "Café d'été [naïve]"),
+        ("NUL", "\0 \x02[NUL]\x03"),
+        ('"rain', "[rain] 🤖 😀😀 end"),
+        ("-rain +(end", "[rain] 🤖 😀😀 [end]"),
+    ],
+)
+def test_every_script(index: Index, text: str, shown: str) -> None:
+    hits = index.search(text, fields=["triggers"]).hits
+    assert [str(hit.memory) for hit in hits] == ["L0.M2"]
+    assert marks(hits[0]).strip(" ") == shown
+
+
+@pytest.mark.parametrize("text", ["黎巴", "巴看", "oscow", "path.os", "Paris"])
+def test_what_is_not_there_is_not_found(index: Index, text: str) -> None:
+    assert found(index, text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "'' holds no letter"),
+        ('"', "holds no letter"),
+        ("***", "holds no letter"),
+        ("\0", "holds no letter"),
+        ("x" * 10_000, "has 10,000 characters; at most 1,000"),
+        (" ".join(f"w{i}" for i in range(70)), "has 70 words; at most 64"),
+        ("a*", "'a\\*' begins too many words"),
+        ("aa* bb* cc* dd* ee*", "5 beginnings of words"),
+    ],
+)
+def test_refused_in_one_line(index: Index, text: str, said: str) -> None:
+    with pytest.raises(SearchError, match=said) as caught:
+        index.search(text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["NEAR(", "NEAR(red river, 2)", "red'); DROP TABLE about;--", "top : red", "^red", "red AND", "% _", "{top}:x"],
+)
+def test_queries_are_text(index: Index, text: str) -> None:
+    try:
+        index.search(text)
+    except SearchError:
+        assert text == "% _"
+    assert found(index, "river")
+
+
+def test_impossible_pages_fields_and_layers(index: Index) -> None:
+    with pytest.raises(OptionError, match="field 'keys' cannot be searched; choose of triggers"):
+        index.search("red", fields=["keys"])
+    for limit, offset in ((0, 0), (5, -1), (5, 1_000_000)):
+        with pytest.raises(OptionError, match="cannot be shown"):
+            index.search("red", limit=limit, offset=offset)
+    with pytest.raises(MemoryIdError, match="layer 7 is not in"):
+        index.search("red", layers=[7])
+
+
+def test_tokens_by_how_they_read(index: Index) -> None:
+    assert [token.text for token in index.tokens_like("river")] == [" river"]
+    assert [token.text for token in index.tokens_like("·river")] == [" river"]
+    assert [token.text for token in index.tokens_like("RI")] == [" river"]
+    assert [token.shown for token in index.tokens_like("os")] == ["·os"]
+    assert index.token("·river") == index.token(" river")
+    with pytest.raises(SearchError, match="no token reads 'river'; there are '·river'"):
+        index.promoting("river")
+    with pytest.raises(SearchError, match="no token reads 'sea' or holds it"):
+        index.firing_on("sea")
+    with pytest.raises(SearchError, match=f"it has tokens 0-{len(WORDS) - 1}"):
+        index.promoting(len(WORDS))
+    assert [(str(row.memory), row.triggers) for row in index.firing_on(" river")] == [
+        ("L0.M0", 3), ("L0.M1", 1), ("L0.M2", 1),
+    ]  # fmt: skip
+
+
+def test_white_space_is_a_token_that_can_be_named(tmp_path: Path) -> None:
+    with open_index(build_atlas(tmp_path / "atlas")) as index:
+        assert index.token("⏎") == index.token("\n")
+        assert index.tokens_like("⏎")[0].text == "\n"
+        assert [str(row.memory) for row in index.firing_on("é")] == ["L0.M0"]
+        assert index.lacking == ("patterns",)
+        assert index.search("Paris", fields=["patterns"]).total == 0
+
+
+def patterns(directory: Path, rows: list[tuple[int, str, int]]) -> None:
+    write(directory, "patterns", {
+        "layer": [0] * len(rows), "memory": [memory for memory, _, _ in rows], "pattern": range(len(rows)),
+        "kind": ["shallow"] * len(rows), "description": [said for _, said, _ in rows],
+        "triggers": [list(range(count)) for _, _, count in rows], "lift": [None] * len(rows),
+        "log10_p": [None] * len(rows),
+    })  # fmt: skip
+    cover(directory, "analyses", ["patterns.parquet"])
+
+
+def test_patterns_rank_by_the_triggers_they_explain(tmp_path: Path) -> None:
+    atlas = build_atlas(tmp_path / "atlas")
+    patterns(atlas, [(0, 'ends with "of the"', 3), (1, "topic: kings, Paris", 4), (2, "ends with kings", 9)])
+    with open_index(atlas) as index:
+        hits = index.search("kings").hits
+        assert [(str(hit.memory), hit.field, marks(hit), hit.detail) for hit in hits] == [
+            ("L0.M2", "patterns", "ends with [kings]", "shallow, 9 triggers"),
+            ("L0.M1", "patterns", "topic: [kings], Paris", "shallow, 4 triggers"),
+        ]
+        paris = index.search("paris")
+        assert [hit.field for hit in paris.hits[:3]] == ["triggers", "values", "patterns"]
+        assert paris.totals == {"triggers": 1, "values": 8, "patterns": 1, "annotations": 0}
+    patterns(atlas, [(3, "queens", 5)])  # made again: the index follows
+    with open_index(atlas) as index:
+        assert index.search("kings").total == 0
+        assert [str(hit.memory) for hit in index.search("queens").hits] == ["L0.M3"]
+
+
+def judge(atlas: Path, *rows: tuple[str, int, int, int, str, str]) -> None:
+    with closing(sqlite3.connect(atlas / "annotations.sqlite")) as database:
+        if not database.execute("SELECT name FROM sqlite_master").fetchall():
+            database.executescript(SCHEMA)
+        database.executemany(
+            "INSERT INTO judgements (author, made_at, layer, memory, control, pattern, kind, description, triggers)"
+            " VALUES (?, '2026-01-02T10:00:00Z', ?, ?, ?, 0, ?, ?, '[0, 1, 2]')",
+            rows,
+        )
+        database.commit()
+
+
+def test_annotations_are_those_of_now(tmp_path: Path) -> None:
+    atlas = build_atlas(tmp_path / "atlas")
+    with open_index(atlas) as index:
+        assert index.search("harbour").total == 0
+        judge(
+            atlas,
+            ("Ada", 0, 1, 0, "semantic", "Harbours, ships"),
+            ("Ada", 0, 2, 1, "semantic", "harbours of controls"),
+            ("Ada", 9, 9, 0, "semantic", "harbours elsewhere"),
+            ("Ada", 1, 3, 0, "none", "no harbours"),
+        )
+        hits = index.search("harbour*").hits
+        assert [(str(hit.memory), hit.field, marks(hit), hit.detail) for hit in hits] == [
+            ("L0.M1", "annotations", "[Harbours], ships", "semantic, 3 triggers")
+        ]
+        judge(atlas, ("Ben", 0, 3, 0, "both", "a harbour"), ("Cy", 0, 3, 0, "both", "harbours"))
+        assert [(str(hit.memory), hit.count) for hit in index.search("harbour*").hits] == [("L0.M3", 2), ("L0.M1", 1)]
+        assert index.search("harbour*", layers=[1]).total == 0
+    with open_index(atlas, annotations=lambda: None) as index:
+        assert index.search("harbour*").total == 0
