@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -37,7 +38,7 @@ class Scale:
 
     def at(self, values: np.ndarray) -> np.ndarray:
         """How far from the axis's beginning the values stand."""
-        shown = np.clip(np.where(values > 0, values, self.never), self.low, self.high)
+        shown = np.clip(np.where(values <= 0, self.never, values), self.low, self.high)
         found: np.ndarray = self.length * np.log(shown / self.low) / math.log(self.high / self.low)
         return found
 
@@ -74,7 +75,11 @@ def frame(atlas: Atlas, *, patterns: bool) -> Frame:
         confidences.append(atlas.scan("values", layer=layer).select("max_probability").collect().to_series().to_numpy())
     rate = _scale(np.concatenate(rates), WIDTH)
     confidence = _scale(np.concatenate(confidences), HEIGHT)
-    before, after = _axes(rate, confidence, patterns=patterns)
+    # The points' own place in the drawing is found by one of them.
+    one = {"rate": rate.high, "confidence": confidence.high, "kind": ALONE}
+    specification = axes(rate, confidence, patterns=patterns, rows=[one])
+    label = "Memories by how often they fire and how confident their value is; the table below has the same numbers"
+    before, after = page_frame(specification, name="layer", label=label)
     return Frame(before, after, rate, confidence)
 
 
@@ -88,7 +93,8 @@ def _scale(values: np.ndarray, length: float) -> Scale:
     return Scale(least / (high / least) ** 0.08 if never else least, high, least, float(length))
 
 
-def _axes(rate: Scale, confidence: Scale, *, patterns: bool) -> tuple[str, str]:
+def axes(rate: Scale, confidence: Scale, *, patterns: bool, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The picture's specification with these rows (rate, confidence, kind) as its points."""
     kinds = [(NAMES.get(kind, kind), colour) for kind, colour in KINDS] if patterns else [(ALONE, BLUE)]
     names = [kind for kind, _ in kinds]
     legend = alt.Legend(orient="top", title=None, symbolType="circle", symbolOpacity=1, symbolSize=70, offset=8)
@@ -99,7 +105,6 @@ def _axes(rate: Scale, confidence: Scale, *, patterns: bool) -> tuple[str, str]:
         labelOverlap="greedy",
     )
     up = alt.Axis(values=confidence.ticks(), format="~p", labelOverlap="greedy")
-    row = {"rate": rate.high, "confidence": confidence.high, "kind": names[0]}
     drawn = (
         alt.Chart(alt.NamedData("points"))
         .mark_point(filled=True)
@@ -118,9 +123,7 @@ def _axes(rate: Scale, confidence: Scale, *, patterns: bool) -> tuple[str, str]:
         )
         .properties(width=WIDTH, height=HEIGHT, name="points")
     )
-    specification = drawn.to_dict() | {"config": STYLE, "datasets": {"points": [row]}}
-    label = "Memories by how often they fire and how confident their value is; the table below has the same numbers"
-    return page_frame(specification, name="layer", label=label)
+    return {**drawn.to_dict(), "config": STYLE, "datasets": {"points": list(rows)}}
 
 
 def picture(frame: Frame, memories: pl.DataFrame, *, shown: Sequence[int], titles: Sequence[str], link: str) -> str:
@@ -129,13 +132,14 @@ def picture(frame: Frame, memories: pl.DataFrame, *, shown: Sequence[int], title
     `memories` has rate, max_probability and kind (null: not known), a row per memory; `titles` says what each row's
     point says; `link` is the address of a memory without its number, such as `/L3.M`.
     """
-    x = np.round(frame.rate.at(memories["rate"].to_numpy()), 1)
-    y = np.round(HEIGHT - frame.confidence.at(memories["max_probability"].to_numpy()), 1)
+    x = np.round(frame.rate.at(memories["rate"].cast(pl.Float64).to_numpy()), 1)
+    y = np.round(HEIGHT - frame.confidence.at(memories["max_probability"].cast(pl.Float64).to_numpy()), 1)
     numbers = memories["memory"].to_list()
     places = [(f"{one:g}", f"{other:g}") for one, other in zip(x.tolist(), y.tolist(), strict=True)]
+    known = np.isfinite(x) & np.isfinite(y)
     kinds = memories["kind"].to_list()
     chosen = set(shown)
-    ground = "".join(f"M{x} {y}h0" for row, (x, y) in enumerate(places) if row not in chosen)
+    ground = "".join(f"M{x} {y}h0" for row, (x, y) in enumerate(places) if known[row] and row not in chosen)
     parts = [frame.before]
     if ground:
         parts.append(
@@ -147,7 +151,7 @@ def picture(frame: Frame, memories: pl.DataFrame, *, shown: Sequence[int], title
             f'<a href="{link}{numbers[row]}" tabindex="-1"><title>{escape(titles[row])}</title>'
             f'<circle cx="{places[row][0]}" cy="{places[row][1]}" r="{RADIUS:g}"/></a>'
             for row in shown
-            if kinds[row] == kind
+            if known[row] and kinds[row] == kind
         )
         if points:
             parts.append(f'<g fill="{colour}" fill-opacity="0.75">{points}</g>')

@@ -117,12 +117,13 @@ def _attributes(element: ElementTree.Element) -> dict[str, str]:
 
 
 def _said(label: str) -> str:
-    """The mark's own words: from its tooltip on, which the renderer puts after the axes' fields."""
-    for first in ("; layer: ", "; tenth: "):
-        _, found, rest = label.partition(first)
-        if found:
-            return f"{first[2:]}{rest}"
-    return label
+    """The mark's own words: its tooltip, which the renderer puts after the fields of the axes."""
+    _, layer, rest = label.partition("; layer: ")
+    if layer:
+        return f"layer: {rest}"
+    # Where tooltip and axis have a name in common it is said once, with the axis.
+    axis, tenth, rest = label.partition("; tenth: ")
+    return f"tenth: {rest}; {axis.partition('; ')[2]}" if tenth else label
 
 
 def _linked(specification: dict[str, Any]) -> dict[str, Any]:

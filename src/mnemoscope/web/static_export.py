@@ -8,8 +8,8 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from html import escape, unescape
 from pathlib import Path
@@ -62,10 +62,15 @@ def write_pages(
     directory = (site.atlas.path / SIDE if out is None else out).absolute()
     _check(directory, site.atlas)
     chosen = selection(site, memories)
-    files = asyncio.run(_Writer(app, site, chosen, progress).files())
-    listed = {name: len(data) for name, data in sorted(files.items())}
-    files[MANIFEST] = json_bytes({"atlas": site.hash, "pages": listed})
-    _replace(directory, files)
+    # Begun before the pages are made, so that a folder that cannot be written is known at once.
+    with _fresh(directory) as fresh:
+        files = asyncio.run(_Writer(app, site, chosen, progress).files())
+        listed = {name: len(data) for name, data in sorted(files.items())}
+        files[MANIFEST] = json_bytes({"atlas": site.hash, "pages": listed})
+        for name, data in files.items():
+            with storing(directory / name):
+                write_bytes(fresh / name, data)
+        _replace(directory, fresh)
     pages = sum(name.endswith(".html") for name in listed)
     return Exported(directory, pages, len(chosen), sum(map(len, files.values())))
 
@@ -213,27 +218,30 @@ def _address(path: str, query: dict[str, str]) -> str:
     return path + (f"?{urlencode(sorted(query.items()))}" if query else "")
 
 
-def _replace(directory: Path, files: dict[str, bytes]) -> None:
-    """The folder with exactly these files: the old one stays until all are written; raises StoreFailed."""
+@contextmanager
+def _fresh(directory: Path) -> Iterator[Path]:
+    """An empty folder beside the one to be written, gone at the end; raises StoreFailed."""
     make_folder(directory.parent)
     fresh = directory.parent / f".{directory.name}.{os.getpid()}.mnemoscope-tmp"
-    old = directory.parent / f".{directory.name}.{os.getpid()}.old.mnemoscope-tmp"
     try:
         with storing(directory):
             rmtree(fresh, ignore_errors=True)
             fresh.mkdir()
-        for name, data in files.items():
-            with storing(directory / name):
-                write_bytes(fresh / name, data)
-        with storing(directory):
-            if directory.exists():
-                directory.rename(old)
-            try:
-                fresh.rename(directory)
-            except OSError:
-                if old.exists():
-                    old.rename(directory)
-                raise
+        yield fresh
     finally:
         rmtree(fresh, ignore_errors=True)
-        rmtree(old, ignore_errors=True)
+
+
+def _replace(directory: Path, fresh: Path) -> None:
+    """Puts the fresh folder in the directory's place; the old one stays where that fails."""
+    old = fresh.with_name(f"{fresh.name}-old")
+    with storing(directory):
+        if directory.exists():
+            directory.rename(old)
+        try:
+            fresh.rename(directory)
+        except OSError:
+            if old.exists():
+                old.rename(directory)
+            raise
+    rmtree(old, ignore_errors=True)

@@ -11,7 +11,7 @@ import polars as pl
 
 from mnemoscope.atlas.visible import in_token
 from mnemoscope.errors import AtlasUnfinished, OptionError
-from mnemoscope.figures.words import percent
+from mnemoscope.figures.words import spoken
 from mnemoscope.web.site import Site
 from mnemoscope.web.views.questions import layer_numbers
 
@@ -93,8 +93,8 @@ def _rows(site: Site, layer: int) -> pl.DataFrame:
     values = atlas.table("values", layer=layer).select(
         "memory", "max_probability", "value_norm", "target", "target_rank", top_token=pl.col("top_tokens").list.first()
     )
-    rows = activity.join(values, on="memory", how="left", maintain_order="left").join(
-        _kinds(site, layer), on="memory", how="left", maintain_order="left"
+    rows = activity.join(values, on="memory", how="full", coalesce=True).join(
+        _kinds(site, layer), on="memory", how="left"
     )
     texts = [atlas.token_text(rows[name].to_list()) for name in ("top_token", "target")]
     made = _patterns(site) is not None
@@ -193,8 +193,8 @@ def titles(site: Site, layer: int) -> list[str]:
     def make() -> list[str]:
         rows = layer_rows(site, layer).select("memory", "top_text", "rate", "max_probability")
         return [
-            f"L{layer}.M{memory} {'' if text is None else in_token(text)}: fires at {percent(rate)},"
-            f" largest probability {'unknown' if most is None else percent(most)}"
+            f"L{layer}.M{memory} {'' if text is None else in_token(text)}: fires at {spoken(rate, 'share')},"
+            f" largest probability {spoken(most, 'share')}"
             for memory, text, rate, most in rows.iter_rows()
         ]
 

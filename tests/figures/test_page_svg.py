@@ -1,0 +1,90 @@
+"""Figures as SVG for pages: the answers' numbers, links to layers, and nothing that a strict content policy forbids."""
+
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from mnemoscope.analyses import QUESTIONS
+from mnemoscope.figures.answered import Answered
+from mnemoscope.figures.chart import PALETTE, STYLE, Figure
+from mnemoscope.figures.figures import drawn, specification
+from mnemoscope.figures.gathering import at_hand, gathered
+from mnemoscope.figures.page_svg import ATTRIBUTES, ELEMENTS, page_svg
+from reports.reported_atlas import reported
+
+OURS = {"class", "role", "aria-label", "font-family", "href", "tabindex"}
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answered]:
+    return gathered(reported(tmp_path_factory.mktemp("atlas"))).answers
+
+
+@pytest.fixture(scope="module")
+def figures(answers: dict[str, Answered]) -> dict[str, Figure]:
+    return drawn(answers)
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_it_holds_what_a_page_may_hold_and_its_numbers(
+    question: str, answers: dict[str, Answered], figures: dict[str, Figure]
+) -> None:
+    figure = figures[question]
+    svg = page_svg(specification(answers[question], figure, about="nothing"), name=question, label="A figure")
+    root = ElementTree.fromstring(svg)
+    titles = []
+    for element in root.iter():
+        assert element.tag in ELEMENTS | {"title"}
+        assert set(element.attrib) <= ATTRIBUTES | OURS, element.attrib
+        colours = {element.get("fill"), element.get("stroke")} - {None, "none", "currentColor"}
+        assert colours <= set(PALETTE), colours
+        if element.tag == "title":
+            titles.append(str(element.text))
+        if element.tag == "a":
+            assert element.get("href") in ("/layers/0", "/layers/1")
+    for panel in figure.panels:
+        for rows in panel.rows.values():
+            for row in rows:
+                if row.get("value") is not None:
+                    # What a mark says holds the number as it is read, and its cases.
+                    ways = {row["said"], f"{100 * row['value']:g}%"}
+                    assert any(row["count"] in title and any(way in title for way in ways) for title in titles)
+    assert answers[question].paper.question not in unescape(svg), "the page has the title"
+
+
+def test_every_layer_is_a_link(answers: dict[str, Answered], figures: dict[str, Figure]) -> None:
+    svg = page_svg(
+        specification(answers["refinement_match"], figures["refinement_match"], about=""), name="a", label=""
+    )
+    assert re.findall(r'href="([^"]*)"', svg) == ["/layers/0", "/layers/1"]
+
+
+def test_text_is_text_and_names_are_the_figures_own() -> None:
+    hostile: dict[str, Any] = {
+        "$schema": "https://vega.github.io/schema/vega-lite/v6.1.0.json",
+        "config": STYLE,
+        "datasets": {"rows": [{"a": "<script>ran()</script>", "b": 1}]},
+        "data": {"name": "rows"},
+        "mark": {"type": "bar", "clip": True},
+        "encoding": {"x": {"field": "a"}, "y": {"field": "b", "type": "quantitative"}},
+    }
+    svg = page_svg(hostile, name="mine", label='"><script>')
+    assert "<script" not in svg
+    assert "&lt;script&gt;ran()" in svg
+    assert set(re.findall(r'id="([^"]*)"', svg)) <= {"mine-clip0"}
+
+
+def test_a_page_makes_no_answer(tmp_path: Path) -> None:
+    atlas = reported(tmp_path)
+    found = at_hand(atlas)
+    assert list(found) == list(QUESTIONS)
+    assert all("mnemoscope analyze" in answer.missing for answer in found.values())
+    assert sorted(path.name for path in (tmp_path / "analyses").iterdir()) == ["manifest.json"]
+    made = gathered(atlas).answers
+    assert {name: one.table.to_dicts() for name, one in at_hand(atlas).items()} == {
+        name: one.table.to_dicts() for name, one in made.items()
+    }

@@ -1,0 +1,196 @@
+"""Pages of layers: rows are the tables', sorting and filtering are a brute force's, and hostile tokens are text."""
+
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from reports.reported_atlas import reported
+from web.layer_atlas import WORDS, Row, layered
+from web.served import client
+
+KINDS = ("shallow", "semantic", "both", "none")
+MANY: list[Row] = [
+    (i * 7 % 101, i % 19, None if i % 11 == 0 else i % 7, 0.01 + i % 13 / 20, 1 + i % 5, KINDS[i % 4])
+    for i in range(230)
+]
+TEXTS = {0: "<|end|>", 1: " the", 2: "The", 4: "\n"} | WORDS
+
+
+def text(token: int) -> str:
+    return TEXTS.get(token, f" w{token}")
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
+    return client(layered(tmp_path_factory.mktemp("atlas"), MANY))
+
+
+def asked(reader: TestClient, **parameters: Any) -> dict[str, Any]:
+    answer = reader.get("/layers/0.json", params=parameters)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_the_numbers_are_the_tables(reader: TestClient) -> None:
+    found = asked(reader)
+    assert (found["memories"], found["total"], found["pages"]) == (230, 230, 3)
+    assert found["never"] == sum(row[0] == 0 for row in MANY)
+    assert found["agreeing"] == sum(row[1] == row[2] for row in MANY)
+    assert found["with_target"] == sum(row[2] is not None for row in MANY)
+    for number, row in enumerate(found["rows"]):
+        fires, top, target, most, norm, kind = MANY[number]
+        assert row["name"] == f"L0.M{number}"
+        assert (row["positive"], row["prefixes"], row["rate"]) == (fires, 100, fires / 100)
+        assert (row["top_token"], row["top_text"], row["target"]) == (top, text(top), target)
+        assert row["agrees"] == (None if target is None else top == target)
+        assert row["max_probability"] == pytest.approx(most)
+        assert row["value_norm"] == pytest.approx(norm)
+        assert (row["kind"], row["patterns"]) == (kind, {"both": 2, "none": 0}.get(kind, 1))
+    page = unescape(reader.get("/layers/0").text)
+    assert f"{sum(row[0] == 0 for row in MANY)} never fired" in page
+    for number in (0, 57, 99):
+        assert f'<a href="/L0.M{number}" class="name">L0.M{number}</a>' in page
+    assert reader.get("/layers/1.json").json()["rows"][0]["top_token"] == MANY[-1][1]
+
+
+CHOICES = st.fixed_dictionaries(
+    {},
+    optional={
+        "sort": st.sampled_from(["memory", "rate", "confidence", "norm", "rank", "agreement", "kind", "token"]),
+        "order": st.sampled_from(["up", "down"]),
+        "fires": st.sampled_from(["any", "never", "some"]),
+        "agreement": st.sampled_from(["any", "yes", "no", "none"]),
+        "kind": st.sampled_from(["any", *KINDS]),
+        "token": st.sampled_from(["", "THE", " w", "<script", "[", "\n"]),
+        "memories": st.sampled_from(["", "0,1,2,229,9999", " 5 , 7"]),
+        "rate_from": st.sampled_from(["", "0", "0.3"]),
+        "rate_to": st.sampled_from(["", "0.5"]),
+        "confidence_from": st.sampled_from(["", "0.1"]),
+        "confidence_to": st.sampled_from(["", "0.4"]),
+        "norm_from": st.sampled_from(["", "1.5"]),
+        "norm_to": st.sampled_from(["", "4.5"]),
+    },
+)
+
+
+def expected(choice: dict[str, str]) -> list[int]:
+    """The memories that the choice leaves, in its order, found one by one; those without a value come last."""
+
+    def within(name: str, value: float) -> bool:
+        low, high = choice.get(f"{name}_from") or "-1", choice.get(f"{name}_to") or "1e9"
+        return float(low) <= value <= float(high)
+
+    kept = []
+    for number, (fires, top, target, most, norm, kind) in enumerate(MANY):
+        agrees = "none" if target is None else "yes" if top == target else "no"
+        named = [int(part) for part in choice.get("memories", "").split(",") if part.strip()]
+        if choice.get("fires", "any") not in ("any", "some" if fires else "never"):
+            continue
+        if choice.get("agreement", "any") not in ("any", agrees) or choice.get("kind", "any") not in ("any", kind):
+            continue
+        if choice.get("token", "").lower() not in text(top).lower() or (named and number not in named):
+            continue
+        if within("rate", fires / 100) and within("confidence", most) and within("norm", norm):
+            kept.append(number)
+
+    def key(number: int) -> Any:
+        fires, top, target, most, norm, kind = MANY[number]
+        agrees = None if target is None else top == target
+        rank = None if target is None else int(not agrees)
+        keys = {"rate": fires, "confidence": most, "norm": norm, "kind": kind, "token": text(top)}
+        return (keys | {"rank": rank, "agreement": agrees, "memory": number})[choice.get("sort", "memory")]
+
+    known = [number for number in kept if key(number) is not None]
+    values = sorted({key(number) for number in known}, reverse=choice.get("order") == "down")
+    ordered = [number for value in values for number in known if key(number) == value]
+    return ordered + [number for number in kept if key(number) is None]
+
+
+@given(choice=CHOICES)
+def test_choosing_is_what_a_brute_force_chooses(reader: TestClient, choice: dict[str, str]) -> None:
+    first = asked(reader, **choice)
+    found = [row["memory"] for row in first["rows"]]
+    for page in range(2, first["pages"] + 1):
+        found += [row["memory"] for row in asked(reader, **choice, page=page)["rows"]]
+    assert found == expected(choice)
+    assert first["total"] == len(found)
+
+
+def test_the_picture_has_the_chosen_as_points(reader: TestClient) -> None:
+    page = reader.get("/layers/0", params={"kind": "both", "fires": "some"}).text
+    svg = ElementTree.fromstring(re.search(r"<svg.*?</svg>", page, flags=re.DOTALL).group())  # type: ignore[union-attr]
+    links = {element.get("href") for element in svg.iter("a")}
+    assert links == {f"/L0.M{number}" for number in expected({"kind": "both", "fires": "some"})}
+    assert not [element for element in svg.iter() if element.tag in ("script", "style") or "style" in element.attrib]
+
+
+def test_hostile_tokens_are_text(reader: TestClient) -> None:
+    page = reader.get("/layers/0", params={"token": '"><script>window.ran=1</script>'}).text
+    assert "<script>" not in page
+    whole = reader.get("/layers/0").text
+    assert "<script>window" not in whole
+    assert "<img" not in whole
+    assert "&lt;script&gt;window.ran=3&lt;/script&gt;" in whole
+    assert "7 * 191" in whole.replace("·", " ")
+    assert "1337" not in whole
+
+
+@pytest.mark.parametrize(
+    ("address", "status"),
+    [
+        ("/layers/2", 404),
+        ("/layers/0?page=4", 404),
+        ("/layers/0?memories=1,x", 400),
+        ("/layers/0?memories=-1", 400),
+        ("/layers/0?sort=nothing", 400),
+        ("/layers/0?rate_from=nan", 400),
+        ("/layers/0?page=0", 400),
+        ("/layers/x", 400),
+        ("/layers/-1", 400),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_in_one_sentence(reader: TestClient, address: str, status: int) -> None:
+    path, _, query = address.partition("?")
+    answer = reader.get(f"{path}.json?{query}")
+    assert answer.status_code == status
+    assert len(answer.json()["message"].splitlines()) == 1
+    assert reader.get(address).status_code == status
+
+
+def test_pages_carry_a_mark_and_are_not_sent_twice(reader: TestClient) -> None:
+    first = reader.get("/layers/0?kind=both")
+    again = reader.get("/layers/0?kind=both", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_every_layer_has_a_line(reader: TestClient) -> None:
+    lines = reader.get("/layers.json").json()["layers"]
+    assert [line["layer"] for line in lines] == [0, 1]
+    shallow = sum(row[-1] in ("shallow", "both") for row in MANY) / 230
+    assert lines[0]["shallow"] == lines[1]["shallow"] == pytest.approx(shallow)
+    assert 'href="/layers/1"' in reader.get("/layers").text
+
+
+def test_an_atlas_without_patterns_and_answers_has_its_layers(tmp_path: Path) -> None:
+    reader = client(layered(tmp_path, MANY[:3], patterns=False))
+    found = reader.get("/layers/0.json").json()
+    assert [row["kind"] for row in found["rows"]] == [None] * 3
+    assert found["numbers"] == []
+    assert reader.get("/layers/0").status_code == 200
+    assert reader.get("/layers.json").json()["layers"][0]["semantic"] is None
+
+
+def test_a_table_with_fewer_rows_leaves_gaps(tmp_path: Path) -> None:
+    """The small atlas of the report has the activity of four memories only."""
+    reader = client(reported(tmp_path).path)
+    rows = reader.get("/layers/0.json").json()["rows"]
+    assert [row["rate"] is None for row in rows] == [False] * 4 + [True] * 8
+    assert reader.get("/layers/0").status_code == 200
