@@ -42,8 +42,9 @@ def test_a_finished_demo_is_shown_again_within_80_columns(atlas: Path, nothing_i
     assert lines[shown - 2] == f"the paper's questions, answered: open {atlas}/report/index.html in a browser"
     assert (atlas / "report" / "index.html").stat().st_size > 100_000
     assert max(map(len, lines[1 : shown - 2])) <= 84
-    assert lines[shown].startswith(f"next: mnemoscope show {atlas} L")
-    assert main(["show", *lines[shown].split()[3:]]) == 0
+    assert lines[shown] == f"next: mnemoscope serve {atlas} --model builtin:pydocs"
+    assert lines[shown + 1].startswith(f"      mnemoscope show {atlas} L")
+    assert main(["show", *lines[shown + 1].split()[2:]]) == 0
 
 
 def test_json_has_the_layers_and_the_striking_memories(atlas: Path, nothing_is_mined: None, capsys: Capture) -> None:
@@ -75,6 +76,7 @@ def test_an_impossible_number_is_refused(nothing_is_mined: None, capsys: Capture
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # minutes on a machine of its own, more beside other work
 def test_the_whole_demo_has_striking_memories(tmp_path: Path, capsys: Capture) -> None:
     assert main(["demo", "--out", str(tmp_path / "atlas"), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["striking"]) == 10
