@@ -1,6 +1,7 @@
 """The causal check on the planted model by eye, and against a plain loop on a tiny one."""
 
 import json
+import re
 
 import numpy as np
 import polars as pl
@@ -45,7 +46,10 @@ def test_a_planted_memory_is_the_cause_of_its_token(planted: tuple[LanguageModel
     assert rows["own_tokens_probability", "controls"]["mean"] == 0.0
     assert rows["own_tokens_probability", "difference"]["mean"] == own["mean"]
     assert rows["next_token_probability", "memory"]["mean"] == pytest.approx(own["mean"])
-    assert "L1.M4 set to zero on its" in str(found)
+    text = str(found)
+    assert text.startswith("L1.M4 set to zero on its top triggers (1 prefixes), beside 5 random")
+    assert "\np of own tokens      -0.8839  +0.0000   -0.8839\n" in text  # of one prefix there is no interval
+    assert max(map(len, text.splitlines())) <= 118
     json.dumps(found.to_dict(), allow_nan=False)
 
 
@@ -108,6 +112,8 @@ def test_controls_are_seeded_and_never_the_memory_itself(gelu: tuple[LanguageMod
     assert first.controls == again.controls != other.controls
     assert first.table.equals(again.table)
     assert len(set(first.controls)) == 10
+    assert re.search(r"log p of own tokens  [+-][\d.]+ \([+-][\d.]+ to [+-][\d.]+\)  [+-]", str(first))
+    assert max(map(len, str(first).splitlines())) <= 118
     assert first.memory not in first.controls
 
 

@@ -22,7 +22,7 @@ from mnemoscope.tracing.contributions import folded_values
 from mnemoscope.tracing.generation import last_streams
 from mnemoscope.tracing.interventions import Intervention, check
 from mnemoscope.tracing.prompts import Token, alone, ids_of, own_positions, vocabulary_of
-from mnemoscope.tracing.terminal import Column, table
+from mnemoscope.tracing.terminal import WIDTH, Column, fitted, table
 from mnemoscope.tracing.vocabulary import top
 
 DRAWS = 2000
@@ -35,6 +35,7 @@ MEASURES = (
     "next_token_probability",
     "next_token_log_probability",
 )
+_PLAIN = {name: ("log " if "log" in name else "") + f"p of {' '.join(name.split('_')[:2])}" for name in MEASURES}
 _ROWS = 16
 """Runs of one trigger in one forward."""
 
@@ -77,19 +78,27 @@ class CausalCheck:
         from mnemoscope.atlas.visible import in_token
 
         kind = "top" if self.sign > 0 else "lowest"
+        followed = int(self.table["count"].min())  # type: ignore[arg-type]
         lines = [
-            f"{self.memory} set to zero on its {self.triggers} {kind} triggers, beside {len(self.controls)} random "
-            f"memories of layer {self.memory.layer}",
-            "its own tokens: " + " ".join(in_token(token.text) for token in self.own),
+            f"{self.memory} set to zero on its {kind} triggers ({self.triggers} prefixes), beside {len(self.controls)} "
+            f"random memories of layer {self.memory.layer}",
+            fitted("its own tokens: " + " ".join(in_token(token.text) for token in self.own), WIDTH),
+            f"prefixes with a known next token: {followed}",
             "",
         ]
-        columns: list[Column] = [("change of", "left", 30), ("by", "left", 12), ("mean", "right", 9),
-                                 ("95 % from", "right", 9), ("to", "right", 9), ("triggers", "right", 8)]  # fmt: skip
-        rows = []
-        for row in self.table.to_dicts():
-            numbers = ["-" if row[name] is None else f"{row[name]:+.4f}" for name in ("mean", "low", "high")]
-            rows.append([row["measure"].replace("_", " "), row["of"], *numbers, str(row["count"])])
+        kinds = ("memory", "controls", "difference")
+        columns: list[Column] = [("mean change of", "left", 20), *((kind, "left", 31) for kind in kinds)]
+        cells = {(row["measure"], row["of"]): _interval(row) for row in self.table.to_dicts()}
+        rows = [[_PLAIN[measure], *(cells[measure, kind] for kind in kinds)] for measure in MEASURES]
         return "\n".join([*lines, *table(columns, rows)])
+
+
+def _interval(row: dict[str, Any]) -> str:
+    """A mean with its interval, as text."""
+    if row["mean"] is None:
+        return "-"
+    bounds = "" if row["low"] is None else f" ({row['low']:+.4f} to {row['high']:+.4f})"
+    return f"{row['mean']:+.4f}{bounds}"
 
 
 def causal_check(
