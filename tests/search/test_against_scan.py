@@ -14,8 +14,8 @@ from search.scan import Scan
 
 TERMS = [
     "the", "of", "paris", "PARIS", '"of the"', '"the of the"', "par*", "wo*", "word1*", "cafe", "café", "москва",
-    '"os.path"', "os.path", "near", "and", "rome", "rom*", "uber", "x1", "c_d", '"word1 word2"', "word39", "nothing", "the*",
-    "ing",
+    '"os.path"', "os.path", "near", "and", "rome", "rom*", "uber", "x1", "c_d", '"word1 word2"', "word39", "nothing",
+    "the*", "ing",
 ]  # fmt: skip
 
 
