@@ -12,6 +12,8 @@
         store.judge(code, ada, verdict="distant")         # a CaseView
         store.progress(ada); store.hand_in(ada)           # after that: store.others(code, ada)
         store.choose(MemoryId(10, 222))                   # a memory from its page, outside the campaign: its code
+        results(store)                                    # tables for the page of results
+        export(store, "judgements.csv"); import_judgements(store, "judgements.jsonl")
 
 Whatever a person can mend is AnnotationError, one plain line. A store may be used by many threads at once, and several
 processes may each have one. `marks` are numbers of the view's prefixes. Give every judgement a `key` of its own (8 to
@@ -23,13 +25,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mnemoscope.annotations.exchange import export, import_judgements
+    from mnemoscope.annotations.findings import results
     from mnemoscope.annotations.records import Annotator, CaseView, KeyView
     from mnemoscope.annotations.store import Store, open_store
 
-__all__ = ["Annotator", "CaseView", "KeyView", "Store", "open_store"]
+__all__ = ["Annotator", "CaseView", "KeyView", "Store", "export", "import_judgements", "open_store", "results"]
 
 _FILES = {
-    "Annotator": "records", "CaseView": "records", "KeyView": "records", "Store": "store", "open_store": "store",
+    "export": "exchange", "import_judgements": "exchange", "Annotator": "records", "CaseView": "records",
+    "KeyView": "records", "results": "findings", "Store": "store", "open_store": "store",
 }  # fmt: skip
 
 

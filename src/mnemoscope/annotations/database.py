@@ -37,6 +37,7 @@ class Database:
         Raises AnnotationError for a database that cannot be reached, is damaged, of another version or another atlas.
         """
         self.url = url
+        self.atlas = atlas
         self.name = shown(url)
         self.sqlite = url.get_backend_name() == "sqlite"
         self.engine = _engine(url)

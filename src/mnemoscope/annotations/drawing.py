@@ -40,13 +40,14 @@ class Item:
 
     def stored(self, uid: str) -> dict[str, Any]:
         """The row of table `items`; the code tells nothing without the campaign's `uid`."""
-        named = f"{uid}:{self.kind}:{self.layer}:{self.memory}"
+        content = json.dumps(self.content)
+        named = f"{uid}:{self.kind}:{self.layer}:{self.memory}:{content}"
         return {
             "code": hashlib.sha256(named.encode()).hexdigest()[:20],
             "kind": self.kind,
             "layer": self.layer,
             "memory": self.memory,
-            "content": json.dumps(self.content),
+            "content": content,
         }
 
 

@@ -1,6 +1,6 @@
 """The store of one atlas's annotations: what a page asks of it, one method for each; every one its own transaction.
 
-Several stores, in threads or processes, may be open on one database at once. Results are in results.py, export and
+Several stores, in threads or processes, may be open on one database at once. Results are in findings.py, export and
 import in exchange.py. Paper, section 3.1.
 """
 
@@ -265,6 +265,10 @@ class Store:
         known = judging.history(connection, item["id"], name).patterns
         seen = bool(known) if item["kind"] == "chosen" else judging.finished(connection, item["id"], name)
         return Said(name, _patterns(known, self._sights.of(item).ranks)) if seen else None
+
+    def shown(self, item: judging.Item) -> tuple[int, ...]:
+        """The ranks of the triggers that an item shows; a control's are its own numbers."""
+        return self._sights.of(item).ranks
 
     def _key(self, code: str) -> judging.Item:
         """The item, read by itself: an item never changes, and reading the atlas must not keep others waiting."""

@@ -69,10 +69,11 @@ SELECT coalesce((
   ORDER BY finishes.made_at DESC, finishes.id DESC LIMIT 1
 ), 0)
 """
-_WITH_ITEMS = f"""
-SELECT judgements.id, {_NAMES}, items.kind <> 'chosen', items.kind = 'chosen' OR ({FINISHED})
+WITH_ITEMS = f"""
+SELECT judgements.id, {_NAMES}, items.kind <> 'chosen', items.kind = 'chosen' OR ({FINISHED}) = 1
 FROM judgements JOIN items ON items.id = judgements.item ORDER BY judgements.id
 """
+"""Every judgement as `counting` takes it, from a database with items; SQLite and PostgreSQL both answer it."""
 
 
 def read_annotations(atlas: Path) -> pl.DataFrame | None:
@@ -120,7 +121,7 @@ def _rows(path: Path) -> list[tuple[Any, ...]]:
             if versions[0][0] != VERSION:
                 raise AtlasDamaged(f"{path} has version {versions[0][0]}, expected {VERSION}; restore it from a copy")
             columns = {row[1] for row in database.execute("PRAGMA table_info(judgements)")}
-            return database.execute(_WITH_ITEMS if "item" in columns else _PLAIN).fetchall()
+            return database.execute(WITH_ITEMS if "item" in columns else _PLAIN).fetchall()
     except (sqlite3.Error, UnicodeError) as error:
         if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             raise AtlasBusy(f"{path} is being written by another process; try again") from error

@@ -1,0 +1,110 @@
+"""Twenty annotators save at once, in threads and in processes, on either database: nothing is lost, nothing doubled."""
+
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from sqlalchemy import func, select
+
+from mnemoscope.annotations import Store, open_store
+from mnemoscope.annotations.tables import annotators, campaigns, items, judgements, version
+from mnemoscope.atlas import Atlas
+from saving_annotators import save_all
+
+Opening = Callable[[], Store]
+PROGRAM = Path(__file__).parents[1] / "saving_annotators.py"
+PEOPLE = 20
+
+
+def saved(store: Store) -> Counter[str]:
+    with store.database.reading() as connection:
+        return Counter(f"{row.author} {row.key}" for row in connection.execute(select(judgements)))
+
+
+def everything(count: int) -> Counter[str]:
+    names = (f"annotator {number}" for number in range(PEOPLE))
+    return Counter(f"{name} judgement-{number:05}" for name in names for number in range(count))
+
+
+def test_in_threads_of_one_server(store: Store) -> None:
+    for number in range(PEOPLE):
+        store.invite(f"annotator {number}")
+    failed: list[BaseException] = []
+
+    def work(name: str) -> None:
+        try:
+            save_all(store, name, 5)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(f"annotator {number}",)) for number in range(PEOPLE)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert saved(store) == everything(5)
+
+
+def saving(atlas: Atlas, place: str, first: int, last: int, count: int) -> "subprocess.Popen[str]":
+    command = [sys.executable, PROGRAM, atlas.path, place, first, last, count]
+    return subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_in_processes_of_several_servers(store: Store, shared_atlas: Atlas, place: str) -> None:
+    for number in range(PEOPLE):
+        store.invite(f"annotator {number}")
+    servers = [saving(shared_atlas, place, first, first + 10, 5) for first in (0, 10)]
+    told: Counter[str] = Counter()
+    for server in servers:
+        out, complaints = server.communicate(timeout=120)
+        assert server.returncode == 0, complaints
+        told.update(out.splitlines())
+    assert saved(store) == everything(5) == told
+
+
+def test_a_server_that_is_killed_loses_nothing_that_it_answered(
+    store: Store, shared_atlas: Atlas, place: str, opening: Opening
+) -> None:
+    for number in range(PEOPLE):
+        store.invite(f"annotator {number}")
+    server = saving(shared_atlas, place, 0, 4, 100_000)
+    assert server.stdout is not None
+    assert server.stderr is not None
+    answered = [server.stdout.readline().strip() for _ in range(10)]
+    server.kill()
+    answered += [line.strip() for line in server.stdout if line.endswith("\n")]
+    server.wait()
+    server.stdout.close()
+    server.stderr.close()
+    found = saved(opening())
+    assert set(answered) <= set(found)
+    assert set(found.values()) == {1}
+
+
+def test_servers_that_begin_at_once_make_one_campaign(shared_atlas: Atlas, place: str) -> None:
+    gate = threading.Barrier(6)
+    failed: list[BaseException] = []
+
+    def begin(number: int) -> None:
+        gate.wait()
+        try:
+            with open_store(shared_atlas, place) as store:
+                store.start_campaign(keys_per_layer=2)
+                store.invite(f"annotator {number}")
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=begin, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    with open_store(shared_atlas, place) as store, store.database.reading() as connection:
+        tables = (version, campaigns, items, annotators)
+        counts = [connection.execute(select(func.count()).select_from(table)).scalar_one() for table in tables]
+    assert counts == [1, 1, 4 + 5 + 4, 6]
