@@ -126,7 +126,8 @@ class Database:
             for check in ("PRAGMA quick_check(1)", "PRAGMA foreign_key_check"):
                 found = connection.exec_driver_sql(check).first()
                 if found is not None and found[0] != "ok":
-                    raise AnnotationError(f"{name} is damaged ({' '.join(map(str, found))}); restore it from a copy")
+                    what = " ".join(" ".join(map(str, found)).split())
+                    raise AnnotationError(f"{name} is damaged ({what}); restore it from a copy")
 
 
 _ADVICE = (

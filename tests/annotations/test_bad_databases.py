@@ -1,0 +1,229 @@
+"""Databases that cannot be used: one plain line each, what to do, and never a password."""
+
+import resource
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy import func, select
+
+from judged_atlas import judged_atlas
+from mnemoscope.annotations import Annotator, Store, open_store
+from mnemoscope.annotations.tables import judgements
+from mnemoscope.atlas import Atlas
+from mnemoscope.errors import AnnotationError
+from mnemoscope.patterns import read_annotations
+from mnemoscope.patterns.annotations import SCHEMA
+from postgresql import Server
+
+Opening = Callable[[], Store]
+
+
+def refused(atlas: Atlas, at: str | Path | None, said: str) -> str:
+    with pytest.raises(AnnotationError, match=said) as caught:
+        open_store(atlas, at)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert "secret" not in text
+    return text
+
+
+def test_servers_that_cannot_be_reached(shared_atlas: Atlas) -> None:
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        text = refused(shared_atlas, f"postgresql://ada:secret@127.0.0.1:{port}/team", "check the address, and that")
+        assert text.startswith(f"postgresql://ada@127.0.0.1:{port}/team: nothing was stored (")
+        refused(shared_atlas, f"postgres://ada@127.0.0.1:{port}/team?password=secret", "check the address")
+    refused(shared_atlas, "postgresql://ada:secret@nowhere.invalid/team", "check the address")
+
+
+def test_a_wrong_password_and_a_database_that_is_not_there(shared_atlas: Atlas, server: Server) -> None:
+    here = f"127.0.0.1:{server.port}"
+    refused(shared_atlas, f"postgresql://postgres:secret-no@{here}/postgres", "check user and password")
+    refused(shared_atlas, f"postgresql://postgres:{server.password}@{here}/nothing", "create the database first")
+
+
+@pytest.mark.parametrize(
+    ("at", "said"),
+    [
+        ("mysql://ada:secret@host/team", "annotations cannot be kept in mysql; give a path, or postgresql://"),
+        ("://ada:secret@host", "the address of the annotations is none"),
+        ("postgresql://ada:secret@host:port/team", "the address of the annotations is none"),
+        ("sqlite://", "annotations cannot be kept in sqlite"),
+    ],
+)
+def test_addresses_that_are_none(shared_atlas: Atlas, at: str, said: str) -> None:
+    refused(shared_atlas, at, said)
+
+
+def test_paths_that_are_none(shared_atlas: Atlas, tmp_path: Path) -> None:
+    refused(shared_atlas, tmp_path, "is a folder; name a file")
+    refused(shared_atlas, tmp_path / "no" / "a.sqlite", "is no folder, so a.sqlite cannot be made there")
+    (tmp_path / "letter").write_bytes(b"Dear reader, this is no database.\n" * 100)
+    refused(shared_atlas, tmp_path / "letter", "file is not a database.*; restore it from a copy")
+    with closing(sqlite3.connect(tmp_path / "music")) as music:
+        music.execute("CREATE TABLE songs (name TEXT)")
+    refused(shared_atlas, tmp_path / "music", "is a database of something else")
+
+
+def edited(path: Path, script: str) -> Path:
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(script)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("UPDATE annotations_version SET version = 2", "has version 2 of the annotations, this package knows 1"),
+        ("DELETE FROM annotations_version", "has version none of the annotations"),
+        ("DROP TABLE annotations_version", "but not their version; restore it"),
+        ("DROP TABLE finishes", r"was not made by a campaign \(it lacks finishes\)"),
+        ("ALTER TABLE annotations_version DROP COLUMN atlas", r"\(it lacks the atlas's hash\)"),
+        (
+            "UPDATE annotations_version SET atlas = 'abc'",
+            "holds judgements of another atlas .manifest abc, this one is",
+        ),
+    ],
+)
+def test_other_versions_and_other_atlases(shared_atlas: Atlas, tmp_path: Path, script: str, said: str) -> None:
+    path = tmp_path / "a.sqlite"
+    open_store(shared_atlas, path).close()
+    refused(shared_atlas, edited(path, script), said)
+
+
+def test_a_file_written_by_hand_is_not_taken_over(shared_atlas: Atlas, tmp_path: Path) -> None:
+    path = edited(tmp_path / "annotations.sqlite", SCHEMA)
+    refused(shared_atlas, path, "was not made by a campaign")
+    found = read_annotations(tmp_path)
+    assert found is not None, "it can be read as before"
+
+
+def test_another_atlas_s_server(shared_atlas: Atlas, place: str, opening: Opening, tmp_path: Path) -> None:
+    opening()
+    other = judged_atlas(tmp_path / "other", cases=0, patterns=False)
+    manifest = tmp_path / "other" / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes() + b"\n")
+    refused(other, place, "holds judgements of another atlas")
+
+
+def test_a_damaged_file(shared_atlas: Atlas, tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    with open_store(shared_atlas, path) as store:
+        store.start_campaign()
+        for number in range(200):
+            store.invite(f"annotator {number}")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    refused(shared_atlas, path, "restore it from a copy")
+    pages = bytearray(whole)
+    pages[4096 * 3 : 4096 * 12] = b"\xff" * (4096 * 9)
+    path.write_bytes(pages)
+    refused(shared_atlas, path, "restore it from a copy")
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from mnemoscope.annotations import Annotator, open_store
+from mnemoscope.atlas import open_atlas
+from mnemoscope.errors import AnnotationError
+
+atlas, place = map(Path, sys.argv[1:])
+with open_store(open_atlas(atlas), place) as store:
+    ada = Annotator("Ada")
+    code = store.places(ada)[0].code
+    def save(n):
+        store.save(code, ada, kind="both", description="x" * 500, marks=[0, 1, 2], pattern=0, key=f"save-{n:06}")
+    for n in range(20):
+        save(n)
+    # As on a full disk: the system refuses to let any file grow further.
+    largest = max(path.stat().st_size for path in place.parent.iterdir())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
+    for n in range(20, 2000):
+        try:
+            save(n)
+        except AnnotationError as error:
+            print(f"refused {n}", error)
+            break
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    save(n)
+    print("saved", n)
+"""
+
+
+@pytest.fixture
+def file_store(shared_atlas: Atlas, swift: Path) -> Iterator[Store]:
+    with open_store(shared_atlas, swift / "annotations.sqlite") as store:
+        store.start_campaign(keys_per_layer=1)
+        yield store
+
+
+def test_a_disk_that_fills_up_mid_save(file_store: Store) -> None:
+    """The judgement is refused in one line, none before it is lost, and the same one is stored once there is room."""
+    store = file_store
+    store.invite("Ada")
+    command = [sys.executable, "-c", FULL, str(store.atlas.path), store.database.name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    refusal, saved = done.stdout.splitlines()
+    number = int(refusal.split()[1])
+    assert "nothing was stored (" in refusal
+    assert "make room on the disk, then save again" in refusal
+    assert saved == f"saved {number}"
+    with store.database.reading() as connection:
+        assert connection.execute(select(func.count()).select_from(judgements)).scalar_one() == number + 1
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+def test_a_database_that_is_full(file_store: Store) -> None:
+    """SQLite's own error for it, from a limit on pages."""
+    store = file_store
+    store.invite("Ada")
+    ada, code = Annotator("Ada"), store.places(Annotator("Ada"))[0].code
+    with store.database.writing() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+
+    def save_many() -> None:
+        for _ in range(200):
+            store.save(code, ada, kind="both", description="x" * 500, marks=[0, 1, 2], pattern=0)
+
+    with pytest.raises(AnnotationError, match=r"\(database or disk is full\); make room on the disk, then save again"):
+        save_many()
+
+
+def test_a_writer_who_never_ends(file_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mnemoscope.annotations import database
+
+    monkeypatch.setattr(database, "PATIENCE", 0.05)  # half a minute is too long for a test
+    with closing(sqlite3.connect(file_store.database.name, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        refused(
+            file_store.atlas, file_store.database.name, r"\(database is locked\); another process is writing; try again"
+        )
+
+
+def test_a_server_that_goes_away_and_comes_back(shared_atlas: Atlas, server: Server) -> None:
+    """Connections that a restarted server has dropped are replaced, not reported."""
+    with open_store(shared_atlas, server.database()) as store:
+        store.invite("Ada")
+        with psycopg.connect(host=str(server.folder), port=server.port, user="postgres", autocommit=True) as admin:
+            admin.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'mnemoscope'"
+            )
+        assert store.annotators() == (Annotator("Ada"),)
+
+
+def test_a_database_that_cannot_be_written(file_store: Store) -> None:
+    with file_store.database.reading() as connection:
+        connection.exec_driver_sql("PRAGMA query_only = ON")
+    with pytest.raises(AnnotationError, match=r"readonly database\); make it writable, or choose another"):
+        file_store.invite("Ada")
