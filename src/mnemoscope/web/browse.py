@@ -10,6 +10,7 @@ from starlette.responses import Response
 from mnemoscope.memory import MemoryId
 from mnemoscope.web.pages import Page, both
 from mnemoscope.web.site import Site
+from mnemoscope.web.trace_address import CHANGES, PROMPT, Asked, asked
 from mnemoscope.web.views.columns import sharing
 from mnemoscope.web.views.one_memory import memory_groups, memory_view
 from mnemoscope.web.views.overview import overview_view, overview_words
@@ -19,8 +20,10 @@ NAV: tuple[tuple[str, str], ...] = ()
 Name = Annotated[str, Path(max_length=100, description="A memory, such as L10.M222")]
 Pattern = Annotated[int | None, Query(ge=0, le=32_767, description="The pattern whose triggers are marked")]
 Changes = Annotated[
-    list[str], Query(alias="set", max_length=100, description="Interventions to carry along, such as L10.M222=0")
+    list[str], Query(alias="set", max_length=CHANGES, description="Interventions to carry along, such as L10.M222=0")
 ]
+Prompt = Annotated[str | None, Query(max_length=PROMPT, description="A traced prompt to carry along")]
+At = Annotated[str, Query(max_length=10, description="Where those interventions hold, to carry along")]
 
 
 def router(site: Site) -> APIRouter:
@@ -43,19 +46,24 @@ def router(site: Site) -> APIRouter:
         return overview_page()
 
     @both(routes, site, "/{name}", template="memory.html")
-    def memory(name: Name, pattern: Pattern = None, carried: Changes = []) -> Page | Response:  # noqa: B006
+    def memory(
+        name: Name,
+        pattern: Pattern = None,
+        carried: Changes = [],  # noqa: B006
+        prompt: Prompt = None,
+        at: At = "all",
+    ) -> Page | Response:
         """One memory: triggers, value, activity, patterns, neighbours."""
         if not name.startswith("L"):
             raise HTTPException(404, f"There is no page {f'/{name}'!r}.")
         wanted = MemoryId.parse(name)
         data = memory_view(site, wanted, pattern=pattern) | {"set": carried}
-        return Page(str(wanted), data, lambda: memory_groups(data) | _links(site, wanted, carried))
+        return Page(str(wanted), data, lambda: memory_groups(data) | _links(site, wanted, asked(prompt, carried, at)))
 
     return routes
 
 
-def _links(site: Site, wanted: MemoryId, carried: list[str]) -> dict[str, str]:
-    """What the page's links carry along: the interventions so far (`&set=...`), and with one more, for a trace."""
-    so_far = [("set", one) for one in carried]
-    add = f"/trace?{urlencode([*so_far, ('set', f'{wanted}=0')])}" if site.model else ""
-    return {"carry": f"&{urlencode(so_far)}" if carried else "", "add": add}
+def _links(site: Site, wanted: MemoryId, so_far: Asked) -> dict[str, str]:
+    """What the page's links carry along: prompt and interventions so far, and with one more, for a trace."""
+    carry, off = so_far.query(), so_far.changed(f"{wanted}=0") if site.model else ""
+    return {"carry": f"&{carry}" if carry else "", "add": off}

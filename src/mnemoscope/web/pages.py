@@ -100,7 +100,9 @@ def _endpoint(
         if not kept:
             return answer()
         where = f"{request.url.path}?{request.url.query}"
-        mark = f'"{site.state()}-{hashlib.sha256(where.encode()).hexdigest()[:16]}-{_version()}"'
+        # With a model pages have links to traces.
+        model = f" {site.settings.model} {site.settings.force_model}"
+        mark = f'"{site.state()}-{hashlib.sha256((where + model).encode()).hexdigest()[:16]}-{_version()}"'
         if request.headers.get("if-none-match") == mark:
             return Response(status_code=304, headers={"ETag": mark, "Cache-Control": "private, no-cache"})
         body, status, kind = site.kept(("page", where), lambda: _parts(answer())) if stored else _parts(answer())

@@ -1,18 +1,32 @@
-"""One trace at a time, a few waiting, and browsing never behind them."""
+"""One at a time with the model, a few waiting, and browsing never behind them.
+
+A single worker runs the model; requests wait for it in their own threads, so many at most, so long at most. What was
+worked out is kept, also for those who stopped waiting. Interventions are part of every key, so nothing leaks.
+"""
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
 
 from mnemoscope.models import LanguageModel
+from mnemoscope.web.views.columns import Words
 
 WAITING = 8
 """Requests that may be with the model or wait for it."""
 PATIENCE = 60.0
-"""Seconds that a request waits for its turn."""
+"""Seconds that a request waits for its answer."""
+KEPT = 32
+"""Answers kept, the most recent ones."""
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -22,20 +36,61 @@ class ModelSide:
     model: LanguageModel
     spec: str
     differs: str = ""
-    _places: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(WAITING))
-    _turn: threading.Lock = field(default_factory=threading.Lock)
+    waiting: int = WAITING
+    patience: float = PATIENCE
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _kept: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
+    _going: dict[Hashable, "Future[Any]"] = field(default_factory=dict)
+    _waiters: int = 0
 
-    @contextmanager
-    def turn(self) -> Iterator[LanguageModel]:
-        """The model, for one request at a time; raises 503 where too many wait."""
-        if not self._places.acquire(blocking=False):
-            raise HTTPException(503, "The model is busy and others wait already; try again in a moment.")
+    @cached_property
+    def words(self) -> Words:
+        """The model's own vocabulary, which need not be the atlas's where the model was forced."""
+        return Words(*self.model.vocabulary())
+
+    def answer(self, key: Hashable, make: Callable[[LanguageModel, float], T]) -> T:
+        """What `make(model, deadline)` gives for this key, made by one worker, one at a time.
+
+        The deadline is a time of `time.monotonic()` after which nobody waits. Raises 503 where too many wait, or where
+        it takes too long.
+        """
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                found: T = self._kept[key]
+                return found
+            # Jobs that nobody waits for any more count as well.
+            if max(len(self._going), self._waiters) >= self.waiting:
+                raise HTTPException(503, "The model is busy and others wait already; try again in a moment.")
+            going = self._going.get(key)
+            if going is None:
+                deadline = time.monotonic() + self.patience
+                going = self._worker.submit(self._made, key, make, deadline)
+                self._going[key] = going
+            self._waiters += 1
         try:
-            if not self._turn.acquire(timeout=PATIENCE):
-                raise HTTPException(503, "The model is still busy with somebody else's prompt; try again in a moment.")
-            try:
-                yield self.model
-            finally:
-                self._turn.release()
+            answered: T = going.result(self.patience)
+        except Late:
+            raise HTTPException(503, "The model is still busy; try again in a moment, or with less text.") from None
         finally:
-            self._places.release()
+            with self._lock:
+                self._waiters -= 1
+        return answered
+
+    @cached_property
+    def _worker(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1, thread_name_prefix="model")
+
+    def _made(self, key: Hashable, make: Callable[[LanguageModel, float], T], deadline: float) -> T:
+        try:
+            if time.monotonic() > deadline:
+                raise Late
+            made = make(self.model, deadline)
+            with self._lock:
+                self._kept[key] = made
+                while len(self._kept) > KEPT:
+                    self._kept.popitem(last=False)
+            return made
+        finally:
+            with self._lock:
+                del self._going[key]

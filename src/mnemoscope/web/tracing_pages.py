@@ -1,0 +1,151 @@
+"""The pages that run the model: a prompt traced and intervened in, and the causal check of a memory.
+
+The address is the whole state: a page is a link, and the next request knows nothing of it. The routes exist where a
+model was given; without one `/trace` says how to give one. What runs is asked of `web/model_side`, one at a time.
+"""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query
+from pydantic import Field
+from starlette.responses import Response
+
+from mnemoscope.errors import InterventionError, MnemoscopeError, PromptError
+from mnemoscope.memory import MemoryId
+from mnemoscope.web.pages import Page, both
+from mnemoscope.web.refusals import status_of
+from mnemoscope.web.site import Site
+from mnemoscope.web.trace_address import CHANGES, LONGEST, PROMPT, TOKENS, WRITTEN, Asked, Cell, Stream, View, asked
+from mnemoscope.web.views.causal import causal_view
+from mnemoscope.web.views.trace import chosen_place, drawn
+
+NAV: tuple[tuple[str, str], ...] = ()
+
+Prompt = Annotated[str | None, Query(max_length=PROMPT, description="The text to trace")]
+Change = Annotated[str, Field(max_length=LONGEST)]
+Changes = Annotated[
+    list[Change],
+    Query(alias="set", max_length=CHANGES + 1, description="Changes, such as L10.M222=0 or L10.M222*2@last"),
+]
+At = Annotated[
+    str, Query(max_length=10, description="Where changes hold that do not say so: all, last, or from a position on")
+]
+Count = Annotated[int, Field(ge=0, le=WRITTEN)] | Literal[""]
+Place = Annotated[int, Field(ge=0, le=100_000)] | Literal[""] | None
+"""A number, or nothing where a form's field was left empty."""
+Name = Annotated[str, Path(max_length=100, description="A memory, such as L10.M222")]
+
+LIMITS = {"characters": PROMPT, "tokens": TOKENS, "interventions": CHANGES, "generate": WRITTEN}
+HOW = "start the server with a model: mnemoscope serve ATLAS --model MODEL"
+
+
+def router(site: Site) -> APIRouter:
+    """The routes that run the model, or the one that says how to have them."""
+    routes = APIRouter()
+    if site.model is None:
+        _without(routes, site)
+        return routes
+    site.nav.append(("Trace", "/trace"))
+
+    @both(routes, site, "/trace", template="trace.html", kept=False)
+    def trace(
+        prompt: Prompt = None,
+        changes: Changes = [],  # noqa: B006
+        at: At = "all",
+        generate: Count = 0,
+        layer: Place = None,
+        position: Place = None,
+        stream: Stream = "residual",
+        cell: Cell = "probability",
+        view: View = "after",
+    ) -> Page:
+        """A prompt layer by layer, with and without changed memories."""
+        look = {"layer": _number(layer), "position": _number(position), "stream": stream, "cell": cell, "view": view}
+        wanted = asked(prompt, changes, at, generate=generate or 0, **look)
+        try:
+            return _traced(site, wanted)
+        except MnemoscopeError as problem:
+            status, sentence = status_of(problem), " ".join(str(problem).split())
+            said = {"status": status, "message": sentence}
+            return Page("Trace", said, lambda: _form(wanted) | {"problem": sentence, "trace": None}, status)
+
+    @routes.get("/trace.py", summary="The trace as a Python script", response_class=Response)
+    def script(prompt: Prompt = None, changes: Changes = [], at: At = "all") -> Response:  # noqa: B006
+        from mnemoscope.web.model_side.answers import changes_of, python
+
+        assert site.model is not None
+        wanted = asked(prompt, changes, at)
+        if not wanted.prompt:
+            raise PromptError("the prompt is empty; write at least one word")
+        text = python(site.model, wanted.prompt, changes_of(site.model, wanted.placed))
+        named = {"Content-Disposition": 'attachment; filename="trace.py"', "Cache-Control": "no-store"}
+        return Response(text.encode("utf-8", "backslashreplace"), media_type="text/x-python", headers=named)
+
+    @both(routes, site, "/{name}/causal", template="causal.html", kept=False)
+    def causal(name: Name, sign: Literal["1", "-1"] = "1") -> Page:
+        """What switching a memory off does to the predictions at its own triggers."""
+        from mnemoscope.web.model_side.answers import checked
+
+        assert site.model is not None
+        memory = site.atlas[MemoryId.parse(name)].id
+        side = site.model
+        data = checked(side, site.atlas, site.state(), memory, int(sign))
+        # Without lowest triggers there is nothing on the other side.
+        turned = site.atlas[memory].triggers(sign=-int(sign)).height > 0
+        return Page(f"{memory}: causal check", data, lambda: causal_view(data, side.words) | {"turned": turned})
+
+    return routes
+
+
+def _without(routes: APIRouter, site: Site) -> None:
+    @both(routes, site, "/trace", template="trace_none.html", kept=False)
+    def trace() -> Page:
+        """How to have traces: there is no model here."""
+        said = {"status": 404, "message": f"There is no model here to trace a prompt with; {HOW}."}
+        return Page("Trace", said, lambda: {"spec": site.atlas.manifest["model"].get("spec")}, 404)
+
+
+def _traced(site: Site, wanted: Asked) -> Page:
+    """The page of one trace; raises PromptError, InterventionError and what tracing raises."""
+    from mnemoscope.web.model_side import answers
+
+    side = site.model
+    assert side is not None
+    if len(wanted.changes) > CHANGES:
+        raise InterventionError(f"there are {len(wanted.changes)} changes; the page takes at most {CHANGES}")
+    changes = answers.changes_of(side, wanted.placed)
+    data: dict[str, Any] = {"limits": LIMITS, "interventions": list(changes), "prompt": wanted.prompt, "trace": None}
+    if wanted.prompt is None:
+        return Page("Trace", data, lambda: _form(wanted))
+    comparison = answers.compared(side, wanted.prompt, changes) if changes else None
+    shown = changes if wanted.view == "after" else ()
+    trace = comparison[wanted.view] if comparison else answers.traced(side, wanted.prompt, ())
+    layer, position = chosen_place(wanted, trace)
+    last = tuple(guess["id"] for guess in trace["positions"][-1]["prediction"])
+    data |= {
+        "layer": layer,
+        "position": position,
+        "view": wanted.view,
+        "trace": trace,
+        "heat": answers.heat(side, wanted.prompt, shown, wanted.stream),
+        "following": answers.following(side, wanted.prompt, last),
+        "comparison": None
+        if comparison is None
+        else {name: comparison[name] for name in ("interventions", "differences", "changed_places")},
+        "generation": None,
+        "python": answers.python(side, wanted.prompt, changes),
+    }
+    if wanted.generate:
+        before = answers.written(side, wanted.prompt, (), wanted.generate)
+        after = answers.written(side, wanted.prompt, changes, wanted.generate) if changes else None
+        data["generation"] = {"before": before, "after": after}
+    return Page("Trace", data, lambda: _form(wanted) | drawn(wanted, data, side.words))
+
+
+def _form(wanted: Asked) -> dict[str, Any]:
+    """What the form shows, also where the trace failed."""
+    return {"asked": wanted, "limits": LIMITS, "problem": ""}
+
+
+def _number(given: int | str | None) -> int | None:
+    return given if isinstance(given, int) else None
