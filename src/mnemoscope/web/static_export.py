@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from html import escape, unescape
@@ -64,7 +65,7 @@ def write_pages(
     chosen = selection(site, memories)
     # Begun before the pages are made, so that a folder that cannot be written is known at once.
     with _fresh(directory) as fresh:
-        files = asyncio.run(_Writer(app, site, chosen, progress).files())
+        files = _made(_Writer(app, site, chosen, progress))
         listed = {name: len(data) for name, data in sorted(files.items())}
         files[MANIFEST] = json_bytes({"atlas": site.hash, "pages": listed})
         for name, data in files.items():
@@ -113,10 +114,23 @@ def _check(directory: Path, atlas: Atlas) -> None:
         raise AtlasExists(f"{directory} holds something else than browsing pages; choose another folder")
 
 
+def _made(writer: "_Writer") -> dict[str, bytes]:
+    """What the writer writes, asked for in a thread of its own: this one may have an event loop, as in a notebook."""
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(lambda: asyncio.run(writer.files()))
+        try:
+            return waiting.result()
+        except BaseException:
+            # Ctrl-C arrives here, not in the thread; it ends after the page in hand.
+            writer.stopped = True
+            raise
+
+
 class _Writer:
     """Asks the application for every page of the selection, and makes files of the answers."""
 
     def __init__(self, app: Any, site: Site, chosen: Sequence[MemoryId], progress: Progress | None) -> None:
+        self.stopped = False
         self._app, self._site, self._progress = app, site, progress
         self._addresses = {"/": "index.html", "/layers": "layers.html", "/questions": "questions.html"}
         self._addresses |= {f"/questions/{question}": f"questions/{question}.html" for question in QUESTIONS}
@@ -146,6 +160,8 @@ class _Writer:
         found: dict[str, bytes] = {}
         assets: dict[str, str] = {}
         for done, (address, name) in enumerate(self._addresses.items()):
+            if self.stopped:
+                break
             if self._progress is not None:
                 self._progress("pages", done, len(self._addresses), "pages")
             # What a page says of the atlas's place on this machine is nothing for readers elsewhere.

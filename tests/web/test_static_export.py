@@ -1,0 +1,204 @@
+"""Pages as files: no link leads nowhere, they open from a disk, and what cannot be written leaves what was there."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from browser import PHONE, Visits
+from mnemoscope.analyses import write_all
+from mnemoscope.cli import main
+from mnemoscope.errors import AtlasExists, MemoryIdError, OptionError, StoreFailed
+from mnemoscope.web.relative import DEAD, Rewriter
+from mnemoscope.web.static_export import Exported, write_pages
+from reports.reading import words
+from reports.reported_atlas import reported
+from web.layer_atlas import Row, layered
+from web.served import client
+
+Capture = pytest.CaptureFixture[str]
+
+
+class Links(HTMLParser):
+    """Every address that a page asks for or leads to, its names, and its elements."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+        self.names: set[str] = set()
+        self.tags: set[str] = set()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.tags.add(tag)
+        self.addresses += [str(given[name]) for name in ("href", "src", "action", "srcset") if name in given]
+        self.names |= {str(given["id"])} if "id" in given else set()
+
+
+@pytest.fixture(scope="module")
+def atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    opened = reported(tmp_path_factory.mktemp("atlas"))
+    write_all(opened)
+    return opened.path
+
+
+@pytest.fixture(scope="module")
+def exported(atlas: Path, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    return write_pages(atlas, tmp_path_factory.mktemp("out") / "pages", memories="L0.M0,L0.M3,L1.M0")
+
+
+def pages(directory: Path) -> list[Path]:
+    return sorted(directory.rglob("*.html"))
+
+
+def test_every_link_leads_to_a_file_that_was_written(exported: Exported) -> None:
+    seen = set()
+    for page in pages(exported.directory):
+        found = Links(page.read_text(encoding="utf-8"))
+        assert not found.tags & {"script", "form", "iframe", "object", "style"}
+        for address in found.addresses:
+            parts = urlsplit(address)
+            assert not parts.scheme
+            assert not parts.netloc
+            assert not parts.query
+            assert not parts.path.startswith("/")
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            assert target.is_file(), f"{page.name}: {address}"
+            if parts.fragment:
+                assert parts.fragment in Links(target.read_text(encoding="utf-8")).names, f"{page.name}: {address}"
+            seen.add(target)
+    assert {page.resolve() for page in pages(exported.directory)} <= seen | {exported.directory / "index.html"}
+
+
+def test_the_selection_is_written_and_the_rest_is_text(exported: Exported, atlas: Path) -> None:
+    names = {path.name for path in exported.directory.glob("L*.M*.html")}
+    assert names == {"L0.M0.html", "L0.M3.html", "L1.M0.html"}
+    layer = (exported.directory / "layers" / "0.html").read_text(encoding="utf-8")
+    assert re.findall(r'href="\.\./(L0\.M\d+)\.html"', layer) == ["L0.M0", "L0.M3"] * 2, "points, then rows"
+    memory = (exported.directory / "L0.M0.html").read_text(encoding="utf-8")
+    assert f'title="{DEAD}"' in memory
+    assert "report --browse" in memory
+    assert "need mnemoscope serve" in memory
+    assert str(atlas) not in "".join(page.read_text(encoding="utf-8") for page in pages(exported.directory))
+
+
+@pytest.mark.parametrize("name", ["L0.M0", "layers", "questions/value_agreement"])
+def test_a_file_says_what_the_server_says(exported: Exported, atlas: Path, name: str) -> None:
+    def main_of(page: str) -> str:
+        found = re.search(r"<main.*</main>", page, flags=re.DOTALL)
+        assert found is not None
+        return words(re.sub(r"<form.*?</form>", "", found.group(), flags=re.DOTALL))
+
+    served = client(atlas).get(f"/{name}").text
+    assert main_of((exported.directory / f"{name}.html").read_text(encoding="utf-8")) == main_of(served)
+
+
+def test_hostile_text_stays_text(exported: Exported) -> None:
+    for page in pages(exported.directory):
+        text = page.read_text(encoding="utf-8")
+        assert "<script" not in text
+        assert "<img" not in text
+        assert 'title="<' not in text
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (PHONE, False)])
+def test_it_opens_from_a_disk(visit: Visits, exported: Exported, width: int, dark: bool) -> None:
+    seen = visit((exported.directory / "index.html").as_uri(), width=width, dark=dark)
+    for name in ("layers/0.html", "L0.M0.html", "questions/refinement_match.html"):
+        assert seen.wider_than_the_window() <= 0, seen.page.url
+        seen.page.goto((exported.directory / name).as_uri())
+    seen.page.locator("svg.drawing a").first.click()
+    seen.page.wait_for_url(re.compile(r"layers/0\.html$"))
+    seen.page.locator("svg.drawing a").first.click(force=True)
+    seen.page.wait_for_url(re.compile(r"L0\.M0\.html$"))
+    assert seen.page.evaluate("getComputedStyle(document.body).fontFamily").startswith("system-ui"), "styled"
+    assert seen.complaints == []
+    assert all(request.startswith("file:") for request in seen.requests)
+
+
+def test_by_default_the_striking_and_the_best_of_each_layer(atlas: Path) -> None:
+    done = write_pages(atlas)
+    assert done.directory == atlas / "browse"
+    names = {path.stem for path in done.directory.glob("L*.M*.html")}
+    # Only L0.M0 is striking: the other that says what follows says the same. The rest are the most confident.
+    assert names == {f"L0.M{number}" for number in (0, 8, 9, 10, 11)} | {f"L1.M{number}" for number in range(7, 12)}
+    assert done.memories == 10
+    again = write_pages(atlas, memories="1")
+    assert {path.stem for path in again.directory.glob("L*.M*.html")} == {"L0.M0", "L1.M11"}
+    assert len(pages(again.directory)) == again.pages, "the folder is replaced whole"
+    listed = json.loads((again.directory / "manifest.json").read_text())["pages"]
+    files = {path.relative_to(again.directory).as_posix() for path in again.directory.rglob("*") if path.is_file()}
+    assert files == {*listed, "manifest.json"}
+
+
+def test_a_long_selection_takes_several_pages_of_a_layer(tmp_path: Path) -> None:
+    rows: list[Row] = [(1 + i % 50, 3, 3, 0.01 + i / 1000, 1.0, "none") for i in range(130)]
+    chosen = ",".join(f"L0.M{number}" for number in range(101))
+    done = write_pages(layered(tmp_path / "atlas", rows), tmp_path / "out", memories=chosen)
+    first, second = (done.directory / "layers" / name for name in ("0.html", "0-2.html"))
+    assert 'href="../layers/0-2.html#memories"' in first.read_text()
+    assert 'href="../layers/0.html#memories"' in second.read_text()
+    assert not (done.directory / "layers" / "0-3.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("memories", "kind"),
+    [("L9.M0", MemoryIdError), ("nothing", MemoryIdError), ("0", OptionError), (",", OptionError)],
+)
+def test_a_selection_that_cannot_be(tmp_path: Path, atlas: Path, memories: str, kind: type[Exception]) -> None:
+    with pytest.raises(kind):
+        write_pages(atlas, tmp_path / "out", memories=memories)
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_folders_are_left_alone(tmp_path: Path, atlas: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(AtlasExists, match="something else"):
+        write_pages(atlas, tmp_path)
+    for inside in (atlas, atlas / "triggers", atlas.parent):
+        with pytest.raises(OptionError, match="atlas"):
+            write_pages(atlas, inside)
+    with pytest.raises(AtlasExists, match="not a folder"):
+        write_pages(atlas, tmp_path / "mine.txt")
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+def test_what_cannot_be_written_leaves_nothing(tmp_path: Path, atlas: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file" / "out", tmp_path / ("long" * 60)):
+        with pytest.raises(StoreFailed) as raised:
+            write_pages(atlas, out, memories="1")
+        assert len(str(raised.value).splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_command_says_where_the_pages_are(tmp_path: Path, atlas: Path, capfd: Capture) -> None:
+    out = tmp_path / "out"
+    assert main(["report", str(atlas), "--browse", "--out", str(out), "--memories", "L1.M0", "--json"]) == 0
+    said = json.loads(capfd.readouterr().out)
+    assert said["page"] == str(out / "index.html")
+    assert (said["pages"], said["memories"]) == (len(pages(out)), 1)
+    assert said["bytes"] == sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    assert main(["report", str(atlas), "--memories", "1"]) == 2
+    assert capfd.readouterr().err.splitlines()[-1].startswith("mnemoscope: --memories needs --browse")
+
+
+def test_everything_else_passes_through_as_it_was() -> None:
+    page = (
+        "<!doctype html>\n<title>a &amp; &lt;b&gt;</title><main id=\"x\"><p class='c'>&#233;&nbsp;<br/></p>"
+        '<svg viewBox="0 0 1 1"><a href="/here" tabindex="-1"><circle r="1"/></a></svg>'
+        '<a href="/gone" data-key="j">gone</a><form><p>no</p><input></form><p data-served>no</p><script>no</script>'
+        "</main>"
+    )
+    found = Rewriter({"/here": "here.html"}.get, note="<note>").rewritten(page)
+    assert found == (
+        "<!doctype html>\n<title>a &amp; &lt;b&gt;</title>"
+        '<p class="warning" role="note">&lt;note&gt;</p>\n'
+        "<main id=\"x\"><p class='c'>&#233;&nbsp;<br/></p>"
+        '<svg viewBox="0 0 1 1"><a href="here.html" tabindex="-1"><circle r="1"/></a></svg>'
+        f'<a title="{DEAD}">gone</a></main>'
+    )
