@@ -15,7 +15,7 @@ from mining.slow_fairseq import SlowFairseq, Variant, write_checkpoint
 from mining.slow_model import SlowTransformer
 from mnemoscope.errors import InterventionError, OptionError, PromptError
 from mnemoscope.models import LanguageModel, load_model
-from mnemoscope.tracing import Trace, reading, trace
+from mnemoscope.tracing import Trace, contributions, reading, trace
 from mnemoscope.tracing.records import decision
 from models.conftest import build
 from tracing.slow_trace import Changed, check_trace
@@ -96,11 +96,19 @@ NAMES = {
 @pytest.mark.parametrize("fault", list(FAULTS))
 def test_a_planted_fault_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, slow = tiny("opt-350m" if fault == "update" else "gpt2")
-    monkeypatch.setattr(reading, NAMES[fault], FAULTS[fault])
+    monkeypatch.setattr(contributions if fault == "signs" else reading, NAMES[fault], FAULTS[fault])
     with pytest.raises(AssertionError):
         check_trace(
             trace(model, PROMPT, top=3, memories=6).to_dict(), slow, model.encode([PROMPT])[0], top=3, memories=6
         )
+
+
+def test_votes_that_are_kept_are_those_of_a_fresh_model() -> None:
+    model, _ = tiny("gemma2")
+    prompts = ("the cat", "a dog ran home", "the cat")
+    kept = [trace(model, prompt).to_dict() for prompt in prompts]
+    fresh = [trace(tiny("gemma2")[0], prompt).to_dict() for prompt in prompts]
+    assert [one["layers"] for one in kept] == [one["layers"] for one in fresh]
 
 
 def test_the_planted_model_by_eye(planted: LanguageModel) -> None:

@@ -6,6 +6,7 @@ only the memories that it shows.
 """
 
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -19,6 +20,9 @@ EVENTS = ("residual", "agreement", "ffn", "composition")
 """How a layer's output comes about, as Figure 11 has it."""
 SCORES = 1 << 21
 """Scores that exist at one time: 8 MiB, which an allocator keeps: no fresh memory for each product."""
+
+
+_votes: WeakKeyDictionary[LanguageModel, list[Tensor]] = WeakKeyDictionary()
 
 
 def event_of(residual: int, ffn: int, output: int) -> str:
@@ -83,6 +87,28 @@ def tops_of_folded(model: LanguageModel, folded: Sequence[Tensor]) -> Tensor:
     step = max(1, SCORES // model.sizes.vocabulary)
     found = [top(head.scores(rows[start : start + step]), 1)[0][:, 0] for start in range(0, len(rows), step)]
     return torch.cat(found) if found else torch.empty(0, dtype=torch.int64, device=model.device)
+
+
+def vote_codes(memories: Tensor, coefficients: Tensor) -> Tensor:
+    """One number for each memory and sign of its coefficient: what a vote depends on."""
+    return 2 * memories + (coefficients < 0)
+
+
+def votes(model: LanguageModel, codes: Sequence[Tensor]) -> list[Tensor]:
+    """The votes of each layer's `vote_codes`, in their shape.
+
+    A vote depends on the weights alone, so it is projected once for each model and kept; most prompts share memories.
+    """
+    kept = _votes.get(model)
+    if kept is None:
+        sizes = model.sizes.memories
+        kept = _votes.setdefault(model, [torch.full((2 * n,), -1, device=model.device) for n in sizes])
+    new = [torch.unique(own[known[own] < 0]) for own, known in zip(codes, kept, strict=True)]
+    folded = [folded_values(model, layer, own // 2, 1 - 2 * (own % 2)) for layer, own in enumerate(new)]
+    found = torch.split(tops_of_folded(model, folded), [len(own) for own in new])
+    for own, tokens, known in zip(new, found, kept, strict=True):
+        known[own] = tokens
+    return [known[own] for own, known in zip(codes, kept, strict=True)]
 
 
 def folded_values(model: LanguageModel, layer: int, memories: Tensor, signs: Tensor) -> Tensor:

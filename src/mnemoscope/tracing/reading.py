@@ -20,9 +20,10 @@ from mnemoscope.tracing.contributions import (
     contributions,
     event_of,
     folded_updates,
-    folded_values,
     tops_of_folded,
     value_norms,
+    vote_codes,
+    votes,
 )
 from mnemoscope.tracing.interventions import Interventions, intervene
 from mnemoscope.tracing.prompts import (
@@ -149,30 +150,26 @@ class _Memories:
 
 
 def _memories(model: LanguageModel, blocks: list[_Streams], count: int) -> list[_Memories]:
-    """The dominant memories of every layer and position; a memory's vote is projected once for each of its signs."""
-    chosen, wanted, updates = [], [], []
+    """The dominant memories of every layer and position; only their votes are projected."""
+    chosen, codes, updates = [], [], []
     for layer, block in enumerate(blocks):
         norms = value_norms(model, layer)
         weight = contributions(block.coefficients, norms)
         memory, contribution = top(weight, count)
         coefficient = block.coefficients.gather(1, memory)
-        # One number for each memory and sign, so that each is projected once.
-        code = 2 * memory + (coefficient < 0)
-        different, place = torch.unique(code, return_inverse=True)
-        wanted.append(folded_values(model, layer, different // 2, 1 - 2 * (different % 2)))
+        codes.append(vote_codes(memory, coefficient))
         updates.append(folded_updates(model, layer, block.ffn))
         activity = activity_of(block.coefficients, norms)
-        chosen.append((memory, coefficient, contribution, place, weight.sum(1), activity))
-    votes = torch.split(tops_of_folded(model, wanted), [len(part) for part in wanted])
+        chosen.append((memory, coefficient, contribution, weight.sum(1), activity))
+    voted = votes(model, codes)
     ffn_votes = torch.split(tops_of_folded(model, updates), [len(part) for part in updates])
     found = []
-    for layer, (memory, coefficient, contribution, place, total, activity) in enumerate(chosen):
-        vote = votes[layer][place] if place.numel() else place
+    for layer, (memory, coefficient, contribution, total, activity) in enumerate(chosen):
         numbers = {name: activity[name].tolist() for name in ("active", "effective", "top_share", "major")}
         found.append(
             _Memories(
-                layer, memory.tolist(), coefficient.tolist(), contribution.tolist(), vote.tolist(), total.tolist(),
-                ffn_votes[layer].tolist(), numbers,
+                layer, memory.tolist(), coefficient.tolist(), contribution.tolist(), voted[layer].tolist(),
+                total.tolist(), ffn_votes[layer].tolist(), numbers,
             )
         )  # fmt: skip
     return found
