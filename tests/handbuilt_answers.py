@@ -30,6 +30,7 @@ def build_answers(
     *,
     model_layers: int | None = None,
     memories: int = 4,
+    active: int = 4,
     triggers: Mapping[int, Sequence[Trigger]] | None = None,
     lowest: Mapping[int, Sequence[Trigger]] | None = None,
     values: Mapping[int, Sequence[Value]] | None = None,
@@ -78,7 +79,7 @@ def build_answers(
         own, other = (triggers or {}).get(layer, ()), (lowest or {}).get(layer, ())
         _write(directory, "triggers", _trigger_columns(own, other), layer)
         _write(directory, "values", _value_columns((values or {}).get(layer, ())), layer)
-        _write(directory, "activity", activity_columns(), layer)
+        _write(directory, "activity", activity_columns(active), layer)
         _write(directory, "neighbours", {name: [] for name in TABLES["neighbours"].columns.names}, layer)
     if removals is not None:
         _write(directory, "removals", _removal_columns(removals))

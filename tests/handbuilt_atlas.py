@@ -104,21 +104,22 @@ def trigger_columns(rows: list[tuple[Any, ...]]) -> dict[str, Any]:
     return columns
 
 
-def activity_columns() -> dict[str, Any]:
-    """Nineteen prefixes; memory 0 fires eight times, memory 3 never."""
-    fired = [8, 1, 1, 0]
-    histograms = np.array([EMPTY_HISTOGRAM] * 4, dtype=np.int64)
-    histograms[:, 18] = [11, 18, 18, 19]  # 0 <= x < 2^-10
+def activity_columns(memories: int = 4) -> dict[str, Any]:
+    """Nineteen prefixes; memory 0 fires eight times, memory 3 and all after it never."""
+    more = memories - 4
+    fired = [8, 1, 1, *[0] * (1 + more)]
+    histograms = np.array([EMPTY_HISTOGRAM] * memories, dtype=np.int64)
+    histograms[:, 18] = [11, 18, 18, *[19] * (1 + more)]  # 0 <= x < 2^-10
     histograms[:, 28] = fired  # 0.5 <= x < 1
     return {
-        "memory": range(4),
-        "prefixes": [19] * 4,
+        "memory": range(memories),
+        "prefixes": [19] * memories,
         "positive": fired,
-        "mean": [0.25, 0.05, 0.01, 0.0],
-        "min": [-0.5, 0.0, 0.0, 0.0],
-        "max": [3.0, 1.0, 0.25, 0.0],
-        "sampled": [19] * 4,
-        "std": [0.5, 0.1, 0.05, 0.0],
+        "mean": [0.25, 0.05, 0.01, *[0.0] * (1 + more)],
+        "min": [-0.5, *[0.0] * (3 + more)],
+        "max": [3.0, 1.0, 0.25, *[0.0] * (1 + more)],
+        "sampled": [19] * memories,
+        "std": [0.5, 0.1, 0.05, *[0.0] * (1 + more)],
         "histogram": histograms,
     }
 

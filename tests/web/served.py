@@ -1,15 +1,49 @@
-"""A served atlas without a process: clients that speak to the application, and what an answer must be. Not a test."""
+"""A served atlas: clients that speak to the application, and a real server in a thread for browsers. Not a test."""
 
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import uvicorn
 from starlette.testclient import TestClient
 
 from mnemoscope.web import Settings
 from mnemoscope.web.app import create_app
+from mnemoscope.web.serving import listening
 
 
 def client(atlas: Path, *, base: str = "http://127.0.0.1:8765", **settings: Any) -> TestClient:
     """A reader of the atlas's pages; exceptions are answered, as the server does."""
     app = create_app(Settings(atlas, **settings))
     return TestClient(app, base_url=base, raise_server_exceptions=False, follow_redirects=False)
+
+
+def patient(reader: TestClient, address: str) -> Any:
+    """The answer once the search index has been built."""
+    for _ in range(40):
+        answer = reader.get(address)
+        if answer.status_code != 503:
+            break
+    return answer
+
+
+@contextmanager
+def running(atlas: Path, **settings: Any) -> Iterator[str]:
+    """The address of a real server of the atlas, without a slash at its end."""
+    with listening(Settings(atlas, port=0, **settings)) as door:
+        port = door.getsockname()[1]
+        app = create_app(Settings(atlas, port=port, **settings))
+        config = uvicorn.Config(app, log_level="critical", access_log=False, lifespan="off")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [door]})
+        thread.start()
+        try:
+            while not server.started:
+                time.sleep(0.01)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.should_exit = True
+            thread.join()

@@ -128,7 +128,8 @@ def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any
     console.print(table if rows else Text("none: the text is too short, or the model untrained"))
     best = rows[0]["name"] if rows else f"L{atlas.layers[-1]}.M0"
     print(f"\nthe paper's questions, answered: open {atlas.path / 'report' / 'index.html'} in a browser")
-    print(f"\nnext: mnemoscope show {atlas.path} {best}")
+    print(f"\nnext: mnemoscope serve {atlas.path} --model {MODEL}")
+    print(f"      mnemoscope show {atlas.path} {best}")
     print(f"      mnemoscope analyze {atlas.path} value_agreement")
     print(f"      mnemoscope mine {MODEL} YOUR_TEXT.txt --out my-atlas")
     print("      mnemoscope mine gpt2 YOUR_TEXT.txt --out gpt2-atlas")

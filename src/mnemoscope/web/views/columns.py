@@ -12,6 +12,7 @@ import polars as pl
 
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.visible import in_token
+from mnemoscope.errors import AtlasDamaged
 from mnemoscope.web.site import Site
 
 _SPAN = 1 << 24
@@ -61,7 +62,11 @@ def table(site: Site, name: str, *, layer: int) -> pl.DataFrame:
 
 def row(site: Site, name: str, *, layer: int, memory: int) -> dict[str, Any]:
     """The one row of a memory in `values` or `activity`."""
-    return table(site, name, layer=layer).row(memory, named=True)
+    rows = table(site, name, layer=layer)
+    found = rows.row(memory, named=True) if memory < rows.height else None
+    if found is None or found["memory"] != memory:
+        raise AtlasDamaged(f"{site.atlas.path}: table {name} does not have one row for each memory of layer {layer}")
+    return found
 
 
 def top_token(site: Site, layer: int, *, memory: int) -> int:

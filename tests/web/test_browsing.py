@@ -1,0 +1,186 @@
+"""Overview, search and tokens: right numbers, hostile text shown and never markup, and refusals in one sentence."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from handbuilt_atlas import build_atlas
+from mnemoscope.analyses import striking
+from mnemoscope.analyses.writing import write_all
+from mnemoscope.atlas import open_atlas
+from reports.reported_atlas import reported
+from web.served import client, patient
+
+
+@pytest.fixture(scope="module")
+def atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An atlas with answers and patterns, whose texts would run if a page let them."""
+    return reported(tmp_path_factory.mktemp("atlas"), active=12).path
+
+
+@pytest.fixture(scope="module")
+def reader(atlas: Path) -> TestClient:
+    return client(atlas)
+
+
+class Elements(HTMLParser):
+    """The elements of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+PAGES = ("/", "/L0.M0", "/L0.M1", "/L1.M0?pattern=0", "/search?q=script", "/tokens", "/tokens?q=script", "/tokens/6")
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_hostile_text_is_shown_and_never_markup(reader: TestClient, path: str) -> None:
+    answer = patient(reader, path)
+    assert answer.status_code == 200
+    page = Elements()
+    page.feed(answer.text)
+    scripts = [attributes for tag, attributes in page.found if tag == "script"]
+    assert [sorted(one) for one in scripts] == [["defer", "src"]]
+    assert not [tag for tag, _ in page.found if tag in ("img", "style", "iframe", "object")]
+    for tag, attributes in page.found:
+        assert not [name for name in attributes if name.startswith("on") or name == "style"], tag
+    # Shown all the same: the model's name stands in every page.
+    assert "&lt;img src=x onerror=window.ran=1&gt;" in answer.text
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_link_leads_somewhere(reader: TestClient, path: str) -> None:
+    page = Elements()
+    page.feed(patient(reader, path).text)
+    links = {str(attributes["href"]) for tag, attributes in page.found if tag in ("a", "link")}
+    assert len(links) > 5
+    for link in sorted(links):
+        if link.startswith("/"):
+            assert patient(reader, link.split("#")[0]).status_code == 200, link
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_has_a_title_a_heading_labels_and_a_twin(reader: TestClient, path: str) -> None:
+    text = patient(reader, path).text
+    page = Elements()
+    page.feed(text)
+    assert re.search(r"<title>.*Mnemoscope</title>", text)
+    assert [tag for tag, _ in page.found].count("h1") == 1
+    labelled = {attributes.get("for") for tag, attributes in page.found if tag == "label"}
+    inside = re.findall(r"<label>(?:(?!</label>).)*<input[^>]*name=\"(\w+)\"", text, re.DOTALL)
+    for tag, attributes in page.found:
+        if tag in ("input", "select") and attributes.get("type") != "hidden":
+            assert attributes.get("id") in labelled or attributes.get("name") in inside, attributes
+    identities = [attributes["id"] for _, attributes in page.found if "id" in attributes]
+    assert len(identities) == len(set(identities))
+    twin = next(str(one["href"]) for tag, one in page.found if tag == "link" and one.get("rel") == "alternate")
+    answer = patient(reader, twin)
+    assert answer.headers["content-type"] == "application/json"
+    assert isinstance(answer.json(), dict)
+
+
+def test_the_overview_holds_what_the_atlas_says(atlas: Path, reader: TestClient) -> None:
+    data = reader.get("/index.json").json()
+    opened = open_atlas(atlas)
+    assert data["memories"] == 24
+    assert data["layers"] == [{"layer": 0, "memories": 12}, {"layer": 1, "memories": 12}]
+    assert data["unanswered"] == list(data["unanswered"])
+    expected = striking(opened, 10).to_dicts()
+    assert expected
+    assert [one["memory"] for one in data["striking"]] == [f"L{row['layer']}.M{row['memory']}" for row in expected]
+    assert [one["agreement"] for one in data["striking"]] == [row["agreement"] for row in expected]
+
+
+def test_answers_appear_when_they_are_made(tmp_path: Path) -> None:
+    opened = reported(tmp_path / "atlas")
+    reader = client(opened.path)
+    assert len(reader.get("/index.json").json()["unanswered"]) == 10
+    assert "mnemoscope analyze" in reader.get("/").text
+    mark = reader.get("/").headers["etag"]
+    write_all(opened)
+    data = reader.get("/index.json").json()
+    assert data["unanswered"] == []
+    names = {one["name"]: one["value"] for one in data["answers"]["value_agreement"]}
+    assert 0 <= names["agreement"] <= 1
+    page = reader.get("/")
+    assert page.headers["etag"] != mark
+    assert "What keys detect" in page.text
+
+
+def test_a_search_finds_memories_and_marks_what_matched(tmp_path: Path) -> None:
+    reader = client(build_atlas(tmp_path / "atlas"))
+    found = patient(reader, "/search.json?q=france&in=triggers").json()
+    assert [hit["memory"] for hit in found["hits"]] == ["L0.M0"]
+    assert found["total"] == 1
+    marked = [part["text"] for part in found["hits"][0]["parts"] if part["marked"]]
+    assert [text.strip() for text in marked] == ["France"]
+    page = reader.get("/search?q=france&in=triggers").text
+    assert re.search(r"<mark>\s*France\s*</mark>", page)
+    assert 'href="/L0.M0"' in page
+    assert "1 hit" in page
+    assert reader.get("/search.json?q=france&in=triggers&layers=1").json()["total"] == 0
+    assert "Nothing found" in reader.get("/search?q=nonesuch").text
+    both = reader.get("/search.json?q=paris&in=values,triggers").json()
+    assert set(both["totals"]) == {"values", "triggers"}
+
+
+def test_a_memory_s_name_opens_it(reader: TestClient) -> None:
+    for asked in ("L1.M3", "l1.m3", " L1.M3 "):
+        answer = reader.get("/search", params={"q": asked})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/L1.M3")
+    assert reader.get("/search.json?q=L1.M3").headers["location"] == "/L1.M3.json"
+    assert reader.get("/search?q=L9.M3").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("/search?q=x&layers=5", "atlas has layers 0-1"),
+        ("/search?q=x&layers=one", "write them as 0-3,7"),
+        ("/search?q=x&in=nowhere", "cannot be searched"),
+        ("/search?q=x&page=0", "greater than or equal to 1"),
+        ("/search?q=%22", "no letter"),
+    ],
+)
+def test_an_impossible_search_is_one_sentence(reader: TestClient, address: str, sentence: str) -> None:
+    answer = patient(reader, address)
+    assert answer.status_code == 400
+    assert sentence in answer.text
+    assert patient(reader, address.replace("/search", "/search.json")).json()["status"] == 400
+
+
+def test_a_token_knows_who_says_it_and_who_fires_on_it(tmp_path: Path) -> None:
+    reader = client(build_atlas(tmp_path / "atlas"))
+    found = patient(reader, "/tokens/6.json").json()
+    assert found["token"]["shown"] == "·Paris"
+    assert found["token"]["count"] == 2
+    # Every value ranks Paris first; it is also among the twenty bottom tokens of the handmade values.
+    assert {one["memory"] for one in found["promotes"]} == {
+        f"L{layer}.M{memory}" for layer in (0, 1) for memory in range(4)
+    }
+    assert found["promotes"][0]["memory"] in ("L0.M0", "L1.M0")
+    assert found["promotes"][0]["probability"] == pytest.approx(0.5)
+    assert found["fires"] == [
+        {"memory": "L0.M1", "top": found["promotes"][0]["top"], "rank": 0, "triggers": 1},
+    ]
+    assert reader.get("/tokens/6.json?layers=1").json()["fires"] == []
+    assert reader.get("/tokens/24").status_code == 404
+    assert (
+        reader.get("/tokens/24.json").json()["message"] == "Token 24 is not in the vocabulary, which has tokens 0-23."
+    )
+
+
+def test_tokens_are_listed_by_how_often_they_occur_or_how_they_read(tmp_path: Path) -> None:
+    reader = client(build_atlas(tmp_path / "atlas"))
+    frequent = reader.get("/tokens.json").json()["tokens"]
+    assert frequent[0]["text"] == "The"
+    assert frequent[0]["count"] == 3
+    like = patient(reader, "/tokens.json?q=Paris").json()["tokens"]
+    assert [one["token"] for one in like] == [6]

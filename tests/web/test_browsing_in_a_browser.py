@@ -1,0 +1,144 @@
+"""Browsing in Chromium: no complaint, nothing asked of others, readable in the dark and on a phone, by keyboard."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from browser import PHONE, Visit, Visits
+from mnemoscope.analyses.writing import write_all
+from reports.reported_atlas import reported
+from web.served import running
+
+PAGES = ("/", "/L0.M0", "/L0.M0?pattern=0", "/search?q=script", "/tokens", "/tokens/6", "/L0.M99", "/nothing")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of an atlas with answers, patterns and hostile texts."""
+    atlas = reported(tmp_path_factory.mktemp("atlas"), active=12)
+    write_all(atlas)
+    with running(atlas.path) as address:
+        yield address
+
+
+def opened(visit: Visits, site: str, path: str, *, width: int = 1280, dark: bool = False) -> Visit:
+    """The page, once the search index behind it has been built."""
+    for _ in range(20):
+        seen = visit(site + path, width=width, dark=dark)
+        if "search index is being built" not in seen.page.content():
+            break
+    return seen
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_complains_of_nothing_and_asks_nobody_else(visit: Visits, site: str, path: str) -> None:
+    seen = opened(visit, site, path)
+    expected = ["the server responded with a status of 404"] if path in ("/L0.M99", "/nothing") else []
+    assert [line.split("the server", 1)[-1] for line in seen.complaints] == [
+        line.split("the server", 1)[-1] + " (Not Found)" for line in expected
+    ]
+    assert len(seen.requests) >= 3
+    assert all(request.startswith(f"{site}/") for request in seen.requests)
+    assert seen.page.evaluate("typeof window.ran") == "undefined"
+    assert seen.page.locator("img").count() == 0
+
+
+@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_phone_scrolls_down_only(visit: Visits, site: str, path: str, dark: bool) -> None:
+    seen = opened(visit, site, path, width=PHONE, dark=dark)
+    assert seen.wider_than_the_window() <= 0
+    # Whatever is written stands out from what it is written on.
+    assert lowest_contrast(seen) >= 4.5
+
+
+def lowest_contrast(seen: Visit) -> float:
+    """The least contrast of any text on the page with its background (WCAG 2)."""
+    lowest: float = seen.page.evaluate(
+        """() => {
+          const parse = (colour) => colour.match(/[\\d.]+/g).map(Number);
+          const light = (rgb) => {
+            const [r, g, b] = rgb.map((v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+            return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+          };
+          const ground = (at) => {
+            for (; at; at = at.parentElement) {
+              const colour = parse(getComputedStyle(at).backgroundColor);
+              if (colour.length === 3 || colour[3] > 0) return colour.slice(0, 3);
+            }
+            return [255, 255, 255];
+          };
+          let lowest = 21;
+          const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+          while (walker.nextNode()) {
+            const at = walker.currentNode.parentElement;
+            if (!walker.currentNode.data.trim() || !at.checkVisibility() || at.closest("svg, dialog")) continue;
+            const ink = light(parse(getComputedStyle(at).color).slice(0, 3)) + 0.05;
+            const paper = light(ground(at)) + 0.05;
+            lowest = Math.min(lowest, Math.max(ink, paper) / Math.min(ink, paper));
+          }
+          return lowest;
+        }"""
+    )
+    return lowest
+
+
+def test_the_dark_is_dark(visit: Visits, site: str) -> None:
+    for dark in (False, True):
+        colour = opened(visit, site, "/", dark=dark).page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert colour == ("rgb(20, 23, 28)" if dark else "rgb(255, 255, 255)")
+
+
+def test_from_the_overview_to_a_pattern_by_clicks(visit: Visits, site: str) -> None:
+    page = opened(visit, site, "/").page
+    page.get_by_label("Search text, or a memory").fill("L0.M0")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"{site}/L0.M0")
+    page.locator("#patterns li a").first.click()
+    page.wait_for_url(f"{site}/L0.M0?pattern=0#triggers")
+    assert page.locator("li.explained").count() >= 1
+    page.get_by_role("link", name="Show all alike").click()
+    page.wait_for_url(f"{site}/L0.M0")
+    page.get_by_role("link", name="This page as JSON").click()
+    assert '"memory": "L0.M0"' in page.content()
+
+
+def test_keys_lead_through_the_memories(visit: Visits, site: str) -> None:
+    page = opened(visit, site, "/L0.M1").page
+    page.keyboard.press("j")
+    page.wait_for_url(f"{site}/L0.M2")
+    page.keyboard.press("k")
+    page.wait_for_url(f"{site}/L0.M1")
+    page.keyboard.press("?")
+    assert page.locator("dialog#keys").is_visible()
+    page.keyboard.press("j")
+    page.keyboard.press("Escape")
+    assert not page.locator("dialog#keys").is_visible()
+    assert page.url == f"{site}/L0.M1"
+    page.keyboard.press("/")
+    # In a field a letter is a letter.
+    page.keyboard.type("jg")
+    assert page.locator("#find").input_value() == "jg"
+    page.keyboard.press("Escape")
+    page.keyboard.press("g")
+    page.wait_for_url(f"{site}/")
+
+
+def test_the_first_tab_skips_to_the_text_and_focus_is_seen(visit: Visits, site: str) -> None:
+    page = opened(visit, site, "/L0.M0").page
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Tab")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_without_script_everything_is_there(running_chromium: object, site: str, visit: Visits) -> None:
+    from playwright.sync_api import Browser
+
+    assert isinstance(running_chromium, Browser)
+    context = running_chromium.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{site}/L0.M0?pattern=0")
+    assert page.locator("li.explained").count() >= 1
+    assert page.locator(".keys").is_hidden()
+    context.close()

@@ -1,0 +1,191 @@
+"""A memory's page: its numbers are those of the tables, its marks are right, and its links lead somewhere."""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from handbuilt_atlas import build_atlas, trigger_rows
+from mnemoscope.atlas import open_atlas
+from mnemoscope.memory import MemoryId
+from mnemoscope.web.views.columns import Words
+from mnemoscope.web.views.one_memory import bars
+from mnemoscope.web.views.triggers import grouped
+from reports.reported_atlas import reported
+from web.served import client
+
+
+@pytest.fixture(scope="module")
+def atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_atlas(tmp_path_factory.mktemp("atlas"))
+
+
+@pytest.fixture(scope="module")
+def reader(atlas: Path) -> TestClient:
+    return client(atlas)
+
+
+@pytest.fixture(scope="module")
+def data(reader: TestClient) -> Any:
+    return reader.get("/L0.M0.json").json()
+
+
+def test_every_trigger_is_the_table_s(atlas: Path, data: Any) -> None:
+    rows = open_atlas(atlas)["L0.M0"].triggers(sign=None).to_dicts()
+    assert len(data["triggers"]) == len(rows) == 5
+    for shown, row in zip(data["triggers"], sorted(rows, key=lambda row: (-row["sign"], row["rank"])), strict=True):
+        for name in ("sign", "rank", "coefficient", "sentence", "position", "prefix_group"):
+            assert shown[name] == row[name]
+        assert shown["before"] + shown["token"]["text"] == row["prefix"]
+        assert (shown["next"] or {"text": None})["text"] == row["next_text"]
+        following = (shown["next"] or {"text": ""})["text"] + shown["after"]
+        assert row["prefix"] + following == row["text"]
+
+
+def test_the_value_says_what_the_table_says(data: Any) -> None:
+    top = data["value"]["top"]
+    assert [(one["token"], one["shown"]) for one in top[:3]] == [(6, "·Paris"), (8, "·Rome"), (4, "·France")]
+    assert top[0]["probability"] == 0.5
+    # Scores fall from 2.0 to 0.1 in nineteen equal steps.
+    assert top[1]["probability"] == pytest.approx(0.5 * math.exp(-0.1), rel=1e-6)
+    bottom = data["value"]["bottom"]
+    assert [one["token"] for one in bottom] == list(range(20))
+    assert bottom[0]["score"] == -2.0
+    assert bottom[0]["probability"] == pytest.approx(0.5 * math.exp(2.0 - 2.0), rel=1e-6)
+    assert (data["value"]["value_norm"], data["value"]["entropy"]) == (2.0, 1.0)
+
+
+def test_it_says_whether_the_value_comes_true(data: Any) -> None:
+    follows = data["follows"]
+    assert follows["target"]["shown"] == "·Paris"
+    assert (follows["target_rank"], follows["trigger_log_probability"]) == (0, -1.5)
+    # Of `is -> Paris`, `The -> capital` twice and `é -> [b]x[/b]`, one is followed by Paris.
+    assert (follows["followed"], follows["best"]) == (1, 4)
+
+
+def test_activity_is_counted(data: Any) -> None:
+    activity = data["activity"]
+    assert (activity["positive"], activity["prefixes"], activity["share"]) == (8, 19, 8 / 19)
+    filled = [(one["low"], one["high"], one["count"]) for one in activity["bins"] if one["count"]]
+    assert filled == [(0.0, 2**-10, 11), (0.5, 1.0, 8)]
+    drawn = bars(activity)
+    assert len(drawn) == 11
+    assert drawn[0]["height"] == 100.0
+    assert [one["height"] for one in drawn[1:-1]] == [0.0] * 9
+    assert drawn[-1]["height"] == pytest.approx(100 * math.log(9) / math.log(12), abs=0.1)
+
+
+def test_neighbours_by_value_are_the_stored_ones(data: Any) -> None:
+    found = [(one["memory"], one["cosine"]) for one in data["neighbours"]["value"]]
+    assert found == [("L1.M0", pytest.approx(0.9)), ("L0.M1", pytest.approx(0.5))]
+    assert data["neighbours"]["triggers"] == []
+
+
+def test_neighbours_by_triggers_share_prefixes(tmp_path: Path) -> None:
+    atlas = reported(tmp_path / "atlas", active=12)
+    found = client(atlas.path).get("/L1.M0.json").json()["neighbours"]["triggers"]
+    places = {
+        f"L{layer}.M{memory}": {
+            (row["sentence"], row["position"]) for row in atlas[f"L{layer}.M{memory}"].triggers().to_dicts()
+        }
+        for layer in (0, 1)
+        for memory in range(12)
+    }
+    own = places.pop("L1.M0")
+    expected = {name: len(own & others) for name, others in places.items() if own & others}
+    assert expected
+    best = sorted(expected, key=lambda name: (-expected[name], MemoryId.parse(name)))[:10]
+    assert [(one["memory"], one["shared"]) for one in found] == [(name, expected[name]) for name in best]
+    assert found[0]["shared"] == 6
+
+
+def test_equal_prefixes_are_shown_once(data: Any) -> None:
+    groups = grouped(data["triggers"], 1, says=6)
+    assert [(one["ranks"], one["coefficient"], one["times"], one["foretold"]) for one in groups] == [
+        ([0], 3.0, 1, True),
+        ([1, 2], 2.0, 2, False),
+        ([3], 1.5, 1, False),
+    ]
+    assert [(one["before"], one["token"]["shown"]) for one in groups] == [
+        ("The capital of France", "·is"),
+        ("", "The"),
+        ("The⏎", "é"),
+    ]
+    assert [one["rank"] for one in grouped(data["triggers"], -1, says=None)] == [0]
+
+
+def test_the_page_shows_the_same_numbers(reader: TestClient, data: Any) -> None:
+    page = reader.get("/L0.M0").text
+    assert "<h1>L0.M0" in page
+    for number in ("3.00", "2.00", "1.50", "-0.50", "50.0\N{NO-BREAK SPACE}%", "42.1\N{NO-BREAK SPACE}%", "0.90"):
+        assert number in page, number
+    assert page.count("<mark>") == 4
+    assert "2 times" in page
+    assert "Negative triggers" in page
+    assert "[b]x[/b]" in page
+    assert data["reference"]["text"] in page
+    assert "Patterns were not looked for" in page
+    assert "style=" not in page
+
+
+def test_a_memory_that_never_fired_says_so(reader: TestClient) -> None:
+    page = reader.get("/L0.M3").text
+    assert "It never fired" in page
+    assert reader.get("/L0.M3.json").json()["triggers"] == []
+
+
+def test_the_reference_is_exact(atlas: Path, data: Any) -> None:
+    import hashlib
+
+    reference = data["reference"]
+    assert reference["atlas"] == hashlib.sha256((atlas / "manifest.json").read_bytes()).hexdigest()
+    assert reference["fingerprint"] == "a" * 64
+    assert reference["text"].startswith("Memory L0.M0 of handbuilt (model sha256 aaaa")
+
+
+def test_previous_and_next_pass_from_layer_to_layer(reader: TestClient) -> None:
+    beside = {
+        name: (found["previous"], found["next"])
+        for name in ("L0.M0", "L0.M3", "L1.M0", "L1.M3")
+        if (found := reader.get(f"/{name}.json").json())
+    }
+    assert beside == {
+        "L0.M0": (None, "L0.M1"),
+        "L0.M3": ("L0.M2", "L1.M0"),
+        "L1.M0": ("L0.M3", "L1.M1"),
+        "L1.M3": ("L1.M2", None),
+    }
+    assert len(trigger_rows()) == 2
+
+
+def test_a_pattern_marks_the_triggers_that_it_explains(tmp_path: Path) -> None:
+    reader = client(reported(tmp_path / "atlas").path)
+    data = reader.get("/L0.M0.json?pattern=0").json()
+    assert [(one["pattern"], one["kind"], one["triggers"]) for one in data["patterns"]] == [(0, "shallow", [0, 1, 2])]
+    explained = {one["rank"] for one in data["triggers"] if 0 in one["patterns"]}
+    assert explained >= {0, 1, 2}
+    marked, plain = reader.get("/L0.M0?pattern=0").text, reader.get("/L0.M0").text
+    groups = {one["prefix_group"] for one in data["triggers"] if 0 in one["patterns"]}
+    assert marked.count('<li class="explained">') == len(groups)
+    assert 'class="explained"' not in plain
+    refused = reader.get("/L0.M0?pattern=1")
+    assert refused.status_code == 400
+    assert "pattern 1 is not one of L0.M0" in refused.text
+    assert reader.get("/L0.M0?pattern=-1").status_code == 400
+    assert reader.get("/L0.M0?pattern=x").status_code == 400
+
+
+def test_interventions_are_carried_along(reader: TestClient) -> None:
+    page = reader.get("/L0.M0?set=L1.M1%3D0&set=L1.M2*2").text
+    assert re.search(r'href="/L0\.M1\?set=L1\.M1%3D0&amp;set=L1\.M2%2A2"', page)
+    # Without a model there is no trace to go to.
+    assert "/trace" not in page
+
+
+def test_bytes_and_white_space_can_be_read() -> None:
+    words = Words(["�", " \t", "", "‮x", "�"], [b"\xe2\x80", b" \t", b"", b"", "�".encode()])
+    assert [words.shown(token) for token in range(5)] == ["⟨E2 80⟩", "·⇥", "''", "\\u202ex", "�"]
+    assert words.text([0, 1]) == "� \t"
