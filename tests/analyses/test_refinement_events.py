@@ -1,5 +1,7 @@
 """Figure 11: every event once, and the list of the last layer's compositions."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from handbuilt_answers import VOCABULARY, build_answers, numbers
 from mnemoscope.analyses import answer
 from mnemoscope.analyses.refinement_events import cases
+from mnemoscope.patterns.annotations import ANNOTATIONS, SCHEMA
 
 Prediction = dict[str, float]
 
@@ -33,7 +36,8 @@ def test_each_event_once(tmp_path: Path) -> None:
         [RESIDUAL] * 5 + [AGREEMENT],
     ]
     predictions = {(prefix, layer): row for layer, rows in enumerate(layers) for prefix, row in enumerate(rows)}
-    found = answer(build_answers(tmp_path, prefixes=prefixes, predictions=predictions), "refinement_events")
+    atlas = build_answers(tmp_path, prefixes=prefixes, predictions=predictions)
+    found = answer(atlas, "refinement_events")
     assert numbers(found, "residual") == {0: 1 / 6, 1: 5 / 6, None: 6 / 12}
     assert numbers(found, "agreement") == {0: 1 / 6, 1: 1 / 6, None: 2 / 12}
     assert numbers(found, "ffn") == {0: 1 / 6, 1: 0.0, None: 1 / 12}
@@ -45,6 +49,15 @@ def test_each_event_once(tmp_path: Path) -> None:
     assert numbers(found, "composition_demoted") == {0: pytest.approx(1 / 3), 1: None, None: pytest.approx(1 / 3)}
     assert numbers(found, "composition_demoted", "count") == {0: 3, 1: 0, None: 3}
     assert numbers(found, "composition_distant") == {None: None}
+    with closing(sqlite3.connect(tmp_path / ANNOTATIONS)) as database:
+        database.executescript(
+            SCHEMA + "CREATE TABLE items (id, memory); INSERT INTO items VALUES (1, 4), (2, 5), (3, 6);"
+            "CREATE TABLE verdicts (id, author, made_at, item, verdict); INSERT INTO verdicts VALUES"
+            "(1, 'Ada', '1', 1, 'distant'), (2, 'Ada', '2', 2, 'distant'), (3, 'Ada', '3', 3, 'related');"
+        )
+    found = answer(atlas, "refinement_events")
+    assert numbers(found, "composition_distant") == {None: 2 / 3}
+    assert numbers(found, "composition_distant", "count") == {None: 3}
 
 
 def test_cases_are_listed_with_their_texts(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """What judgements add up to, on a campaign small enough to count by hand; the report reads the same from the file."""
 
 import math
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 import polars as pl
@@ -14,6 +16,8 @@ from mnemoscope.annotations.tables import items
 from mnemoscope.intervals import wilson
 from mnemoscope.memory import MemoryId
 from mnemoscope.patterns import read_annotations
+from mnemoscope.patterns.annotations import SCHEMA
+from mnemoscope.patterns.compositions import called, read_verdicts
 
 
 def someone(store: Store, name: str) -> Annotator:
@@ -179,3 +183,34 @@ def test_the_question_key_patterns_reads_the_same_file(tmp_path: Any) -> None:
     people = people.with_columns(pl.col("name").str.strip_prefix("people_")).select(figure.columns)
     order = [*figure.columns[:2]]
     assert people.sort(order).rows() == figure.sort(order).rows()
+
+
+def test_what_people_call_compositions_is_in_the_folder_too(tmp_path: Any) -> None:
+    """Case 10: taken back; 11: distant, after second thoughts; 12: a tie; 13: related."""
+    atlas = judged_atlas(tmp_path / "atlas", patterns=False)
+    assert read_verdicts(atlas.path) is None
+    with open_store(atlas) as store:
+        assert read_verdicts(atlas.path) is not None
+        store.start_campaign(keys_per_layer=1)
+        ada, ben = someone(store, "Ada"), someone(store, "Ben")
+        for who, case, verdict in (
+            (ada, 10, "related"), (ada, 10, "none"), (ada, 11, "related"), (ada, 11, "distant"), (ada, 12, "related"),
+            (ben, 12, "distant"), (ben, 13, "related"),
+        ):  # fmt: skip
+            store.judge(code_of(store, "case", 1, case), who, verdict=verdict)
+        compositions = results(store).compositions
+    found = read_verdicts(atlas.path)
+    assert found is not None
+    assert found.rows() == [
+        (11, "Ada", "distant"), (12, "Ada", "related"), (12, "Ben", "distant"), (13, "Ben", "related"),
+    ]  # fmt: skip
+    shares = {name: one.value for name, one in called(found).items()}
+    assert shares == {"related": 1 / 3, "distant": 1 / 3, "split": 1 / 3}
+    assert dict(compositions.select("name", "value").rows()) == shares
+    (tmp_path / "hand").mkdir()
+    with closing(sqlite3.connect(tmp_path / "hand" / "annotations.sqlite")) as database:
+        database.executescript(SCHEMA)
+    by_hand = read_verdicts(tmp_path / "hand")
+    assert by_hand is not None
+    assert by_hand.is_empty()
+    assert called(by_hand)["distant"].value is None

@@ -1,7 +1,7 @@
 """Figure 11: how does a layer change the prediction? Residual, agreement, composition or ffn, one of the four.
 
 r, u and o are the top tokens of the residual, of the feed-forward update and of the layer's output. The last layer's
-compositions can be listed, for people to judge as related or distant; nothing is judged here.
+compositions can be listed, for people to judge as related or distant; what they said is counted here.
 """
 
 from typing import Any
@@ -14,6 +14,7 @@ from mnemoscope.analyses.sources import model_layers, seed, vocabulary
 from mnemoscope.analyses.validation import DOCUMENTS, Predictions, add_all
 from mnemoscope.atlas import Atlas
 from mnemoscope.intervals import NOTHING
+from mnemoscope.patterns.compositions import called, read_verdicts
 
 QUESTION = "refinement_events"
 PAPER = Paper(
@@ -44,7 +45,8 @@ CASES = 100
 def answer(atlas: Atlas) -> pl.DataFrame:
     """Per layer and over all: the four events, `unchanged`, `changed`, and what the compositions are like.
 
-    `composition_distant` stays null: people judge it. Raises AtlasUnfinished if predictions or prefixes are missing.
+    `composition_distant` is what people say, null where nobody judged. Raises AtlasUnfinished if predictions or
+    prefixes are missing.
     """
     rows = Predictions(atlas)
     residual, update, output = (rows[name] for name in ("residual_top", "ffn_top", "output_top"))
@@ -64,7 +66,8 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     add_all(found, "composition_from_top10", rows.share(rows["output_top_residual_rank"] < 10, composition))
     demoted = 2 * rows["residual_top_ffn_rank"].astype(np.int64) >= vocabulary(atlas)
     add_all(found, "composition_demoted", rows.share(demoted, composition))
-    found.add(None, "composition_distant", NOTHING)
+    judged = read_verdicts(atlas.path)
+    found.add(None, "composition_distant", NOTHING if judged is None else called(judged)["distant"])
     return found.frame()
 
 

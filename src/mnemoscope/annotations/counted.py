@@ -12,13 +12,10 @@ from mnemoscope.annotations.store import Store
 from mnemoscope.atlas import Atlas
 from mnemoscope.patterns import coverage
 from mnemoscope.patterns.annotations import WITH_ITEMS, counting
+from mnemoscope.patterns.compositions import VERDICTS, latest
 
 KEY = ("layer", "memory")
 _PREFIXES = {"layer": pl.Int16, "memory": pl.Int32, "rank": pl.Int16, "group": pl.Int16}
-_CASES = """
-SELECT items.memory, verdicts.author, verdicts.verdict
-FROM verdicts JOIN items ON items.id = verdicts.item ORDER BY verdicts.made_at, verdicts.id
-"""
 
 
 def judgements(store: Store) -> pl.DataFrame:
@@ -31,9 +28,7 @@ def judgements(store: Store) -> pl.DataFrame:
 def verdicts(store: Store) -> pl.DataFrame:
     """The latest verdict of each author on each composition: case (its prefix), author, verdict."""
     with store.database.reading() as connection:
-        latest = {(row.memory, row.author): row.verdict for row in connection.execute(text(_CASES))}
-    rows = [(case, author, verdict) for (case, author), verdict in sorted(latest.items()) if verdict != "none"]
-    return pl.DataFrame(rows, schema={"case": pl.Int64, "author": pl.String, "verdict": pl.String}, orient="row")
+        return latest([tuple(row) for row in connection.execute(text(VERDICTS))])
 
 
 def key_prefixes(atlas: Atlas, judged: pl.DataFrame) -> pl.DataFrame:

@@ -4,7 +4,6 @@ Only finished items of the campaign count. The tables have the form of every ans
 high); the numbers of Figure 2 are those of the question key_patterns, with people in place of automatic patterns.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -15,8 +14,9 @@ from mnemoscope.annotations.agreement import Unit, alpha
 from mnemoscope.annotations.automatic import against_automatic
 from mnemoscope.annotations.counted import KEY
 from mnemoscope.annotations.store import Store
-from mnemoscope.intervals import Estimate, clustered_share, share
+from mnemoscope.intervals import Estimate, clustered_share
 from mnemoscope.patterns import explained
+from mnemoscope.patterns.compositions import called
 
 _SCHEMA = {
     "layer": pl.Int16, "name": pl.String, "value": pl.Float64, "count": pl.Int64, "low": pl.Float64, "high": pl.Float64,
@@ -55,7 +55,7 @@ def results(store: Store) -> Results:
         _table(_false_alarms(controls, counted.control_prefixes(store, controls))),
         _table(_agreement(keys, prefixes, cases, 0 if campaign is None else campaign.seed)),
         _table(against_automatic(store.atlas, keys, prefixes)),
-        _table(_compositions(cases)),
+        _table((None, name, one) for name, one in called(cases).items()),
         _authors(keys, controls, cases),
     )
 
@@ -107,16 +107,6 @@ def _units(rows: pl.DataFrame, cluster: tuple[str, ...], unit: tuple[str, ...], 
     for row in grouped.iter_rows(named=True):
         found.setdefault(tuple(row[name] for name in cluster), []).append(row[value])
     return list(found.values())
-
-
-def _compositions(cases: pl.DataFrame) -> Iterable[tuple[None, str, Estimate]]:
-    """Every composition once, as most of those who judged it call it."""
-    calls: Counter[str] = Counter()
-    for (_,), rows in cases.group_by("case", maintain_order=True):
-        related, distant = ((rows["verdict"] == verdict).sum() for verdict in ("related", "distant"))
-        calls["split" if related == distant else "related" if related > distant else "distant"] += 1
-    for name in ("related", "distant", "split"):
-        yield None, name, share(calls[name], calls.total())
 
 
 def _authors(keys: pl.DataFrame, controls: pl.DataFrame, cases: pl.DataFrame) -> pl.DataFrame:

@@ -8,7 +8,7 @@ shallow or semantic.
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -86,11 +86,13 @@ def read_annotations(atlas: Path) -> pl.DataFrame | None:
     Raises AtlasDamaged for a file that is no database of annotations or holds what cannot be, AtlasTooNew, AtlasBusy.
     """
     path = Path(atlas) / ANNOTATIONS
-    if not path.exists():
-        return None
-    if not path.is_file():
-        raise AtlasDamaged(f"{path} is not a file but a folder or a device; move it away")
-    return counting(_rows(path), path)
+    rows = asked(path, _judgements)
+    return None if rows is None else counting(rows, path)
+
+
+def _judgements(database: sqlite3.Connection) -> list[tuple[Any, ...]]:
+    columns = {row[1] for row in database.execute("PRAGMA table_info(judgements)")}
+    return database.execute(WITH_ITEMS if "item" in columns else _PLAIN).fetchall()
 
 
 def counting(rows: Iterable[Sequence[Any]], name: object) -> pl.DataFrame:
@@ -105,7 +107,15 @@ def counting(rows: Iterable[Sequence[Any]], name: object) -> pl.DataFrame:
     return found.sort(*key, "made_at", "id").unique(key, keep="last", maintain_order=True).drop("id")
 
 
-def _rows(path: Path) -> list[tuple[Any, ...]]:
+def asked(path: Path, question: Callable[[sqlite3.Connection], list[tuple[Any, ...]]]) -> list[tuple[Any, ...]] | None:
+    """What the question finds in the database of annotations `path`, None where there is no such file.
+
+    Raises AtlasDamaged, AtlasTooNew or AtlasBusy.
+    """
+    if not path.exists():
+        return None
+    if not path.is_file():
+        raise AtlasDamaged(f"{path} is not a file but a folder or a device; move it away")
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=PATIENCE)) as database:
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
@@ -120,8 +130,7 @@ def _rows(path: Path) -> list[tuple[Any, ...]]:
                 )
             if versions[0][0] != VERSION:
                 raise AtlasDamaged(f"{path} has version {versions[0][0]}, expected {VERSION}; restore it from a copy")
-            columns = {row[1] for row in database.execute("PRAGMA table_info(judgements)")}
-            return database.execute(WITH_ITEMS if "item" in columns else _PLAIN).fetchall()
+            return question(database)
     except (sqlite3.Error, UnicodeError) as error:
         if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             raise AtlasBusy(f"{path} is being written by another process; try again") from error
