@@ -11,14 +11,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.web import browse, layers, questions, searching, tracing_pages
+from mnemoscope.web import annotate, browse, layers, questions, searching, tracing_pages
 from mnemoscope.web.assets import TYPES, address, content
 from mnemoscope.web.refusals import refusal, status_of
 from mnemoscope.web.safety import Safety
 from mnemoscope.web.settings import Settings
 from mnemoscope.web.site import Site
 
-ROUTERS = (layers, searching, questions, tracing_pages, browse)
+ROUTERS = (layers, searching, questions, annotate, tracing_pages, browse)
 
 
 def create_app(settings: Settings) -> FastAPI:

@@ -1,10 +1,15 @@
-"""The files that pages load: one stylesheet, one script, one icon. Read once; looked up by name, never by path."""
+"""The files that pages load: one stylesheet, our scripts, one icon. Read once; looked up by name, never by path."""
 
 import hashlib
 from functools import lru_cache
 from importlib.resources import files
 
-TYPES = {"style.css": "text/css", "script.js": "text/javascript", "icon.svg": "image/svg+xml"}
+TYPES = {
+    "style.css": "text/css",
+    "script.js": "text/javascript",
+    "annotate.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
 
 
 @lru_cache(maxsize=len(TYPES))

@@ -1,12 +1,12 @@
 """The pages of an atlas: the overview, and one memory."""
 
 from typing import Annotated
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Path, Query
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from mnemoscope.errors import MemoryIdError
 from mnemoscope.memory import MemoryId
 from mnemoscope.web.pages import Page, both
 from mnemoscope.web.site import Site
@@ -45,7 +45,14 @@ def router(site: Site) -> APIRouter:
         """What was mined, the answers in words, and the most striking memories."""
         return overview_page()
 
-    @both(routes, site, "/{name}", template="memory.html")
+    def said(name: str, **_: object) -> object:
+        """What people say of a memory, who may go on doing so while the rest of its page stays."""
+        try:
+            return site.said(site.atlas[MemoryId.parse(name)].id) or None
+        except MemoryIdError:
+            return None
+
+    @both(routes, site, "/{name}", template="memory.html", mark=said)
     def memory(
         name: Name,
         pattern: Pattern = None,
@@ -57,7 +64,7 @@ def router(site: Site) -> APIRouter:
         if not name.startswith("L"):
             raise HTTPException(404, f"There is no page {f'/{name}'!r}.")
         wanted = MemoryId.parse(name)
-        data = memory_view(site, wanted, pattern=pattern) | {"set": carried}
+        data = memory_view(site, wanted, pattern=pattern) | {"people": site.said(wanted), "set": carried}
         return Page(str(wanted), data, lambda: memory_groups(data) | _links(site, wanted, asked(prompt, carried, at)))
 
     return routes

@@ -57,9 +57,13 @@ def twin_of(path: str) -> str:
 
 
 def both(
-    router: APIRouter, site: Site, path: str, *, template: str, kept: bool = True, stored: bool = True
-) -> Callable[[Callable[..., Page | Response]], Callable[..., Page | Response]]:
-    """A decorator that answers at `path` and at its twin; returns the function as it was."""
+    router: APIRouter, site: Site, path: str, *, template: str, kept: bool = True, stored: bool = True,
+    mark: Callable[..., object] = lambda **_: None,
+) -> Callable[[Callable[..., Page | Response]], Callable[..., Page | Response]]:  # fmt: skip
+    """A decorator that answers at `path` and at its twin; returns the function as it was.
+
+    A page that is kept is made again when `mark` gives something else for the same parameters.
+    """
 
     def decorate(function: Callable[..., Page | Response]) -> Callable[..., Page | Response]:
         name = f"{function.__module__.rsplit('.', 1)[-1]}_{function.__name__}"
@@ -68,7 +72,7 @@ def both(
             # The twin first: `/{name}` would match `/name.json` too.
             router.add_api_route(
                 twin_of(path) if as_json else path,
-                _endpoint(site, function, template, as_json=as_json, kept=kept, stored=stored),
+                _endpoint(site, function, template, as_json=as_json, kept=kept, stored=stored, mark=mark),
                 methods=["GET"],
                 summary=summary,
                 operation_id=f"{name}_json" if as_json else name,
@@ -87,8 +91,9 @@ def _described(as_json: bool) -> dict[str, Any]:
 
 
 def _endpoint(
-    site: Site, function: Callable[..., Page | Response], template: str, *, as_json: bool, kept: bool, stored: bool
-) -> Callable[..., Response]:
+    site: Site, function: Callable[..., Page | Response], template: str, *, as_json: bool, kept: bool, stored: bool,
+    mark: Callable[..., object],
+) -> Callable[..., Response]:  # fmt: skip
     def endpoint(request: Request, **parameters: Any) -> Response:
         def answer() -> Response:
             page = function(**parameters)
@@ -99,14 +104,15 @@ def _endpoint(
 
         if not kept:
             return answer()
-        where = f"{request.url.path}?{request.url.query}"
+        more = mark(**parameters)
+        where = f"{request.url.path}?{request.url.query}" + ("" if more is None else f" {more}")
         # With a model pages have links to traces.
         model = f" {site.settings.model} {site.settings.force_model}"
-        mark = f'"{site.state()}-{hashlib.sha256((where + model).encode()).hexdigest()[:16]}-{_version()}"'
-        if request.headers.get("if-none-match") == mark:
-            return Response(status_code=304, headers={"ETag": mark, "Cache-Control": "private, no-cache"})
+        tag = f'"{site.state()}-{hashlib.sha256((where + model).encode()).hexdigest()[:16]}-{_version()}"'
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers={"ETag": tag, "Cache-Control": "private, no-cache"})
         body, status, kind = site.kept(("page", where), lambda: _parts(answer())) if stored else _parts(answer())
-        headers = {"ETag": mark, "Cache-Control": "private, no-cache"}
+        headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
         return Response(body, status, media_type=kind, headers=headers)
 
     own = inspect.signature(function)

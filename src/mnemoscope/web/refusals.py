@@ -19,16 +19,22 @@ STATUS: tuple[tuple[type[errors.MnemoscopeError], int], ...] = (
     (errors.MnemoscopeError, 400),
 )
 """The first that fits."""
+GUEST = "mnemoscope.guest"
+"""Set in the scope of requests that entered without the access token."""
 
 
 def status_of(problem: errors.MnemoscopeError) -> int:
     """The HTTP status of one of our errors."""
+    if isinstance(problem, errors.AnnotationError) and type(problem.__cause__).__module__.startswith("sqlalchemy."):
+        # The database itself did not answer, or not well: it may again.
+        return 503
     return next(status for kind, status in STATUS if isinstance(problem, kind))
 
 
 def refusal(site: Site, request: Request, status: int, sentence: str, *, bare: bool = False) -> Response:
     """The answer with this status and one sentence; `bare` for those who may not see the site's own navigation."""
     sentence = " ".join(sentence.split())
+    bare = bare or GUEST in request.scope
     if wants_json(request):
         return json_response({"status": status, "message": sentence}, status=status)
     try:

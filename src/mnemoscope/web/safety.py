@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mnemoscope.web.refusals import refusal
+from mnemoscope.web.refusals import GUEST, refusal
 from mnemoscope.web.site import Site
 
 BODY = 1_000_000
@@ -108,9 +108,10 @@ class Safety:
             answer = RedirectResponse(f"{request.url.path}{'?' if rest else ''}{rest}", 303)
             answer.set_cookie(cookie_name(self._site, "token"), token, httponly=True, samesite="lax")
             return answer
-        shown = [_cookies(request).get(cookie_name(self._site, "token"), "")]
-        shown.append(request.headers.get("authorization", "").removeprefix("Bearer "))
-        if any(_same(one, token) for one in shown) or any(admit(request) for admit in self._site.admits):
+        if has_token(self._site, request):
+            return None
+        if any(admit(request) for admit in self._site.admits):
+            request.scope[GUEST] = True
             return None
         return self._plain(request, 401, "This page needs the access token: open the address that the server printed.")
 
@@ -153,7 +154,16 @@ def _same(shown: str, token: str) -> bool:
     return hmac.compare_digest(shown.encode(), token.encode())
 
 
-def _cookies(request: Request) -> dict[str, str]:
+def has_token(site: Site, request: Request) -> bool:
+    """Whether the request shows the access token, in its cookie or as a program does."""
+    token = site.settings.token
+    shown = [cookies(request).get(cookie_name(site, "token"), "")]
+    shown.append(request.headers.get("authorization", "").removeprefix("Bearer "))
+    return token is not None and any(_same(one, token) for one in shown)
+
+
+def cookies(request: Request) -> dict[str, str]:
+    """The request's cookies; none where they cannot be read."""
     try:
         return {name: morsel.value for name, morsel in SimpleCookie(request.headers.get("cookie", "")).items()}
     except CookieError:
@@ -167,7 +177,7 @@ def cookie_name(site: Site, what: str) -> str:
 
 def csrf_token(site: Site, request: Request) -> str:
     """The token that this browser's forms must carry: that of its cookie, or a new one (`give_csrf` sends it)."""
-    found = _cookies(request).get(cookie_name(site, "csrf"), "")
+    found = cookies(request).get(cookie_name(site, "csrf"), "")
     return found if re.fullmatch(r"[\w-]{43}", found, re.ASCII) else secrets.token_urlsafe(32)
 
 
@@ -178,7 +188,7 @@ def give_csrf(site: Site, response: Response, token: str) -> None:
 
 async def checked(site: Site, request: Request) -> None:
     """Raises 403 unless the form (field `csrf`) or the header X-CSRF-Token carries the token of the cookie."""
-    kept = _cookies(request).get(cookie_name(site, "csrf"), "")
+    kept = cookies(request).get(cookie_name(site, "csrf"), "")
     shown = request.headers.get(HEADER)
     if shown is None:
         field = (await request.form()).get(FIELD)

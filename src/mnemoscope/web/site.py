@@ -16,6 +16,7 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.atlas.store import file_hash
 from mnemoscope.errors import AtlasUnfinished
+from mnemoscope.memory import MemoryId
 from mnemoscope.web.settings import Settings
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ class Site:
     """One atlas being served.
 
     `admits` are tests that let a request in without the access token (an invitation); `tasks` are begun in the
-    background when serving begins; `judgements` gives the annotations to search, where they lie outside the atlas.
+    background when serving begins; `said` gives people's patterns of a memory, `judgements` the annotations to search
+    where they lie outside the atlas.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -45,6 +47,7 @@ class Site:
         self.nav: list[tuple[str, str]] = []
         self.admits: list[Callable[[Request], bool]] = []
         self.tasks: list[Callable[[], None]] = []
+        self.said: Callable[[MemoryId], list[dict[str, Any]]] = lambda _: []
         self.judgements: Callable[[], pl.DataFrame | None] | None = None
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self._lasting: dict[Hashable, _Slot] = {}

@@ -1,0 +1,58 @@
+"""What people said of one memory, for its page: judgements outside a campaign, and a campaign's once it is over.
+
+While somebody who was invited has not handed in, nothing of the campaign is told, for the memory's page is open to all.
+"""
+
+import json
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, func, select
+
+from mnemoscope.annotations.store import Store
+from mnemoscope.annotations.tables import annotators, finishes, items, judgements
+from mnemoscope.memory import MemoryId
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """A pattern that somebody sees in a memory's best triggers, which are named by rank."""
+
+    author: str
+    kind: str
+    description: str
+    triggers: tuple[int, ...]
+    campaign: bool
+    """Whether it was judged blind in the campaign, not chosen by its author."""
+
+
+def said_of(store: Store, memory: MemoryId) -> tuple[Opinion, ...]:
+    """The patterns of the memory that count now, by author; raises AnnotationError."""
+    with store.database.reading() as connection:
+        kinds = ("chosen", "key") if over(connection) else ("chosen",)
+        here = (items.c.kind.in_(kinds), items.c.layer == memory.layer, items.c.memory == memory.memory)
+        numbers = {row.id: row.kind for row in connection.execute(select(items.c.id, items.c.kind).where(*here))}
+        if not numbers:
+            return ()
+        done: dict[tuple[int, str], bool] = {}
+        asked = select(finishes.c.item, finishes.c.author, finishes.c.finished).where(finishes.c.item.in_(numbers))
+        for row in connection.execute(asked.order_by(finishes.c.made_at, finishes.c.id)):
+            done[row.item, row.author] = bool(row.finished)
+        told = select(judgements).where(judgements.c.item.in_(numbers))
+        latest = {
+            (row["author"], row["item"], row["pattern"]): row
+            for row in connection.execute(told.order_by(judgements.c.made_at, judgements.c.id)).mappings()
+        }
+    return tuple(
+        Opinion(author, row["kind"], row["description"], tuple(json.loads(row["triggers"])), numbers[item] == "key")
+        for (author, item, _), row in sorted(latest.items())
+        if row["kind"] != "none" and (numbers[item] == "chosen" or done.get((item, author), False))
+    )
+
+
+def over(connection: Connection) -> bool:
+    """Whether everybody whose invitation is still good has handed in, so that nobody's judgement can be swayed."""
+    handed_in = select(finishes.c.author).where(finishes.c.item.is_(None))
+    waiting = select(func.count()).select_from(annotators).where(
+        annotators.c.role == "annotator", annotators.c.token_hash.is_not(None), annotators.c.name.not_in(handed_in)
+    )  # fmt: skip
+    return not connection.execute(waiting).scalar()

@@ -1,0 +1,27 @@
+"""Annotating (paper, section 3): people say what the prefixes that trigger a key have in common.
+
+The host's pages are in annotate_host.py, the annotator's in annotate_items.py; who is who, in desk.py.
+"""
+
+from fastapi import APIRouter
+
+from mnemoscope.web import annotate_host, annotate_items
+from mnemoscope.web.desk import PLACE, Desk
+from mnemoscope.web.site import Site
+
+NAV: tuple[tuple[str, str], ...] = (("Annotate", PLACE),)
+
+
+def router(site: Site) -> APIRouter:
+    """The routes of annotating; a database that was named is opened at once.
+
+    Raises AnnotationError where that cannot be reached, or is of another version or atlas.
+    """
+    desk = Desk(site)
+    if site.settings.annotations is not None:
+        desk.store()
+    site.said = desk.said
+    routes = APIRouter()
+    routes.include_router(annotate_host.router(desk))
+    routes.include_router(annotate_items.router(desk))
+    return routes

@@ -1,0 +1,176 @@
+"""The host's pages: begin a campaign, invite people, see how far they are and what they found, take it away.
+
+An invitation's link is shown once, in the answer to the post that made it; only a hash of its secret is stored.
+"""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Depends, Form, Query, UploadFile
+from markupsafe import Markup
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from mnemoscope.errors import AnnotationError
+from mnemoscope.memory import MemoryId
+from mnemoscope.web.annotate_results import Tables
+from mnemoscope.web.desk import PLACE, Desk, done
+from mnemoscope.web.pages import REFUSALS, Page, both
+from mnemoscope.web.templates import json_response, wants_json
+from mnemoscope.web.views.campaign import by_layer, campaign_view, totals
+
+HOME = "annotate_host.html"
+Person = Annotated[str, Form(max_length=1_000, description="Somebody's name")]
+Number = Annotated[int, Form(ge=0, le=2**31 - 1)]
+Perhaps = Annotated[str, Form(pattern=r"^\d{0,9}$", description="A number, or nothing for the usual one")]
+Ending = Literal["csv", "jsonl"]
+TYPES = {"csv": "text/csv; charset=utf-8", "jsonl": "application/x-ndjson"}
+
+
+def router(desk: Desk) -> APIRouter:
+    """The routes of a host, and the door by which annotators come in."""
+    routes = APIRouter()
+    site = desk.site
+    tables = Tables(desk)
+
+    @both(routes, site, PLACE, template=HOME, kept=False)
+    def home(sent: Annotated[Any, Depends(_elsewhere(desk))]) -> Page | Response:
+        """The campaign: its people, how far they are, and what to do next."""
+        if isinstance(sent, Response):
+            return sent
+        return Page("Annotate", campaign_view(desk.begun()), lambda: {"invitation": None})
+
+    @both(routes, site, f"{PLACE}/results", template="annotate_results.html", kept=False)
+    def results(_: Annotated[None, Depends(desk.host)]) -> Page:
+        """What people found: Figure 2 from their judgements, false alarms on controls, agreement."""
+        data = tables.all()
+
+        def drawn() -> dict[str, Any]:
+            named = {name: totals(data[name]) for name in data if name != "authors"}
+            return {"totals": named, "layers": by_layer(data["figure"]), "drawing": Markup(tables.drawing())}
+
+        return Page("What people found", data, drawn)
+
+    @routes.get(f"{PLACE}/export.{{ending}}", response_class=Response, responses=REFUSALS)
+    def exported(ending: Ending, _: Annotated[None, Depends(desk.host)]) -> Response:
+        """Every judgement that was ever made, as a file."""
+        from mnemoscope.annotations.exchange import as_text
+
+        store = desk.begun()
+        if store is None:
+            raise HTTPException(404, "Nobody has judged anything yet.")
+        content = as_text(store, ending).encode()
+        named = {"Content-Disposition": f'attachment; filename="judgements.{ending}"', "Cache-Control": "no-store"}
+        return Response(content, media_type=TYPES[ending], headers=named)
+
+    @routes.get(f"{PLACE}/join", response_class=Response, responses=REFUSALS)
+    def join(
+        invitation: Annotated[str, Query(max_length=200, description="The secret of an invitation")] = "",
+    ) -> Response:
+        """Makes this browser that of the annotator who was invited."""
+        store = desk.begun()
+        found = None if store is None else store.annotator(invitation)
+        if found is None:
+            raise HTTPException(401, "This invitation is not valid, or no longer; ask whoever sent it for another.")
+        return desk.seated(RedirectResponse(PLACE if found.role == "host" else f"{PLACE}/work", 303), invitation)
+
+    _posts(routes, desk)
+    return routes
+
+
+def _elsewhere(desk: Desk) -> Callable[[Request], Response | None]:
+    """Where an annotator is sent who asks for the host's page; raises 403 for whoever is neither."""
+
+    def sent(request: Request) -> Response | None:
+        if desk.judging(request) is not None or (not desk.at_home(request) and desk.known(request) is not None):
+            ending = ".json" if request.url.path.endswith(".json") else ""
+            return RedirectResponse(f"{PLACE}/work{ending}", 303)
+        desk.host(request)
+        return None
+
+    return sent
+
+
+def _posts(routes: APIRouter, desk: Desk) -> None:
+    guarded = [Depends(desk.guarded)]
+    post: dict[str, Any] = {
+        "dependencies": [*guarded, Depends(desk.host)],
+        "responses": REFUSALS,
+        "response_class": Response,
+    }
+
+    @routes.post(f"{PLACE}/campaign", **post)
+    def begin(
+        request: Request, keys_per_layer: Number = 10, controls: Perhaps = "", cases: Number = 100, seed: Number = 0
+    ) -> Response:
+        """Draws what is to be judged."""
+        given = int(controls) if controls else None
+        desk.store().start_campaign(keys_per_layer=keys_per_layer, controls=given, cases=cases, seed=seed)
+        return done(request, campaign_view(desk.store()), to=PLACE)
+
+    @routes.post(f"{PLACE}/invite", **post)
+    def invite(request: Request, name: Person = "") -> Response:
+        """Invites somebody; the answer holds the link, this once."""
+        return _invited(desk, request, desk.store().invite(name))
+
+    @routes.post(f"{PLACE}/renew", **post)
+    def renew(request: Request, name: Person = "") -> Response:
+        """Makes a new link for somebody who lost theirs; the old one is void."""
+        return _invited(desk, request, desk.store().renew(name))
+
+    @routes.post(f"{PLACE}/withdraw", **post)
+    def withdraw(request: Request, name: Person = "") -> Response:
+        """Makes somebody's link void; what they judged stays."""
+        desk.store().withdraw(name)
+        return done(request, campaign_view(desk.store()), to=PLACE)
+
+    @routes.post(f"{PLACE}/import", **post)
+    def take_in(request: Request, file: UploadFile) -> Response:
+        """Adds the judgements of a file that another server exported."""
+        from mnemoscope.annotations import import_judgements
+
+        ending = (file.filename or "").rpartition(".")[2].lower()
+        if ending not in TYPES:
+            raise HTTPException(400, "Give a file whose name ends in .csv or .jsonl, as the export writes them.")
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, f"judgements.{ending}")
+            path.write_bytes(file.file.read())
+            try:
+                import_judgements(desk.store(), path)
+            except AnnotationError as problem:
+                # The sentence is about the file as its owner knows it.
+                raise AnnotationError(str(problem).replace(str(path), path.name)) from problem.__cause__
+        return done(request, campaign_view(desk.store()), to=PLACE)
+
+    @routes.post(f"{PLACE}/name", **post)
+    def named(request: Request, name: Person = "", memory: Annotated[str, Form(max_length=100)] = "") -> Response:
+        """Gives this browser the name under which its owner judges memories outside the campaign."""
+        to = f"/{MemoryId.parse(memory)}{PLACE}" if memory else PLACE
+        store = desk.store()
+        wanted = " ".join(name.split()).casefold()
+        known = next((one for one in store.annotators() if one.name.casefold() == wanted), None)
+        if known is not None and known.role == "host":
+            # Whoever may see all pages may take the name up again in another browser.
+            return desk.seated(done(request, {"name": known.name}, to=to), store.renew(known.name).token)
+        invitation = store.invite(name, role="host")
+        return desk.seated(done(request, {"name": invitation.annotator.name}, to=to), invitation.token)
+
+    @routes.post(f"{PLACE}/leave", dependencies=guarded, responses=REFUSALS, response_class=Response)
+    def leave(request: Request) -> Response:
+        """Makes this browser nobody's; what was judged stays."""
+        to = PLACE if desk.at_home(request) else f"{PLACE}/join"
+        return desk.seated(done(request, {"name": None}, to=to), "")
+
+
+def _invited(desk: Desk, request: Request, invitation: Any) -> Response:
+    """The host's page with the link of an invitation."""
+    link = f"{str(request.base_url).rstrip('/')}{PLACE}/join?{urlencode({'invitation': invitation.token})}"
+    told = {"name": invitation.annotator.name, "link": link}
+    if wants_json(request):
+        return json_response(told, status=201)
+    values = {"title": "Annotate", **campaign_view(desk.store()), "invitation": told}
+    return desk.drawn(request, HOME, values, status=201)

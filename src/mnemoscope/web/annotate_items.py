@@ -1,0 +1,232 @@
+"""The annotator's pages: the list of the work, one item at a time, and every judgement as a post.
+
+Posts answer a program with JSON and a browser without script with the way to the next page. A judgement is sent with a
+key of its own and stored once, however often it is sent.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Depends, Form, Path, Query
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from mnemoscope.errors import AnnotationError
+from mnemoscope.memory import MemoryId
+from mnemoscope.web.desk import PLACE, Desk, done, new_key
+from mnemoscope.web.pages import REFUSALS, Page, both
+from mnemoscope.web.refusals import status_of
+from mnemoscope.web.templates import wants_json
+from mnemoscope.web.views import judging
+
+if TYPE_CHECKING:
+    from mnemoscope.annotations import Store
+
+Code = Annotated[str, Path(max_length=40, description="An item of the campaign, as the list of the work names it")]
+Shown = Annotated[str, Query(pattern=r"^(\d{1,2}|new)?$", description="The pattern to edit: its number, or `new`")]
+Pattern = Annotated[str, Form(pattern=r"^\d{0,2}$", description="The pattern's number; empty for a new one")]
+Key = Annotated[str, Form(max_length=100, description="Another for every judgement; the same to send one again")]
+Name = Annotated[str, Path(max_length=100, description="A memory, such as L10.M222")]
+ITEM = "annotate_item.html"
+
+
+class Given(BaseModel):
+    """The form of a pattern; the store says what of it cannot be."""
+
+    kind: str = Field("", max_length=20, description="shallow, semantic or both")
+    description: str = Field("", max_length=5_000, description="What the prefixes share")
+    marks: list[int] = Field([], max_length=100, description="Numbers of the prefixes that share the pattern")
+    pattern: str = Field("", pattern=r"^\d{0,2}$", description="The pattern's number; empty for a new one")
+    key: str = Field("", max_length=100, description="Another for every judgement; the same to send one again")
+
+    def judgement(self) -> dict[str, Any]:
+        """What the store wants to know."""
+        number = int(self.pattern) if self.pattern else None
+        return {"kind": self.kind, "description": self.description, "marks": self.marks, "pattern": number}
+
+
+def router(desk: Desk) -> APIRouter:
+    """The routes of an annotator."""
+    routes = APIRouter()
+    site = desk.site
+
+    @both(routes, site, f"{PLACE}/work", template="annotate_work.html", kept=False)
+    def work(annotator: Annotated[Any, Depends(desk.annotator)]) -> Page:
+        """What the annotator has to judge, and how far it is."""
+        data = judging.work_view(desk.store(), annotator)
+        return Page("Your work", data, lambda: {"bare": True, "key": new_key()})
+
+    @both(routes, site, PLACE + "/items/{code}", template=ITEM, kept=False)
+    def item(code: Code, annotator: Annotated[Any, Depends(desk.annotator)], pattern: Shown = "") -> Page | Response:
+        """One item: prefixes to mark, or a composition to call related or distant."""
+        data = judging.item_view(_having(desk, annotator, code), annotator, code)
+        if data["memory"] is not None:
+            return RedirectResponse(f"/{data['memory']}{PLACE}", 303)
+        return Page(_title(data), data, lambda: _more(data, annotator, pattern))
+
+    @both(routes, site, "/{name}" + PLACE, template="annotate_memory.html", kept=False)
+    def memory(name: Name, annotator: Annotated[Any, Depends(desk.known)], pattern: Shown = "") -> Page:
+        """A memory that the reader wants to judge, outside the campaign."""
+        wanted = site.atlas[MemoryId.parse(name)].id
+        if annotator is None:
+            data: dict[str, Any] = {"memory": str(wanted), "code": None, "name": None}
+            return Page(f"Annotate {wanted}", data)
+        store = desk.store()
+        data = judging.item_view(store, annotator, store.choose(wanted)) | {"name": annotator.name}
+        return Page(f"Annotate {wanted}", data, lambda: _more(data, annotator, pattern) | {"bare": False})
+
+    _posts(routes, desk)
+    return routes
+
+
+def _posts(routes: APIRouter, desk: Desk) -> None:
+    post: dict[str, Any] = {"dependencies": [Depends(desk.guarded)], "responses": REFUSALS, "response_class": Response}
+    known = Depends(desk.annotator)
+
+    @routes.post(PLACE + "/items/{code}/save", **post)
+    def save(
+        request: Request, code: Code, annotator: Annotated[Any, known], form: Annotated[Given, Form()]
+    ) -> Response:
+        """Stores one pattern of the annotator in one item."""
+        store = _having(desk, annotator, code)
+        given = form.judgement()
+        try:
+            saved = store.save(code, annotator, **given, key=form.key or None)
+        except AnnotationError as problem:
+            return _again(desk, request, annotator, code, problem, draft=given)
+        data = {"pattern": saved.pattern, "made_at": saved.made_at, "again": saved.again}
+        return done(request, data, to=_address(store, annotator, code, saved.pattern))
+
+    @routes.post(PLACE + "/items/{code}/retract", **post)
+    def retract(
+        request: Request, code: Code, annotator: Annotated[Any, known], pattern: Pattern = "", key: Key = ""
+    ) -> Response:
+        """Takes one of the annotator's patterns back."""
+        store = _having(desk, annotator, code)
+        if not pattern:
+            raise HTTPException(400, "Say which pattern is to be taken back.")
+        saved = store.retract(code, annotator, pattern=int(pattern), key=key or None)
+        return done(request, {"pattern": saved.pattern, "again": saved.again}, to=_address(store, annotator, code))
+
+    @routes.post(PLACE + "/items/{code}/undo", **post)
+    def undo(request: Request, code: Code, annotator: Annotated[Any, known], key: Key = "") -> Response:
+        """Takes the annotator's latest step on the item back."""
+        store = _having(desk, annotator, code)
+        saved = store.undo(code, annotator, key=key or None)
+        return done(request, {"pattern": saved.pattern, "again": saved.again}, to=_address(store, annotator, code))
+
+    @routes.post(PLACE + "/items/{code}/finish", **post)
+    def finish(
+        request: Request, code: Code, annotator: Annotated[Any, known], form: Annotated[Given, Form()]
+    ) -> Response:
+        """Stores that the item is finished, and a pattern that the form still holds before that."""
+        store = _having(desk, annotator, code)
+        given = form.judgement()
+        try:
+            if _new(store, annotator, code, given):
+                store.save(code, annotator, **given, key=f"{form.key}-p" if form.key else None)
+            saved = store.finish(code, annotator, key=form.key or None)
+        except AnnotationError as problem:
+            return _again(desk, request, annotator, code, problem, draft=given)
+        return _onwards(request, store, annotator, code, again=saved.again)
+
+    @routes.post(PLACE + "/items/{code}/none", **post)
+    def none(request: Request, code: Code, annotator: Annotated[Any, known], key: Key = "") -> Response:
+        """Stores that the item is finished and that there is no pattern."""
+        store = _having(desk, annotator, code)
+        try:
+            saved = store.finish(code, annotator, none=True, key=key or None)
+        except AnnotationError as problem:
+            return _again(desk, request, annotator, code, problem)
+        return _onwards(request, store, annotator, code, again=saved.again)
+
+    @routes.post(PLACE + "/items/{code}/reopen", **post)
+    def reopen(request: Request, code: Code, annotator: Annotated[Any, known], key: Key = "") -> Response:
+        """Takes a finished item up again."""
+        store = _having(desk, annotator, code)
+        saved = store.finish(code, annotator, done=False, key=key or None)
+        return done(request, {"again": saved.again}, to=_address(store, annotator, code))
+
+    @routes.post(PLACE + "/items/{code}/judge", **post)
+    def judge(
+        request: Request, code: Code, annotator: Annotated[Any, known],
+        verdict: Annotated[str, Form(max_length=20, description="related, distant, or none")] = "", key: Key = "",
+    ) -> Response:  # fmt: skip
+        """Calls a composition of the last layer related or distant."""
+        store = _having(desk, annotator, code)
+        saved = store.judge(code, annotator, verdict=verdict, key=key or None)
+        if verdict == "none":
+            return done(request, {"again": saved.again}, to=_address(store, annotator, code))
+        return _onwards(request, store, annotator, code, again=saved.again)
+
+    @routes.post(PLACE + "/hand-in", **post)
+    def hand_in(request: Request, annotator: Annotated[Any, known], key: Key = "") -> Response:
+        """Hands all work in, for good."""
+        saved = desk.store().hand_in(annotator, key=key or None)
+        return done(request, {"handed_in": True, "again": saved.again}, to=f"{PLACE}/work")
+
+
+def _having(desk: Desk, annotator: Any, code: str) -> "Store":
+    """The store, if it has this item; raises 404."""
+    store = desk.store()
+    try:
+        store.view(code, annotator)
+    except AnnotationError as problem:
+        raise HTTPException(404 if problem.__cause__ is None else status_of(problem), f"{problem}.") from problem
+    return store
+
+
+def _new(store: "Store", annotator: Any, code: str, given: dict[str, Any]) -> bool:
+    """Whether the form holds something that is not stored yet."""
+    if not given["marks"] and not given["description"].strip():
+        return False
+    patterns = judging.seen(store.view(code, annotator)).get("patterns", ())
+    stored = next((one for one in patterns if one["pattern"] == given["pattern"]), None)
+    if stored is None:
+        return True
+    form = (given["kind"], " ".join(given["description"].split()), sorted(set(given["marks"])))
+    return form != (stored["kind"], stored["description"], sorted(stored["marks"]))
+
+
+def _address(store: "Store", annotator: Any, code: str, pattern: int | None = None) -> str:
+    """The item's page."""
+    memory = judging.seen(store.view(code, annotator))["memory"]
+    place = f"{PLACE}/items/{code}" if memory is None else f"/{memory}{PLACE}"
+    return place if pattern is None else f"{place}?pattern={pattern}"
+
+
+def _onwards(request: Request, store: "Store", annotator: Any, code: str, *, again: bool) -> Response:
+    """To the next item that is not finished, or back to the list."""
+    following = judging.after(store.places(annotator), code)
+    to = f"{PLACE}/work" if following is None else f"{PLACE}/items/{following}"
+    return done(request, {"finished": True, "again": again, "next": to}, to=to)
+
+
+def _again(
+    desk: Desk, request: Request, annotator: Any, code: str, problem: AnnotationError, *,
+    draft: dict[str, Any] | None = None,
+) -> Response:  # fmt: skip
+    """The item's page with what was wrong, and with what was typed; a program gets the sentence alone."""
+    if wants_json(request) or status_of(problem) != 409:
+        raise problem
+    data = judging.item_view(desk.store(), annotator, code)
+    asked = "" if draft is None else "new" if draft["pattern"] is None else str(draft["pattern"])
+    values = {"title": _title(data), **data, **_more(data, annotator, asked), "problem": str(problem)}
+    if draft is not None and "draft" in values:
+        values["draft"] = draft
+    if data["memory"] is None:
+        return desk.drawn(request, ITEM, values, status=409)
+    whole = values | {"bare": False, "name": annotator.name}
+    return desk.drawn(request, "annotate_memory.html", whole, status=409)
+
+
+def _title(data: dict[str, Any]) -> str:
+    return f"Item {data['number']}" if data["number"] else f"Annotate {data['memory']}"
+
+
+def _more(data: dict[str, Any], annotator: Any, asked: str) -> dict[str, Any]:
+    found = {"bare": True, "key": new_key(), "person": judging.person(annotator), "problem": ""}
+    # Templates know `none` by another meaning.
+    found["nothing"] = data.get("none", False)
+    return found | (judging.editing(data, asked) if data["kind"] == "key" else {})

@@ -1,0 +1,68 @@
+"""What judgements add up to, computed once for as long as nobody says more; and Figure 2 from people, drawn.
+
+Drawing needs the figures' library, which is imported when the first drawing is asked for.
+"""
+
+import threading
+from typing import Any
+
+import polars as pl
+from starlette.exceptions import HTTPException
+
+from mnemoscope.web.desk import Desk
+from mnemoscope.web.views.campaign import results_view
+
+
+class Tables:
+    """The results of one site."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._lock = threading.Lock()
+        self._made: tuple[Any, dict[str, Any], str] | None = None
+
+    def all(self) -> dict[str, Any]:
+        """The tables as data; raises 404 where nobody has judged, AnnotationError, AtlasDamaged."""
+        return self._current()[1]
+
+    def drawing(self) -> str:
+        """Figure 2 with automatic patterns and people's side by side, as an `svg` element; empty without judgements."""
+        mark, data, drawn = self._current()
+        if not drawn and any(row["value"] is not None for row in data["figure"]):
+            with self._lock:
+                drawn = self._draw(pl.DataFrame(data["figure"], infer_schema_length=None))
+                self._made = (mark, data, drawn)
+        return drawn
+
+    def _current(self) -> tuple[Any, dict[str, Any], str]:
+        from mnemoscope.annotations import results
+
+        store = self._desk.begun()
+        if store is None:
+            raise HTTPException(404, "Nobody has judged anything yet.")
+        with self._lock:
+            # Rows are only ever added, so their numbers say whether anything changed.
+            mark = (self._desk.site.state(), self._desk.counted())
+            if self._made is None or self._made[0] != mark:
+                self._made = (mark, results_view(results(store)), "")
+            return self._made
+
+    def _draw(self, people: pl.DataFrame) -> str:
+        from dataclasses import replace
+
+        from mnemoscope.figures.answered import EMPTY
+        from mnemoscope.figures.figures import FIGURES, specification
+        from mnemoscope.figures.page_svg import page_svg
+        from mnemoscope.web.views.questions import answers_of
+
+        answer = answers_of(self._desk.site)["key_patterns"]
+        found = people.select(
+            pl.col("layer").cast(pl.Int16), "name", "value", pl.col("count").cast(pl.Int64), "low", "high"
+        )
+        named = found.with_columns(pl.concat_str(pl.lit("people_"), "name").alias("name")).cast(EMPTY.schema)
+        own = answer.table if answer.missing else answer.table.filter(~pl.col("name").str.starts_with("people_"))
+        whole = pl.concat([own.select(EMPTY.columns).cast(EMPTY.schema), named])
+        answer = replace(answer, table=whole, missing="")
+        figure = FIGURES["key_patterns"]({"key_patterns": answer})
+        label = "Figure 2 from people's judgements beside automatic patterns; the numbers are in the table below"
+        return page_svg(specification(answer, figure, about=""), name="people", label=label)

@@ -1,0 +1,322 @@
+// Judging with keys, and saving as one goes. The pages work without it, by their buttons.
+//
+// What is typed is kept in this browser at once (localStorage) and sent when it is complete: marks, words and a class.
+// Every judgement goes out under a key of its own and is sent again under the same key until an answer came, also after
+// the browser was closed; the server stores it once.
+"use strict";
+
+(() => {
+  const WAIT = 600; // ms of quiet before a change is sent
+  const LONGEST = 15000; // ms between two tries at most
+  const form = document.getElementById("pattern");
+  const verdict = document.getElementById("verdict");
+  const main = document.getElementById("main");
+  const state = document.querySelector("[data-state]");
+  const help = document.getElementById("keys");
+  const editable = Boolean(form) && !("closed" in form.dataset);
+
+  const say = (text, bad = false) => {
+    if (!state) return;
+    state.textContent = text;
+    state.classList.toggle("bad", bad);
+  };
+  const newKey = () => [...crypto.getRandomValues(new Uint8Array(12))].map((one) => one.toString(16).padStart(2, "0")).join("");
+
+  async function post(address, fields) {
+    const token = document.querySelector("input[name=csrf]").value;
+    const answer = await fetch(address, {
+      method: "POST",
+      headers: { Accept: "application/json", "X-CSRF-Token": token },
+      body: new URLSearchParams(fields),
+      keepalive: true, // a tab that is closed still sends it
+    });
+    const said = await answer.json().catch(() => ({ message: "the server's answer cannot be read" }));
+    return { ok: answer.ok, again: answer.status >= 500, ...said };
+  }
+
+  // ---- One pattern: what the form holds, what is stored, what is on its way -------------------------------------
+
+  const boxes = form ? [...form.querySelectorAll("input[name=marks]")] : [];
+  const words = form?.querySelector("textarea");
+  const radios = form ? [...form.querySelectorAll("input[name=kind]")] : [];
+  const place = form ? `/annotate/items/${form.dataset.code}` : "";
+  const mine = form ? `mnemoscope ${form.dataset.person} ${form.dataset.code} ` : "";
+  let slot = form?.dataset.slot;
+  let pending = null;
+  let sending = null;
+  let pause = 0;
+  let timer = 0;
+
+  const read = () => ({
+    marks: boxes.filter((one) => one.checked).map((one) => Number(one.value)),
+    description: words.value.trim().split(/\s+/).join(" "),
+    kind: radios.find((one) => one.checked)?.value ?? "",
+  });
+  const write = (content) => {
+    for (const one of boxes) one.checked = content.marks.includes(Number(one.value));
+    for (const one of radios) one.checked = one.value === content.kind;
+    words.value = content.description;
+  };
+  const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+  const empty = (content) => !content.marks.length && !content.description;
+  const lacking = (content) => [
+    ...(content.marks.length < Number(form.dataset.least) ? [`mark at least ${form.dataset.least} prefixes`] : []),
+    ...(content.description ? [] : ["say what they share"]),
+    ...(content.kind ? [] : ["choose a class"]),
+  ];
+  let stored = editable ? (slot === "new" ? { marks: [], description: "", kind: "" } : read()) : null;
+
+  const kept = (name) => {
+    try {
+      return JSON.parse(localStorage.getItem(mine + name));
+    } catch {
+      return null;
+    }
+  };
+  const keep = () => {
+    try {
+      const content = read();
+      if (!pending && (same(content, stored) || (slot === "new" && empty(content)))) localStorage.removeItem(mine + slot);
+      else localStorage.setItem(mine + slot, JSON.stringify({ content, pending }));
+    } catch {
+      // A browser that keeps nothing still sends.
+    }
+  };
+  const forget = () => {
+    try {
+      localStorage.removeItem(mine + slot);
+    } catch {
+      // Nothing was kept.
+    }
+  };
+
+  const count = () => {
+    for (const one of form.querySelectorAll("[data-marked]")) one.textContent = `${read().marks.length} marked`;
+  };
+
+  function settled(number) {
+    if (slot !== String(number)) forget();
+    slot = String(number);
+    form.dataset.slot = slot;
+    form.querySelector("input[name=pattern]").value = slot;
+    history.replaceState(null, "", `?pattern=${slot}`);
+    const chips = form.querySelector(".chips");
+    let chip = chips.querySelector(`[data-slot="${slot}"]`);
+    if (!chip) {
+      chip = document.createElement("a");
+      chip.className = "chip";
+      chip.href = `?pattern=${slot}`;
+      chip.dataset.slot = slot;
+      chip.append(`${number + 1} `, document.createElement("span"));
+      chips.insertBefore(chip, chips.querySelector('[data-slot="new"]'));
+      chips.querySelector('[data-slot="new"]').textContent = "+ another pattern";
+    }
+    for (const one of chips.children) one.toggleAttribute("aria-current", one === chip);
+    chip.querySelector("span").textContent = stored.description;
+    chip.title = stored.description;
+    for (const one of form.querySelectorAll("[data-undo]")) one.disabled = false;
+  }
+
+  async function send() {
+    for (;;) {
+      if (!pending) {
+        const content = read();
+        if (same(content, stored) || lacking(content).length) return told();
+        pending = { key: newKey(), pattern: slot, content };
+        keep();
+      }
+      say("Saving…");
+      const { key, pattern, content } = pending;
+      const fields = [["key", key], ["pattern", pattern === "new" ? "" : pattern], ["kind", content.kind]];
+      fields.push(["description", content.description], ...content.marks.map((mark) => ["marks", mark]));
+      let answer;
+      try {
+        answer = await post(`${place}/save`, fields);
+      } catch {
+        answer = { ok: false, again: true, message: "the server cannot be reached" };
+      }
+      if (answer.ok) {
+        stored = content;
+        pending = null;
+        pause = 0;
+        settled(answer.pattern);
+        keep();
+        continue;
+      }
+      if (answer.again) {
+        pause = Math.min(LONGEST, Math.max(1000, pause * 2));
+        timer = setTimeout(save, pause);
+        say(`Not saved: ${answer.message}. It is kept in this browser, and sent again soon.`, true);
+      } else {
+        pending = null;
+        keep();
+        say(`Not saved: ${answer.message.replace(/\.$/, "")}. It is kept in this browser.`, true);
+      }
+      return false;
+    }
+  }
+
+  function told() {
+    const content = read();
+    if (same(content, stored)) say(slot === "new" ? "" : `Saved ${new Date().toLocaleTimeString()}.`);
+    else say(empty(content) ? "" : `Not saved yet: ${lacking(content).join(", ")}. It is kept in this browser.`);
+    return same(content, stored) || empty(content);
+  }
+
+  function save() {
+    clearTimeout(timer);
+    sending ??= send().finally(() => {
+      sending = null;
+    });
+    return sending;
+  }
+
+  function changed() {
+    count();
+    keep();
+    clearTimeout(timer);
+    if (!sending) say(lacking(read()).length ? state.textContent : "Not saved yet.");
+    if (!pending) timer = setTimeout(save, WAIT);
+    if (!sending && lacking(read()).length) told();
+  }
+
+  async function act(what, fields = {}) {
+    try {
+      const answer = await post(`${place}/${what}`, { key: newKey(), ...fields });
+      if (answer.ok) return answer;
+      say(`Not done: ${answer.message}`, true);
+    } catch {
+      say("Not done: the server cannot be reached. Try again.", true);
+    }
+    return null;
+  }
+
+  async function pressed(event) {
+    const button = event.submitter;
+    const is = (name) => Boolean(button) && name in button.dataset;
+    event.preventDefault();
+    if (is("undo") && !pending && !sending && !same(read(), stored)) {
+      forget();
+      location.reload();
+      return;
+    }
+    const clean = is("reopen") || (await save());
+    if (is("undo") || is("reopen") || is("retract")) {
+      const fields = is("retract") ? { pattern: slot } : {};
+      if (await act(is("undo") ? "undo" : is("reopen") ? "reopen" : "retract", fields)) {
+        forget();
+        location.assign(location.pathname);
+      }
+    } else if (is("finish") || is("none")) {
+      if (!clean) {
+        const needs = lacking(read());
+        if (needs.length) say(`Not finished: ${needs.join(", ")}; or undo what is here.`, true);
+        return;
+      }
+      const answer = await act(is("finish") ? "finish" : "none");
+      if (answer) location.assign(answer.next);
+    }
+  }
+
+  if (editable) {
+    const others = Object.keys(localStorage).filter((name) => name.startsWith(mine)).map((name) => name.slice(mine.length));
+    const draft = kept(slot);
+    if (draft) {
+      write(draft.content);
+      pending = draft.pending;
+      count();
+      save();
+    } else if (others.length && !location.search) location.replace(`?pattern=${others[0]}`);
+    form.addEventListener("input", changed);
+    addEventListener("online", () => pending && save());
+    addEventListener("pagehide", () => save());
+  }
+  form?.addEventListener("submit", pressed);
+  // A link waits for what is on its way, so that the next page shows it.
+  main.addEventListener("click", async (event) => {
+    const link = event.target.closest("a[href]");
+    if (!editable || !link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    await Promise.race([save(), new Promise((done) => setTimeout(done, 3000))]);
+    location.assign(link.href);
+  });
+
+  // ---- A composition ---------------------------------------------------------------------------------------------
+
+  verdict?.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const fields = { verdict: event.submitter.value, key: newKey() };
+    for (let wait = 1000; ; wait = Math.min(LONGEST, wait * 2)) {
+      say("Saving…");
+      try {
+        const answer = await post(verdict.action, fields);
+        if (answer.ok) return answer.next ? location.assign(answer.next) : location.reload();
+        say(`Not saved: ${answer.message}`, true);
+        if (!answer.again) return undefined;
+      } catch {
+        say("Not saved: the server cannot be reached. It is sent again soon.", true);
+      }
+      await new Promise((done) => setTimeout(done, wait));
+    }
+  });
+
+  // ---- Keys ------------------------------------------------------------------------------------------------------
+
+  let at = 0;
+  let typed = "";
+  let typing = 0;
+  const go = (row) => {
+    at = Math.min(boxes.length - 1, Math.max(0, row));
+    boxes[at]?.focus();
+  };
+  boxes.forEach((box, row) => box.addEventListener("focus", () => (at = row)));
+  const number = (digit) => {
+    clearTimeout(typing);
+    typed = Number(typed + digit) <= boxes.length ? typed + digit : digit;
+    typing = setTimeout(() => (typed = ""), 1000);
+    go(Number(typed) - 1);
+  };
+  const press = (key) => {
+    const found = [...document.querySelectorAll("[data-press]")].find((one) => one.dataset.press === key && !one.disabled);
+    found?.click();
+    return Boolean(found);
+  };
+  const before = () => {
+    const chips = [...form.querySelectorAll(".chip")];
+    const here = chips.findIndex((one) => one.hasAttribute("aria-current"));
+    (chips[here - 1] ?? chips[chips.length - 2])?.click();
+  };
+
+  function key(event) {
+    const on = event.target;
+    const rows = boxes.length > 0 && !boxes[0].matches(":disabled");
+    if (on === words) {
+      if (event.key !== "Escape" && (event.key !== "Enter" || event.shiftKey)) return false;
+      go(at);
+      return true;
+    }
+    if (/^(INPUT|TEXTAREA|SELECT)$/.test(on.tagName) && !["checkbox", "radio"].includes(on.type)) return false;
+    if (["Enter", " "].includes(event.key) && on.closest("button, a, summary")) return false;
+    const moving = { j: at + 1, ArrowDown: at + 1, k: at - 1, ArrowUp: at - 1 };
+    if (rows && event.key in moving && !(on.type === "radio" && event.key.startsWith("Arrow"))) {
+      go(boxes.includes(document.activeElement) ? moving[event.key] : at);
+    } else if (rows && (event.key === "x" || (event.key === " " && on === document.body))) {
+      go(at);
+      boxes[at].click();
+    } else if (rows && /^[1-9]$/.test(event.key)) number(event.key);
+    else if (rows && event.key === "0" && typed) number("0");
+    else if (rows && event.key === "d") words.focus();
+    else if (form && event.key === "p") before();
+    else if (event.key === "g" && !document.querySelector(".head")) press("g");
+    else return press(event.key);
+    return true;
+  }
+  document.addEventListener(
+    "keydown",
+    (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || help?.open) return;
+      if (key(event)) event.preventDefault();
+    },
+    true,
+  );
+})();
