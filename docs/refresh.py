@@ -23,7 +23,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "docs/tour.md", "docs/models.md", "docs/scale.md", "docs/training.md", "docs/tracing.md")
+PAGES = (
+    "README.md", "docs/tour.md", "docs/models.md", "docs/scale.md", "docs/training.md", "docs/tracing.md",
+    "docs/search.md",
+)  # fmt: skip
 REFUSED = "  # refused"
 _CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
 _PYTHON = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)

@@ -166,7 +166,9 @@ def _write_values(database: sqlite3.Connection, atlas: Atlas, first: dict[int, i
         for number, side in _SIDES:
             scores = _matrix(rows[f"{side}_scores"], np.float64)
             largest = rows["max_probability"].to_numpy().astype(np.float64)[:, None]
-            likely = largest * np.exp(scores - scores[:, :1]) if number == TOP else np.full(scores.shape, np.nan)
+            likely = (
+                _steady(largest * np.exp(scores - scores[:, :1])) if number == TOP else np.full(scores.shape, np.nan)
+            )
             width = scores.shape[1]
             every = pl.DataFrame(
                 {
@@ -183,6 +185,12 @@ def _write_values(database: sqlite3.Connection, atlas: Atlas, first: dict[int, i
                 "INSERT INTO says VALUES (?, ?, ?, ?, ?, ?)", every.with_columns(_nan_to_null()).iter_rows()
             )
     return True
+
+
+def _steady(values: Any) -> Any:
+    """The numbers to six digits, so that those that differ by float32's noise rank as equal."""
+    fraction, power = np.frexp(values)
+    return np.ldexp(np.round(fraction * 2.0**20) / 2.0**20, power)
 
 
 def _nan_to_null() -> pl.Expr:

@@ -71,7 +71,7 @@ class Prefixes:
         """Rows (number, sentence, position) and their texts, in order of number; `path` holds the tokens."""
         if not len(self.numbers):
             return
-        flat = np.memmap(path, dtype=token_type(len(raw)), mode="r")
+        flat = np.memmap(path, dtype=token_type(len(raw)), mode="r").view(np.ndarray)
         for at in range(0, len(self.numbers), _ROWS):
             here = slice(at, at + _ROWS)
             places = np.searchsorted(self.ids, self.sentences[here])
@@ -89,7 +89,7 @@ class Prefixes:
 
 def window_text(tokens: list[int], raw: list[bytes], *, spaced: bool, cut: bool) -> str:
     """The text of a prefix's last tokens; where the prefix is `cut`, from a whole word on if a space is near."""
-    text = (b"" if spaced else b" ").join([raw[token] for token in tokens]).decode("utf-8", "replace")
+    text = (b"" if spaced else b" ").join(map(raw.__getitem__, tokens)).decode("utf-8", "replace")
     if cut and spaced:
         space = text.find(" ", 0, 24)
         return text[space:] if space > 0 else text
