@@ -1,0 +1,148 @@
+"""How fast the pages of a GPT-2-small-sized atlas come: `python benchmarks/serve.py [FOLDER] [SECONDS]`.
+
+Makes the atlas of search.py (12 layers of 3,072 memories, 50 triggers of each sign, 700,000 sentences; removed
+afterwards unless FOLDER is given) and its index, starts `mnemoscope serve` as a process, and lets 20 readers each ask
+for one page a second over kept connections: memories, layers, searches, tokens, the overview, half as JSON. Prints the
+time to start, median and p99 of every kind, errors, and the server's processor time for a page.
+"""
+
+import http.client
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from urllib.parse import quote
+
+import psutil
+
+from mnemoscope.search import build_index
+from search import LAYERS, MEMORIES, VOCABULARY, build
+
+READERS = 20
+KINDS = ("memory", "memory", "memory", "layer", "search", "tokens", "overview")
+"""What is asked for, as often as it stands here."""
+
+
+def address(kind: str, draw: random.Random, words: list[str]) -> str:
+    """A page of the kind; common words are asked for more often than rare ones."""
+    end = draw.choice(("", ".json"))
+
+    def word() -> str:
+        return quote(words[int(len(words) ** draw.random())].strip())
+
+    return {
+        "memory": lambda: f"/L{draw.randrange(LAYERS)}.M{draw.randrange(MEMORIES)}{end}",
+        "layer": lambda: f"/layers/{draw.randrange(LAYERS)}{end}?sort={draw.choice(['memory', 'rate', 'confidence'])}",
+        "search": lambda: f"/search{end}?q={word()}",
+        "tokens": lambda: f"/tokens/{int(VOCABULARY ** draw.random())}{end}",
+        "overview": lambda: "/" if not end else "/index.json",
+    }[kind]()
+
+
+class Reader(threading.Thread):
+    """Asks for one page a second until the end, and keeps how long each took."""
+
+    def __init__(self, number: int, place: str, words: list[str], end: float) -> None:
+        super().__init__()
+        self._draw = random.Random(number)
+        self._place, self._words, self._end = place, words, end
+        self.seconds: list[tuple[str, float]] = []
+        self.errors: list[str] = []
+
+    def run(self) -> None:
+        """Reads."""
+        time.sleep(self._draw.random())
+        connection = http.client.HTTPConnection(self._place, timeout=30)
+        while (began := time.perf_counter()) < self._end:
+            kind = self._draw.choice(KINDS)
+            asked = address(kind, self._draw, self._words)
+            try:
+                connection.request("GET", asked)
+                answer = connection.getresponse()
+                answer.read()
+                if answer.status != 200:
+                    self.errors.append(f"{asked}: {answer.status}")
+            except OSError as problem:
+                self.errors.append(f"{asked}: {problem}")
+                connection.close()
+            taken = time.perf_counter() - began
+            self.seconds.append((kind, taken))
+            time.sleep(max(0.0, 1 - taken))
+        connection.close()
+
+
+def measure(atlas: Path, seconds: float) -> None:
+    """Starts the server, reads, prints."""
+    import mnemoscope as ms
+
+    words = [text for text in ms.open_atlas(atlas).table("vocabulary")["text"].to_list() if text.strip()]
+    began = time.perf_counter()
+    command = [sys.executable, "-m", "mnemoscope", "serve", str(atlas), "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        lines = ""
+        while not lines.endswith("}\n"):
+            lines += server.stdout.readline()
+        print(f"started in {time.perf_counter() - began:.2f} s at load {os.getloadavg()[0]:.1f}")
+        place = f"127.0.0.1:{json.loads(lines)['port']}"
+        try:
+            first = http.client.HTTPConnection(place, timeout=120)
+            for path in ("/L0.M0", "/", "/search?q=a"):
+                asked = time.perf_counter()
+                first.request("GET", path)
+                first.getresponse().read()
+                print(f"first {path}: {time.perf_counter() - asked:.2f} s")
+            # What the server makes in the background after its start is not what is measured.
+            time.sleep(5)
+            process = psutil.Process(server.pid)
+            before = process.cpu_times()
+            end = time.perf_counter() + seconds
+            readers = [Reader(number, place, words, end) for number in range(READERS)]
+            for reader in readers:
+                reader.start()
+            for reader in readers:
+                reader.join()
+            after = process.cpu_times()
+            report(readers, after.user + after.system - before.user - before.system)
+            print(f"{process.memory_info().rss / 1e6:.0f} MB resident; load {os.getloadavg()[0]:.1f}")
+        finally:
+            server.send_signal(signal.SIGINT)
+
+
+def report(readers: list[Reader], worked: float) -> None:
+    """Prints a line for each kind of page, and one for all."""
+    kinds: dict[str, list[float]] = defaultdict(list)
+    for reader in readers:
+        for kind, taken in reader.seconds:
+            kinds[kind].append(taken)
+            kinds["all"].append(taken)
+    for kind, taken in sorted(kinds.items(), key=lambda pair: pair[0] == "all"):
+        ordered = sorted(taken)
+        median, p99 = ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
+        print(f"{kind:10}{len(ordered):6} pages, median {1000 * median:6.1f} ms, p99 {1000 * p99:6.1f} ms")
+    errors = [error for reader in readers for error in reader.errors]
+    print(f"{len(errors)} errors{': ' + '; '.join(errors[:3]) if errors else ''}")
+    print(f"{1000 * worked / max(1, len(kinds['all'])):.0f} ms of processor time for a page")
+
+
+def main() -> None:
+    """Builds the atlas and its index where they are missing, and measures."""
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = Path(sys.argv[1] if len(sys.argv) > 1 else temporary)
+        if not (directory / "manifest.json").is_file():
+            build(directory)
+        import mnemoscope as ms
+
+        build_index(ms.open_atlas(directory))
+        measure(directory, float(sys.argv[2]) if len(sys.argv) > 2 else 30.0)
+
+
+if __name__ == "__main__":
+    main()
