@@ -16,7 +16,7 @@ Pages whose answer depends on more than the address (`kept=False`) see `csrf`; t
 and every post route awaits `safety.checked(site, request)` first. Requests without the access token enter where one of
 `site.admits` (functions of the request) lets them: that is how invitations work.
 
-The model is behind `site.model` (None without --model): with `site.model.turn(): ...` one at a time runs it. Only
+The model is behind `site.model` (None without --model): `site.model.answer(key, make)` runs it, one at a time. Only
 `web/model_side/` may import tracing, models or torch; page modules import from it inside their functions.
 """
 

@@ -4,8 +4,6 @@ Every answer is worked out by `ModelSide.answer` under a key that names all it d
 the numbers are is for tracing to say; only the heat map's are read off here, from the same run.
 """
 
-import time
-from concurrent.futures import TimeoutError as Late
 from typing import Any
 
 import torch
@@ -20,7 +18,7 @@ from mnemoscope.tracing.generation import continuation
 from mnemoscope.tracing.interventions import check
 from mnemoscope.tracing.prompts import alone, prompt_tokens
 from mnemoscope.tracing.reading import run_blocks
-from mnemoscope.web.model_side.turns import ModelSide
+from mnemoscope.web.model_side.turns import Late, ModelSide
 from mnemoscope.web.trace_address import TOKENS
 
 Changes = tuple[str, ...]
@@ -38,7 +36,7 @@ def changes_of(side: ModelSide, written: Changes) -> Changes:
 def traced(side: ModelSide, prompt: str, changes: Changes) -> dict[str, Any]:
     """The trace as JSON, as `Trace.to_dict`."""
 
-    def make(model: LanguageModel, deadline: float) -> dict[str, Any]:
+    def make(model: LanguageModel, late: Late) -> dict[str, Any]:
         _not_too_long(model, prompt)
         return trace(model, prompt, top=TOP, memories=TOP, interventions=changes).to_dict()
 
@@ -48,7 +46,7 @@ def traced(side: ModelSide, prompt: str, changes: Changes) -> dict[str, Any]:
 def compared(side: ModelSide, prompt: str, changes: Changes) -> dict[str, Any]:
     """Before and after as JSON, as `Comparison.to_dict`, without continuations."""
 
-    def make(model: LanguageModel, deadline: float) -> dict[str, Any]:
+    def make(model: LanguageModel, late: Late) -> dict[str, Any]:
         _not_too_long(model, prompt)
         return compare(model, prompt, changes, top=TOP, memories=TOP).to_dict()
 
@@ -58,7 +56,7 @@ def compared(side: ModelSide, prompt: str, changes: Changes) -> dict[str, Any]:
 def heat(side: ModelSide, prompt: str, changes: Changes, stream: str) -> dict[str, Any]:
     """Probability and rank of each position's final prediction in one stream, each `[layer][position]`."""
 
-    def make(model: LanguageModel, deadline: float) -> dict[str, Any]:
+    def make(model: LanguageModel, late: Late) -> dict[str, Any]:
         tokens = _not_too_long(model, prompt)
         with alone(model), torch.inference_mode(), intervene(model, changes):
             blocks = run_blocks(model, tokens)
@@ -93,13 +91,13 @@ def written(side: ModelSide, prompt: str, changes: Changes, tokens: int) -> dict
     `joined` is None where the tokenizer would read prompt and text together as other tokens than those written.
     """
 
-    def make(model: LanguageModel, deadline: float) -> dict[str, Any]:
+    def make(model: LanguageModel, late: Late) -> dict[str, Any]:
         own = _not_too_long(model, prompt)
         steps = []
         for step in generate(model, prompt, tokens=tokens, interventions=changes):
             steps.append(step)
-            if time.monotonic() > deadline:
-                raise Late
+            if late():
+                raise TimeoutError
         ids = [step.token.id for step in steps]
         return {
             "text": continuation(model, tuple(steps)),
@@ -113,7 +111,7 @@ def written(side: ModelSide, prompt: str, changes: Changes, tokens: int) -> dict
 def following(side: ModelSide, prompt: str, ids: tuple[int, ...]) -> list[str | None]:
     """For each token the text that continues the prompt by it, None where that would be read as other tokens."""
 
-    def make(model: LanguageModel, deadline: float) -> list[str | None]:
+    def make(model: LanguageModel, late: Late) -> list[str | None]:
         own = _not_too_long(model, prompt)
         return [_joined(side, prompt, own, [id]) for id in ids]
 
@@ -123,7 +121,7 @@ def following(side: ModelSide, prompt: str, ids: tuple[int, ...]) -> list[str | 
 def checked(side: ModelSide, atlas: Atlas, hash: str, memory: MemoryId, sign: int) -> dict[str, Any]:
     """The causal check of a memory as JSON."""
 
-    def make(model: LanguageModel, deadline: float) -> dict[str, Any]:
+    def make(model: LanguageModel, late: Late) -> dict[str, Any]:
         return causal_check(model, atlas, memory, sign=sign, force=bool(side.differs)).to_dict()
 
     return side.answer(("causal", hash, memory, sign), make)

@@ -4,12 +4,12 @@ A single worker runs the model; requests wait for it in their own threads, so ma
 worked out is kept, also for those who stopped waiting. Interventions are part of every key, so nothing leaks.
 """
 
+import math
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -27,6 +27,7 @@ KEPT = 32
 """Answers kept, the most recent ones."""
 
 T = TypeVar("T")
+Late = Callable[[], bool]
 
 
 @dataclass
@@ -40,7 +41,7 @@ class ModelSide:
     patience: float = PATIENCE
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _kept: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
-    _going: dict[Hashable, "Future[Any]"] = field(default_factory=dict)
+    _going: dict[Hashable, "_Going"] = field(default_factory=dict)
     _waiters: int = 0
 
     @cached_property
@@ -48,11 +49,11 @@ class ModelSide:
         """The model's own vocabulary, which need not be the atlas's where the model was forced."""
         return Words(*self.model.vocabulary())
 
-    def answer(self, key: Hashable, make: Callable[[LanguageModel, float], T]) -> T:
-        """What `make(model, deadline)` gives for this key, made by one worker, one at a time.
+    def answer(self, key: Hashable, make: Callable[[LanguageModel, Late], T]) -> T:
+        """What `make(model, late)` gives for this key, made by one worker, one at a time.
 
-        The deadline is a time of `time.monotonic()` after which nobody waits. Raises 503 where too many wait, or where
-        it takes too long.
+        `late()` says whether nobody waits any more; then it may raise TimeoutError. Raises 503 where too many wait, or
+        where it takes too long.
         """
         with self._lock:
             if key in self._kept:
@@ -64,13 +65,13 @@ class ModelSide:
                 raise HTTPException(503, "The model is busy and others wait already; try again in a moment.")
             going = self._going.get(key)
             if going is None:
-                deadline = time.monotonic() + self.patience
-                going = self._worker.submit(self._made, key, make, deadline)
-                self._going[key] = going
+                going = self._going[key] = _Going()
+                going.future = self._worker.submit(self._made, key, make, going)
+            going.until = time.monotonic() + self.patience
             self._waiters += 1
         try:
-            answered: T = going.result(self.patience)
-        except Late:
+            answered: T = going.future.result(self.patience)
+        except TimeoutError:
             raise HTTPException(503, "The model is still busy; try again in a moment, or with less text.") from None
         finally:
             with self._lock:
@@ -81,11 +82,13 @@ class ModelSide:
     def _worker(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(1, thread_name_prefix="model")
 
-    def _made(self, key: Hashable, make: Callable[[LanguageModel, float], T], deadline: float) -> T:
+    def _made(self, key: Hashable, make: Callable[[LanguageModel, Late], T], going: "_Going") -> T:
+        with self._lock:
+            if going.late():
+                del self._going[key]
+                raise TimeoutError
         try:
-            if time.monotonic() > deadline:
-                raise Late
-            made = make(self.model, deadline)
+            made = make(self.model, going.late)
             with self._lock:
                 self._kept[key] = made
                 while len(self._kept) > KEPT:
@@ -94,3 +97,14 @@ class ModelSide:
         finally:
             with self._lock:
                 del self._going[key]
+
+
+class _Going:
+    """A job that waits or runs, and until when somebody waits for it."""
+
+    future: "Future[Any]"
+    until: float = math.inf
+
+    def late(self) -> bool:
+        """Whether nobody waits any more."""
+        return time.monotonic() > self.until

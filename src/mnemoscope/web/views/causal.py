@@ -65,7 +65,9 @@ def _signed(value: float | None, unit: int) -> str | None:
 
 
 def _clear(row: dict[str, Any]) -> str:
-    """Whether the memory carries its own tokens, in a word: down, up, or nothing that can be told."""
-    if row["low"] is None or row["low"] <= 0 <= row["high"]:
+    """Whether the memory carries its own tokens, in a word: down, up, unclear, or too few triggers to tell."""
+    if row["low"] is None:
+        return "few"
+    if row["low"] <= 0 <= row["high"]:
         return "unclear"
     return "down" if row["high"] < 0 else "up"

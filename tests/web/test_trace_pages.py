@@ -1,0 +1,287 @@
+"""The pages of traces: their numbers are those of ms.trace, hostile text is shown and never run, limits hold."""
+
+import ast
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from starlette.testclient import TestClient
+
+import mnemoscope as ms
+from handbuilt_atlas import build_atlas
+from mnemoscope.models import LanguageModel
+from mnemoscope.tracing import causal_check, compare, generate
+from mnemoscope.web.trace_address import CHANGES, PROMPT, WRITTEN
+from web.planted_atlas import SPEC, planted_atlas
+from web.served import client
+
+PROMPT_TEXT = "the cat sat on the"
+OFF = "L1.M4=0"  # fires on `sat on the`, says `mat`
+
+
+@pytest.fixture(scope="module")
+def atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return planted_atlas(tmp_path_factory.mktemp("planted"))
+
+
+@pytest.fixture(scope="module")
+def reader(atlas: Path) -> TestClient:
+    return client(atlas, model=SPEC)
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    return ms.load_model(SPEC)
+
+
+class Parts(HTMLParser):
+    """The elements of a page with their attributes, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def links(self, word: str = "") -> list[str]:
+        return [href for tag, at in self.found if tag == "a" and (href := at.get("href") or "") and word in href]
+
+
+def page(reader: TestClient, **query: Any) -> Parts:
+    answer = reader.get("/trace", params={"prompt": PROMPT_TEXT, **query})
+    assert answer.status_code == 200, answer.text
+    return Parts(answer.text)
+
+
+def data(reader: TestClient, **query: Any) -> Any:
+    answer = reader.get("/trace.json", params={"prompt": PROMPT_TEXT, **query})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_the_numbers_are_those_of_the_trace(reader: TestClient, model: LanguageModel) -> None:
+    found = data(reader)
+    assert found["trace"] == ms.trace(model, PROMPT_TEXT).to_dict()
+    assert found["comparison"] is None
+    assert (found["layer"], found["position"]) == (found["trace"]["positions"][4]["output"]["decided"], 4)
+    shown = page(reader)
+    assert re.search(r"model predicts\s+·mat", shown.text)
+    assert "L1.M4" in shown.text
+
+
+@pytest.mark.parametrize("stream", ["residual", "ffn", "output"])
+def test_the_heat_map_is_the_final_predictions_in_every_stream(
+    reader: TestClient, model: LanguageModel, stream: str
+) -> None:
+    heat = data(reader, stream=stream, set=OFF)["heat"]
+    whole = ms.trace(model, PROMPT_TEXT, top=24, interventions=[OFF])
+    for layer, places in enumerate(whole.places):
+        for j, place in enumerate(places):
+            final = whole.positions[j].prediction[0].token.id
+            listed = getattr(place, stream)
+            rank = next(rank for rank, guess in enumerate(listed) if guess.token.id == final)
+            assert heat["rank"][layer][j] == rank
+            assert heat["probability"][layer][j] == pytest.approx(listed[rank].probability, abs=1e-6)
+
+
+def test_before_and_after_are_those_of_compare(reader: TestClient, model: LanguageModel) -> None:
+    found = data(reader, set=OFF, generate=3)
+    expected = compare(model, PROMPT_TEXT, [OFF]).to_dict()
+    assert found["trace"] == expected["after"]
+    assert data(reader, set=OFF, view="before")["trace"] == expected["before"]
+    assert found["comparison"]["differences"] == expected["differences"]
+    assert found["comparison"]["changed_places"] == expected["changed_places"]
+    for name, changes in (("before", None), ("after", [OFF])):
+        steps = [step.to_dict() for step in generate(model, PROMPT_TEXT, tokens=3, interventions=changes)]
+        assert found["generation"][name]["steps"] == steps
+    shown = page(reader, set=OFF, generate=3).text
+    assert re.search(r"turns from\s+·mat\s+to\s+<s>", shown)
+    assert "Written with the changes" in shown
+
+
+@pytest.mark.parametrize("at", ["last", "4"])
+def test_where_a_change_holds_may_be_said_once(reader: TestClient, model: LanguageModel, at: str) -> None:
+    found = data(reader, set=["L1.M4=0", "L0.M3*2@all"], at=at)
+    assert found["interventions"] == [f"L1.M4=0@{at}", "L0.M3*2"]
+    assert found["trace"] == ms.trace(model, PROMPT_TEXT, interventions=found["interventions"]).to_dict()
+
+
+def test_every_link_of_a_trace_leads_somewhere(reader: TestClient) -> None:
+    shown = page(reader, set=OFF, generate=2)
+    ids = {at["id"] for _, at in shown.found if "id" in at}
+    for href in dict.fromkeys(shown.links()):
+        if href.startswith(("/search", "/annotate")):
+            continue
+        assert reader.get(href).status_code == 200, href
+        if href.startswith("/trace?"):
+            fragment = urlsplit(href).fragment
+            assert not fragment or fragment in ids, href
+
+
+def test_a_click_adds_a_change_in_place_of_the_memorys_other(reader: TestClient) -> None:
+    shown = page(reader, set=["L0.M3*2", OFF], layer=1)
+    clicks = [parse_qs(urlsplit(href).query)["set"] for href in shown.links("L1.M4%3D0")]
+    assert ["L0.M3*2", "L1.M4=0"] in clicks
+    doubled = [parse_qs(urlsplit(href).query)["set"] for href in page(reader, layer=1).links("L1.M4%2A2")]
+    assert doubled == [["L1.M4*2"]]
+    removed = [parse_qs(urlsplit(href).query).get("set") for href in shown.links("/trace?")]
+    assert ["L0.M3*2"] in removed
+    assert None in removed
+
+
+def test_a_memorys_page_carries_prompt_and_changes_along(reader: TestClient) -> None:
+    way = page(reader, set=["L0.M3*2"], layer=1).links("/L1.M4?")[0]
+    memory = Parts(reader.get(way).text)
+    (off,) = memory.links("L1.M4%3D0")
+    query = parse_qs(urlsplit(off).query)
+    assert query == {"prompt": [PROMPT_TEXT], "set": ["L0.M3*2", "L1.M4=0"]}
+    assert "/L1.M4/causal" in memory.links()
+    assert data(reader, set=query["set"])["interventions"] == ["L0.M3*2", "L1.M4=0"]
+
+
+def test_the_next_token_grows_the_prompt(reader: TestClient) -> None:
+    shown = page(reader, set=OFF, view="before")
+    ahead = next(at["href"] for tag, at in shown.found if tag == "a" and at.get("data-key") == "n")
+    assert ahead is not None
+    assert parse_qs(urlsplit(ahead).query)["prompt"] == [PROMPT_TEXT + " mat"]
+    assert data(reader, generate=1)["generation"]["before"]["joined"] == " mat"
+    # The beginning token has no text that could be added.
+    ended = page(reader, prompt=PROMPT_TEXT + " mat", generate=1)
+    assert "cannot be added as text" in ended.text
+    assert "Add this to the prompt" not in ended.text
+
+
+HOSTILE = "the cat </textarea><script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u202e{{ 7*7 }}"
+
+
+def test_hostile_text_is_shown_and_never_markup(reader: TestClient, model: LanguageModel) -> None:
+    answer = reader.get("/trace", params={"prompt": HOSTILE, "set": OFF, "generate": 1})
+    assert answer.status_code == 200
+    shown = Parts(answer.text)
+    assert [at.get("src") for tag, at in shown.found if tag in ("script", "img")] == [
+        next(at.get("src") for tag, at in shown.found if tag == "script")
+    ]
+    assert not [at for _, at in shown.found if any(name.startswith("on") or name == "style" for name in at)]
+    assert "alert(1)" in shown.text
+    assert "{{ 7*7 }}" in shown.text
+    for bad in ("<script>alert(3)</script>", '"><svg onload=alert(4)>', "L1.M4=0<b>"):
+        refused = reader.get("/trace", params={"prompt": "the", "set": bad})
+        assert refused.status_code == 400
+        assert not [tag for tag, _ in Parts(refused.text).found if tag in ("svg", "b")]
+        assert bad not in refused.text
+
+
+def test_the_python_script_is_the_trace(reader: TestClient, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = reader.get("/trace.py", params={"prompt": HOSTILE, "set": OFF})
+    assert answer.headers["content-disposition"] == 'attachment; filename="trace.py"'
+    assert answer.text == reader.get("/trace.json", params={"prompt": HOSTILE, "set": OFF}).json()["python"]
+    constants = [node.value for node in ast.walk(ast.parse(answer.text)) if isinstance(node, ast.Constant)]
+    assert HOSTILE in constants
+    exec(reader.get("/trace.py", params={"prompt": PROMPT_TEXT, "set": OFF}).text, {})
+    assert "·mat" in capsys.readouterr().out
+
+
+def test_line_ends_of_a_form_are_those_that_were_written(reader: TestClient) -> None:
+    assert data(reader, prompt="the\r\ncat")["trace"]["prompt"] == "the\ncat"
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ({"prompt": ""}, "the prompt is empty"),
+        ({"prompt": "the " * 40}, "has 40 tokens, but the model reads at most 31"),
+        ({"prompt": "x" * (PROMPT + 1)}, "at most 2000 characters"),
+        ({"set": "L1.M6=0"}, "L1.M6 is outside the model"),
+        ({"set": "L3.M0=0"}, "L3.M0 is outside the model"),
+        ({"set": "L1.E0.M1=0"}, "names an expert"),
+        ({"set": "L1.M4=nan"}, "finite number"),
+        ({"set": "L1.M4*inf"}, "finite number"),
+        ({"set": "L1.M4=1e39"}, "beyond what"),
+        ({"set": "M4=0"}, "not a change"),
+        ({"set": "L1.M4=0", "at": "never"}, "not a change"),
+        ({"set": "L1.M4=0@-1"}, "cannot be changed at|not a change"),
+        ({"set": "L1.M4=0@99"}, "begins at position 99"),
+        ({"set": "L1.M4=3e38"}, "NaN or infinite"),
+        ({"set": [OFF] * (CHANGES + 1)}, "at most 50"),
+        ({"set": [OFF] * 60}, "at most 51 items"),
+        ({"set": "L1.M4=" + "0" * 100}, "at most 80 characters"),
+        ({"generate": WRITTEN + 1}, "less than or equal to 64"),
+        ({"generate": -1}, "greater than or equal to 0"),
+        ({"generate": "many"}, "valid integer"),
+        ({"position": 5}, "no position 5: the prompt has positions 0 to 4"),
+        ({"layer": 3}, "no layer 3: the model has layers 0 to 2"),
+        ({"layer": -1}, "greater than or equal to 0"),
+        ({"stream": "other"}, "should be"),
+    ],
+)
+def test_what_cannot_be_traced_is_one_sentence(reader: TestClient, query: dict[str, Any], sentence: str) -> None:
+    asked = {"prompt": PROMPT_TEXT, **query}
+    shown, twin = reader.get("/trace", params=asked), reader.get("/trace.json", params=asked)
+    assert shown.status_code == twin.status_code == 400
+    assert set(twin.json()) == {"status", "message"}
+    assert re.search(sentence, twin.json()["message"]), twin.json()
+    assert "\n" not in twin.json()["message"]
+    assert "Traceback" not in shown.text
+    assert re.search(sentence, " ".join(Parts(shown.text).text.split()))
+
+
+def test_a_form_keeps_what_could_not_be_traced(reader: TestClient) -> None:
+    shown = Parts(reader.get("/trace", params={"prompt": "the cat", "set": "L9.M0=0"}).text)
+    values = [at.get("value") for tag, at in shown.found if tag == "input" and at.get("name") == "set"]
+    assert values == ["L9.M0=0", ""]
+    assert "the cat" in shown.text
+
+
+def test_empty_fields_of_a_form_are_none(reader: TestClient) -> None:
+    found = data(reader, set=["", " ", OFF], at="", generate="", layer="", position="")
+    assert found["interventions"] == [OFF]
+    assert reader.get("/trace").status_code == 200
+    assert reader.get("/trace.json", params={"set": OFF}).json()["interventions"] == [OFF]
+    assert reader.get("/trace.py").status_code == 400
+
+
+def test_without_a_model_a_page_says_how_to_have_one(tmp_path: Path) -> None:
+    reader = client(build_atlas(tmp_path))
+    answer = reader.get("/trace", params={"prompt": "x"})
+    assert answer.status_code == 404
+    assert "mnemoscope serve ATLAS --model handbuilt" in answer.text
+    assert reader.get("/trace.json").json()["message"].endswith("mnemoscope serve ATLAS --model MODEL.")
+    assert reader.get("/L0.M0/causal").status_code == 404
+    assert "/trace" not in Parts(reader.get("/L0.M0").text).links()
+
+
+def test_the_causal_check_is_that_of_tracing(reader: TestClient, model: LanguageModel, atlas: Path) -> None:
+    expected = causal_check(model, ms.open_atlas(atlas), "L1.M4").to_dict()
+    found = reader.get("/L1.M4/causal.json").json()
+    assert found == expected
+    text = " ".join(Parts(reader.get("/L1.M4/causal").text).text.split())
+    assert "What L1.M4 does at its own triggers" in text
+    assert "·mat" in text
+    for name, status in (("L1.M99", 404), ("L9.M0", 404), ("x", 404), ("L0.M5", 400)):
+        assert reader.get(f"/{name}/causal").status_code == status, name
+    assert "no trigger" in reader.get("/L0.M5/causal.json").json()["message"]
+    assert reader.get("/L1.M4/causal?sign=2").status_code == 400
+
+
+def test_the_built_in_models_trace(tmp_path: Path) -> None:
+    """What the page asks of a trained model; its atlas is too large to be made here."""
+    from mnemoscope.web.model_side.answers import heat, traced, written
+    from mnemoscope.web.model_side.turns import ModelSide
+
+    model = ms.load_model("builtin:pydocs")
+    side = ModelSide(model, "builtin:pydocs")
+    prompt = "Return a list of the"
+    assert traced(side, prompt, ()) == ms.trace(model, prompt).to_dict()
+    last = heat(side, prompt, (), "output")
+    assert [row[-1] for row in last["rank"]][-1] == 0
+    steps = written(side, prompt, (), 3)
+    assert steps["joined"] is None or (prompt + steps["joined"]).startswith(prompt)

@@ -1,0 +1,174 @@
+"""One at a time with the model: nothing leaks between requests, nobody waits too long, and browsing never waits."""
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from starlette.exceptions import HTTPException
+
+import mnemoscope as ms
+from mnemoscope.errors import ModelDiffers
+from mnemoscope.models import LanguageModel
+from mnemoscope.web import Settings
+from mnemoscope.web.app import create_app
+from mnemoscope.web.model_side.turns import KEPT, Late, ModelSide
+from web.planted_atlas import SPEC, other_weights, planted_atlas
+from web.served import client, running
+
+PROMPTS = ("the cat sat on the", "a dog ran home", "the red fox slept under the")
+CHANGES = ((), ("L1.M4=0",), ("L0.M0*3",), ("L1.M4=0@last", "L0.M3=2"))
+
+
+@pytest.fixture(scope="module")
+def atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return planted_atlas(tmp_path_factory.mktemp("planted"))
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    return ms.load_model(SPEC)
+
+
+def fetched(address: str) -> tuple[int, Any]:
+    try:
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as refused:
+        return refused.code, json.load(refused)
+
+
+def test_parallel_requests_give_what_they_give_alone(atlas: Path, model: LanguageModel) -> None:
+    asked = [(prompt, changes) for prompt in PROMPTS for changes in CHANGES]
+    alone = {(prompt, changes): ms.trace(model, prompt, interventions=changes).to_dict() for prompt, changes in asked}
+    with running(atlas, model=SPEC) as base, ThreadPoolExecutor(4) as readers:
+
+        def read(one: tuple[str, tuple[str, ...]]) -> tuple[int, Any]:
+            query = urlencode([("prompt", one[0]), *(("set", change) for change in one[1])])
+            return fetched(f"{base}/trace.json?{query}")
+
+        # Twice, so that kept answers are compared, too.
+        for order in (asked, asked[::-1]):
+            for one, (status, found) in zip(order, readers.map(read, order), strict=True):
+                assert status == 200
+                assert found["trace"] == alone[one], one
+                assert found["interventions"] == list(one[1])
+
+
+@contextmanager
+def busy(side: ModelSide) -> Iterator[None]:
+    """The model at work on something that does not end before the block does."""
+    begun, done = threading.Event(), threading.Event()
+
+    def slow(model: LanguageModel, late: Late) -> bool:
+        begun.set()
+        return done.wait(60)
+
+    with ThreadPoolExecutor(1) as readers:
+        waiting = readers.submit(side.answer, "slow", slow)
+        assert begun.wait(30)
+        try:
+            yield
+        finally:
+            done.set()
+            waiting.result(30)
+
+
+def test_browsing_does_not_wait_for_a_slow_trace(atlas: Path) -> None:
+    reader = client(atlas, model=SPEC)
+    side = reader.app.state.site.model  # type: ignore[attr-defined]
+    with ThreadPoolExecutor(1) as readers:
+        with busy(side):
+            traced = readers.submit(reader.get, "/trace", params={"prompt": PROMPTS[0]})
+            for path in ("/", "/L1.M4", "/layers/0", "/L0.M0.json", "/trace"):
+                assert reader.get(path).status_code == 200, path
+            assert not traced.done()
+        assert traced.result(30).status_code == 200
+
+
+def test_too_many_are_told_to_come_again(atlas: Path) -> None:
+    reader = client(atlas, model=SPEC)
+    side = reader.app.state.site.model  # type: ignore[attr-defined]
+    side.waiting = 1
+    query = {"prompt": PROMPTS[0]}
+    with busy(side):
+        refused = reader.get("/trace.json", params=query)
+        assert refused.status_code == 503
+        assert refused.json()["message"] == "The model is busy and others wait already; try again in a moment."
+        assert "others wait already" in reader.get("/trace", params=query).text
+        assert reader.get("/L1.M4").status_code == 200
+    assert reader.get("/trace", params=query).status_code == 200
+
+
+def test_nobody_waits_longer_than_the_limit(model: LanguageModel) -> None:
+    side = ModelSide(model, SPEC, patience=0.05)
+    done = threading.Event()
+    with pytest.raises(HTTPException, match="still busy") as refused:
+        side.answer("slow", lambda model, late: done.wait(60))
+    assert refused.value.status_code == 503
+    with pytest.raises(HTTPException, match="still busy"):
+        side.answer("behind it", lambda model, late: "never made, since nobody waits for it")
+    done.set()
+    side.patience = 30.0
+    # What came too late is kept for whoever asks again.
+    assert side.answer("slow", lambda model, late: False) is True
+    assert side.answer("behind it", lambda model, late: "made now") == "made now"
+
+
+def test_many_readers_of_one_slow_answer_are_bounded_too(model: LanguageModel) -> None:
+    side = ModelSide(model, SPEC, waiting=2)
+    begun, done = threading.Event(), threading.Event()
+
+    def slow(model: LanguageModel, late: Late) -> int:
+        begun.set()
+        done.wait(60)
+        return 7
+
+    with ThreadPoolExecutor(2) as readers:
+        first = readers.submit(side.answer, "same", slow)
+        assert begun.wait(30)
+        second = readers.submit(side.answer, "same", slow)
+        while side._waiters < 2:
+            pass
+        with pytest.raises(HTTPException, match="others wait"):
+            side.answer("same", slow)
+        done.set()
+        assert first.result(30) == second.result(30) == 7
+    assert side.answer("same", lambda model, late: 8) == 7
+
+
+def test_an_error_is_everybodys_own_and_is_not_kept(model: LanguageModel) -> None:
+    side = ModelSide(model, SPEC)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            side.answer("bad", lambda model, late: 1 // 0)
+    assert side.answer("bad", lambda model, late: 1) == 1
+    for index in range(KEPT):
+        side.answer(index, lambda model, late: None)
+    assert side.answer("bad", lambda model, late: 2) == 2
+
+
+def test_another_model_is_refused_or_forced_under_a_banner(atlas: Path, tmp_path: Path) -> None:
+    other = str(other_weights(tmp_path / "other"))
+    with pytest.raises(ModelDiffers, match=r"not the model that .* was mined from.*--force-model"):
+        create_app(Settings(atlas, other))
+    reader = client(atlas, model=other, force_model=True)
+    for path in ("/", "/L1.M4", "/layers/0", "/trace", "/trace?prompt=the+cat", "/L1.M4/causal", "/nothing"):
+        assert "is not the model that was mined." in reader.get(path).text, path
+    mined = client(atlas, model=SPEC)
+    assert "is not the model" not in mined.get("/L1.M4").text
+    # A browser must not keep the page of the one for that of the other.
+    marks = {side.get("/L1.M4").headers["etag"] for side in (reader, mined, client(atlas))}
+    assert len(marks) == 3
+
+
+def test_another_shape_is_refused_even_if_forced(atlas: Path) -> None:
+    with pytest.raises(ModelDiffers, match="its layers have"):
+        create_app(Settings(atlas, "handmade:worked-example", force_model=True))
