@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from handbuilt_answers import Value, build_answers, write_patterns
+from handbuilt_answers import Trigger, Value, build_answers, write_patterns
 from handbuilt_atlas import PROVENANCE, manifest
 from mnemoscope.atlas.manifest import MANIFEST, seal
 from mnemoscope.atlas.schema import TABLES
@@ -18,13 +18,26 @@ Row = tuple[int, int, int | None, float, float, str]
 """Prefixes at which it fires (of 100), top token, target, largest probability, norm, kind of pattern (or `none`)."""
 
 
-def layered(directory: Path, rows: Sequence[Row], *, patterns: bool = True) -> Path:
-    """A sealed atlas whose two layers have these memories; layer 1 in the reverse order."""
+def layered(directory: Path, rows: Sequence[Row], *, patterns: bool = True, striking: bool = False) -> Path:
+    """A sealed atlas whose two layers have these memories; layer 1 in the reverse order.
+
+    Every memory has a trigger; with `striking` L0.M0 has six, and what it says follows all of them.
+    """
     layers = {0: list(rows), 1: list(reversed(rows))}
     values = {layer: [_value(row) for row in own] for layer, own in layers.items()}
-    triggers = {layer: [(memory, 1) for memory in range(len(rows))] for layer in layers}
+    triggers: dict[int, list[Trigger]] = {layer: [(memory, 1) for memory in range(len(rows))] for layer in layers}
+    if striking:
+        triggers[0][:1] = [(0, rows[0][1])] * 6
     words = {0: "<|end|>", 1: " the", 2: "The", 4: "\n"} | WORDS
-    build_answers(directory, memories=len(rows), values=values, triggers=triggers, words=words, patterns=None)
+    build_answers(
+        directory,
+        memories=len(rows),
+        values=values,
+        triggers=triggers,
+        words=words,
+        patterns=None,
+        prefixes=[(document, 1, 1, 1) for document in range(6)],
+    )
     for layer, own in layers.items():
         columns = activity([fires for fires, *_ in own])
         write_table(directory / TABLES["activity"].path(layer), columns, name="activity", provenance=PROVENANCE)

@@ -120,15 +120,17 @@ def test_it_opens_from_a_disk(visit: Visits, exported: Exported, width: int, dar
     assert all(request.startswith("file:") for request in seen.requests)
 
 
-def test_by_default_the_striking_and_the_best_of_each_layer(atlas: Path) -> None:
+def test_by_default_the_striking_and_the_best_of_each_layer(tmp_path: Path) -> None:
+    rows: list[Row] = [(1 + i, 6, 6, 0.1 + i / 20, 1.0, "none") for i in range(12)]
+    atlas = layered(tmp_path, rows, striking=True)
     done = write_pages(atlas)
     assert done.directory == atlas / "browse"
     names = {path.stem for path in done.directory.glob("L*.M*.html")}
-    # Only L0.M0 is striking: the other that says what follows says the same. The rest are the most confident.
-    assert names == {f"L0.M{number}" for number in (0, 8, 9, 10, 11)} | {f"L1.M{number}" for number in range(7, 12)}
+    # Layer 1 has the same memories in the reverse order, and no striking one: these are the most confident.
+    assert names == {f"L0.M{number}" for number in (0, 8, 9, 10, 11)} | {f"L1.M{number}" for number in range(5)}
     assert done.memories == 10
     again = write_pages(atlas, memories="1")
-    assert {path.stem for path in again.directory.glob("L*.M*.html")} == {"L0.M0", "L1.M11"}
+    assert {path.stem for path in again.directory.glob("L*.M*.html")} == {"L0.M0", "L1.M0"}
     assert len(pages(again.directory)) == again.pages, "the folder is replaced whole"
     listed = json.loads((again.directory / "manifest.json").read_text())["pages"]
     files = {path.relative_to(again.directory).as_posix() for path in again.directory.rglob("*") if path.is_file()}

@@ -20,6 +20,8 @@ from mnemoscope.figures.page_svg import page_frame
 
 HEIGHT = 340
 RADIUS = 2.5
+SPOKEN = 6_000
+"""Up to so many points say what they are when pointed at; with more, the page would grow by megabytes."""
 KINDS = (("shallow", BLUE), ("semantic", ORANGE), ("both", PURPLE), ("none", GREY))
 """What a memory's triggers share, in the colours of Figure 2."""
 NAMES = {"both": "shallow and semantic", "none": "no pattern"}
@@ -140,6 +142,7 @@ def picture(frame: Frame, memories: pl.DataFrame, *, shown: Sequence[int], title
     kinds = memories["kind"].to_list()
     chosen = set(shown)
     ground = "".join(f"M{x} {y}h0" for row, (x, y) in enumerate(places) if known[row] and row not in chosen)
+    said = [f"<title>{escape(title)}</title>" for title in titles] if len(shown) <= SPOKEN else [""] * len(titles)
     parts = [frame.before]
     if ground:
         parts.append(
@@ -148,7 +151,7 @@ def picture(frame: Frame, memories: pl.DataFrame, *, shown: Sequence[int], title
         )
     for kind, colour in (*KINDS, (None, BLUE)):
         points = "".join(
-            f'<a href="{link}{numbers[row]}" tabindex="-1"><title>{escape(titles[row])}</title>'
+            f'<a href="{link}{numbers[row]}" tabindex="-1">{said[row]}'
             f'<circle cx="{places[row][0]}" cy="{places[row][1]}" r="{RADIUS:g}"/></a>'
             for row in shown
             if known[row] and kinds[row] == kind

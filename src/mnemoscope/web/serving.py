@@ -21,6 +21,7 @@ def serve(settings: Settings, *, ready: Callable[[Settings], None]) -> None:
     import uvicorn
 
     from mnemoscope.web.app import create_app
+    from mnemoscope.web.asking import warming
 
     settings = with_token(settings)
     with listening(settings) as door:
@@ -31,7 +32,8 @@ def serve(settings: Settings, *, ready: Callable[[Settings], None]) -> None:
         ready(settings)
         threading.Thread(target=_begin, args=(app.state.site.tasks,), name="tasks", daemon=True).start()
         config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", server_header=False)
-        uvicorn.Server(config).run(sockets=[door])
+        with warming(app, app.state.site, settings):
+            uvicorn.Server(config).run(sockets=[door])
 
 
 def _begin(tasks: Sequence[Callable[[], None]]) -> None:

@@ -25,6 +25,7 @@ from mnemoscope.atlas.store import json_bytes, make_folder, storing, write_bytes
 from mnemoscope.errors import AtlasDamaged, AtlasExists, OptionError
 from mnemoscope.memory import MemoryId
 from mnemoscope.web.app import create_app
+from mnemoscope.web.asking import asked
 from mnemoscope.web.relative import Rewriter
 from mnemoscope.web.settings import Settings
 from mnemoscope.web.site import Site
@@ -197,36 +198,11 @@ class _Writer:
 
     async def _asked(self, address: str) -> bytes:
         """The application's answer; one of its own refusals is an error of ours."""
-        parts = urlsplit(address)
-        status, body = 0, b""
-
-        async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": b"", "more_body": False}
-
-        async def send(message: Any) -> None:
-            nonlocal status, body
-            status = message.get("status", status)
-            body += message.get("body", b"")
-
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "method": "GET",
-            "scheme": "http",
-            "path": parts.path,
-            "raw_path": parts.path.encode(),
-            "root_path": "",
-            "query_string": parts.query.encode(),
-            "headers": [(b"host", b"127.0.0.1"), (b"accept", b"text/html")],
-            "server": ("127.0.0.1", 80),
-            "client": ("127.0.0.1", 0),
-        }
-        await self._app(scope, receive, send)
+        status, body = await asked(self._app, address)
         if status != 200:
             said = re.search(r'<p class="refusal">(.*?)</p>', body.decode("utf-8", "replace"), flags=re.DOTALL)
             reason = f"the server answers {status}" if said is None else unescape(said.group(1))
-            raise AtlasDamaged(f"{self._site.atlas.path}: the page {parts.path} cannot be made: {reason}")
+            raise AtlasDamaged(f"{self._site.atlas.path}: the page {urlsplit(address).path} cannot be made: {reason}")
         return body
 
 
