@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from handbuilt_atlas import build_atlas, trigger_rows
+from handbuilt_atlas import SENTENCES, build_atlas
 from mnemoscope.atlas import open_atlas
+from mnemoscope.errors import AtlasDamaged
 from mnemoscope.memory import MemoryId
+from mnemoscope.web.settings import Settings
+from mnemoscope.web.site import Site
+from mnemoscope.web.views import sentences
 from mnemoscope.web.views.columns import Words
 from mnemoscope.web.views.one_memory import bars
 from mnemoscope.web.views.triggers import grouped
@@ -43,6 +47,19 @@ def test_every_trigger_is_the_table_s(atlas: Path, data: Any) -> None:
         assert (shown["next"] or {"text": None})["text"] == row["next_text"]
         following = (shown["next"] or {"text": ""})["text"] + shown["after"]
         assert row["prefix"] + following == row["text"]
+
+
+def test_sentences_that_are_too_many_to_keep_are_read(atlas: Path, data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sentences, "MOST", 3)
+    assert client(atlas).get("/L0.M0.json").json() == data
+
+
+def test_a_sentence_that_is_not_stored_is_refused(atlas: Path) -> None:
+    site = Site(Settings(atlas))
+    assert sentences.tokens_of(site, [3, 0, 3]) == {3: SENTENCES[3], 0: SENTENCES[0]}
+    for missing in (4, -1):
+        with pytest.raises(AtlasDamaged, match=f"sentence {missing} is named by a table but not stored"):
+            sentences.tokens_of(site, [0, missing])
 
 
 def test_the_value_says_what_the_table_says(data: Any) -> None:
@@ -158,7 +175,6 @@ def test_previous_and_next_pass_from_layer_to_layer(reader: TestClient) -> None:
         "L1.M0": ("L0.M3", "L1.M1"),
         "L1.M3": ("L1.M2", None),
     }
-    assert len(trigger_rows()) == 2
 
 
 def test_a_pattern_marks_the_triggers_that_it_explains(tmp_path: Path) -> None:

@@ -63,12 +63,12 @@ class Tables:
             )
         return f"{self.directory} has no table {name}; make it with {remedy(self.directory, name, self._manifest)}"
 
-    def whole(self, name: str, number: int | None = None) -> pl.DataFrame:
-        """All rows of a table; raises AtlasDamaged."""
+    def whole(self, name: str, number: int | None = None, *, columns: Sequence[str] | None = None) -> pl.DataFrame:
+        """All rows of a table, or only some columns of them; raises AtlasDamaged."""
         pieces = []
         for path in self.paths(name, number):
             with self._opened(path) as file:
-                pieces.append(_frame(file.read()))
+                pieces.append(_frame(file.read(columns=None if columns is None else list(columns))))
         return pl.concat(pieces)
 
     def having(

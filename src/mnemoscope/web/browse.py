@@ -11,7 +11,6 @@ from mnemoscope.memory import MemoryId
 from mnemoscope.web.pages import Page, both
 from mnemoscope.web.site import Site
 from mnemoscope.web.trace_address import CHANGES, PROMPT, Asked, asked
-from mnemoscope.web.views.columns import sharing
 from mnemoscope.web.views.one_memory import memory_groups, memory_view
 from mnemoscope.web.views.overview import overview_view, overview_words
 
@@ -36,7 +35,7 @@ def router(site: Site) -> APIRouter:
 
     def begin() -> None:
         overview_page().extra()
-        sharing(site, [])
+        memory_view(site, MemoryId(site.atlas.layers[0], 0))
 
     site.tasks.append(begin)
 

@@ -49,8 +49,9 @@ def words(site: Site) -> Words:
     """The vocabulary of the atlas."""
 
     def make() -> Words:
-        ids = range(site.atlas.table("vocabulary").height)
-        return Words([text or "" for text in site.atlas.token_text(ids)], [site.atlas.token_bytes([id]) for id in ids])
+        rows = site.atlas.table("vocabulary")
+        # Asked for by their ids, they are checked to be in order.
+        return Words([text or "" for text in site.atlas.token_text(range(rows.height))], rows["bytes"].to_list())
 
     return site.lasting("words", make)
 

@@ -10,6 +10,7 @@ from mnemoscope.errors import AtlasDamaged
 from mnemoscope.memory import MemoryId
 from mnemoscope.web.site import Site
 from mnemoscope.web.views.columns import words
+from mnemoscope.web.views.sentences import tokens_of
 
 BEFORE, AFTER = 160, 100
 """Characters that are shown of a long sentence on either side of the trigger token."""
@@ -27,8 +28,7 @@ def triggers_view(site: Site, wanted: MemoryId, *, patterns: Sequence[dict[str, 
     explained = _explained(rows, patterns)
     if not rows:
         return []
-    stored = atlas.sentences([row["sentence"] for row in rows], columns=["sentence", "tokens"])
-    sentences = dict(zip(stored["sentence"].to_list(), stored["tokens"].to_list(), strict=True))
+    sentences = tokens_of(site, [row["sentence"] for row in rows])
     vocabulary = words(site)
     found = []
     for row in rows:
