@@ -100,21 +100,24 @@
     form.dataset.slot = slot;
     form.querySelector("input[name=pattern]").value = slot;
     history.replaceState(null, "", `?pattern=${slot}`);
-    const chips = form.querySelector(".chips");
+    const chips = form.querySelector(".slots");
     let chip = chips.querySelector(`[data-slot="${slot}"]`);
     if (!chip) {
       chip = document.createElement("a");
-      chip.className = "chip";
+      chip.className = "slot";
       chip.href = `?pattern=${slot}`;
       chip.dataset.slot = slot;
       chip.append(`${number + 1} `, document.createElement("span"));
       chips.insertBefore(chip, chips.querySelector('[data-slot="new"]'));
       chips.querySelector('[data-slot="new"]').textContent = "+ another pattern";
     }
-    for (const one of chips.children) one.toggleAttribute("aria-current", one === chip);
+    for (const one of chips.children) one.removeAttribute("aria-current");
+    chip.setAttribute("aria-current", "true");
     chip.querySelector("span").textContent = stored.description;
     chip.title = stored.description;
-    for (const one of form.querySelectorAll("[data-undo]")) one.disabled = false;
+    form.querySelector("[data-named]").textContent = `Pattern ${number + 1}`;
+    form.querySelector("[data-retract]").hidden = false;
+    form.querySelector("[data-undo]").disabled = false;
   }
 
   async function send() {
@@ -282,7 +285,7 @@
     return Boolean(found);
   };
   const before = () => {
-    const chips = [...form.querySelectorAll(".chip")];
+    const chips = [...form.querySelectorAll(".slot")];
     const here = chips.findIndex((one) => one.hasAttribute("aria-current"));
     (chips[here - 1] ?? chips[chips.length - 2])?.click();
   };

@@ -1,0 +1,131 @@
+"""Many annotators at one server at once, and databases that are elsewhere, of another version, or gone."""
+
+import json
+import re
+import shutil
+import sqlite3
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from http.cookiejar import CookieJar
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+
+from mnemoscope.annotations import open_store
+from mnemoscope.annotations.exchange import rows
+from mnemoscope.atlas import open_atlas
+from mnemoscope.cli import main
+from mnemoscope.errors import AnnotationError
+from postgresql import postgresql
+from web.judging import GOOD, JSON, Reader, annotated_atlas, codes, host, invited, running, served
+
+PEOPLE, SAVES = 20, 6
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return annotated_atlas(tmp_path_factory.mktemp("untouched") / "atlas")
+
+
+@pytest.fixture
+def atlas(untouched: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(untouched, tmp_path / "atlas"))
+
+
+def judge(url: str, token: str) -> list[str]:
+    """One annotator's work over HTTP: every judgement sent twice, as after a lost answer; the keys used."""
+    web = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
+
+    def read(path: str, fields: dict[str, object] | None = None, **headers: str) -> str:
+        body = None if fields is None else urlencode(fields, doseq=True).encode()
+        with web.open(urllib.request.Request(url + path, body, headers), timeout=60) as answer:
+            return str(answer.read().decode())
+
+    found = re.search(r'name="csrf" value="([\w-]+)"', read(f"/annotate/join?invitation={token}"))
+    assert found is not None
+    headers = {**JSON, "x-csrf-token": found[1]}
+    items = [one["code"] for one in json.loads(read("/annotate/work.json"))["items"] if one["kind"] == "key"]
+    keys = []
+    for number in range(SAVES):
+        keys.append(f"{token[:8]}-{number:04}")
+        fields = {**GOOD, "description": f"said by {token}", "pattern": "", "key": keys[-1]}
+        for again in (False, True):
+            assert json.loads(read(f"/annotate/items/{items[number]}/save", fields, **headers))["again"] is again
+    return keys
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_twenty_people_who_save_at_once_lose_nothing(atlas: Path, kind: str) -> None:
+    if kind == "postgresql":
+        with postgresql() as server:
+            together(atlas, server.database())
+    else:
+        together(atlas, None)
+
+
+def together(atlas: Path, database: str | None) -> None:
+    with open_store(open_atlas(atlas), database) as store:
+        store.start_campaign(keys_per_layer=3)
+        tokens = [store.invite(f"person {number}").token for number in range(PEOPLE)]
+        with running(atlas, annotations=database) as url, ThreadPoolExecutor(PEOPLE) as crowd:
+            sent = [key for keys in crowd.map(lambda token: judge(url, token), tokens) for key in keys]
+        found = rows(store)
+    assert len(set(sent)) == PEOPLE * SAVES
+    assert sorted(row["key"] for row in found) == sorted(sent)
+    assert {row["description"] for row in found} == {f"said by {token}" for token in tokens}
+
+
+def test_a_database_elsewhere_is_shared_by_two_servers(untouched: Path, atlas: Path, tmp_path: Path) -> None:
+    place = str(tmp_path / "team.sqlite")
+    first, second = served(atlas, annotations=place), served(untouched, annotations=place)
+    boss = host(first)
+    ada = invited(first, boss, "Ada")
+    assert [one["name"] for one in host(second, begin=False).json("/annotate")["people"]] == ["Ada"]
+    ada.post(f"/annotate/items/{codes(ada)[0]}/save", GOOD)
+    assert not (atlas / "annotations.sqlite").exists()
+
+
+def test_a_database_that_cannot_be_used_is_one_line_at_the_start(
+    atlas: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for given, said in (
+        ("postgresql://nobody:secret@127.0.0.1:1/none", "check the address, and that the server runs"),
+        ("mysql://x/y", "cannot be kept in mysql"),
+        (str(tmp_path / "no" / "file"), "is no folder"),
+    ):
+        assert main(["serve", str(atlas), "--port", "0", "--annotations", given]) == 2
+        line = capsys.readouterr().err
+        assert said in line
+        assert line.count("\n") == 1
+        assert "secret" not in line
+
+
+def test_a_database_of_another_version_refuses_its_pages_alone(atlas: Path) -> None:
+    with open_store(open_atlas(atlas)):
+        pass
+    with sqlite3.connect(atlas / "annotations.sqlite") as database:
+        database.execute("UPDATE annotations_version SET version = 7")
+    database.close()
+    reader = Reader(served(atlas)).web
+    page = reader.get("/annotate")
+    assert page.status_code == 409
+    assert "version 7" in page.text
+    assert reader.get("/annotate.json").json()["status"] == 409
+    assert reader.get("/L0.M0").status_code == 200, "memories are read all the same"
+    with pytest.raises(AnnotationError, match="version 7"):
+        served(atlas, annotations=str(atlas / "annotations.sqlite"))
+
+
+def test_a_database_that_is_gone_is_503_until_it_is_back(atlas: Path) -> None:
+    with postgresql() as server:
+        app = served(atlas, annotations=server.database())
+        boss = host(app)
+    answer = boss.web.get("/annotate")
+    assert answer.status_code == 503
+    assert "nothing was read" in answer.text
+    assert "password" not in answer.text
+    answer = boss.web.post("/annotate/invite", data={"name": "Ada", "csrf": boss.csrf}, headers=JSON)
+    assert answer.status_code == 503
+    assert "nothing was stored" in answer.json()["message"]
+    assert boss.web.get("/L0.M0").status_code == 200
