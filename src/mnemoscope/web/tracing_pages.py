@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from mnemoscope.errors import InterventionError, MnemoscopeError, PromptError
 from mnemoscope.memory import MemoryId
-from mnemoscope.web.pages import Page, both
+from mnemoscope.web.pages import REFUSALS, Page, both
 from mnemoscope.web.refusals import status_of
 from mnemoscope.web.site import Site
 from mnemoscope.web.trace_address import CHANGES, LONGEST, PROMPT, TOKENS, WRITTEN, Asked, Cell, Stream, View, asked
@@ -35,7 +35,6 @@ Place = Annotated[int, Field(ge=0, le=100_000)] | Literal[""] | None
 """A number, or nothing where a form's field was left empty."""
 Name = Annotated[str, Path(max_length=100, description="A memory, such as L10.M222")]
 
-LIMITS = {"characters": PROMPT, "tokens": TOKENS, "interventions": CHANGES, "generate": WRITTEN}
 HOW = "start the server with a model: mnemoscope serve ATLAS --model MODEL"
 
 
@@ -67,9 +66,15 @@ def router(site: Site) -> APIRouter:
         except MnemoscopeError as problem:
             status, sentence = status_of(problem), " ".join(str(problem).split())
             said = {"status": status, "message": sentence}
-            return Page("Trace", said, lambda: _form(wanted) | {"problem": sentence, "trace": None}, status)
+            return Page("Trace", said, lambda: _form(site, wanted) | {"problem": sentence, "trace": None}, status)
 
-    @routes.get("/trace.py", summary="The trace as a Python script", response_class=Response)
+    @routes.get(
+        "/trace.py",
+        summary="The trace as a Python script",
+        operation_id="trace_script",
+        response_class=Response,
+        responses={200: {"description": "The script", "content": {"text/x-python": {}}}, **REFUSALS},
+    )
     def script(prompt: Prompt = None, changes: Changes = [], at: At = "all") -> Response:  # noqa: B006
         from mnemoscope.web.model_side.answers import changes_of, python
 
@@ -114,9 +119,14 @@ def _traced(site: Site, wanted: Asked) -> Page:
     if len(wanted.changes) > CHANGES:
         raise InterventionError(f"there are {len(wanted.changes)} changes; the page takes at most {CHANGES}")
     changes = answers.changes_of(side, wanted.placed)
-    data: dict[str, Any] = {"limits": LIMITS, "interventions": list(changes), "prompt": wanted.prompt, "trace": None}
+    data: dict[str, Any] = {
+        "limits": _limits(site),
+        "interventions": list(changes),
+        "prompt": wanted.prompt,
+        "trace": None,
+    }
     if wanted.prompt is None:
-        return Page("Trace", data, lambda: _form(wanted))
+        return Page("Trace", data, lambda: _form(site, wanted))
     comparison = answers.compared(side, wanted.prompt, changes) if changes else None
     shown = changes if wanted.view == "after" else ()
     trace = comparison[wanted.view] if comparison else answers.traced(side, wanted.prompt, ())
@@ -139,12 +149,19 @@ def _traced(site: Site, wanted: Asked) -> Page:
         before = answers.written(side, wanted.prompt, (), wanted.generate)
         after = answers.written(side, wanted.prompt, changes, wanted.generate) if changes else None
         data["generation"] = {"before": before, "after": after}
-    return Page("Trace", data, lambda: _form(wanted) | drawn(wanted, data, side.words))
+    return Page("Trace", data, lambda: _form(site, wanted) | drawn(wanted, data, side.words))
 
 
-def _form(wanted: Asked) -> dict[str, Any]:
+def _form(site: Site, wanted: Asked) -> dict[str, Any]:
     """What the form shows, also where the trace failed."""
-    return {"asked": wanted, "limits": LIMITS, "problem": ""}
+    return {"asked": wanted, "limits": _limits(site), "problem": ""}
+
+
+def _limits(site: Site) -> dict[str, int]:
+    """How much may be asked for at one time."""
+    assert site.model is not None
+    tokens = min(TOKENS, site.model.model.longest)
+    return {"characters": PROMPT, "tokens": tokens, "interventions": CHANGES, "generate": WRITTEN}
 
 
 def _number(given: int | str | None) -> int | None:

@@ -40,7 +40,7 @@ def traced(side: ModelSide, prompt: str, changes: Changes) -> dict[str, Any]:
         _not_too_long(model, prompt)
         return trace(model, prompt, top=TOP, memories=TOP, interventions=changes).to_dict()
 
-    return side.answer(("trace", prompt, changes), make)
+    return side.answer(("trace", prompt, changes), make, places=_places)
 
 
 def compared(side: ModelSide, prompt: str, changes: Changes) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def compared(side: ModelSide, prompt: str, changes: Changes) -> dict[str, Any]:
         _not_too_long(model, prompt)
         return compare(model, prompt, changes, top=TOP, memories=TOP).to_dict()
 
-    return side.answer(("compare", prompt, changes), make)
+    return side.answer(("compare", prompt, changes), make, places=lambda both: 2 * _places(both["after"]))
 
 
 def heat(side: ModelSide, prompt: str, changes: Changes, stream: str) -> dict[str, Any]:
@@ -130,6 +130,10 @@ def checked(side: ModelSide, atlas: Atlas, hash: str, memory: MemoryId, sign: in
 def python(side: ModelSide, prompt: str, changes: Changes) -> str:
     """The trace as a Python script."""
     return as_python(side.spec, prompt, changes)
+
+
+def _places(found: dict[str, Any]) -> int:
+    return len(found["layers"]) * len(found["positions"])
 
 
 def _not_too_long(model: LanguageModel, prompt: str) -> list[int]:

@@ -23,8 +23,8 @@ WAITING = 8
 """Requests that may be with the model or wait for it."""
 PATIENCE = 60.0
 """Seconds that a request waits for its answer."""
-KEPT = 32
-"""Answers kept, the most recent ones."""
+KEPT = 8_000
+"""The most recent answers are kept, up to so many places of traces together: some 100 MB."""
 
 T = TypeVar("T")
 Late = Callable[[], bool]
@@ -40,7 +40,7 @@ class ModelSide:
     waiting: int = WAITING
     patience: float = PATIENCE
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _kept: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
+    _kept: OrderedDict[Hashable, tuple[Any, int]] = field(default_factory=OrderedDict)
     _going: dict[Hashable, "_Going"] = field(default_factory=dict)
     _waiters: int = 0
 
@@ -49,8 +49,10 @@ class ModelSide:
         """The model's own vocabulary, which need not be the atlas's where the model was forced."""
         return Words(*self.model.vocabulary())
 
-    def answer(self, key: Hashable, make: Callable[[LanguageModel, Late], T]) -> T:
-        """What `make(model, late)` gives for this key, made by one worker, one at a time.
+    def answer(
+        self, key: Hashable, make: Callable[[LanguageModel, Late], T], *, places: Callable[[T], int] = lambda _: 10
+    ) -> T:
+        """What `make(model, late)` gives for this key, made by one worker, one at a time; `places` tells its size.
 
         `late()` says whether nobody waits any more; then it may raise TimeoutError. Raises 503 where too many wait, or
         where it takes too long.
@@ -58,7 +60,7 @@ class ModelSide:
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
-                found: T = self._kept[key]
+                found: T = self._kept[key][0]
                 return found
             # Jobs that nobody waits for any more count as well.
             if max(len(self._going), self._waiters) >= self.waiting:
@@ -66,7 +68,7 @@ class ModelSide:
             going = self._going.get(key)
             if going is None:
                 going = self._going[key] = _Going()
-                going.future = self._worker.submit(self._made, key, make, going)
+                going.future = self._worker.submit(self._made, key, make, going, places)
             going.until = time.monotonic() + self.patience
             self._waiters += 1
         try:
@@ -82,7 +84,13 @@ class ModelSide:
     def _worker(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(1, thread_name_prefix="model")
 
-    def _made(self, key: Hashable, make: Callable[[LanguageModel, Late], T], going: "_Going") -> T:
+    def _made(
+        self,
+        key: Hashable,
+        make: Callable[[LanguageModel, Late], T],
+        going: "_Going",
+        places: Callable[[T], int],
+    ) -> T:
         with self._lock:
             if going.late():
                 del self._going[key]
@@ -90,8 +98,8 @@ class ModelSide:
         try:
             made = make(self.model, going.late)
             with self._lock:
-                self._kept[key] = made
-                while len(self._kept) > KEPT:
+                self._kept[key] = made, places(made)
+                while len(self._kept) > 1 and sum(size for _, size in self._kept.values()) > KEPT:
                     self._kept.popitem(last=False)
             return made
         finally:
