@@ -37,6 +37,9 @@ def annotated_atlas(directory: Path) -> Path:
         **dict.fromkeys(("top_tokens", "bottom_tokens"), best),
         **{name: [[0.0] * 20] * MEMORIES for name in ("top_scores", "bottom_scores")},
     }
+    size = old["model"]["sizes"]["vocabulary"]
+    counts = {name: [1] * size for name in ("count", "next_count", "first_count")}
+    write("tokens", directory, {"token": range(size), **counts})
     names = ("memory", "rank", "other_layer", "other_memory", "cosine")
     for layer in range(2):
         write("values", directory, values, layer)

@@ -149,7 +149,10 @@ def test_after_all_have_handed_in_memories_show_what_people_said(atlas: Path) ->
     finish_all(ada)
     names = [f"L{layer}.M{memory}" for layer in (0, 1) for memory in range(5)]
     assert not any(boss.json(f"/{name}")["people"] for name in names)
+    search = "/search.json?q=alike&in=annotations"
+    assert boss.web.get(search).json()["total"] == 0, "a search tells no more than the pages"
     ada.post("/annotate/hand-in")
+    assert boss.web.get(search).json()["total"] == 6
     told = [one for name in names for one in boss.json(f"/{name}")["people"]]
     assert len(told) == 6
     assert {(one["author"], one["campaign"], tuple(one["triggers"])) for one in told} <= {

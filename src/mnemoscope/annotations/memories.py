@@ -1,16 +1,18 @@
-"""What people said of one memory, for its page: judgements outside a campaign, and a campaign's once it is over.
+"""What people said of memories, for their pages and for searches: outside a campaign, and of a campaign that is over.
 
-While somebody who was invited has not handed in, nothing of the campaign is told, for the memory's page is open to all.
+While somebody who was invited has not handed in, nothing of the campaign is told, for such pages are open to all.
 """
 
 import json
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, func, select
+import polars as pl
+from sqlalchemy import Connection, func, select, text
 
 from mnemoscope.annotations.store import Store
 from mnemoscope.annotations.tables import annotators, finishes, items, judgements
 from mnemoscope.memory import MemoryId
+from mnemoscope.patterns.annotations import WITH_ITEMS, counting
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,15 @@ def said_of(store: Store, memory: MemoryId) -> tuple[Opinion, ...]:
         for (author, item, _), row in sorted(latest.items())
         if row["kind"] != "none" and (numbers[item] == "chosen" or done.get((item, author), False))
     )
+
+
+def all_said(store: Store) -> pl.DataFrame:
+    """The judgements that count and may be told; columns of patterns/annotations.py. Raises AnnotationError."""
+    with store.database.reading() as connection:
+        rows = [tuple(row) for row in connection.execute(text(WITH_ITEMS))]
+        told = over(connection)
+    found = counting(rows, store.database.name)
+    return found if told else found.filter(~pl.col("sampled"))
 
 
 def over(connection: Connection) -> bool:

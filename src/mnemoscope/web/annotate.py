@@ -20,7 +20,7 @@ def router(site: Site) -> APIRouter:
     desk = Desk(site)
     if site.settings.annotations is not None:
         desk.store()
-    site.said = desk.said
+    site.said, site.judgements = desk.said, desk.judged
     routes = APIRouter()
     routes.include_router(annotate_host.router(desk))
     routes.include_router(annotate_items.router(desk))

@@ -24,6 +24,8 @@ from mnemoscope.web.site import Site
 from mnemoscope.web.templates import html, json_response, wants_json
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from mnemoscope.annotations import Annotator, Store
 
 PLACE = "/annotate"
@@ -42,6 +44,7 @@ class Desk:
         self._lock = threading.Lock()
         self._store: Store | None = None
         self._failed: tuple[float, AnnotationError] | None = None
+        self._told: tuple[object, pl.DataFrame] | None = None
         site.admits.append(self.admits)
 
     def store(self) -> "Store":
@@ -143,6 +146,22 @@ class Desk:
         answer = Response(text, status, media_type="text/html", headers={"Cache-Control": "no-store"})
         give_csrf(self.site, answer, token)
         return answer
+
+    def judged(self) -> "pl.DataFrame | None":
+        """Every judgement that may be told, for searches; None where there is none, or the database is out of reach."""
+        from mnemoscope.annotations.memories import all_said
+
+        try:
+            store = self.begun()
+            if store is None:
+                return None
+            # An invitation that is withdrawn may end a campaign without a row.
+            mark = (self.counted(), len(store.annotators()), int(time.monotonic() / PATIENCE))
+            if self._told is None or self._told[0] != mark:
+                self._told = (mark, all_said(store))
+            return self._told[1]
+        except AnnotationError:
+            return None
 
     def said(self, memory: MemoryId) -> list[dict[str, Any]]:
         """What people say of a memory, for its page; nothing where the database is out of reach."""
