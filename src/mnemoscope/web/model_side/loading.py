@@ -22,7 +22,7 @@ def load(settings: Settings, atlas: Atlas) -> ModelSide:
     mined = atlas.manifest["model"]
     model = load_model(settings.model, revision=mined.get("revision") if settings.model == mined.get("spec") else None)
     if model.fingerprint == mined["fingerprint"]:
-        return ModelSide(model, settings.model)
+        return _warmed(ModelSide(model, settings.model))
     said = f"{settings.model} is not the model that {atlas.path} was mined from ({mined.get('spec')}):"
     shape = [int(size) for size in model.sizes.memories]
     if shape != [int(size) for size in mined["sizes"]["memories"]]:
@@ -32,7 +32,12 @@ def load(settings: Settings, atlas: Atlas) -> ModelSide:
     if not settings.force_model:
         prints = f"fingerprint {model.fingerprint[:12]}, not {mined['fingerprint'][:12]}"
         raise ModelDiffers(f"{said} {prints}; name that one, or use this one all the same with --force-model")
-    return ModelSide(model, settings.model, differs=f"{settings.model} is not the model that was mined.")
+    return _warmed(ModelSide(model, settings.model, differs=f"{settings.model} is not the model that was mined."))
+
+
+def _warmed(side: ModelSide) -> ModelSide:
+    side.warm()
+    return side
 
 
 def _shape(sizes: list[int]) -> str:

@@ -10,13 +10,17 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
 
+from mnemoscope.errors import MnemoscopeError
 from mnemoscope.models import LanguageModel
+from mnemoscope.tracing import trace
+from mnemoscope.tracing.prompts import vocabulary_of
 from mnemoscope.web.views.columns import Words
 
 WAITING = 8
@@ -47,7 +51,17 @@ class ModelSide:
     @cached_property
     def words(self) -> Words:
         """The model's own vocabulary, which need not be the atlas's where the model was forced."""
-        return Words(*self.model.vocabulary())
+        return Words(*vocabulary_of(self.model))
+
+    def warm(self) -> None:
+        """Begins what a first trace would wait for; nobody waits for it, and nothing of it is kept but the words."""
+
+        def first() -> None:
+            text = next((text for text in self.words.texts if text.strip().isalpha()), "a")
+            with suppress(MnemoscopeError):
+                trace(self.model, text)
+
+        self._worker.submit(first)
 
     def answer(
         self, key: Hashable, make: Callable[[LanguageModel, Late], T], *, places: Callable[[T], int] = lambda _: 10
