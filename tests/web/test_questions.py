@@ -126,10 +126,11 @@ def test_in_a_browser_points_are_links_and_nothing_complains(
     assert seen.wider_than_the_window() <= 0
     point = seen.page.locator("svg.drawing a").first
     name = str(point.get_attribute("href"))
-    point.click(force=True)
+    point.click()
     seen.page.wait_for_url(re.compile(r"/L0\.M\d+$"))
     assert name.startswith("/L0.M")
-    assert seen.complaints == []
+    # The icon is asked for after the page has loaded, and given up when the next page comes first.
+    assert [one for one in seen.complaints if not re.search(r"/icon\.svg$", one)] == []
     assert all(request.startswith(address) for request in seen.requests)
 
 
@@ -142,4 +143,4 @@ def test_a_form_chooses_without_a_script(visit: Visits, address: str) -> None:
     assert seen.page.locator("table.rows tbody tr").count() == 1
     seen.page.get_by_role("link", name="L1.M0", exact=True).click()
     seen.page.wait_for_url(re.compile(r"/L1\.M0$"))
-    assert seen.complaints == []
+    assert [one for one in seen.complaints if not re.search(r"/icon\.svg$", one)] == []

@@ -113,10 +113,11 @@ def test_it_opens_from_a_disk(visit: Visits, exported: Exported, width: int, dar
         seen.page.goto((exported.directory / name).as_uri())
     seen.page.locator("svg.drawing a").first.click()
     seen.page.wait_for_url(re.compile(r"layers/0\.html$"))
-    seen.page.locator("svg.drawing a").first.click(force=True)
+    seen.page.locator("svg.drawing a").first.click()
     seen.page.wait_for_url(re.compile(r"L0\.M0\.html$"))
     assert seen.page.evaluate("getComputedStyle(document.body).fontFamily").startswith("system-ui"), "styled"
-    assert seen.complaints == []
+    # The icon is asked for after the page has loaded, and given up when the next page comes first; it is crawled above.
+    assert [one for one in seen.complaints if not one.endswith("/static/icon.svg")] == []
     assert all(request.startswith("file:") for request in seen.requests)
 
 
