@@ -88,6 +88,8 @@ def fine(visit: Visit, url: str) -> None:
     assert [one for one in visit.complaints if not one.endswith("/icon.svg")] == []
     assert all(address.startswith(url) for address in visit.requests)
     assert visit.wider_than_the_window() <= 0
+    # A phone shows a page that is too wide as a whole, smaller.
+    assert visit.page.evaluate("innerWidth <= document.documentElement.clientWidth")
 
 
 def test_two_people_annotate_at_once_by_keyboard(atlas: Path, visits: Visits) -> None:
