@@ -8,6 +8,7 @@ TYPES = {
     "style.css": "text/css",
     "script.js": "text/javascript",
     "annotate.js": "text/javascript",
+    "annotate_keys.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
 

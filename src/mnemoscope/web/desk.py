@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PLACE = "/annotate"
 PATIENCE = 5.0
-"""Seconds for which a database that could not be opened is not tried again."""
+"""Seconds for which a database that did not answer is not tried again, so that readers of memories need not wait."""
 KEPT = 90 * 24 * 3600
 """Seconds that a browser keeps an invitation."""
 _TOKEN = re.compile(r"[\w-]{20,64}", re.ASCII)
@@ -44,6 +44,7 @@ class Desk:
         self._lock = threading.Lock()
         self._store: Store | None = None
         self._failed: tuple[float, AnnotationError] | None = None
+        self._silent = 0.0
         self._told: tuple[object, pl.DataFrame] | None = None
         site.admits.append(self.admits)
 
@@ -151,6 +152,8 @@ class Desk:
         """Every judgement that may be told, for searches; None where there is none, or the database is out of reach."""
         from mnemoscope.annotations.memories import all_said
 
+        if time.monotonic() < self._silent:
+            return None
         try:
             store = self.begun()
             if store is None:
@@ -161,16 +164,20 @@ class Desk:
                 self._told = (mark, all_said(store))
             return self._told[1]
         except AnnotationError:
+            self._silent = time.monotonic() + PATIENCE
             return None
 
     def said(self, memory: MemoryId) -> list[dict[str, Any]]:
         """What people say of a memory, for its page; nothing where the database is out of reach."""
         from mnemoscope.annotations.memories import said_of
 
+        if time.monotonic() < self._silent:
+            return []
         try:
             store = self.begun()
             found = () if store is None else said_of(store, memory)
         except AnnotationError:
+            self._silent = time.monotonic() + PATIENCE
             return []
         return [
             {

@@ -1,4 +1,4 @@
-// Judging with keys, and saving as one goes. The pages work without it, by their buttons.
+// Judging, saved as one goes. The pages work without it, by their buttons; keys are in annotate_keys.js.
 //
 // What is typed is kept in this browser at once (localStorage) and sent when it is complete: marks, words and a class.
 // Every judgement goes out under a key of its own and is sent again under the same key until an answer came, also after
@@ -12,7 +12,6 @@
   const verdict = document.getElementById("verdict");
   const main = document.getElementById("main");
   const state = document.querySelector("[data-state]");
-  const help = document.getElementById("keys");
   const editable = Boolean(form) && !("closed" in form.dataset);
 
   const say = (text, bad = false) => {
@@ -71,6 +70,13 @@
       return JSON.parse(localStorage.getItem(mine + name));
     } catch {
       return null;
+    }
+  };
+  const drafts = () => {
+    try {
+      return Object.keys(localStorage).filter((name) => name.startsWith(mine)).map((name) => name.slice(mine.length));
+    } catch {
+      return []; // a browser that keeps nothing
     }
   };
   const keep = () => {
@@ -222,7 +228,7 @@
   }
 
   if (editable) {
-    const others = Object.keys(localStorage).filter((name) => name.startsWith(mine)).map((name) => name.slice(mine.length));
+    const others = drafts();
     const draft = kept(slot);
     if (draft) {
       write(draft.content);
@@ -262,64 +268,4 @@
       await new Promise((done) => setTimeout(done, wait));
     }
   });
-
-  // ---- Keys ------------------------------------------------------------------------------------------------------
-
-  let at = 0;
-  let typed = "";
-  let typing = 0;
-  const go = (row) => {
-    at = Math.min(boxes.length - 1, Math.max(0, row));
-    boxes[at]?.focus();
-  };
-  boxes.forEach((box, row) => box.addEventListener("focus", () => (at = row)));
-  const number = (digit) => {
-    clearTimeout(typing);
-    typed = Number(typed + digit) <= boxes.length ? typed + digit : digit;
-    typing = setTimeout(() => (typed = ""), 1000);
-    go(Number(typed) - 1);
-  };
-  const press = (key) => {
-    const found = [...document.querySelectorAll("[data-press]")].find((one) => one.dataset.press === key && !one.disabled);
-    found?.click();
-    return Boolean(found);
-  };
-  const before = () => {
-    const chips = [...form.querySelectorAll(".slot")];
-    const here = chips.findIndex((one) => one.hasAttribute("aria-current"));
-    (chips[here - 1] ?? chips[chips.length - 2])?.click();
-  };
-
-  function key(event) {
-    const on = event.target;
-    const rows = boxes.length > 0 && !boxes[0].matches(":disabled");
-    if (on === words) {
-      if (event.key !== "Escape" && (event.key !== "Enter" || event.shiftKey)) return false;
-      go(at);
-      return true;
-    }
-    if (/^(INPUT|TEXTAREA|SELECT)$/.test(on.tagName) && !["checkbox", "radio"].includes(on.type)) return false;
-    if (["Enter", " "].includes(event.key) && on.closest("button, a, summary")) return false;
-    const moving = { j: at + 1, ArrowDown: at + 1, k: at - 1, ArrowUp: at - 1 };
-    if (rows && event.key in moving && !(on.type === "radio" && event.key.startsWith("Arrow"))) {
-      go(boxes.includes(document.activeElement) ? moving[event.key] : at);
-    } else if (rows && (event.key === "x" || (event.key === " " && on === document.body))) {
-      go(at);
-      boxes[at].click();
-    } else if (rows && /^[1-9]$/.test(event.key)) number(event.key);
-    else if (rows && event.key === "0" && typed) number("0");
-    else if (rows && event.key === "d") words.focus();
-    else if (form && event.key === "p") before();
-    else if (event.key === "g" && !document.querySelector(".head")) press("g");
-    else return press(event.key);
-    return true;
-  }
-  document.addEventListener(
-    "keydown",
-    (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey || help?.open) return;
-      if (key(event)) event.preventDefault();
-    },
-    true,
-  );
 })();
