@@ -252,20 +252,43 @@
 
   // ---- A composition ---------------------------------------------------------------------------------------------
 
-  verdict?.addEventListener("submit", async (event) => {
-    event.preventDefault();
-    const fields = { verdict: event.submitter.value, key: newKey() };
+  const called = verdict ? `mnemoscope ${verdict.dataset.person} ${verdict.dataset.code} verdict` : "";
+  const hold = (given) => {
+    try {
+      if (given) localStorage.setItem(called, JSON.stringify(given));
+      else localStorage.removeItem(called);
+    } catch {
+      // A browser that keeps nothing still sends.
+    }
+  };
+
+  async function call(given) {
+    hold(given);
     for (let wait = 1000; ; wait = Math.min(LONGEST, wait * 2)) {
       say("Saving…");
       try {
-        const answer = await post(verdict.action, fields);
+        const answer = await post(verdict.action, given);
+        if (answer.ok || !answer.again) hold(null);
         if (answer.ok) return answer.next ? location.assign(answer.next) : location.reload();
         say(`Not saved: ${answer.message}`, true);
         if (!answer.again) return undefined;
       } catch {
-        say("Not saved: the server cannot be reached. It is sent again soon.", true);
+        say("Not saved: the server cannot be reached. It is kept in this browser, and sent again soon.", true);
       }
       await new Promise((done) => setTimeout(done, wait));
     }
-  });
+  }
+
+  if (verdict) {
+    verdict.addEventListener("submit", (event) => {
+      event.preventDefault();
+      call({ verdict: event.submitter.value, key: newKey() });
+    });
+    try {
+      const given = JSON.parse(localStorage.getItem(called));
+      if (given) call(given);
+    } catch {
+      // Nothing was kept.
+    }
+  }
 })();
