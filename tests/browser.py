@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
+    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request
 
 FLAGS = (
     "--no-sandbox",  # a container's root has no user namespaces
@@ -37,7 +37,7 @@ class Visit:
 
     def wider_than_the_window(self) -> float:
         """By how many pixels the page, not one of its own scrolling parts, can be scrolled sideways."""
-        excess: float = self.page.evaluate("document.scrollingElement.scrollWidth - innerWidth")
+        excess: float = self.page.evaluate("document.scrollingElement.scrollWidth - document.documentElement.clientWidth")
         return excess
 
 
@@ -59,7 +59,7 @@ class Visits:
         self._contexts.append(context)
         visit = Visit(context.new_page())
         visit.page.on("request", lambda request: visit.requests.append(request.url))
-        visit.page.on("requestfailed", lambda request: visit.complaints.append(f"failed: {request.url}"))
+        visit.page.on("requestfailed", lambda request: _failed(visit, request))
         visit.page.on("console", lambda message: _listen(visit, message))
         visit.page.on("pageerror", lambda error: visit.complaints.append(str(error)))
         visit.page.goto(address)
@@ -69,6 +69,12 @@ class Visits:
         """Closes every window."""
         while self._contexts:
             self._contexts.pop().close()
+
+
+def _failed(visit: Visit, request: "Request") -> None:
+    # What the page still waited for when it was left was not refused by anybody.
+    if request.failure != "net::ERR_ABORTED":
+        visit.complaints.append(f"failed: {request.url} ({request.failure})")
 
 
 def _listen(visit: Visit, message: "ConsoleMessage") -> None:
