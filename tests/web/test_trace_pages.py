@@ -266,6 +266,11 @@ def test_the_causal_check_is_that_of_tracing(reader: TestClient, model: Language
     text = " ".join(Parts(reader.get("/L1.M4/causal").text).text.split())
     assert "What L1.M4 does at its own triggers" in text
     assert "·mat" in text
+    shift = next(
+        row for row in expected["rows"] if (row["measure"], row["of"]) == ("own_tokens_probability", "difference")
+    )
+    sentence = "Nothing can be told" if shift["low"] is None or shift["low"] <= 0 <= shift["high"] else "become less"
+    assert sentence in text
     for name, status in (("L1.M99", 404), ("L9.M0", 404), ("x", 404), ("L0.M5", 400)):
         assert reader.get(f"/{name}/causal").status_code == status, name
     assert "no trigger" in reader.get("/L0.M5/causal.json").json()["message"]

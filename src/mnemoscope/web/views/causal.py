@@ -29,9 +29,7 @@ def causal_view(data: dict[str, Any], words: Words) -> dict[str, Any]:
                 "rows": [_row(row, widest, hundredths=not logs) for row in rows],
             }
         )
-    own = next(
-        row for row in data["rows"] if row["measure"] == "own_tokens_log_probability" and row["of"] == "difference"
-    )
+    own = next(row for row in data["rows"] if row["measure"] == "own_tokens_probability" and row["of"] == "difference")
     return {
         "own": [{"token": token["id"], "shown": words.shown(token["id"])} for token in data["own_tokens"]],
         "groups": groups,
