@@ -109,12 +109,14 @@ def estimate(
         mined_tokens=tokens, mined_sentences=round(tokens / max(1.0, mean)), layers=model.sizes.layers
     )
     prefixes = min(_PREFIXES, round(copy.sentences * scale * _held_out_share(copy.counts)))
+    removed = removal_work(removals, mean_length=mean, layers=model.sizes.layers)
     each = rarely * (mean / 2 + 1) + _READINGS * model.sizes.layers * _reading_seconds(model)
+    # No sentence loses the same token twice, so a small text is soon through.
     seconds = {
         "text": reading * scale,
         "mining": mining,
         "values": _value_seconds(model, say),
-        "removals": rarely * removal_work(removals, mean_length=mean, layers=model.sizes.layers),
+        "removals": rarely * min(removed, tokens * (mean / 2 + 1)),
         "predictions": prefixes * each,
         "patterns": sum(model.sizes.memories) / _PATTERNS,
     }
