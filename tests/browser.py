@@ -37,7 +37,9 @@ class Visit:
 
     def wider_than_the_window(self) -> float:
         """By how many pixels the page, not one of its own scrolling parts, can be scrolled sideways."""
-        excess: float = self.page.evaluate("document.scrollingElement.scrollWidth - document.documentElement.clientWidth")
+        # Not less innerWidth, which on a phone grows with the page.
+        root = "document.documentElement"
+        excess: float = self.page.evaluate(f"{root}.scrollWidth - {root}.clientWidth")
         return excess
 
 
