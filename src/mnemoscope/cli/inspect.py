@@ -1,38 +1,27 @@
 """`mnemoscope inspect`: what a model is, whether it proves readable, and what mining a text with it would cost."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mnemoscope.cli.frame import Debug, Json, at_least, emit, one_of
+from mnemoscope.cli.model_options import Device, Dictionary, Dtype, Model, Revision, TrustRemoteCode
 from mnemoscope.cli.progress import reporting, spoken_time
 
 
 def inspect(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A hub id (gpt2), a local folder, builtin:pydocs, fairseq:PATH.pt, or handmade:NAME.",
-            show_default=False,
-        ),
-    ],
+    model: Model,
     corpus: Annotated[
         str | None, typer.Option(metavar="CORPUS", help="Estimate the cost of mining this text, without mining it.")
     ] = None,
     split: Annotated[str, typer.Option(metavar="sentence|line|document", help="What one text is.")] = "sentence",
     text_field: Annotated[str, typer.Option(metavar="NAME", help="The text's field in JSONL or Parquet.")] = "text",
     max_tokens: Annotated[int | None, typer.Option(metavar="N", help="As for mine.")] = None,
-    dtype: Annotated[str, typer.Option(metavar="float32|bfloat16|float16", help="Number format.")] = "float32",
-    device: Annotated[str, typer.Option(metavar="NAME", help="Such as cpu, cuda or cuda:1.")] = "cpu",
-    revision: Annotated[str | None, typer.Option(metavar="NAME", help="The hub model's revision.")] = None,
-    dictionary: Annotated[
-        Path | None, typer.Option("--dict", metavar="FILE", help="A fairseq model's dict.txt, if it lies elsewhere.")
-    ] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
-    ] = False,
+    dtype: Dtype = "float32",
+    device: Device = "cpu",
+    revision: Revision = None,
+    dictionary: Dictionary = None,
+    trust_remote_code: TrustRemoteCode = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:

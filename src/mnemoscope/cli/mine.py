@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from mnemoscope.cli.frame import Debug, Json, at_least, one_of
+from mnemoscope.cli.model_options import Device, Dictionary, Dtype, Model, Revision, TrustRemoteCode
 from mnemoscope.cli.progress import reporting
 from mnemoscope.errors import OptionError
 
@@ -19,14 +20,7 @@ def _not_yet(value: Any) -> Any:
 
 
 def mine(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A hub id (gpt2), a local folder, builtin:pydocs, fairseq:PATH.pt, or handmade:NAME.",
-            show_default=False,
-        ),
-    ],
+    model: Model,
     corpus: Annotated[
         str,
         typer.Argument(
@@ -52,21 +46,17 @@ def mine(
     batch_tokens: Annotated[
         int | None, typer.Option(metavar="N", help="Padded tokens per batch.  [default: from the model's sizes]")
     ] = None,
-    dtype: Annotated[str, typer.Option(metavar="float32|bfloat16|float16", help="Number format.")] = "float32",
-    device: Annotated[str, typer.Option(metavar="NAME", help="Such as cpu, cuda or cuda:1.")] = "cpu",
+    dtype: Dtype = "float32",
+    device: Device = "cpu",
     seed: Annotated[int, typer.Option(metavar="N", help="For the random samples.")] = 0,
     checkpoint_every: Annotated[
         float, typer.Option(metavar="SECONDS", help="How much work a sudden stop may cost.")
     ] = 60.0,
     keep_work: Annotated[bool, typer.Option("--keep-work", help="Keep the working copy of the text.")] = False,
     text_field: Annotated[str, typer.Option(metavar="NAME", help="The text's field in JSONL or Parquet.")] = "text",
-    revision: Annotated[str | None, typer.Option(metavar="NAME", help="The hub model's revision.")] = None,
-    dictionary: Annotated[
-        Path | None, typer.Option("--dict", metavar="FILE", help="A fairseq model's dict.txt, if it lies elsewhere.")
-    ] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
-    ] = False,
+    revision: Revision = None,
+    dictionary: Dictionary = None,
+    trust_remote_code: TrustRemoteCode = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a finished atlas.")] = False,
     ray: Annotated[bool, typer.Option("--ray", hidden=True, is_eager=True, callback=_not_yet)] = False,
     workers: Annotated[str | None, typer.Option("--workers", hidden=True, is_eager=True, callback=_not_yet)] = None,

@@ -1,22 +1,15 @@
 """`mnemoscope trace`: a prompt's prediction layer by layer, its dominant memories, and what changing memories does."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mnemoscope.cli.frame import Debug, Json, at_least, emit, one_of
+from mnemoscope.cli.model_options import Device, Dictionary, Dtype, Model, Revision, TrustRemoteCode
 
 
 def trace(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A hub id (gpt2), a local folder, builtin:pydocs, fairseq:PATH.pt, or handmade:NAME.",
-            show_default=False,
-        ),
-    ],
+    model: Model,
     prompt: Annotated[
         str, typer.Argument(metavar="PROMPT", help="Plain text; after -- if it begins with a dash.", show_default=False)
     ],
@@ -40,15 +33,11 @@ def trace(
     ] = None,
     top: Annotated[int, typer.Option(metavar="K", help="Predictions of each stream (--json gives all).")] = 10,
     memories: Annotated[int, typer.Option(metavar="K", help="Dominant memories of each layer in --json.")] = 10,
-    dtype: Annotated[str, typer.Option(metavar="float32|bfloat16|float16", help="Number format.")] = "float32",
-    device: Annotated[str, typer.Option(metavar="NAME", help="Such as cpu, cuda or cuda:1.")] = "cpu",
-    revision: Annotated[str | None, typer.Option(metavar="NAME", help="The hub model's revision.")] = None,
-    dictionary: Annotated[
-        Path | None, typer.Option("--dict", metavar="FILE", help="A fairseq model's dict.txt, if it lies elsewhere.")
-    ] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
-    ] = False,
+    dtype: Dtype = "float32",
+    device: Device = "cpu",
+    revision: Revision = None,
+    dictionary: Dictionary = None,
+    trust_remote_code: TrustRemoteCode = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
