@@ -7,21 +7,17 @@ then answers each question in one fresh process, and all of them with `mnemoscop
 
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from made_up import LAYERS, MEMORIES, VOCABULARY, measure, write_atlas
 
-from mnemoscope.atlas.manifest import seal
-from mnemoscope.atlas.schema import TABLES, Provenance
-from mnemoscope.atlas.side import cover
-from mnemoscope.atlas.store import write_sentences, write_table
+from mnemoscope.atlas.schema import TABLES
 
-LAYERS, MEMORIES, TRIGGERS, VOCABULARY, SENTENCES, LENGTH = 12, 3072, 50, 50_257, 50_000, 25
+TRIGGERS, SENTENCES, LENGTH = 50, 50_000, 25
 PREFIXES, DOCUMENTS, SAMPLED, PATTERNS = 4000, 2000, 100, 3
-ORIGIN = Provenance("model", "corpus", "plan")
 ASK = """
 import sys, time
 import mnemoscope as ms
@@ -124,41 +120,26 @@ def build(directory: Path) -> None:
         "background": {"sentence": [0], "position": [0], "token": [0], "next_token": [0]},
         **question_tables(draw),
     }
-    for name, columns in singles.items():
-        write_table(directory / TABLES[name].path(), columns, name=name, provenance=ORIGIN)
     ids = np.arange(SENTENCES)
     sentences = {
         "sentence": ids, "document": ids // 2, "text": ["text"] * SENTENCES,
         "multiplicity": np.ones(SENTENCES, np.int32),
         "tokens": draw.integers(0, VOCABULARY, (SENTENCES, LENGTH), dtype=np.int32), "held_out": ids < PREFIXES,
     }  # fmt: skip
-    write_sentences(directory, [sentences], provenance=ORIGIN)
-    for layer in range(LAYERS):
-        for name, columns in layer_tables(draw).items():
-            write_table(directory / TABLES[name].path(layer), columns, name=name, provenance=ORIGIN)
-    sizes = {"layers": LAYERS, "memories": [MEMORIES] * LAYERS, "vocabulary": VOCABULARY}
-    manifest = {
-        "model": {"fingerprint": ORIGIN.model, "sizes": sizes},
-        "corpus": {"fingerprint": ORIGIN.corpus},
-        "plan": {"seed": 0},
-        "plan_hash": ORIGIN.plan,
-        "layers": list(range(LAYERS)),
-    }
-    seal(directory, manifest)
-    cover(directory, "analyses", ["patterns.parquet"])
+    write_atlas(directory, singles, sentences=[sentences], layer=lambda: layer_tables(draw))
 
 
 def main() -> None:
     """Builds the atlas where it is missing and measures."""
-    with tempfile.TemporaryDirectory() as temporary:
-        directory = Path(sys.argv[1] if len(sys.argv) > 1 else temporary)
-        if not (directory / "manifest.json").is_file():
-            build(directory)
-        subprocess.run([sys.executable, "-c", ASK, str(directory)], check=True)
-        began = time.perf_counter()
-        command = [sys.executable, "-m", "mnemoscope", "analyze", str(directory), "--json"]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        print(f"{'mnemoscope analyze':24}{time.perf_counter() - began:7.2f} s, with writing")
+    measure(build, ASK, then=whole)
+
+
+def whole(directory: Path) -> None:
+    """The command, as people type it."""
+    began = time.perf_counter()
+    command = [sys.executable, "-m", "mnemoscope", "analyze", str(directory), "--json"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    print(f"{'mnemoscope analyze':24}{time.perf_counter() - began:7.2f} s, with writing")
 
 
 if __name__ == "__main__":

@@ -4,21 +4,14 @@ Makes an atlas of random numbers (12 layers of 3,072 memories, 100 triggers each
 afterwards unless FOLDER is given), then opens memories in a fresh process.
 """
 
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from made_up import LAYERS, MEMORIES, VOCABULARY, measure, write_atlas
 
-from mnemoscope.atlas.manifest import seal
-from mnemoscope.atlas.schema import TABLES, Provenance
-from mnemoscope.atlas.store import write_sentences, write_table
-
-LAYERS, MEMORIES, TRIGGERS, VOCABULARY, SENTENCES, LENGTH = 12, 3072, 100, 50_257, 700_000, 25
-ORIGIN = Provenance("model", "corpus", "plan")
+TRIGGERS, SENTENCES, LENGTH = 100, 700_000, 25
 OPEN = """
 import psutil, sys, time
 import mnemoscope as ms
@@ -97,29 +90,12 @@ def build(directory: Path) -> None:
         "tokens": {"token": tokens, "count": tokens, "next_count": tokens, "first_count": tokens},
         "background": {"sentence": [0], "position": [0], "token": [0], "next_token": [0]},
     }
-    for name, columns in singles.items():
-        write_table(directory / TABLES[name].path(), columns, name=name, provenance=ORIGIN)
-    write_sentences(directory, sentences(draw), provenance=ORIGIN)
-    for layer in range(LAYERS):
-        for name, columns in layer_tables(draw).items():
-            write_table(directory / TABLES[name].path(layer), columns, name=name, provenance=ORIGIN)
-    manifest = {
-        "model": {"fingerprint": ORIGIN.model, "sizes": {"memories": [MEMORIES] * LAYERS}},
-        "corpus": {"fingerprint": ORIGIN.corpus},
-        "plan": {},
-        "plan_hash": ORIGIN.plan,
-        "layers": list(range(LAYERS)),
-    }
-    seal(directory, manifest)
+    write_atlas(directory, singles, sentences=sentences(draw), layer=lambda: layer_tables(draw))
 
 
 def main() -> None:
     """Builds the atlas where it is missing and measures."""
-    with tempfile.TemporaryDirectory() as temporary:
-        directory = Path(sys.argv[1] if len(sys.argv) > 1 else temporary)
-        if not (directory / "manifest.json").is_file():
-            build(directory)
-        subprocess.run([sys.executable, "-c", OPEN, str(directory)], check=True)
+    measure(build, OPEN)
 
 
 if __name__ == "__main__":

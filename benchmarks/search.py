@@ -6,22 +6,17 @@ builds the index in a fresh process and asks a mixed set of searches, each kind 
 four.
 """
 
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from made_up import LAYERS, MEMORIES, VOCABULARY, measure, write_atlas
 
-from mnemoscope.atlas.manifest import seal
-from mnemoscope.atlas.schema import TABLES, Provenance
-from mnemoscope.atlas.side import cover
-from mnemoscope.atlas.store import write_sentences, write_table
+from mnemoscope.atlas.schema import TABLES
 
-LAYERS, MEMORIES, TRIGGERS, VOCABULARY, SENTENCES, LENGTH, PATTERNS = 12, 3072, 50, 50_257, 700_000, 25, 3
-ORIGIN = Provenance("model", "corpus", "plan")
+TRIGGERS, SENTENCES, LENGTH, PATTERNS = 50, 700_000, 25, 3
 ASK = """
 import os, psutil, random, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
@@ -172,31 +167,13 @@ def build(directory: Path) -> None:
             "lift": np.ones(keys * PATTERNS, np.float32), "log10_p": np.ones(keys * PATTERNS, np.float32),
         },
     }  # fmt: skip
-    for name, columns in singles.items():
-        write_table(directory / TABLES[name].path(), columns, name=name, provenance=ORIGIN)
-    write_sentences(directory, sentences(tokens, words), provenance=ORIGIN)
-    for layer in range(LAYERS):
-        for name, columns in layer_tables(draw, tokens, likely).items():
-            write_table(directory / TABLES[name].path(layer), columns, name=name, provenance=ORIGIN)
-    sizes = {"layers": LAYERS, "memories": [MEMORIES] * LAYERS, "vocabulary": VOCABULARY}
-    manifest = {
-        "model": {"fingerprint": ORIGIN.model, "sizes": sizes},
-        "corpus": {"fingerprint": ORIGIN.corpus},
-        "plan": {"seed": 0},
-        "plan_hash": ORIGIN.plan,
-        "layers": list(range(LAYERS)),
-    }
-    seal(directory, manifest)
-    cover(directory, "analyses", ["patterns.parquet"])
+    layer = partial(layer_tables, draw, tokens, likely)
+    write_atlas(directory, singles, sentences=sentences(tokens, words), layer=layer)
 
 
 def main() -> None:
     """Builds the atlas where it is missing and measures."""
-    with tempfile.TemporaryDirectory() as temporary:
-        directory = Path(sys.argv[1] if len(sys.argv) > 1 else temporary)
-        if not (directory / "manifest.json").is_file():
-            build(directory)
-        subprocess.run([sys.executable, "-c", ASK, str(directory)], check=True)
+    measure(build, ASK)
 
 
 if __name__ == "__main__":

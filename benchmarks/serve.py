@@ -21,9 +21,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 import psutil
+from made_up import LAYERS, MEMORIES, VOCABULARY
 
 from mnemoscope.search import build_index
-from search import LAYERS, MEMORIES, VOCABULARY, build
+from search import build
 
 READERS = 20
 KINDS = ("memory", "memory", "memory", "layer", "search", "tokens", "overview")
