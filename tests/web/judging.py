@@ -1,13 +1,9 @@
 """Pages of annotating as people use them: a host, and annotators who come by their links. Not a test itself."""
 
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
@@ -18,7 +14,6 @@ from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.web import Settings
 from mnemoscope.web.app import create_app
-from mnemoscope.web.serving import listening
 from pattern_atlas import write
 
 LOCAL = "http://127.0.0.1:8765"
@@ -50,28 +45,6 @@ def annotated_atlas(directory: Path) -> Path:
     write_patterns(directory, [(0, 0, "shallow", [0, 1, 2, 3, 4]), (0, 0, "semantic", [4, 5, 6])])
     list_cases(directory, 4)
     return directory
-
-
-@contextmanager
-def running(atlas: Path, *, port: int = 0, **settings: Any) -> Iterator[str]:
-    """A server in a thread; its address."""
-    with listening(Settings(atlas, port=port)) as door:
-        port = door.getsockname()[1]
-        door.listen(128)
-        config = uvicorn.Config(
-            create_app(Settings(atlas, port=port, **settings)),
-            log_level="warning",
-            lifespan="off",
-            timeout_graceful_shutdown=1,
-        )
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [door]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.should_exit = True
-            thread.join()
 
 
 class Reader:

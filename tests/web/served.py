@@ -31,12 +31,15 @@ def patient(reader: TestClient, address: str) -> Any:
 
 
 @contextmanager
-def running(atlas: Path, **settings: Any) -> Iterator[str]:
+def running(atlas: Path, *, port: int = 0, **settings: Any) -> Iterator[str]:
     """The address of a real server of the atlas, without a slash at its end."""
-    with listening(Settings(atlas, port=0, **settings)) as door:
+    with listening(Settings(atlas, port=port, **settings)) as door:
         port = door.getsockname()[1]
+        door.listen(128)
         app = create_app(Settings(atlas, port=port, **settings))
-        config = uvicorn.Config(app, log_level="critical", access_log=False, lifespan="off")
+        config = uvicorn.Config(
+            app, log_level="critical", access_log=False, lifespan="off", timeout_graceful_shutdown=1
+        )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [door]})
         thread.start()

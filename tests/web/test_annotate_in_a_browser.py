@@ -12,7 +12,8 @@ from browser import PHONE, Visit, Visits, chromium
 from mnemoscope.annotations import open_store
 from mnemoscope.annotations.exchange import rows
 from mnemoscope.atlas import open_atlas
-from web.judging import annotated_atlas, running
+from web.judging import annotated_atlas
+from web.served import running
 
 SAVED = re.compile(r"^Saved")
 

@@ -18,7 +18,8 @@ from mnemoscope.atlas import open_atlas
 from mnemoscope.cli import main
 from mnemoscope.errors import AnnotationError
 from postgresql import postgresql
-from web.judging import GOOD, JSON, Reader, annotated_atlas, codes, host, invited, running, served
+from web.judging import GOOD, JSON, Reader, annotated_atlas, codes, host, invited, served
+from web.served import running
 
 PEOPLE, SAVES = 20, 6
 

@@ -5,7 +5,6 @@ Ctrl-C; 1 for a bug. `--debug` shows tracebacks. Knows no room.
 """
 
 import json
-import math
 import os
 import sys
 import traceback
@@ -17,6 +16,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from mnemoscope.errors import MnemoscopeError, OptionError
+from mnemoscope.finite import finite
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -41,18 +41,8 @@ def emit(value: object) -> None:
     if document.written:
         raise RuntimeError("a command printed two JSON documents")
     document.written = True
-    document.stream.write(json.dumps(_finite(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    document.stream.write(json.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     document.stream.flush()
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    return value
 
 
 def run(app: Callable[..., Any], arguments: list[str]) -> int:

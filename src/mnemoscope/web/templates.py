@@ -1,7 +1,6 @@
 """Templates and JSON: data in, text out. The engine escapes every text; filters spell numbers."""
 
 import json
-import math
 from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
@@ -11,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mnemoscope.atlas.visible import in_running_text, in_token
+from mnemoscope.finite import finite
 from mnemoscope.web import spelling
 from mnemoscope.web.assets import address
 from mnemoscope.web.site import Site
@@ -55,20 +55,10 @@ def html(site: Site, request: Request, template: str, values: dict[str, Any]) ->
 
 def json_response(value: object, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """A JSON document; numbers that are not finite are null."""
-    text = json.dumps(_finite(value), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(finite(value), ensure_ascii=False, allow_nan=False)
     # Lone surrogates of a damaged text cannot be UTF-8.
     body = text.encode("utf-8", "backslashreplace")
     return Response(body, status, media_type="application/json", headers=headers or {"Cache-Control": "no-store"})
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    return value
 
 
 def wants_json(request: Request) -> bool:
