@@ -1,9 +1,11 @@
 """Who is let in, what a browser is told, and what an error shows."""
 
+import re
 from pathlib import Path
 
 import pytest
-from starlette.requests import Request
+from starlette.datastructures import URL
+from starlette.requests import HTTPConnection, Request
 from starlette.testclient import TestClient
 
 from handbuilt_atlas import build_atlas
@@ -59,6 +61,41 @@ def test_without_the_token_nothing_is_shown(atlas: Path) -> None:
     assert reader.get("/index.json", headers={"authorization": "Bearer wrong"}).json()["status"] == 401
 
 
+def old_url(request: Request) -> URL:
+    """An address as Starlette 1.0 made it, which believed the Host header whatever stood in it."""
+    said, scope = request.headers.get("host", ""), request.scope
+    return URL(f"{scope['scheme']}://{said}{scope['path']}?{scope['query_string'].decode('latin-1')}")
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize(
+    "said", ["x/annotate/join?", "x/annotate/join#", "x/static/a?", "example.test/annotate/join?", "x\\annotate/join?"]
+)
+def test_no_host_header_takes_the_place_of_the_token(
+    atlas: Path, said: str, old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if old:
+        monkeypatch.setattr(HTTPConnection, "url", property(old_url))
+        # The trick works on whoever asks for the address.
+        spoilt = {"type": "http", "scheme": "http", "path": "/index.json", "query_string": b""}
+        spoilt |= {"headers": [(b"host", b"x/annotate/join?")]}
+        assert Request(spoilt).url.path == "/annotate/join"
+    reader = abroad(atlas)
+    for path in ("/", "/index.json", "/L0.M0.json", "/search.json?q=x", "/openapi.json"):
+        answer = reader.get(path, headers={"host": said})
+        assert answer.status_code == 401, (path, said)
+        assert "handbuilt" not in answer.text
+    judging = {"host": said, "cookie": "mnemoscope_judge_8765=" + "x" * 30}
+    assert reader.get("/index.json", headers=judging).status_code == 401
+
+
+@pytest.mark.parametrize("path", ["//evil.example/", "///evil.example", "/%2Fevil.example", "/%5C%5Cevil.example"])
+def test_the_way_on_from_the_token_stays_on_this_server(atlas: Path, path: str) -> None:
+    answer = abroad(atlas).get(f"http://example.test{path}?token={TOKEN}")
+    assert answer.status_code == 303
+    assert re.match(r"/[^/\\]", answer.headers["location"])
+
+
 def test_the_token_is_shown_once_and_leaves_the_address(atlas: Path) -> None:
     reader = abroad(atlas)
     first = reader.get(f"/L0.M0?pattern=1&token={TOKEN}")
@@ -73,7 +110,7 @@ def test_the_token_is_shown_once_and_leaves_the_address(atlas: Path) -> None:
 
 def test_an_invitation_may_enter_without_the_token(atlas: Path) -> None:
     reader = abroad(atlas)
-    reader.app.state.site.admits.append(lambda request: request.url.path == "/L0.M1")  # type: ignore[attr-defined]
+    reader.app.state.site.admits.append(lambda request: request.scope["path"] == "/L0.M1")  # type: ignore[attr-defined]
     assert reader.get("/L0.M1").status_code == 200
     assert reader.get("/L0.M0").status_code == 401
 

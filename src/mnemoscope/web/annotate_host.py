@@ -20,6 +20,7 @@ from mnemoscope.memory import MemoryId
 from mnemoscope.web.annotate_results import Tables
 from mnemoscope.web.desk import PLACE, Desk, done
 from mnemoscope.web.pages import REFUSALS, Page, both
+from mnemoscope.web.request_line import path_of
 from mnemoscope.web.templates import json_response, wants_json
 from mnemoscope.web.views.campaign import by_layer, campaign_view, totals
 
@@ -87,7 +88,7 @@ def _elsewhere(desk: Desk) -> Callable[[Request], Response | None]:
 
     def sent(request: Request) -> Response | None:
         if desk.judging(request) is not None or (not desk.at_home(request) and desk.known(request) is not None):
-            ending = ".json" if request.url.path.endswith(".json") else ""
+            ending = ".json" if path_of(request).endswith(".json") else ""
             return RedirectResponse(f"{PLACE}/work{ending}", 303)
         desk.host(request)
         return None

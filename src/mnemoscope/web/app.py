@@ -14,6 +14,7 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.web import annotate, browse, layers, questions, searching, tracing_pages
 from mnemoscope.web.assets import TYPES, address, content
 from mnemoscope.web.refusals import refusal, status_of
+from mnemoscope.web.request_line import path_of
 from mnemoscope.web.safety import Safety
 from mnemoscope.web.settings import Settings
 from mnemoscope.web.site import Site
@@ -67,7 +68,7 @@ def _errors(app: FastAPI, site: Site) -> None:
     def http(request: Request, problem: HTTPException) -> Response:
         sentence = str(problem.detail)
         if problem.status_code == 404 and sentence == "Not Found":
-            sentence = f"There is no page {request.url.path!r}."
+            sentence = f"There is no page {path_of(request)!r}."
         answer = refusal(site, request, problem.status_code, sentence)
         answer.headers.update(problem.headers or {})
         return answer

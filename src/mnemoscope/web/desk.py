@@ -19,6 +19,7 @@ from starlette.responses import RedirectResponse, Response
 from mnemoscope.errors import AnnotationError
 from mnemoscope.memory import MemoryId
 from mnemoscope.patterns.annotations import ANNOTATIONS
+from mnemoscope.web.request_line import path_of
 from mnemoscope.web.safety import checked, cookie_name, cookies, csrf_token, give_csrf, has_token
 from mnemoscope.web.site import Site
 from mnemoscope.web.templates import html, json_response, wants_json
@@ -84,7 +85,7 @@ class Desk:
 
     def admits(self, request: Request) -> bool:
         """Whether somebody without the access token may ask this: the annotator's pages, which look for themselves."""
-        path = request.url.path
+        path = path_of(request)
         if path == f"{PLACE}/join":
             return True
         ours = path in (PLACE, f"{PLACE}.json") or path.startswith((f"{PLACE}/", "/static/"))

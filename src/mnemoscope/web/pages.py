@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from mnemoscope.web.assets import address
+from mnemoscope.web.request_line import link_to, path_of, query_of
 from mnemoscope.web.safety import csrf_token, give_csrf
 from mnemoscope.web.site import Site
 from mnemoscope.web.templates import html, json_response
@@ -105,7 +106,7 @@ def _endpoint(
         if not kept:
             return answer()
         more = mark(**parameters)
-        where = f"{request.url.path}?{request.url.query}" + ("" if more is None else f" {more}")
+        where = f"{path_of(request)!r}?{query_of(request)}" + ("" if more is None else f" {more}")
         # With a model pages have links to traces.
         model = f" {site.settings.model} {site.settings.force_model}"
         tag = f'"{site.state()}-{hashlib.sha256((where + model).encode()).hexdigest()[:16]}-{_version()}"'
@@ -152,5 +153,5 @@ def _answered(site: Site, request: Request, page: Page, template: str, *, as_jso
 
 def _twin_address(request: Request) -> str:
     """The twin with the same query."""
-    query = urlencode(parse_qsl(request.url.query, keep_blank_values=True))
-    return twin_of(request.url.path) + (f"?{query}" if query else "")
+    query = urlencode(parse_qsl(query_of(request), keep_blank_values=True))
+    return link_to(twin_of(path_of(request)), query)

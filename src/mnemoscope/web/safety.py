@@ -20,6 +20,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mnemoscope.web.refusals import GUEST, refusal
+from mnemoscope.web.request_line import link_to, path_of, query_of
 from mnemoscope.web.site import Site
 
 BODY = 1_000_000
@@ -89,7 +90,7 @@ class Safety:
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()) or int(length) > BODY:
             return self._plain(request, 413, f"What was sent is larger than {BODY:,} bytes.")
-        if len(request.url.path) + len(request.url.query) > ADDRESS:
+        if len(path_of(request)) + len(query_of(request)) > ADDRESS:
             return self._plain(request, 414, f"The address is longer than {ADDRESS:,} characters.")
         if self._site.settings.local and _name(headers.get("host", "")) not in NAMES:
             return self._plain(request, 403, "This server answers to 127.0.0.1 and localhost only.")
@@ -102,10 +103,10 @@ class Safety:
         token = self._site.settings.token
         if token is None:
             return None
-        query = parse_qsl(request.url.query, keep_blank_values=True)
+        query = parse_qsl(query_of(request), keep_blank_values=True)
         if any(name == "token" and _same(value, token) for name, value in query):
             rest = urlencode([(name, value) for name, value in query if name != "token"])
-            answer = RedirectResponse(f"{request.url.path}{'?' if rest else ''}{rest}", 303)
+            answer = RedirectResponse(link_to(path_of(request), rest), 303)
             answer.set_cookie(cookie_name(self._site, "token"), token, httponly=True, samesite="lax")
             return answer
         if has_token(self._site, request):

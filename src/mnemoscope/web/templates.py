@@ -13,6 +13,7 @@ from mnemoscope.atlas.visible import in_running_text, in_token
 from mnemoscope.finite import finite
 from mnemoscope.web import spelling
 from mnemoscope.web.assets import address
+from mnemoscope.web.request_line import path_of
 from mnemoscope.web.site import Site
 
 
@@ -40,12 +41,10 @@ def environment() -> Environment:
 
 
 def html(site: Site, request: Request, template: str, values: dict[str, Any]) -> str:
-    """The page: the template's blocks inside the frame (page.html), with `site`, `path` and `here` (path and query)."""
-    url = request.url
+    """The page: the template's blocks inside the frame (page.html), with `site` and `path`."""
     frame = {
         "site": site,
-        "path": url.path,
-        "here": url.path + (f"?{url.query}" if url.query else ""),
+        "path": path_of(request),
         "twin": "",
         "title": "",
         "bare": False,
@@ -64,4 +63,4 @@ def json_response(value: object, *, status: int = 200, headers: dict[str, str] |
 def wants_json(request: Request) -> bool:
     """Whether the answer is to be JSON: an address that ends so, or a program that asks for it."""
     accept = request.headers.get("accept", "")
-    return request.url.path.endswith(".json") or ("application/json" in accept and "text/html" not in accept)
+    return path_of(request).endswith(".json") or ("application/json" in accept and "text/html" not in accept)
