@@ -139,11 +139,13 @@ def _read_scores(
         elif len(has):
             rank[has] = rank_of(scores[has], target[has])
         first, last = np.searchsorted(wanted.memory, (start, start + count))
-        memory = torch.from_numpy(wanted.memory[first:last] - start).to(scores.device)
+        memory = wanted.memory[first:last] - start
+        places = torch.from_numpy(memory).to(scores.device)
         following = torch.from_numpy(wanted.next_token[first:last]).to(scores.device)
-        log_p = scores[memory, following].double() - shape.log_normaliser[memory].double()
-        sums = torch.zeros(count, dtype=torch.float64, device=scores.device).index_add_(0, memory, log_p)
-        mean = sums / torch.bincount(memory, minlength=count)  # 0 / 0: a memory without next tokens stays empty
+        log_p = scores[places, following].double() - shape.log_normaliser[places].double()
+    # Added up in the order of the rows: a GPU would add in the order of arrival, and the last bits would be chance.
+    sums = torch.from_numpy(np.bincount(memory, weights=log_p.cpu().numpy(), minlength=count))
+    mean = sums / torch.from_numpy(np.bincount(memory, minlength=count))  # 0 / 0: no next tokens, stays empty
     names = {
         "top_tokens": tokens.int(), "top_scores": best, "bottom_tokens": low_tokens.int(), "bottom_scores": low,
         "max_probability": shape.max_probability, "entropy": shape.entropy.clamp(min=0), "target_rank": rank,

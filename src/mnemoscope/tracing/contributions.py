@@ -55,8 +55,9 @@ def activity_of(coefficients: Tensor, norm: Tensor) -> dict[str, Tensor]:
     some = total > 0
     safe = torch.where(some, total, 1.0)
     ordered, memory = weight.sort(dim=1, descending=True, stable=True)
-    # The memories before the one that reaches the share, and that one.
-    needed = (ordered.cumsum(1) < MAJOR * total[:, None]).sum(1) + 1
+    # The memories before the one that reaches the share, and that one. The running sum is the processor's: a GPU may
+    # add in another order each time, and which memory reaches the share could be chance.
+    needed = (ordered.cpu().cumsum(1).to(weight.device) < MAJOR * total[:, None]).sum(1) + 1
     major = torch.where(some, needed.clamp(max=weight.shape[1]), 0)
     rank = torch.arange(weight.shape[1], device=weight.device)
     is_major = torch.zeros_like(weight, dtype=torch.bool).scatter_(1, memory, rank[None] < major[:, None])
