@@ -37,13 +37,17 @@ def explained(found: pl.DataFrame, kind: str) -> Explained:
 
 
 @pytest.mark.parametrize("triggers", [25, 10])
-def test_random_prefixes_have_patterns_for_at_most_5_percent(tmp_path: Path, triggers: int) -> None:
-    """500 pseudo-memories; the tests are at the level of 1 % for shallow patterns and words, 1 % for topics."""
+def test_random_prefixes_have_patterns_for_at_most_7_in_500(tmp_path: Path, triggers: int) -> None:
+    """The tests are at the level of 1 % for shallow patterns and words, 1 % for topics, and on the safe side of it.
+
+    At a level of 3 % it would be 12 and 9 of 500, of 1 % it is 2 and 4 (LOG.md).
+    """
     sentences = [list(words) for words in real_sentences()]
     random = np.random.default_rng(1)
     memories = [random_places(sentences, triggers, random=random, distinct=True) for _ in range(500)]
     found = found_in(tmp_path, sentences, memories)
-    assert found["memory"].n_unique() / len(memories) <= 0.05
+    assert found["memory"].n_unique() <= 7
+    assert (found["log10_p"] <= -2).all()  # corrected or not, nothing stands on more than 1 %
 
 
 def test_random_long_prefixes_have_patterns_for_at_most_5_percent(tmp_path: Path) -> None:
