@@ -1,6 +1,7 @@
 """Tiny models, a text with everything odd in it, and one mined atlas that several tests look at."""
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from mnemoscope.models import LanguageModel, load_model
 from models.conftest import CASES, build
 
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "dog", "ran", "home", "bird", "in", "tree")
+PLAIN_TEXT = ("the cat sat on the mat and the dog ran home",) * 3
 
 
 def odd_text(sentences: int = 60, *, seed: int = 0) -> str:
@@ -29,18 +31,18 @@ def odd_text(sentences: int = 60, *, seed: int = 0) -> str:
     return "\n".join(lines) + "\n"
 
 
-def byte_tokenizer(**special: str) -> Any:
-    """A byte-level tokenizer; `special` says which special tokens it has."""
+def byte_tokenizer(text: Sequence[str] = PLAIN_TEXT, *, rows: int = 270, **special: str) -> Any:
+    """A byte-level tokenizer of at most `rows` tokens made for `text`; `special` says which special tokens it has."""
     plain = Tokenizer(pieces.BPE())
     plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     plain.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=270,
+        vocab_size=rows,
         special_tokens=["<|endoftext|>"],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    plain.train_from_iterator(["the cat sat on the mat and the dog ran home"] * 3, trainer)
+    plain.train_from_iterator(text, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=plain, **special)
 
 
