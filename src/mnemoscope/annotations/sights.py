@@ -13,6 +13,7 @@ import polars as pl
 from mnemoscope.annotations.records import Prefix
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.visible import before_token
+from mnemoscope.cache import Cache
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.patterns.coverage import TOP
 
@@ -32,17 +33,15 @@ class Sights:
 
     def __init__(self, atlas: Atlas) -> None:
         self._atlas = atlas
-        self._known: dict[str, Sight] = {}
+        self._known = Cache(_MOST)
 
     def of(self, item: Mapping[str, Any]) -> Sight:
         """What a row of table `items` shows; raises AtlasDamaged."""
-        found = self._known.get(item["code"])
-        if found is None:
-            found = self._control(item) if item["kind"] == "control" else self._memory(item["layer"], item["memory"])
-            if len(self._known) >= _MOST:
-                self._known.clear()
-            self._known[item["code"]] = found
-        return found
+
+        def read() -> Sight:
+            return self._control(item) if item["kind"] == "control" else self._memory(item["layer"], item["memory"])
+
+        return self._known.get(item["code"], read)
 
     def _memory(self, layer: int, memory: int) -> Sight:
         rows = self._atlas.tables.having("triggers", layer, column="memory", ids=[memory])

@@ -10,7 +10,8 @@ page use `pages.both(router, site, PATH, template=..., kept=...)` on a plain `de
 extra)`: data is the JSON twin and, key by key, what the template sees; `extra` a function giving what only the template
 needs. A template extends `page.html` (blocks `main`, `head`, `keys`) and has the filters `token`, `running`, `percent`,
 `number`, `count`, `part`. Errors of errors.py become pages by themselves; other refusals are starlette's
-`HTTPException(status, "One sentence.")`. `site.atlas` is the atlas, `site.kept(key, make)` keeps what was made from it.
+`HTTPException(status, "One sentence.")`. `site.atlas` is the atlas, `site.pages.get(key, make)` keeps
+what was made from it, `site.tables` the large things that many pages need.
 
 Pages whose answer depends on more than the address (`kept=False`) see `csrf`; their forms post it as the field `csrf`,
 and every post route awaits `safety.checked(site, request)` first. Requests without the access token enter where one of

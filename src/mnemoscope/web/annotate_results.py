@@ -3,13 +3,14 @@
 Drawing needs the figures' library, which is imported when the first drawing is asked for.
 """
 
-import threading
 from typing import Any
 
 import polars as pl
 from starlette.exceptions import HTTPException
 
+from mnemoscope.cache import Cache
 from mnemoscope.web.desk import Desk
+from mnemoscope.web.drawings import LIBRARY
 from mnemoscope.web.views.campaign import results_view
 
 
@@ -18,8 +19,7 @@ class Tables:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self._lock = threading.Lock()
-        self._made: tuple[Any, dict[str, Any], str] | None = None
+        self._tables, self._drawings = Cache(1), Cache(1)
 
     def all(self) -> dict[str, Any]:
         """The tables as data; raises 404 where nobody has judged, AnnotationError, AtlasDamaged."""
@@ -27,25 +27,20 @@ class Tables:
 
     def drawing(self) -> str:
         """Figure 2 with automatic patterns and people's side by side, as an `svg` element; empty without judgements."""
-        mark, data, drawn = self._current()
-        if not drawn and any(row["value"] is not None for row in data["figure"]):
-            with self._lock:
-                drawn = self._draw(pl.DataFrame(data["figure"], infer_schema_length=None))
-                self._made = (mark, data, drawn)
-        return drawn
+        mark, data = self._current()
+        if all(row["value"] is None for row in data["figure"]):
+            return ""
+        return self._drawings.get(mark, lambda: self._draw(pl.DataFrame(data["figure"], infer_schema_length=None)))
 
-    def _current(self) -> tuple[Any, dict[str, Any], str]:
+    def _current(self) -> tuple[Any, dict[str, Any]]:
         from mnemoscope.annotations import results
 
         store = self._desk.begun()
         if store is None:
             raise HTTPException(404, "Nobody has judged anything yet.")
-        with self._lock:
-            # Rows are only ever added, so their numbers say whether anything changed.
-            mark = (self._desk.site.state(), self._desk.counted())
-            if self._made is None or self._made[0] != mark:
-                self._made = (mark, results_view(results(store)), "")
-            return self._made
+        # Rows are only ever added, so their numbers say whether anything changed.
+        mark = (self._desk.site.state, self._desk.counted())
+        return mark, self._tables.get(mark, lambda: results_view(results(store)))
 
     def _draw(self, people: pl.DataFrame) -> str:
         from dataclasses import replace
@@ -63,6 +58,7 @@ class Tables:
         own = answer.table if answer.missing else answer.table.filter(~pl.col("name").str.starts_with("people_"))
         whole = pl.concat([own.select(EMPTY.columns).cast(EMPTY.schema), named])
         answer = replace(answer, table=whole, missing="")
-        figure = FIGURES["key_patterns"]({"key_patterns": answer})
         label = "Figure 2 from people's judgements beside automatic patterns; the numbers are in the table below"
-        return page_svg(specification(answer, figure, about=""), name="people", label=label)
+        with LIBRARY:
+            figure = FIGURES["key_patterns"]({"key_patterns": answer})
+            return page_svg(specification(answer, figure, about=""), name="people", label=label)

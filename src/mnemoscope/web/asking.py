@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Message
 
 from mnemoscope.analyses import QUESTIONS
+from mnemoscope.memory import MemoryId
 from mnemoscope.web.settings import Settings
 from mnemoscope.web.site import Site
 
@@ -50,14 +51,16 @@ async def asked(app: ASGIApp, address: str, *, token: str | None = None) -> tupl
 
 @contextmanager
 def warming(app: ASGIApp, site: Site, settings: Settings) -> Iterator[None]:
-    """Inside the block a thread asks for the pages that take longest the first time: figures, and every layer.
+    """Inside the block a thread asks for the pages that take longest the first time: overview, a memory, layers,
+    figures.
 
     Drawing the first figure takes a second or two, which so no reader waits for unless they come at once.
     """
     stopped = threading.Event()
 
     async def ask() -> None:
-        addresses = ["/", "/layers", *(f"/layers/{layer}" for layer in site.atlas.layers), "/questions"]
+        first = f"/{MemoryId(site.atlas.layers[0], 0)}"
+        addresses = ["/", first, "/layers", *(f"/layers/{layer}" for layer in site.atlas.layers), "/questions"]
         for address in [*addresses, *(f"/questions/{question}" for question in QUESTIONS)]:
             if stopped.is_set():
                 return

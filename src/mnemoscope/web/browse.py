@@ -29,20 +29,11 @@ def router(site: Site) -> APIRouter:
     """The routes of the overview and of memories; the latter answer any single name, so they come last."""
     routes = APIRouter()
 
-    def overview_page() -> Page:
-        data = site.lasting("overview", lambda: overview_view(site))
-        return Page("", data, lambda: site.lasting("overview words", lambda: overview_words(site, data)))
-
-    def begin() -> None:
-        overview_page().extra()
-        memory_view(site, MemoryId(site.atlas.layers[0], 0))
-
-    site.tasks.append(begin)
-
     @both(routes, site, "/", template="overview.html")
     def overview() -> Page:
         """What was mined, the answers in words, and the most striking memories."""
-        return overview_page()
+        data = site.tables.get("overview", lambda: overview_view(site))
+        return Page("", data, lambda: overview_words(site, data))
 
     def said(name: str, **_: object) -> object:
         """What people say of a memory, who may go on doing so while the rest of its page stays."""

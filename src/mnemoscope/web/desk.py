@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from mnemoscope.cache import Cache
 from mnemoscope.errors import AnnotationError
 from mnemoscope.memory import MemoryId
 from mnemoscope.patterns.annotations import ANNOTATIONS
@@ -44,32 +45,43 @@ class Desk:
         self.site = site
         self._lock = threading.Lock()
         self._store: Store | None = None
-        self._failed: tuple[float, AnnotationError] | None = None
+        self._failed: tuple[str, float, AnnotationError] | None = None
         self._silent = 0.0
-        self._told: tuple[object, pl.DataFrame] | None = None
+        self._told = Cache(1)
         site.admits.append(self.admits)
 
     def store(self) -> "Store":
-        """The store, made where there is none; raises AnnotationError."""
-        if self._store is not None:
-            return self._store
-        from mnemoscope.annotations import open_store
-
+        """The store of the atlas as it is now, made where there is none; raises AnnotationError."""
+        edition = self.site.edition()
         with self._lock:
-            if self._store is None:
-                if self._failed is not None and time.monotonic() - self._failed[0] < PATIENCE:
-                    raise self._failed[1]
-                try:
-                    self._store = open_store(self.site.atlas, self.site.settings.annotations)
-                except AnnotationError as problem:
-                    self._failed = (time.monotonic(), problem)
-                    raise
-            return self._store
+            store = self._opened(edition.hash)
+            if store is not None:
+                return store
+            if self._failed is not None:
+                hash, at, problem = self._failed
+                if hash == edition.hash and time.monotonic() - at < PATIENCE:
+                    raise problem
+            from mnemoscope.annotations import open_store
+
+            try:
+                store = open_store(edition.atlas, self.site.settings.annotations)
+            except AnnotationError as problem:
+                self._failed = (edition.hash, time.monotonic(), problem)
+                raise
+            if self._store is not None:
+                # Another atlas lies in the folder; whoever still reads the old one's judgements keeps a connection.
+                self._store.close()
+            self._store = store
+            return store
+
+    def _opened(self, hash: str) -> "Store | None":
+        """The open store, if it is that of the atlas with this hash."""
+        return self._store if self._store is not None and self._store.database.atlas == hash else None
 
     def begun(self) -> "Store | None":
         """The store, or None where nobody ever judged this atlas: looking at a page makes no file."""
-        given = self.site.settings.annotations
-        if self._store is None and given is None and not Path(self.site.atlas.path, ANNOTATIONS).exists():
+        given, path = self.site.settings.annotations, Path(self.site.settings.atlas, ANNOTATIONS)
+        if self._opened(self.site.hash) is None and given is None and not path.exists():
             return None
         return self.store()
 
@@ -160,10 +172,8 @@ class Desk:
             if store is None:
                 return None
             # An invitation that is withdrawn may end a campaign without a row.
-            mark = (self.counted(), len(store.annotators()), int(time.monotonic() / PATIENCE))
-            if self._told is None or self._told[0] != mark:
-                self._told = (mark, all_said(store))
-            return self._told[1]
+            people, moment = len(store.annotators()), int(time.monotonic() / PATIENCE)
+            return self._told.get((store.database.atlas, self.counted(), people, moment), lambda: all_said(store))
         except AnnotationError:
             self._silent = time.monotonic() + PATIENCE
             return None

@@ -1,11 +1,10 @@
-"""Figures as SVG for pages: each drawn once, by one reader at a time, and kept as long as the answers are the same.
+"""Figures as SVG for pages: each drawn once, one at a time, and kept with the edition of the atlas.
 
 Drawing takes tenths of a second, and the drawing library a second to come; both are waited for by nobody twice.
 """
 
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mnemoscope.web.site import Site
 from mnemoscope.web.views.questions import answers_of
@@ -13,53 +12,37 @@ from mnemoscope.web.views.questions import answers_of
 if TYPE_CHECKING:
     from mnemoscope.figures.layer_picture import Frame
 
+LIBRARY = threading.Lock()
+"""Held by whoever draws with the figures' library."""
 
-class Drawings:
-    """The drawings of one site."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._lock = threading.Lock()
-        self._made: dict[tuple[str, str], Any] = {}
+def question_drawing(site: Site, question: str) -> str:
+    """The question's figure as an `svg` element; empty where it has no answer."""
 
-    def question(self, question: str) -> str:
-        """The question's figure as an `svg` element; empty where it has no answer."""
+    def draw() -> str:
+        from mnemoscope.figures.figures import FIGURES, specification
+        from mnemoscope.figures.page_svg import page_svg
 
-        def draw() -> str:
-            from mnemoscope.figures.figures import FIGURES, specification
-            from mnemoscope.figures.page_svg import page_svg
-
-            answers = answers_of(self._site)
-            if answers[question].missing:
-                return ""
+        answers = answers_of(site)
+        if answers[question].missing:
+            return ""
+        with LIBRARY:
             figure = FIGURES[question](answers)
-            drawn = specification(answers[question], figure, about="")
-            return page_svg(drawn, name=question, label=f"{answers[question].paper.figure}: {figure.reading}")
+            spec = specification(answers[question], figure, about="")
+            return page_svg(spec, name=question, label=f"{answers[question].paper.figure}: {figure.reading}")
 
-        found: str = self._once(question, draw)
-        return found
+    return site.tables.get(("drawing", question), draw)
 
-    def frame(self) -> "Frame":
-        """The axes that the pictures of all layers share."""
 
-        def draw() -> "Frame":
-            from mnemoscope.figures.layer_picture import frame
+def layers_frame(site: Site) -> "Frame":
+    """The axes that the pictures of all layers share."""
 
-            return frame(self._site.atlas, patterns=has_patterns(self._site))
+    def make() -> "Frame":
+        from mnemoscope.figures.layer_picture import frame
 
-        found: Frame = self._once("layers", draw)
-        return found
+        return frame(site.atlas, patterns=has_patterns(site))
 
-    def _once(self, name: str, draw: Callable[[], Any]) -> Any:
-        key = (self._site.state(), name)
-        if key not in self._made:
-            with self._lock:
-                if key not in self._made:
-                    drawn = draw()
-                    for old in [one for one in self._made if one[0] != key[0]]:
-                        del self._made[old]
-                    self._made[key] = drawn
-        return self._made[key]
+    return site.tables.get("layers frame", make)
 
 
 def has_patterns(site: Site) -> bool:

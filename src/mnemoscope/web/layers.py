@@ -7,7 +7,7 @@ from markupsafe import Markup
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
-from mnemoscope.web.drawings import Drawings
+from mnemoscope.web.drawings import layers_frame
 from mnemoscope.web.pages import Page, both
 from mnemoscope.web.site import Site
 from mnemoscope.web.views.layer import DOWN_FIRST, Choice, Sort, chosen, layer_rows, layer_view, layers_view, titles
@@ -24,7 +24,6 @@ Named = Annotated[str, Query(max_length=8_000, description="Numbers of memories,
 def router(site: Site) -> APIRouter:
     """The routes of layers."""
     routes = APIRouter()
-    drawings = Drawings(site)
 
     @both(routes, site, "/layers", template="layers.html")
     def layers() -> Page:
@@ -65,14 +64,14 @@ def router(site: Site) -> APIRouter:
             raise HTTPException(404, f"There is no page {page} of these memories; the last one is {view['pages']}.")
 
         def drawn() -> dict[str, object]:
-            return {"drawing": Markup(_picture(site, drawings, layer, choice)), "address": _addresses(choice)}
+            return {"drawing": Markup(_picture(site, layer, choice)), "address": _addresses(choice)}
 
         return Page(f"Layer {layer}", view, drawn)
 
     return routes
 
 
-def _picture(site: Site, drawings: Drawings, layer: int, choice: Choice) -> str:
+def _picture(site: Site, layer: int, choice: Choice) -> str:
     """The layer's picture with the chosen memories as points; that of all memories is kept."""
 
     def draw() -> str:
@@ -80,9 +79,9 @@ def _picture(site: Site, drawings: Drawings, layer: int, choice: Choice) -> str:
 
         rows = layer_rows(site, layer)
         shown = chosen(rows.with_row_index("row"), choice)["row"].sort().to_list()
-        return picture(drawings.frame(), rows, shown=shown, titles=titles(site, layer), link=f"/L{layer}.M")
+        return picture(layers_frame(site), rows, shown=shown, titles=titles(site, layer), link=f"/L{layer}.M")
 
-    return draw() if choice.narrowed else site.kept(("picture", layer), draw)
+    return draw() if choice.narrowed else site.pages.get(("picture", layer), draw)
 
 
 def _addresses(choice: Choice) -> dict[str, object]:

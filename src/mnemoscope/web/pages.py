@@ -103,16 +103,19 @@ def _endpoint(
                 return _to_twin(page) if as_json and "location" in page.headers else page
             return _answered(site, request, page, template, as_json=as_json, kept=kept)
 
+        return site.read(lambda: answered(request, answer, parameters))
+
+    def answered(request: Request, answer: Callable[[], Response], parameters: dict[str, Any]) -> Response:
         if not kept:
             return answer()
         more = mark(**parameters)
         where = f"{path_of(request)!r}?{query_of(request)}" + ("" if more is None else f" {more}")
         # With a model pages have links to traces.
         model = f" {site.settings.model} {site.settings.force_model}"
-        tag = f'"{site.state()}-{hashlib.sha256((where + model).encode()).hexdigest()[:16]}-{_version()}"'
+        tag = f'"{site.state}-{hashlib.sha256((where + model).encode()).hexdigest()[:16]}-{_version()}"'
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"ETag": tag, "Cache-Control": "private, no-cache"})
-        body, status, kind = site.kept(("page", where), lambda: _parts(answer())) if stored else _parts(answer())
+        body, status, kind = site.pages.get(("page", where), lambda: _parts(answer())) if stored else _parts(answer())
         headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
         return Response(body, status, media_type=kind, headers=headers)
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
 
-from mnemoscope.web.drawings import Drawings
+from mnemoscope.web.drawings import question_drawing
 from mnemoscope.web.pages import Page, both
 from mnemoscope.web.site import Site
 from mnemoscope.web.views.questions import answers_of, question_view, questions_view
@@ -19,7 +19,6 @@ Question = Annotated[str, Path(max_length=100, description="A question, such as 
 def router(site: Site) -> APIRouter:
     """The routes of the questions."""
     routes = APIRouter()
-    drawings = Drawings(site)
 
     @both(routes, site, "/questions", template="questions.html")
     def questions() -> Page:
@@ -34,7 +33,7 @@ def router(site: Site) -> APIRouter:
         view = question_view(site, question)
         # The project's own drawing, rebuilt from a list of what may stand in a page.
         return Page(
-            f"{view['figure']}: {view['about']}", view, lambda: {"drawing": Markup(drawings.question(question))}
+            f"{view['figure']}: {view['about']}", view, lambda: {"drawing": Markup(question_drawing(site, question))}
         )
 
     return routes

@@ -41,5 +41,8 @@ def refusal(site: Site, request: Request, status: int, sentence: str, *, bare: b
         phrase = HTTPStatus(status).phrase
     except ValueError:
         phrase = "Error"
-    page = html(site, request, "refusal.html", {"status": status, "phrase": phrase, "sentence": sentence, "bare": bare})
+    values = {"status": status, "phrase": phrase, "sentence": sentence, "bare": bare}
+    # What is refused may be the atlas that lies in the folder now.
+    with site.reading(site.latest):
+        page = html(site, request, "refusal.html", values)
     return Response(page, status, media_type="text/html", headers={"Cache-Control": "no-store"})

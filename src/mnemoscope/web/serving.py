@@ -36,7 +36,7 @@ def serve(settings: Settings, *, ready: Callable[[Settings], None]) -> None:
             uvicorn.Server(config).run(sockets=[door])
 
 
-def _begin(tasks: Sequence[Callable[[], None]]) -> None:
+def _begin(tasks: Sequence[Callable[[], object]]) -> None:
     """Makes what the first reader would have to wait for; what goes wrong, that reader will see."""
     for task in tasks:
         try:

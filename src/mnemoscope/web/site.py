@@ -1,12 +1,16 @@
-"""What all pages share: the atlas, views kept in memory, and, where one was given, the model's side.
+"""What all pages share: the atlas as it is now, what was made from it, and, where one was given, the model's side.
 
-A finished atlas never changes, so what was made from it is kept; answers and patterns can be made again, so everything
-kept is dropped when their manifest changes. Never imports torch: the model's side is loaded by `with_model` alone.
+A finished atlas never changes, but another may be mined in its place, and answers and patterns can be made again. Each
+such state of the folder is an `Edition` with caches of its own, and a page is read from one edition from its beginning
+to its end. Never imports torch: the model's side is loaded by `with_model` alone.
 """
 
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import polars as pl
@@ -15,6 +19,7 @@ from starlette.requests import Request
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.atlas.store import file_hash
+from mnemoscope.cache import Cache
 from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.memory import MemoryId
 from mnemoscope.web.settings import Settings
@@ -23,8 +28,26 @@ if TYPE_CHECKING:
     from mnemoscope.web.model_side import ModelSide
 
 T = TypeVar("T")
-KEPT = 2_000
-"""Pages and views kept, the most recent ones."""
+PAGES = 2_000
+"""Pages and views kept of one edition, the most recent ones."""
+_ANALYSES = Path("analyses", MANIFEST)
+
+Footprint = tuple[tuple[int, int, int] | None, ...]
+
+
+@dataclass(frozen=True)
+class Edition:
+    """The atlas as its folder was at one moment: `hash` is its manifest's sha256, `state` names the moment for readers.
+
+    `pages` holds the most recent pages and views, `tables` the few large things that many pages need.
+    """
+
+    atlas: Atlas
+    hash: str
+    state: str
+    footprint: Footprint
+    pages: Cache = field(default_factory=lambda: Cache(PAGES))
+    tables: Cache = field(default_factory=Cache)
 
 
 class Site:
@@ -37,22 +60,15 @@ class Site:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.atlas: Atlas = open_atlas(settings.atlas)
-        if part := self.atlas.manifest.get("part"):
-            raise AtlasUnfinished(
-                f"{settings.atlas} is part {part['index']} of {part['of']}; join all parts with `mnemoscope merge`"
-            )
-        self.hash = file_hash(settings.atlas / MANIFEST)
         self.model: ModelSide | None = None
         self.nav: list[tuple[str, str]] = []
         self.admits: list[Callable[[Request], bool]] = []
-        self.tasks: list[Callable[[], None]] = []
+        self.tasks: list[Callable[[], object]] = []
         self.said: Callable[[MemoryId], list[dict[str, Any]]] = lambda _: []
         self.judgements: Callable[[], pl.DataFrame | None] | None = None
-        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
-        self._lasting: dict[Hashable, _Slot] = {}
         self._lock = threading.Lock()
-        self._seen = self.state()
+        self.latest = self._open()
+        """The edition that was opened last; to be read where opening another one must not fail."""
 
     def with_model(self) -> "Site":
         """Itself, with the model of its settings loaded if they name one; raises ModelError, ModelDiffers."""
@@ -66,53 +82,101 @@ class Site:
         """Whether there are pages at or below this address."""
         return any(place == address or place.startswith(f"{address}/") for _, place in self.nav)
 
+    @property
+    def atlas(self) -> Atlas:
+        """The atlas of the edition."""
+        return self.edition().atlas
+
+    @property
+    def hash(self) -> str:
+        """The sha256 of the atlas's manifest."""
+        return self.edition().hash
+
+    @property
     def state(self) -> str:
         """What the pages depend on, in few characters: the atlas, and the answers and patterns made from it."""
+        return self.edition().state
+
+    @property
+    def pages(self) -> Cache:
+        """Pages and views made from the edition, the most recent ones."""
+        return self.edition().pages
+
+    @property
+    def tables(self) -> Cache:
+        """The few large things that many pages of the edition need; they stay as long as it does."""
+        return self.edition().tables
+
+    def edition(self) -> Edition:
+        """The edition that is being read; outside `reading` the one that lies in the folder now.
+
+        Raises what opening an atlas raises, and ModelDiffers where another model's was mined in its place.
+        """
+        held = _READ.get()
+        if held is not None and held[0] is self:
+            return held[1]
+        with self._lock:
+            if not self._is_current(self.latest):
+                self.latest = self._open()
+            return self.latest
+
+    @contextmanager
+    def reading(self, edition: Edition) -> Iterator[None]:
+        """Inside the block this thread reads that edition, whatever happens to the folder meanwhile."""
+        token = _READ.set((self, edition))
         try:
-            made = (self.atlas.path / "analyses" / MANIFEST).stat()
+            yield
+        finally:
+            _READ.reset(token)
+
+    def read(self, make: Callable[[], T]) -> T:
+        """What `make` gives from one edition; a second time where the folder changed meanwhile, and files with it."""
+        edition = self.edition()
+        with self.reading(edition):
+            try:
+                made = make()
+                if self._is_current(edition):
+                    return made
+            except Exception:
+                if self._is_current(edition):
+                    raise
+        # The folder may change again; what is then made is kept with an edition that nobody asks for any more.
+        with self.reading(self.edition()):
+            return make()
+
+    def _open(self) -> Edition:
+        # Taken first: what changes meanwhile is seen next time.
+        footprint = _footprint(self.settings.atlas)
+        atlas = open_atlas(self.settings.atlas)
+        if part := atlas.manifest.get("part"):
+            raise AtlasUnfinished(
+                f"{self.settings.atlas} is part {part['index']} of {part['of']}; join all parts with `mnemoscope merge`"
+            )
+        if self.model is not None:
+            from mnemoscope.web.model_side.loading import difference
+
+            self.model.differs = difference(self.settings, self.model.model, atlas)
+        hash = file_hash(self.settings.atlas / MANIFEST)
+        state = hash[:16]
+        if (made := footprint[1]) is not None:
+            state += f"-{made[1]:x}-{made[2]:x}"
+        return Edition(atlas, hash, state, footprint)
+
+    def _is_current(self, edition: Edition) -> bool:
+        return _footprint(self.settings.atlas) == edition.footprint
+
+
+_READ: ContextVar[tuple[Site, Edition] | None] = ContextVar("read", default=None)
+"""The edition that the code that runs is reading, of which site."""
+
+
+def _footprint(directory: Path) -> Footprint:
+    """Which manifests lie in the folder: of each its inode, time and size; None where there is none."""
+    found: list[tuple[int, int, int] | None] = []
+    for path in (directory / MANIFEST, directory / _ANALYSES):
+        try:
+            status = path.stat()
+            found.append((status.st_ino, status.st_mtime_ns, status.st_size))
         except OSError:
-            return self.hash[:16]
-        return f"{self.hash[:16]}-{made.st_mtime_ns:x}-{made.st_size:x}"
-
-    def kept(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` gives, made once for a key as long as the atlas's folder says the same, if asked for often."""
-        with self._lock:
-            self._renew()
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                found: T = self._kept[key]
-                return found
-        # Made outside the lock: two readers may make the same page at once, but nobody waits for another's.
-        made = make()
-        with self._lock:
-            self._kept[key] = made
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
-        return made
-
-    def lasting(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Like `kept` for the few large things that many pages need: never dropped, and made by one reader alone."""
-        with self._lock:
-            self._renew()
-            slot = self._lasting.setdefault(key, _Slot())
-        with slot.lock:
-            if not slot.made:
-                slot.value, slot.made = make(), True
-        found: T = slot.value
-        return found
-
-    def _renew(self) -> None:
-        state = self.state()
-        if state != self._seen:
-            self._kept.clear()
-            self._lasting.clear()
-            self.atlas, self._seen = open_atlas(self.settings.atlas), state
-
-
-class _Slot:
-    """A place for one thing, and the lock of whoever makes it."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.made = False
-        self.value: Any = None
+            found.append(None)
+    return tuple(found)

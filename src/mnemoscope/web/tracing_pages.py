@@ -94,7 +94,7 @@ def router(site: Site) -> APIRouter:
         assert site.model is not None
         memory = site.atlas[MemoryId.parse(name)].id
         side = site.model
-        data = checked(side, site.atlas, site.state(), memory, int(sign))
+        data = checked(side, site.atlas, site.state, memory, int(sign))
         # Without lowest triggers there is nothing on the other side.
         turned = site.atlas[memory].triggers(sign=-int(sign)).height > 0
         return Page(f"{memory}: causal check", data, lambda: causal_view(data, side.words) | {"turned": turned})

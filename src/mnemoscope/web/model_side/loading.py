@@ -6,7 +6,7 @@ import torch
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import ModelDiffers
-from mnemoscope.models import load_model
+from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.web.model_side.turns import ModelSide
 from mnemoscope.web.settings import Settings
 
@@ -21,8 +21,16 @@ def load(settings: Settings, atlas: Atlas) -> ModelSide:
     torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 2) - 1)))
     mined = atlas.manifest["model"]
     model = load_model(settings.model, revision=mined.get("revision") if settings.model == mined.get("spec") else None)
+    side = ModelSide(model, settings.model, differs=difference(settings, model, atlas))
+    side.warm()
+    return side
+
+
+def difference(settings: Settings, model: LanguageModel, atlas: Atlas) -> str:
+    """Why this is not the model that was mined, in a sentence; empty where it is. Raises ModelDiffers unless forced."""
+    mined = atlas.manifest["model"]
     if model.fingerprint == mined["fingerprint"]:
-        return _warmed(ModelSide(model, settings.model))
+        return ""
     said = f"{settings.model} is not the model that {atlas.path} was mined from ({mined.get('spec')}):"
     shape = [int(size) for size in model.sizes.memories]
     if shape != [int(size) for size in mined["sizes"]["memories"]]:
@@ -32,12 +40,7 @@ def load(settings: Settings, atlas: Atlas) -> ModelSide:
     if not settings.force_model:
         prints = f"fingerprint {model.fingerprint[:12]}, not {mined['fingerprint'][:12]}"
         raise ModelDiffers(f"{said} {prints}; name that one, or use this one all the same with --force-model")
-    return _warmed(ModelSide(model, settings.model, differs=f"{settings.model} is not the model that was mined."))
-
-
-def _warmed(side: ModelSide) -> ModelSide:
-    side.warm()
-    return side
+    return f"{settings.model} is not the model that was mined."
 
 
 def _shape(sizes: list[int]) -> str:

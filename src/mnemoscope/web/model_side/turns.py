@@ -7,16 +7,16 @@ worked out is kept, also for those who stopped waiting. Interventions are part o
 import math
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from starlette.exceptions import HTTPException
 
+from mnemoscope.cache import Cache
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.models import LanguageModel
 from mnemoscope.tracing import trace
@@ -31,6 +31,7 @@ KEPT = 8_000
 """The most recent answers are kept, up to so many places of traces together: some 100 MB."""
 
 T = TypeVar("T")
+_NOTHING = object()
 Late = Callable[[], bool]
 
 
@@ -44,7 +45,7 @@ class ModelSide:
     waiting: int = WAITING
     patience: float = PATIENCE
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _kept: OrderedDict[Hashable, tuple[Any, int]] = field(default_factory=OrderedDict)
+    _answers: Cache = field(default_factory=lambda: Cache(KEPT))
     _going: dict[Hashable, "_Going"] = field(default_factory=dict)
     _waiters: int = 0
 
@@ -72,10 +73,9 @@ class ModelSide:
         where it takes too long.
         """
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                found: T = self._kept[key][0]
-                return found
+            found = self._answers.find(key, _NOTHING)
+            if found is not _NOTHING:
+                return cast(T, found)
             # Jobs that nobody waits for any more count as well.
             if max(len(self._going), self._waiters) >= self.waiting:
                 raise HTTPException(503, "The model is busy and others wait already; try again in a moment.")
@@ -111,10 +111,7 @@ class ModelSide:
                 raise TimeoutError
         try:
             made = make(self.model, going.late)
-            with self._lock:
-                self._kept[key] = made, places(made)
-                while len(self._kept) > 1 and sum(size for _, size in self._kept.values()) > KEPT:
-                    self._kept.popitem(last=False)
+            self._answers.keep(key, made, weight=places(made))
             return made
         finally:
             with self._lock:

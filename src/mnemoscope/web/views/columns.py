@@ -53,12 +53,12 @@ def words(site: Site) -> Words:
         # Asked for by their ids, they are checked to be in order.
         return Words([text or "" for text in site.atlas.token_text(range(rows.height))], rows["bytes"].to_list())
 
-    return site.lasting("words", make)
+    return site.tables.get("words", make)
 
 
 def table(site: Site, name: str, *, layer: int) -> pl.DataFrame:
     """The rows of `values` or `activity` of one layer, by memory."""
-    return site.lasting((name, layer), lambda: site.atlas.table(name, layer=layer).sort("memory"))
+    return site.tables.get((name, layer), lambda: site.atlas.table(name, layer=layer).sort("memory"))
 
 
 def row(site: Site, name: str, *, layer: int, memory: int) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def row(site: Site, name: str, *, layer: int, memory: int) -> dict[str, Any]:
 
 def top_token(site: Site, layer: int, *, memory: int) -> int:
     """The token that the value ranks first."""
-    tops = site.lasting(
+    tops = site.tables.get(
         ("tops", layer), lambda: table(site, "values", layer=layer)["top_tokens"].list.first().to_numpy()
     )
     return int(tops[memory])
@@ -93,7 +93,7 @@ def patterns(site: Site, layer: int, *, memory: int) -> list[dict[str, Any]] | N
         rows = site.atlas.table("patterns").sort("layer", "memory", "pattern")
         return _Patterns(rows, rows["layer"].to_numpy().astype(np.int64) * _SPAN + rows["memory"].to_numpy())
 
-    found = site.lasting("patterns", make)
+    found = site.tables.get("patterns", make)
     first, last = np.searchsorted(found.places, [layer * _SPAN + memory, layer * _SPAN + memory + 1])
     return found.rows.slice(int(first), int(last - first)).to_dicts()
 
@@ -108,7 +108,7 @@ class _Places:
 
 def sharing(site: Site, prefixes: list[tuple[int, int]]) -> dict[tuple[int, int], int]:
     """How many of these prefixes (sentence, position) are positive triggers of each (layer, memory)."""
-    found = site.lasting("places", lambda: _places(site))
+    found = site.tables.get("places", lambda: _places(site))
     asked = np.array([sentence * _SPAN + position for sentence, position in prefixes], dtype=np.int64)
     first, last = np.searchsorted(found.prefixes, asked, "left"), np.searchsorted(found.prefixes, asked, "right")
     pieces = [found.memories[start:end] for start, end in zip(first, last, strict=True)]

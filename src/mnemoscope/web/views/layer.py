@@ -82,7 +82,7 @@ class Choice:
 def layer_rows(site: Site, layer: int) -> pl.DataFrame:
     """A row for every memory of the layer: rate, confidence, norm, tokens, agreement, kind (null: no patterns made)."""
     site.atlas.memories(layer)
-    return site.kept(("layer rows", layer), lambda: _rows(site, layer))
+    return site.pages.get(("layer rows", layer), lambda: _rows(site, layer))
 
 
 def _rows(site: Site, layer: int) -> pl.DataFrame:
@@ -109,7 +109,7 @@ def _rows(site: Site, layer: int) -> pl.DataFrame:
 
 def _patterns(site: Site) -> pl.DataFrame | None:
     try:
-        return site.kept(
+        return site.pages.get(
             ("pattern kinds",), lambda: site.atlas.table("patterns").select("layer", "memory", "kind").rechunk()
         )
     except AtlasUnfinished:
@@ -198,7 +198,7 @@ def titles(site: Site, layer: int) -> list[str]:
             for memory, text, rate, most in rows.iter_rows()
         ]
 
-    return site.kept(("titles", layer), make)
+    return site.pages.get(("titles", layer), make)
 
 
 def layers_view(site: Site) -> dict[str, Any]:

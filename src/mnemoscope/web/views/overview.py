@@ -3,13 +3,15 @@
 import json
 from typing import Any
 
-from mnemoscope.analyses import QUESTIONS, striking
-from mnemoscope.analyses.writing import SIDE, files
+import polars as pl
+
+from mnemoscope.analyses import striking
 from mnemoscope.atlas.manifest import RUN
-from mnemoscope.atlas.side import covered
+from mnemoscope.figures.answered import Answered
 from mnemoscope.memory import MemoryId
 from mnemoscope.web.site import Site
 from mnemoscope.web.views.columns import words
+from mnemoscope.web.views.questions import answers_of
 from mnemoscope.web.views.triggers import grouped, triggers_view
 
 STRIKING = 10
@@ -19,7 +21,7 @@ def overview_view(site: Site) -> dict[str, Any]:
     """Model, text, plan, run, the totals of every question, warnings, and the most striking memories."""
     manifest = site.atlas.manifest
     model, corpus = manifest["model"], manifest["corpus"]
-    answered = {question: _totals(site, question) for question in QUESTIONS}
+    answers = answers_of(site)
     return {
         "model": {
             name: model.get(name) for name in ("spec", "revision", "fingerprint", "family", "block", "activation")
@@ -32,8 +34,8 @@ def overview_view(site: Site) -> dict[str, Any]:
         "atlas": site.hash,
         "layers": [{"layer": layer, "memories": site.atlas.memories(layer)} for layer in site.atlas.layers],
         "memories": sum(site.atlas.memories(layer) for layer in site.atlas.layers),
-        "answers": {question: totals for question, totals in answered.items() if totals is not None},
-        "unanswered": [question for question, totals in answered.items() if totals is None],
+        "answers": {question: _totals(found) for question, found in answers.items() if _is_there(found)},
+        "unanswered": [question for question, found in answers.items() if not _is_there(found)],
         "striking": [_striking(site, row) for row in striking(site.atlas, STRIKING).to_dicts()],
     }
 
@@ -41,12 +43,11 @@ def overview_view(site: Site) -> dict[str, Any]:
 def overview_words(site: Site, data: dict[str, Any]) -> dict[str, Any]:
     """What the template needs besides: the report's sentences, where all questions are answered."""
     # The room of figures loads the drawing library; only this page needs it.
-    from mnemoscope.figures.gathering import gathered
     from mnemoscope.figures.summary import cards, mined, warnings
 
     if data["unanswered"]:
         return {"mined": mined(site.atlas), "cards": [], "warnings": warnings(site.atlas)}
-    found = cards(site.atlas, gathered(site.atlas, keep=False).answers)
+    found = cards(site.atlas, answers_of(site))
     return {"mined": found[0].sentences, "cards": found[1:], "warnings": warnings(site.atlas)}
 
 
@@ -59,16 +60,14 @@ def _run(site: Site) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def _totals(site: Site, question: str) -> list[dict[str, Any]] | None:
-    """The totals of an answer that was made from this atlas; None where there is none."""
-    path = files(question)[0]
-    if path not in covered(site.atlas.path, SIDE):
-        return None
-    try:
-        said = json.loads((site.atlas.path / path).read_bytes())
-        return list(said["totals"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+def _is_there(found: Answered) -> bool:
+    """Whether the answer lies in the atlas, though it may have nothing to draw."""
+    return not found.table.is_empty()
+
+
+def _totals(found: Answered) -> list[dict[str, Any]]:
+    """The numbers of the whole atlas, as the answer's document has them."""
+    return found.table.filter(pl.col("layer").is_null()).drop("layer").to_dicts()
 
 
 def _striking(site: Site, row: dict[str, Any]) -> dict[str, Any]:

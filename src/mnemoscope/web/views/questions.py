@@ -28,7 +28,7 @@ OF_A_LAYER = {
 
 def answers_of(site: Site) -> dict[str, Answered]:
     """The answers by question, in the paper's order."""
-    return site.kept(("answers",), lambda: at_hand(site.atlas))
+    return site.tables.get("answers", lambda: at_hand(site.atlas))
 
 
 def layer_numbers(site: Site, layer: int) -> list[dict[str, Any]]:

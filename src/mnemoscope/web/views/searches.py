@@ -115,4 +115,4 @@ def _memory(site: Site, memory: "MemoryId") -> dict[str, Any]:
 
 
 def _counts(site: Site) -> pl.DataFrame:
-    return site.lasting("tokens", lambda: site.atlas.table("tokens").sort("token"))
+    return site.tables.get("tokens", lambda: site.atlas.table("tokens").sort("token"))

@@ -28,7 +28,7 @@ class _Sentences:
 
 def tokens_of(site: Site, sentences: Sequence[int]) -> dict[int, list[int]]:
     """The tokens of each of these sentences; raises AtlasDamaged where one is not stored."""
-    kept = site.lasting("sentences", lambda: _sentences(site))
+    kept = site.tables.get("sentences", lambda: _sentences(site))
     if kept is None:
         stored = site.atlas.sentences(sentences, columns=["sentence", "tokens"])
         return dict(zip(stored["sentence"].to_list(), stored["tokens"].to_list(), strict=True))

@@ -1,0 +1,246 @@
+"""An atlas that changes while it is served: a page is of one edition from beginning to end, and of the one it says."""
+
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handbuilt_atlas import build_atlas
+from mnemoscope.analyses import QUESTIONS, write_all
+from mnemoscope.atlas.manifest import MANIFEST, seal
+from mnemoscope.atlas.store import file_hash
+from mnemoscope.web import Settings
+from mnemoscope.web.app import create_app
+from mnemoscope.web.asking import warming
+from reports.reported_atlas import reported
+from web.judging import annotated_atlas, host, served
+from web.served import client, patient
+
+
+class Held:
+    """A function that stops at its end the first time, until it is let go."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.made, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        found = self._function(*arguments, **named)
+        if not self.made.is_set():
+            self.made.set()
+            assert self.go.wait(30)
+        return found
+
+
+def mined_again(atlas: Path) -> str:
+    """Another atlas in the place of this one: its hash."""
+    manifest = json.loads((atlas / MANIFEST).read_bytes())
+    for name in (MANIFEST, "manifest.sha256"):
+        (atlas / name).unlink()
+    shutil.rmtree(atlas / "analyses", ignore_errors=True)
+    plan = manifest["plan"] | {"seed": 8}
+    seal(atlas, {name: part for name, part in manifest.items() if name != "files"} | {"plan": plan})
+    return file_hash(atlas / MANIFEST)
+
+
+def test_a_page_that_is_made_while_the_atlas_changes_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mnemoscope.web import questions
+
+    held = Held(questions.questions_view)
+    monkeypatch.setattr(questions, "questions_view", held)
+    opened = reported(tmp_path)
+    reader = client(opened.path)
+    with ThreadPoolExecutor(1) as slow:
+        first = slow.submit(reader.get, "/questions.json")
+        assert held.made.wait(30)
+        write_all(opened)
+        assert reader.get("/index.json").json()["unanswered"] == []
+        held.go.set()
+        answers = [first.result(30), reader.get("/questions.json")]
+    fresh = client(opened.path).get("/questions.json")
+    assert answers[1].headers["etag"] == fresh.headers["etag"]
+    # Who asked first is not given the old page under the new mark either.
+    for answer in answers:
+        assert answer.json() == fresh.json()
+        assert answer.headers["etag"] == fresh.headers["etag"]
+
+
+def test_what_an_old_page_needs_never_enters_the_new_edition(tmp_path: Path) -> None:
+    opened = reported(tmp_path)
+    site = create_app(Settings(opened.path)).state.site
+    old = site.edition()
+    with site.reading(old):
+        write_all(opened)
+        with ThreadPoolExecutor(1) as other:
+            new = other.submit(site.edition).result(30)
+        assert new is not old
+        # The old page goes on: it needs one more thing, made from what it has read.
+        assert site.tables.get("words", lambda: "old") == "old"
+        assert site.pages.get("page", lambda: "old") == "old"
+        assert site.state == old.state
+    assert site.edition() is new
+    assert site.tables.get("words", lambda: "new") == "new"
+    assert site.pages.get("page", lambda: "new") == "new"
+
+
+def test_the_citation_is_that_of_the_atlas_that_lies_there(tmp_path: Path) -> None:
+    atlas = reported(tmp_path).path
+    reader = client(atlas)
+    before = reader.get("/L0.M0.json").json()["reference"]["atlas"]
+    assert before == file_hash(atlas / MANIFEST)
+    hash = mined_again(atlas)
+    assert hash != before
+    for _ in range(2):
+        assert reader.get("/L0.M0.json").json()["reference"]["atlas"] == hash
+        assert f"atlas sha256 {hash}" in reader.get("/L0.M0").text
+        overview = reader.get("/index.json")
+        assert (overview.json()["atlas"], overview.json()["plan"]["seed"]) == (hash, 8)
+        assert hash[:16] in overview.headers["etag"]
+
+
+def test_judgements_of_the_old_atlas_are_not_those_of_the_new(tmp_path: Path) -> None:
+    atlas = annotated_atlas(tmp_path / "atlas")
+    boss = host(served(atlas))
+    assert boss.json("/annotate")["campaign"] is not None
+    mined_again(atlas)
+    for path in ("/annotate", "/annotate/results", "/annotate/export.csv"):
+        assert "another atlas" in boss.page(path, status=409)
+    assert "another atlas" in boss.post("/annotate/invite", {"name": "Eve"}, status=409)["message"]
+    assert boss.web.get("/L0.M0").status_code == 200
+
+
+def test_an_atlas_that_is_being_mined_anew_is_refused_until_it_is_there(tmp_path: Path) -> None:
+    atlas = reported(tmp_path).path
+    reader = client(atlas)
+    assert reader.get("/L0.M0").status_code == 200
+    aside = (atlas / MANIFEST).rename(tmp_path / "aside")
+    for path in ("/", "/L0.M0", "/L0.M0.json", "/tokens", "/search?q=x"):
+        answer = reader.get(path)
+        assert answer.status_code == 409, path
+        assert "bug" not in answer.text
+    aside.rename(atlas / MANIFEST)
+    assert reader.get("/L0.M0").status_code == 200
+
+
+def test_an_old_index_never_takes_the_place_of_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import mnemoscope.search
+    from mnemoscope.web.search_index import Opening
+
+    opened = reported(tmp_path)
+    site = create_app(Settings(opened.path)).state.site
+    held = Held(mnemoscope.search.open_index)
+    monkeypatch.setattr(mnemoscope.search, "open_index", held)
+    opening = Opening(site)
+    opening.begin()
+    assert held.made.wait(30)
+    write_all(opened)
+    new = opening.index()
+    assert "patterns" not in new.lacking
+    held.go.set()
+    for thread in [one for one in threading.enumerate() if one.name == "search index"]:
+        thread.join(30)
+    assert opening.index() is new
+    assert new.search("the", fields=("triggers",)).total >= 0
+    opening.close()
+
+
+def folder(atlas: Path) -> dict[str, bytes]:
+    """Every file of the atlas but the search index, which `serve` makes."""
+    return {
+        str(path.relative_to(atlas)): path.read_bytes()
+        for path in sorted(atlas.rglob("*"))
+        if path.is_file() and path.relative_to(atlas).parts[0] != "search"
+    }
+
+
+DAMAGE = ("analyses/refinement_events.cases.parquet", "analyses/value_agreement.json", "patterns.parquet")
+
+
+@pytest.mark.parametrize("damaged", DAMAGE)
+def test_no_reading_writes_into_an_atlas_with_a_damaged_answer(tmp_path: Path, damaged: str) -> None:
+    opened = reported(tmp_path)
+    write_all(opened)
+    path = opened.path / damaged
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    before = folder(opened.path)
+    reader = client(opened.path)
+    there = {"name": "L0.M0", "layer": "0", "token": "6", "question": "refinement_events", "ending": "csv", "code": "0"}
+    asked = [path for path, methods in reader.get("/openapi.json").json()["paths"].items() if "get" in methods]
+    assert len(asked) > 15
+    for address in asked:
+        for name, value in there.items():
+            address = address.replace(f"{{{name}}}", value)
+        patient(reader, address)
+        assert folder(opened.path) == before, address
+    if damaged.endswith("cases.parquet"):
+        assert reader.get("/index.json").json()["unanswered"] == ["refinement_events"]
+        assert "mnemoscope analyze" in reader.get("/").text
+
+
+def test_two_who_warm_the_pages_make_each_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mnemoscope.web import browse, questions
+
+    opened = reported(tmp_path)
+    write_all(opened)
+    counts: dict[str, int] = {}
+    lock = threading.Lock()
+
+    def counted(module: Any, name: str) -> None:
+        function = getattr(module, name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            with lock:
+                key = f"{name}{arguments[1:]}"
+                counts[key] = counts.get(key, 0) + 1
+            return function(*arguments, **named)
+
+        monkeypatch.setattr(module, name, call)
+
+    for module, name in ((browse, "overview_view"), (browse, "overview_words"), (questions, "question_view")):
+        counted(module, name)
+    settings = Settings(opened.path)
+    app = create_app(settings)
+    site = app.state.site
+    with warming(app, site, settings), warming(app, site, settings):
+        threads = [one for one in threading.enumerate() if one.name == "warming"]
+        for task in site.tasks:
+            task()
+        for one in threads:
+            one.join(60)
+    assert {key: count for key, count in counts.items() if not key.startswith("overview_words")} == {
+        "overview_view()": 1
+    } | {f"question_view{(question,)}": 1 for question in QUESTIONS}
+    assert [count for key, count in counts.items() if key.startswith("overview_words")] == [1]
+
+
+def test_the_mined_model_s_pages_end_with_its_atlas(tmp_path: Path) -> None:
+    """A model that was right for the atlas before is named, or refused, as it would be at the start."""
+    pytest.importorskip("torch")
+    from web.planted_atlas import SPEC, planted_atlas
+
+    atlas = planted_atlas(tmp_path)
+    plain, forced = client(atlas, model=SPEC), client(atlas, model=SPEC, force_model=True)
+    assert "is not the model" not in forced.get("/L1.M4").text
+    manifest = json.loads((atlas / MANIFEST).read_bytes())
+    manifest["model"]["fingerprint"] = "f" * 64
+    for name in (MANIFEST, "manifest.sha256"):
+        (atlas / name).unlink()
+    seal(atlas, {name: part for name, part in manifest.items() if name != "files"})
+    for path in ("/layers", "/trace?prompt=the+cat"):
+        refused = plain.get(path)
+        assert refused.status_code == 409
+        assert "is not the model that" in refused.text
+        assert "is not the model that was mined." in forced.get(path).text
+
+
+def test_build_atlas_has_no_answers_and_is_read_all_the_same(tmp_path: Path) -> None:
+    assert len(client(build_atlas(tmp_path)).get("/index.json").json()["unanswered"]) == 10
