@@ -12,6 +12,7 @@ from mnemoscope.annotations import open_store
 from mnemoscope.atlas import open_atlas
 from mnemoscope.web.safety import BODY
 from web.judging import GOOD, JSON, LOCAL, Reader, annotated_atlas, codes, host, invited, served
+from web.served import patient
 
 TOKEN = "an-access-token-of-this-test"
 ABROAD = "http://example.test"
@@ -150,9 +151,9 @@ def test_after_all_have_handed_in_memories_show_what_people_said(atlas: Path) ->
     names = [f"L{layer}.M{memory}" for layer in (0, 1) for memory in range(5)]
     assert not any(boss.json(f"/{name}")["people"] for name in names)
     search = "/search.json?q=alike&in=annotations"
-    assert boss.web.get(search).json()["total"] == 0, "a search tells no more than the pages"
+    assert patient(boss.web, search).json()["total"] == 0, "a search tells no more than the pages"
     ada.post("/annotate/hand-in")
-    assert boss.web.get(search).json()["total"] == 6
+    assert patient(boss.web, search).json()["total"] == 6
     told = [one for name in names for one in boss.json(f"/{name}")["people"]]
     assert len(told) == 6
     assert {(one["author"], one["campaign"], tuple(one["triggers"])) for one in told} <= {
@@ -303,6 +304,68 @@ def test_a_memory_is_annotated_from_its_page(atlas: Path) -> None:
     assert "already" in other.post("/annotate/name", {"name": "Ada"}, status=409)["message"]
     for name, status in (("L9.M0", 404), ("Lx", 404), ("nothing", 404)):
         boss.page(f"/{name}/annotate", status=status)
+
+
+def test_looking_at_a_memory_to_judge_it_stores_nothing(atlas: Path) -> None:
+    app = served(atlas)
+    boss = host(app, begin=False)
+    boss.post("/annotate/name", {"name": "Grace"})
+
+    def items() -> int:
+        with open_store(open_atlas(atlas)) as store, store.database.reading() as connection:
+            return int(connection.exec_driver_sql("SELECT count(*) FROM items").scalar_one())
+
+    for _ in range(2):
+        shown = boss.json("/L0.M1/annotate")
+        boss.page("/L0.M1/annotate")
+    assert boss.web.get("/annotate/items/L0.M1").headers["location"] == "/L0.M1/annotate"
+    assert items() == 0
+    assert (shown["code"], len(shown["prefixes"]) > 3, shown["patterns"]) == ("L0.M1", True, [])
+    save(boss, "L0.M1")
+    assert items() == 1
+    again = boss.json("/L0.M1/annotate")
+    # Browsers keep drafts under the code, which therefore stays.
+    assert again["code"] == "L0.M1"
+    assert again["prefixes"] == shown["prefixes"]
+    assert [one["description"] for one in again["patterns"]] == ["ends alike"]
+    wrong = boss.post("/annotate/items/L0.M1/save", {**GOOD, "marks": [0]}, status=409)
+    assert "1 prefix" in wrong["message"] or "1 prefixes" in wrong["message"]
+    assert 'data-code="L0.M1"' in boss.sent("/annotate/items/L0.M1/save", {**GOOD, "marks": [0], "pattern": ""}).text
+    boss.post("/annotate/items/L0.M1/undo")
+    boss.post("/annotate/items/L9.M1/save", GOOD, status=404)
+    assert items() == 1
+
+
+def test_an_invitation_does_not_open_memories_outside_the_campaign(atlas: Path) -> None:
+    app = served(atlas, host="0.0.0.0", token=TOKEN)
+    boss = host(app, base=ABROAD, path=f"/annotate?token={TOKEN}")
+    ada = invited(app, boss, "Ada", base=ABROAD)
+    save(ada, "L0.M1", status=404)
+    assert ada.page("/annotate/items/L0.M1", status=303) == ""
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_another_site_s_link_asks_before_the_browser_is_an_annotator_s(atlas: Path, site: str) -> None:
+    app = served(atlas)
+    boss = host(app)
+    link = boss.post("/annotate/invite", {"name": "Eve <b>"}, status=201)["link"]
+    there = {"sec-fetch-site": site, "sec-fetch-dest": "document", "sec-fetch-mode": "navigate"}
+    page = boss.web.get(link, headers=there)
+    assert page.status_code == 200
+    assert "mnemoscope_judge" not in page.headers.get("set-cookie", "")
+    assert "Judge as Eve &lt;b&gt;" in page.text
+    assert page.headers["cache-control"] == "no-store"
+    assert boss.json("/annotate")["people"], "the browser is the host's still"
+    found = dict(re.findall(r'name="(csrf|invitation)" value="([\w-]+)"', page.text))
+    assert boss.web.post("/annotate/join", data={"invitation": found["invitation"]}).status_code == 403
+    answer = boss.web.post("/annotate/join", data=found, headers={"sec-fetch-site": "same-origin"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/annotate/work")
+    assert "Eve" in boss.page("/annotate/work")
+    wrong = boss.web.post("/annotate/join", data={**found, "invitation": "guessed"})
+    assert wrong.status_code == 401
+    # Typed, kept as a bookmark, or opened from a mail program: nothing is asked.
+    typed = Reader(app).web.get(link, headers={"sec-fetch-site": "none", "sec-fetch-dest": "document"})
+    assert (typed.status_code, "mnemoscope_judge" in typed.headers["set-cookie"]) == (303, True)
 
 
 def test_with_an_access_token_an_invitation_opens_the_annotator_s_pages_alone(atlas: Path) -> None:

@@ -162,6 +162,50 @@ def test_a_post_from_another_site_is_refused(atlas: Path, headers: dict[str, str
     assert "another site" in answer.text
 
 
+LOADED = ("image", "iframe", "script", "empty", "object", "embed", "style")
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_what_another_site_s_page_loads_by_itself_is_refused(atlas: Path, site: str) -> None:
+    reader = client(atlas)
+    for path in ("/", "/trace?prompt=x", "/L0.M0/causal", "/search.json?q=x", "/annotate/join?invitation=x"):
+        for kind in LOADED:
+            answer = reader.get(path, headers={"sec-fetch-site": site, "sec-fetch-dest": kind})
+            assert answer.status_code == 403, (path, kind)
+            assert "Another site" in answer.text
+        early = {"sec-fetch-site": site, "sec-fetch-dest": "document", "sec-purpose": "prefetch;prerender"}
+        assert reader.get(path, headers=early).status_code == 403
+    assert reader.head("/", headers={"sec-fetch-site": site, "sec-fetch-dest": "image"}).status_code == 403
+
+
+def test_links_bookmarks_programs_and_our_own_pages_are_answered(atlas: Path) -> None:
+    reader = client(atlas)
+    asked: list[dict[str, str]] = [{"sec-fetch-site": "cross-site", "sec-fetch-dest": "document"}, {}]
+    asked += [{"sec-fetch-site": "same-origin", "sec-fetch-dest": kind} for kind in LOADED]
+    asked += [{"sec-fetch-site": "none", "sec-fetch-dest": "document", "sec-purpose": "prefetch"}]
+    for headers in asked:
+        assert reader.get("/L0.M0", headers=headers).status_code == 200, headers
+
+
+def test_a_path_does_not_command_the_terminal(atlas: Path, caplog: pytest.LogCaptureFixture) -> None:
+    app = create_app(Settings(atlas))
+
+    @app.get("/form/{name}/broken")
+    def broken(name: str) -> None:
+        raise RuntimeError("inside")
+
+    reader = TestClient(app, base_url="http://127.0.0.1:8765", raise_server_exceptions=False)
+    assert reader.get("/form/%1b]0;owned%07/broken").status_code == 500
+    (said,) = [one.getMessage() for one in caplog.records if one.name == "mnemoscope.web"]
+    assert said == "GET /form/\u241b]0;owned\u2407/broken"
+
+
+def test_settings_do_not_say_their_secrets(atlas: Path) -> None:
+    said = repr(Settings(atlas, token=TOKEN, annotations="postgresql://team:hunter2@db.example/judge"))
+    assert TOKEN not in said
+    assert "hunter2" not in said
+
+
 def test_large_bodies_and_addresses_are_not_read(atlas: Path) -> None:
     reader = with_a_form(atlas)
     assert reader.post("/form/x", content=b"x" * (BODY + 1)).status_code == 413

@@ -81,8 +81,8 @@ class Database:
         original = error.orig if isinstance(error, DBAPIError) else error
         lines = str(original).strip().splitlines() or [type(original).__name__]
         reason = lines[0].strip()
-        if self.url.password:
-            reason = reason.replace(str(self.url.password), "***")
+        for secret in _secrets(self.url):
+            reason = reason.replace(secret, "***")
         code = getattr(original, "sqlite_errorname", "") or getattr(original, "sqlstate", "") or ""
         advice = next((advice for pattern, advice in _ADVICE if re.search(pattern, f"{code} {reason}")), "try again")
         return f"{self.name}: nothing was {done} ({reason}); {advice}"
@@ -130,6 +130,8 @@ class Database:
                     raise AnnotationError(f"{name} is damaged ({what}); restore it from a copy")
 
 
+_KEYWORDS = re.compile(r"\b(password|host|user|dbname)\s*=")
+"""PostgreSQL's other way to say where a database is, which is no path and may hold a password."""
 _ADVICE = (
     ("SQLITE_FULL|SQLITE_IOERR|53100|No space", "make room on the disk, then save again"),
     ("SQLITE_BUSY|SQLITE_LOCKED|55P03|40P01|40001", "another process is writing; try again"),
@@ -153,6 +155,8 @@ def address(given: str | Path | None, folder: Path) -> URL:
     if given is None:
         given = folder / "annotations.sqlite"
     if isinstance(given, Path) or "://" not in given:
+        if isinstance(given, str) and _KEYWORDS.search(given):
+            raise AnnotationError("the address of the annotations is none; write postgresql://USER@HOST/NAME")
         return _file(Path(given))
     try:
         url = make_url(given)
@@ -163,7 +167,15 @@ def address(given: str | Path | None, folder: Path) -> URL:
         return _file(Path(url.database))
     if backend not in ("postgresql", "postgres"):
         raise AnnotationError(f"annotations cannot be kept in {backend}; give a path, or postgresql://USER@HOST/NAME")
+    if "@" in (url.host or "") or "@" in (url.database or ""):
+        # The rest of a password would be taken for host or name, and told.
+        raise AnnotationError("the address of the annotations has more than one @; write one in a password as %40")
     return url.set(drivername="postgresql+psycopg")
+
+
+def place_text(given: str | Path) -> str:
+    """Where annotations were said to be, without password or options; raises AnnotationError like `address`."""
+    return shown(address(given, Path()))
 
 
 def shown(url: URL) -> str:
@@ -173,6 +185,15 @@ def shown(url: URL) -> str:
     user = f"{url.username}@" if url.username else ""
     port = f":{url.port}" if url.port else ""
     return f"postgresql://{user}{url.host or ''}{port}/{url.database or ''}"
+
+
+def _secrets(url: URL) -> list[str]:
+    """Passwords in the address, also those among its options."""
+    found = [str(url.password or "")]
+    for name, value in url.query.items():
+        if "password" in name:
+            found += [value] if isinstance(value, str) else value
+    return [secret for secret in found if secret]
 
 
 def _file(path: Path) -> URL:

@@ -16,6 +16,7 @@ from mnemoscope.annotations import people
 from mnemoscope.annotations.records import MOST_PATTERNS, Annotator, Saved
 from mnemoscope.annotations.tables import finishes, items, judgements, verdicts
 from mnemoscope.errors import AnnotationError
+from mnemoscope.memory import MemoryId
 
 NONE = ("none", "", "[]")
 """Kind, description and triggers of a pattern that is not there."""
@@ -39,6 +40,13 @@ def item_of(connection: Connection, code: str) -> Item:
     if row is None:
         raise AnnotationError(f"there is no item {str(code)[:40]!r} to judge; go back to the list")
     return dict(row)
+
+
+def chosen_item(connection: Connection, memory: MemoryId) -> Item | None:
+    """The item of a memory that somebody judged outside the campaign; None where nobody has."""
+    here = (items.c.kind == "chosen", items.c.layer == memory.layer, items.c.memory == memory.memory)
+    row = connection.execute(select(items).where(*here)).mappings().first()
+    return None if row is None else dict(row)
 
 
 def history(connection: Connection, item: int, author: str) -> History:

@@ -39,11 +39,12 @@ class Sights:
         """What a row of table `items` shows; raises AtlasDamaged."""
 
         def read() -> Sight:
-            return self._control(item) if item["kind"] == "control" else self._memory(item["layer"], item["memory"])
+            return self._control(item) if item["kind"] == "control" else self.of_memory(item["layer"], item["memory"])
 
         return self._known.get(item["code"], read)
 
-    def _memory(self, layer: int, memory: int) -> Sight:
+    def of_memory(self, layer: int, memory: int) -> Sight:
+        """What a memory shows; raises AtlasDamaged."""
         rows = self._atlas.tables.having("triggers", layer, column="memory", ids=[memory])
         rows = rows.filter((pl.col("sign") == 1) & (pl.col("rank") < TOP)).sort("rank")
         rows = rows.unique("prefix_group", keep="first", maintain_order=True)

@@ -170,26 +170,40 @@ class Store:
                 texts = json.loads(item["content"])
                 verdict = judging.verdict_of(connection, item["id"], annotator.name)
                 return CaseView(code, texts["prefix"], texts["residual"], texts["ffn"], texts["output"], verdict)
-            known = judging.history(connection, item["id"], annotator.name)
-            finished = judging.finished(connection, item["id"], annotator.name)
+            return self._key_view(connection, item, annotator)
+
+    def view_memory(self, memory: MemoryId, annotator: Annotator) -> KeyView:
+        """What somebody sees of a memory outside the campaign; stores nothing, also where nobody has chosen it yet.
+
+        Its code is the memory's name until `choose` gives it another. Raises MemoryIdError.
+        """
+        found = self.atlas[memory].id
+        with self.database.reading() as connection:
+            item = judging.chosen_item(connection, found)
+            if item is not None:
+                return self._key_view(connection, item, annotator)
+        prefixes = self._sights.of_memory(found.layer, found.memory).prefixes
+        return KeyView(str(found), prefixes, (), False, False, False, str(found))
+
+    def _key_view(self, connection: Connection, item: judging.Item, annotator: Annotator) -> KeyView:
+        known = judging.history(connection, item["id"], annotator.name)
+        finished = judging.finished(connection, item["id"], annotator.name)
         shown = self._sights.of(item)
         chosen = str(MemoryId(item["layer"], item["memory"])) if item["kind"] == "chosen" else None
         patterns = _patterns(known.patterns, shown.ranks)
         none = finished and not patterns
-        return KeyView(code, shown.prefixes, patterns, none, finished, bool(known.steps), chosen)
+        return KeyView(item["code"], shown.prefixes, patterns, none, finished, bool(known.steps), chosen)
 
     def choose(self, memory: MemoryId) -> str:
         """The code of a memory that somebody wants to judge, outside the campaign; raises MemoryIdError."""
         found = self.atlas[memory].id
         with self.database.writing() as connection:
             self._alone(connection)
-            chosen = drawing.Item("chosen", found.layer, found.memory, None).stored(secrets.token_hex(16))
-            here = (items.c.kind == "chosen", items.c.layer == found.layer, items.c.memory == found.memory)
-            code = connection.execute(select(items.c.code).where(*here)).scalar()
-            if code is None:
-                connection.execute(items.insert().values(chosen))
-                code = chosen["code"]
-        return str(code)
+            stored = judging.chosen_item(connection, found)
+            if stored is None:
+                stored = drawing.Item("chosen", found.layer, found.memory, None).stored(secrets.token_hex(16))
+                connection.execute(items.insert().values(stored))
+        return str(stored["code"])
 
     def save(
         self, code: str, annotator: Annotator, *, kind: str, description: str, marks: Sequence[int],

@@ -45,6 +45,8 @@ def serve(
 
     def ready(settings: Settings) -> None:
         if json:
+            from mnemoscope.annotations.database import place_text
+
             emit(
                 {
                     "url": settings.url,
@@ -53,7 +55,7 @@ def serve(
                     "token": settings.token,
                     "atlas": str(settings.atlas),
                     "model": settings.model,
-                    "annotations": settings.annotations,
+                    "annotations": None if annotations is None else place_text(annotations),
                 }
             )
             return

@@ -6,7 +6,7 @@ An invitation's link is shown once, in the answer to the post that made it; only
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, Query, UploadFile
@@ -21,8 +21,12 @@ from mnemoscope.web.annotate_results import Tables
 from mnemoscope.web.desk import PLACE, Desk, done
 from mnemoscope.web.pages import REFUSALS, Page, both
 from mnemoscope.web.request_line import path_of
+from mnemoscope.web.safety import came_from_here
 from mnemoscope.web.templates import json_response, wants_json
 from mnemoscope.web.views.campaign import by_layer, campaign_view, totals
+
+if TYPE_CHECKING:
+    from mnemoscope.annotations import Annotator
 
 HOME = "annotate_host.html"
 Person = Annotated[str, Form(max_length=1_000, description="Somebody's name")]
@@ -70,17 +74,40 @@ def router(desk: Desk) -> APIRouter:
 
     @routes.get(f"{PLACE}/join", response_class=Response, responses=REFUSALS)
     def join(
+        request: Request,
         invitation: Annotated[str, Query(max_length=200, description="The secret of an invitation")] = "",
     ) -> Response:
-        """Makes this browser that of the annotator who was invited."""
-        store = desk.begun()
-        found = None if store is None else store.annotator(invitation)
-        if found is None:
-            raise HTTPException(401, "This invitation is not valid, or no longer; ask whoever sent it for another.")
-        return desk.seated(RedirectResponse(PLACE if found.role == "host" else f"{PLACE}/work", 303), invitation)
+        """Makes this browser that of the annotator who was invited; asks first where another site's page led here."""
+        found = _annotator_of(desk, invitation)
+        if came_from_here(request.headers):
+            return _join_as(desk, found, invitation)
+        values = {"title": "Annotate", "name": found.name, "invitation": invitation, "bare": True}
+        return desk.drawn(request, "annotate_join.html", values)
+
+    @routes.post(
+        f"{PLACE}/join", dependencies=[Depends(desk.guarded)], response_class=Response, responses=REFUSALS
+    )
+    def confirm_join(invitation: Annotated[str, Form(max_length=200)] = "") -> Response:
+        """Makes this browser that of the annotator who was invited, and who says so."""
+        return _join_as(desk, _annotator_of(desk, invitation), invitation)
 
     _posts(routes, desk)
     return routes
+
+
+def _annotator_of(desk: Desk, invitation: str) -> "Annotator":
+    """Whose invitation it is; raises 401 for nobody's."""
+    store = desk.begun()
+    found = None if store is None else store.annotator(invitation)
+    if found is None:
+        raise HTTPException(401, "This invitation is not valid, or no longer; ask whoever sent it for another.")
+    return found
+
+
+def _join_as(desk: Desk, annotator: "Annotator", invitation: str) -> Response:
+    """The way to the annotator's pages, after which this browser is theirs."""
+    place = PLACE if annotator.role == "host" else f"{PLACE}/work"
+    return desk.seated(RedirectResponse(place, 303), invitation)
 
 
 def _elsewhere(desk: Desk) -> Callable[[Request], Response | None]:

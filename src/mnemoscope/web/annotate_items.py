@@ -4,6 +4,7 @@ Posts answer a program with JSON and a browser without script with the way to th
 key of its own and stored once, however often it is sent.
 """
 
+import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Form, Path, Query
@@ -21,7 +22,7 @@ from mnemoscope.web.templates import wants_json
 from mnemoscope.web.views import judging
 
 if TYPE_CHECKING:
-    from mnemoscope.annotations import Store
+    from mnemoscope.annotations import CaseView, KeyView, Store
 
 Code = Annotated[str, Path(max_length=40, description="An item of the campaign, as the list of the work names it")]
 Shown = Annotated[str, Query(pattern=r"^(\d{1,2}|new)?$", description="The pattern to edit: its number, or `new`")]
@@ -29,6 +30,8 @@ Pattern = Annotated[str, Form(pattern=r"^\d{0,2}$", description="The pattern's n
 Key = Annotated[str, Form(max_length=100, description="Another for every judgement; the same to send one again")]
 Name = Annotated[str, Path(max_length=100, description="A memory, such as L10.M222")]
 ITEM = "annotate_item.html"
+_MEMORY = re.compile(r"L\d{1,9}\.M\d{1,9}", re.ASCII)
+"""A memory that is judged outside the campaign goes by its name."""
 
 
 class Given(BaseModel):
@@ -60,7 +63,10 @@ def router(desk: Desk) -> APIRouter:
     @both(routes, site, PLACE + "/items/{code}", template=ITEM, kept=False)
     def item(code: Code, annotator: Annotated[Any, Depends(desk.annotator)], pattern: Shown = "") -> Page | Response:
         """One item: prefixes to mark, or a composition to call related or distant."""
-        data = judging.item_view(_having(desk, annotator, code), annotator, code)
+        if _MEMORY.fullmatch(code):
+            return RedirectResponse(f"/{code}{PLACE}", 303)
+        store, view = _having(desk, annotator, code)
+        data = judging.item_view(store, annotator, view)
         if data["memory"] is not None:
             return RedirectResponse(f"/{data['memory']}{PLACE}", 303)
         return Page(_title(data), data, lambda: _more(data, annotator, pattern))
@@ -73,7 +79,7 @@ def router(desk: Desk) -> APIRouter:
             data: dict[str, Any] = {"memory": str(wanted), "code": None, "name": None}
             return Page(f"Annotate {wanted}", data)
         store = desk.store()
-        data = judging.item_view(store, annotator, store.choose(wanted)) | {"name": annotator.name}
+        data = judging.item_view(store, annotator, store.view_memory(wanted, annotator)) | {"name": annotator.name}
         return Page(f"Annotate {wanted}", data, lambda: _more(data, annotator, pattern) | {"bare": False})
 
     _posts(routes, desk)
@@ -89,7 +95,7 @@ def _posts(routes: APIRouter, desk: Desk) -> None:
         request: Request, code: Code, annotator: Annotated[Any, known], form: Annotated[Given, Form()]
     ) -> Response:
         """Stores one pattern of the annotator in one item."""
-        store = _having(desk, annotator, code)
+        store, code = _item_to_judge(desk, request, annotator, code)
         given = form.judgement()
         try:
             saved = store.save(code, annotator, **given, key=form.key or None)
@@ -103,7 +109,7 @@ def _posts(routes: APIRouter, desk: Desk) -> None:
         request: Request, code: Code, annotator: Annotated[Any, known], pattern: Pattern = "", key: Key = ""
     ) -> Response:
         """Takes one of the annotator's patterns back."""
-        store = _having(desk, annotator, code)
+        store, code = _item_to_judge(desk, request, annotator, code)
         if not pattern:
             raise HTTPException(400, "Say which pattern is to be taken back.")
         saved = store.retract(code, annotator, pattern=int(pattern), key=key or None)
@@ -112,7 +118,7 @@ def _posts(routes: APIRouter, desk: Desk) -> None:
     @routes.post(PLACE + "/items/{code}/undo", **post)
     def undo(request: Request, code: Code, annotator: Annotated[Any, known], key: Key = "") -> Response:
         """Takes the annotator's latest step on the item back."""
-        store = _having(desk, annotator, code)
+        store, code = _item_to_judge(desk, request, annotator, code)
         saved = store.undo(code, annotator, key=key or None)
         return done(request, {"pattern": saved.pattern, "again": saved.again}, to=_address(store, annotator, code))
 
@@ -121,7 +127,7 @@ def _posts(routes: APIRouter, desk: Desk) -> None:
         request: Request, code: Code, annotator: Annotated[Any, known], form: Annotated[Given, Form()]
     ) -> Response:
         """Stores that the item is finished, and a pattern that the form still holds before that."""
-        store = _having(desk, annotator, code)
+        store, code = _item_to_judge(desk, request, annotator, code)
         given = form.judgement()
         try:
             if _new(store, annotator, code, given):
@@ -134,7 +140,7 @@ def _posts(routes: APIRouter, desk: Desk) -> None:
     @routes.post(PLACE + "/items/{code}/none", **post)
     def none(request: Request, code: Code, annotator: Annotated[Any, known], key: Key = "") -> Response:
         """Stores that the item is finished and that there is no pattern."""
-        store = _having(desk, annotator, code)
+        store, code = _item_to_judge(desk, request, annotator, code)
         try:
             saved = store.finish(code, annotator, none=True, key=key or None)
         except AnnotationError as problem:
@@ -144,7 +150,7 @@ def _posts(routes: APIRouter, desk: Desk) -> None:
     @routes.post(PLACE + "/items/{code}/reopen", **post)
     def reopen(request: Request, code: Code, annotator: Annotated[Any, known], key: Key = "") -> Response:
         """Takes a finished item up again."""
-        store = _having(desk, annotator, code)
+        store, code = _item_to_judge(desk, request, annotator, code)
         saved = store.finish(code, annotator, done=False, key=key or None)
         return done(request, {"again": saved.again}, to=_address(store, annotator, code))
 
@@ -154,7 +160,7 @@ def _posts(routes: APIRouter, desk: Desk) -> None:
         verdict: Annotated[str, Form(max_length=20, description="related, distant, or none")] = "", key: Key = "",
     ) -> Response:  # fmt: skip
         """Calls a composition of the last layer related or distant."""
-        store = _having(desk, annotator, code)
+        store, code = _item_to_judge(desk, request, annotator, code)
         saved = store.judge(code, annotator, verdict=verdict, key=key or None)
         if verdict == "none":
             return done(request, {"again": saved.again}, to=_address(store, annotator, code))
@@ -167,14 +173,20 @@ def _posts(routes: APIRouter, desk: Desk) -> None:
         return done(request, {"handed_in": True, "again": saved.again}, to=f"{PLACE}/work")
 
 
-def _having(desk: Desk, annotator: Any, code: str) -> "Store":
-    """The store, if it has this item; raises 404."""
+def _having(desk: Desk, annotator: Any, code: str) -> "tuple[Store, KeyView | CaseView]":
+    """The store and what the annotator sees of the item; raises 404."""
     store = desk.store()
     try:
-        store.view(code, annotator)
+        return store, store.view(code, annotator)
     except AnnotationError as problem:
         raise HTTPException(404 if problem.__cause__ is None else status_of(problem), f"{problem}.") from problem
-    return store
+
+
+def _item_to_judge(desk: Desk, request: Request, annotator: Any, code: str) -> "tuple[Store, str]":
+    """The store and the code of an item that is being judged; a memory's name makes one of it. Raises 404."""
+    if _MEMORY.fullmatch(code) and desk.at_home(request):
+        code = desk.store().choose(MemoryId.parse(code))
+    return _having(desk, annotator, code)[0], code
 
 
 def _new(store: "Store", annotator: Any, code: str, given: dict[str, Any]) -> bool:
@@ -210,7 +222,8 @@ def _again(
     """The item's page with what was wrong, and with what was typed; a program gets the sentence alone."""
     if wants_json(request) or status_of(problem) != 409:
         raise problem
-    data = judging.item_view(desk.store(), annotator, code)
+    store = desk.store()
+    data = judging.item_view(store, annotator, store.view(code, annotator))
     asked = "" if draft is None else "new" if draft["pattern"] is None else str(draft["pattern"])
     values = {"title": _title(data), **data, **_more(data, annotator, asked), "problem": str(problem)}
     if draft is not None and "draft" in values:

@@ -54,7 +54,7 @@ class Desk:
         """The store of the atlas as it is now, made where there is none; raises AnnotationError."""
         edition = self.site.edition()
         with self._lock:
-            store = self._opened(edition.hash)
+            store = self._store_of(edition.hash)
             if store is not None:
                 return store
             if self._failed is not None:
@@ -74,14 +74,14 @@ class Desk:
             self._store = store
             return store
 
-    def _opened(self, hash: str) -> "Store | None":
+    def _store_of(self, hash: str) -> "Store | None":
         """The open store, if it is that of the atlas with this hash."""
         return self._store if self._store is not None and self._store.database.atlas == hash else None
 
     def begun(self) -> "Store | None":
         """The store, or None where nobody ever judged this atlas: looking at a page makes no file."""
         given, path = self.site.settings.annotations, Path(self.site.settings.atlas, ANNOTATIONS)
-        if self._opened(self.site.hash) is None and given is None and not path.exists():
+        if self._store_of(self.site.hash) is None and given is None and not path.exists():
             return None
         return self.store()
 

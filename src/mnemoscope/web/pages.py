@@ -103,9 +103,9 @@ def _endpoint(
                 return _to_twin(page) if as_json and "location" in page.headers else page
             return _answered(site, request, page, template, as_json=as_json, kept=kept)
 
-        return site.read(lambda: answered(request, answer, parameters))
+        return site.read(lambda: respond(request, answer, parameters))
 
-    def answered(request: Request, answer: Callable[[], Response], parameters: dict[str, Any]) -> Response:
+    def respond(request: Request, answer: Callable[[], Response], parameters: dict[str, Any]) -> Response:
         if not kept:
             return answer()
         more = mark(**parameters)

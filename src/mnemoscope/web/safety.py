@@ -2,6 +2,8 @@
 
 * Host: a server on this machine answers to this machine's names only, so that no foreign name can be pointed at it.
 * Access token: with one, `?token=` once (then a cookie) or `Authorization: Bearer`; compared in constant time.
+* Other sites: their pages may link to ours, and no more: what they load by themselves (pictures, frames, scripts,
+  prefetches) is refused, so that no foreign page makes the model work (Sec-Fetch-Site, Sec-Fetch-Dest).
 * Posts: refused from another site (Sec-Fetch-Site, Origin), and every form carries a token (`checked`).
 * Bodies: at most BODY bytes. Answers: a content policy without inline script or style, and no exception gets out.
 """
@@ -19,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mnemoscope.atlas.visible import in_running_text
 from mnemoscope.web.refusals import GUEST, refusal
 from mnemoscope.web.request_line import link_to, path_of, query_of
 from mnemoscope.web.site import Site
@@ -78,7 +81,8 @@ class Safety:
         except HTTPException as problem:
             answer = refusal(self._site, request, problem.status_code, str(problem.detail))
         except Exception:
-            _log.exception("%s %s", scope["method"], scope["path"])
+            # Whoever asks writes the path; the terminal must not obey it.
+            _log.exception("%s %s", scope["method"], in_running_text(scope["path"]))
             if begun:
                 raise
             answer = refusal(self._site, request, 500, "This is a bug in mnemoscope; the server's terminal says more.")
@@ -94,6 +98,8 @@ class Safety:
             return self._plain(request, 414, f"The address is longer than {ADDRESS:,} characters.")
         if self._site.settings.local and _name(headers.get("host", "")) not in NAMES:
             return self._plain(request, 403, "This server answers to 127.0.0.1 and localhost only.")
+        if not came_from_here(headers) and not _followed(headers):
+            return self._plain(request, 403, "Another site's page loads this; open it by a link or by its address.")
         if request.method not in ("GET", "HEAD", "OPTIONS") and not _same_site(headers):
             return self._plain(request, 403, "This was sent from another site; use the form of this one.")
         return None
@@ -142,10 +148,22 @@ def _name(host: str) -> str:
     return host.rsplit(":", 1)[0].lower()
 
 
+def came_from_here(headers: Headers) -> bool:
+    """Whether a page of ours asks, somebody who typed the address or kept it, or no browser: all but another site.
+
+    Browsers say where they come from to this machine and over TLS alone; without that nothing is known.
+    """
+    return headers.get("sec-fetch-site") in (None, "same-origin", "none")
+
+
+def _followed(headers: Headers) -> bool:
+    """Whether somebody followed a link to a page, which is not loaded into another, nor before it is wanted."""
+    return headers.get("sec-fetch-dest") in (None, "document") and "sec-purpose" not in headers
+
+
 def _same_site(headers: Headers) -> bool:
     """Whether a post comes from a page of ours, or from no browser at all."""
-    fetched = headers.get("sec-fetch-site")
-    if fetched is not None and fetched not in ("same-origin", "none"):
+    if not came_from_here(headers):
         return False
     origin = headers.get("origin")
     return origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from mnemoscope.atlas.visible import in_running_text
 from mnemoscope.errors import ServeError
 from mnemoscope.web.settings import Settings
 
@@ -42,7 +43,7 @@ def _begin(tasks: Sequence[Callable[[], object]]) -> None:
         try:
             task()
         except Exception as problem:
-            _log.warning("%s", problem)
+            _log.warning("%s", in_running_text(str(problem)))
 
 
 def with_token(settings: Settings) -> Settings:

@@ -1,6 +1,6 @@
 """What a server was asked to serve, and where."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -20,8 +20,8 @@ class Settings:
     force_model: bool = False
     host: str = "127.0.0.1"
     port: int = PORT
-    token: str | None = None
-    annotations: str | None = None
+    token: str | None = field(default=None, repr=False)
+    annotations: str | None = field(default=None, repr=False)
 
     @property
     def local(self) -> bool:

@@ -30,10 +30,9 @@ def progress_view(store: "Store", annotator: "Annotator") -> dict[str, Any]:
     return asdict(found) | {"complete": found.complete and total > 0, "finished": finished, "total": total}
 
 
-def item_view(store: "Store", annotator: "Annotator", code: str) -> dict[str, Any]:
+def item_view(store: "Store", annotator: "Annotator", view: "KeyView | CaseView") -> dict[str, Any]:
     """One item as this annotator sees it, with their own judgements and its place in their own order."""
-    places = store.places(annotator)
-    view = store.view(code, annotator)
+    places, code = store.places(annotator), view.code
     progress = progress_view(store, annotator)
     at = next((index for index, place in enumerate(places) if place.code == code), None)
     near: dict[str, Any] = {"number": None, "previous": None, "next": None}
@@ -51,7 +50,9 @@ def item_view(store: "Store", annotator: "Annotator", code: str) -> dict[str, An
 def seen(view: "KeyView | CaseView") -> dict[str, Any]:
     """What is judged and what was said of it, as data."""
     found = asdict(view) | {"finished": view.finished}
-    return found | {"kind": "key" if "prefixes" in found else "case", "memory": found.get("memory")}
+    memory = found.get("memory")
+    # A memory goes by its name, whether or not somebody has judged it already: browsers keep drafts under the code.
+    return found | {"kind": "key" if "prefixes" in found else "case", "memory": memory, "code": memory or found["code"]}
 
 
 def _said(said: "Said") -> dict[str, Any]:
