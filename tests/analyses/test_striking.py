@@ -22,7 +22,7 @@ TRIGGERS: dict[int, dict[int, list[Place]]] = {
         0: [(0, 5), (1, 5), (0, 4), (0, 3), (1, 3)],  # 7 follows twice of five times: 0.5 x 2/5 = 0.2
         1: [(0, 5), (1, 5), (0, 0), (1, 1), (2, 0)],  # the same, 0.9 x 2/5 = 0.36: takes token 7 from L0.M0
         2: [(0, 0), (1, 0), (0, 1), (2, 1), (2, 2)],  # only four different prefixes: `The` occurs twice
-        3: [(0, 3), (1, 3), (0, 6), (2, 3), (2, 0)],  # two ends, so 5 follows twice of three times: 0.75 x 2/3 = 0.5
+        3: [(0, 3), (1, 3), (0, 6), (2, 3), (2, 0)],  # 5 follows twice of five times, two ends counted: 0.75 x 2/5 = 0.3
     },
     1: {
         0: [(0, 5), (1, 5), (0, 0), (1, 1), (2, 0)],  # as good as L0.M1, which comes first
@@ -65,13 +65,13 @@ def atlas(tmp_path: Path) -> Atlas:
 def test_confident_values_that_come_true_are_first(atlas: Atlas) -> None:
     found = striking(atlas)
     assert found.select("layer", "memory", "top_token", "prefixes").rows() == [
-        (0, 3, 5, 5),
         (0, 1, 7, 5),
+        (0, 3, 5, 5),
         (1, 3, 12, 5),
     ]
-    assert found["score"].to_list() == pytest.approx([0.5, 0.36, 0.2])
-    assert found["max_probability"].to_list() == pytest.approx([0.75, 0.9, 1.0])
-    assert found["agreement"].to_list() == pytest.approx([2 / 3, 0.4, 0.2])
+    assert found["score"].to_list() == pytest.approx([0.36, 0.3, 0.2])
+    assert found["max_probability"].to_list() == pytest.approx([0.9, 0.75, 1.0])
+    assert found["agreement"].to_list() == pytest.approx([0.4, 0.4, 0.2])
 
 
 def test_fewer_are_the_first_ones(atlas: Atlas) -> None:

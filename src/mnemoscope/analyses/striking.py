@@ -1,8 +1,8 @@
 """The memories that show best what a memory is: a confident value that comes true after its own triggers.
 
-score = largest probability of the value's distribution x share of its best triggers' next tokens that are the value's
-top token. Only memories whose best triggers have enough different prefixes, and one memory for each top token. A way to
-choose examples, not a question of the paper.
+score = largest probability of the value's distribution x share of its best triggers that the value's top token follows;
+a trigger at the end of its sentence counts as one that it does not follow. Only memories whose best triggers have enough
+different prefixes, and one memory for each top token. A way to choose examples, not a question of the paper.
 """
 
 import polars as pl
@@ -18,8 +18,8 @@ PREFIXES = 5
 def striking(atlas: Atlas, count: int = 10) -> pl.DataFrame:
     """The `count` most striking memories, best first.
 
-    Columns: layer, memory, score, max_probability, agreement (share of next tokens that are the top token), prefixes
-    (different ones among the best triggers), top_token.
+    Columns: layer, memory, score, max_probability, agreement (share of the best triggers that the top token follows),
+    prefixes (different ones among the best triggers), top_token.
     """
     found = pl.concat([_scores(atlas, layer) for layer in atlas.layers])
     ordered = found.sort(["score", "layer", "memory"], descending=[True, False, False])
@@ -36,7 +36,7 @@ def _scores(atlas: Atlas, layer: int) -> pl.DataFrame:
         .group_by("memory")
         .agg(
             prefixes=pl.col("prefix_group").n_unique(),
-            agreement=(pl.col("next_token") == pl.col("top_token")).mean(),
+            agreement=(pl.col("next_token") == pl.col("top_token")).fill_null(False).mean(),
         )
         .filter(pl.col("prefixes") >= PREFIXES)
     )
