@@ -2,7 +2,9 @@
 
 import math
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -13,6 +15,7 @@ from judged_atlas import judged_atlas
 from mnemoscope.analyses import answer
 from mnemoscope.annotations import Annotator, Store, open_store, results
 from mnemoscope.annotations.tables import items
+from mnemoscope.errors import AnnotationError
 from mnemoscope.intervals import wilson
 from mnemoscope.memory import MemoryId
 from mnemoscope.patterns import read_annotations
@@ -214,3 +217,27 @@ def test_what_people_call_compositions_is_in_the_folder_too(tmp_path: Any) -> No
     assert by_hand is not None
     assert by_hand.is_empty()
     assert called(by_hand)["distant"].value is None
+
+
+def test_judgements_of_another_atlas_are_not_counted(tmp_path: Path) -> None:
+    """As after `mine --force`, which keeps annotations.sqlite: ranks and prefixes there are those of the old atlas."""
+    atlas = judged_atlas(tmp_path / "atlas")
+    with open_store(atlas) as store:
+        store.start_campaign(keys_per_layer=10)
+        ada = someone(store, "Ada")
+        say(store, ada, code_of(store, "key", 0, 0), ("shallow", range(10)))
+        store.judge(code_of(store, "case", 1, 10), ada, verdict="distant")
+    people = pl.col("name").str.starts_with("people_")
+    assert not answer(atlas, "key_patterns").filter(people).is_empty()
+    manifest = tmp_path / "atlas" / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes() + b"\n")
+    said = r"annotations\.sqlite holds judgements of another atlas \(manifest [0-9a-f]{12}, this one is [0-9a-f]{12}\); move"
+    ways: list[Callable[[], object]] = [
+        lambda: read_annotations(atlas.path), lambda: read_verdicts(atlas.path), lambda: answer(atlas, "key_patterns"),
+    ]  # fmt: skip
+    for way in ways:
+        with pytest.raises(AnnotationError, match=said) as caught:
+            way()
+        assert "\n" not in str(caught.value)
+    (tmp_path / "atlas" / "annotations.sqlite").rename(tmp_path / "moved.sqlite")
+    assert answer(atlas, "key_patterns").filter(people).is_empty()

@@ -140,6 +140,8 @@ def test_other_versions(tmp_path: Path, version: str, error: type[Exception], sa
         (8, '{"0": 1}', "not a list of ranks"),
         (8, "[true]", "not a list of ranks"),
         (0, b"\xff", "author or description is no text"),
+        (1, "0001-01-01T00:00:00+14:00", "judgement 1: date value out of range"),
+        (1, "9999-12-31T23:59:59-01:00", "judgement 1: date value out of range"),
     ],
 )
 def test_judgements_that_cannot_be(tmp_path: Path, column: int, value: object, said: str) -> None:
@@ -160,3 +162,19 @@ def test_a_path_that_is_no_uri(tmp_path: Path) -> None:
     folder = tmp_path / "100 % ? #1"
     folder.mkdir()
     assert read_annotations(database(folder)) is not None
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite writes beside a database with a log even to read it, and cannot on a read-only disk."""
+    path = database(tmp_path) / "annotations.sqlite"
+    with closing(sqlite3.connect(path)) as opened:
+        opened.execute("PRAGMA journal_mode = WAL")
+    seen: list[list[str]] = []
+
+    def question(opened: sqlite3.Connection) -> list[tuple[Any, ...]]:
+        seen.append(sorted(entry.name for entry in tmp_path.iterdir()))
+        return opened.execute("SELECT count(*) FROM judgements").fetchall()
+
+    monkeypatch.setattr(annotations.os, "access", lambda path, mode: False)
+    assert annotations.asked(path, question) == [(len(ROWS),)]
+    assert seen == [["annotations.sqlite"]]

@@ -11,7 +11,7 @@ import pytest
 from handbuilt_atlas import PROVENANCE, activity_columns, build_atlas
 from mnemoscope.atlas.side import cover
 from mnemoscope.atlas.store import write_sentences
-from mnemoscope.errors import MemoryIdError, OptionError, SearchError
+from mnemoscope.errors import AnnotationError, MemoryIdError, OptionError, SearchError
 from mnemoscope.patterns.annotations import SCHEMA
 from mnemoscope.search import Hit, Index, open_index
 from search.conftest import sealed, value_columns, write
@@ -254,3 +254,14 @@ def test_annotations_are_those_of_now(tmp_path: Path) -> None:
         assert index.search("harbour*", layers=[1]).total == 0
     with open_index(atlas, annotations=lambda: None) as index:
         assert index.search("harbour*").total == 0
+
+
+def test_annotations_of_another_atlas_are_refused(tmp_path: Path) -> None:
+    atlas = build_atlas(tmp_path / "atlas")
+    judge(atlas, ("Ada", 0, 1, 0, "semantic", "harbours"))
+    with closing(sqlite3.connect(atlas / "annotations.sqlite")) as database:
+        database.executescript(f"ALTER TABLE annotations_version ADD COLUMN atlas TEXT DEFAULT '{'0' * 64}'")
+    with open_index(atlas) as index:
+        with pytest.raises(AnnotationError, match=r"holds judgements of another atlas \(manifest 000000000000, this"):
+            index.search("harbours")
+        assert index.search("harbours", fields=("triggers", "values")).total == 0

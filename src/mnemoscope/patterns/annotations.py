@@ -7,6 +7,7 @@ shallow or semantic.
 """
 
 import json
+import os
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
@@ -16,7 +17,9 @@ from typing import Any
 
 import polars as pl
 
-from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasTooNew
+from mnemoscope.atlas.manifest import MANIFEST
+from mnemoscope.atlas.store import file_hash
+from mnemoscope.errors import AnnotationError, AtlasBusy, AtlasDamaged, AtlasTooNew
 
 ANNOTATIONS = "annotations.sqlite"
 VERSION = 1
@@ -42,6 +45,9 @@ CREATE TABLE judgements (
 );
 """
 """The least that the file must hold; more columns and tables may stand beside it.
+
+Where `annotations_version` has a column `atlas`, it is the sha256 of the manifest that the judgements are about, and
+they are read with no other. A file without it, written by hand, is about the atlas that it lies in.
 
 Where `judgements` has a column `item`, its number among the table `items` with `kind` (key, control, chosen), the
 judgements count whose author has finished the item: the latest row of `finishes` (author, made_at, item, finished).
@@ -83,7 +89,8 @@ def read_annotations(atlas: Path) -> pl.DataFrame | None:
     pattern (the author's numbering), kind (shallow, semantic, both or none), description, triggers (ranks), sampled.
     Sorted by layer, memory, control, sampled, author, pattern.
 
-    Raises AtlasDamaged for a file that is no database of annotations or holds what cannot be, AtlasTooNew, AtlasBusy.
+    Raises AnnotationError for judgements of another atlas, AtlasDamaged for a file that is no database of annotations
+    or holds what cannot be, AtlasTooNew, AtlasBusy.
     """
     path = Path(atlas) / ANNOTATIONS
     rows = asked(path, _judgements)
@@ -108,16 +115,16 @@ def counting(rows: Iterable[Sequence[Any]], name: object) -> pl.DataFrame:
 
 
 def asked(path: Path, question: Callable[[sqlite3.Connection], list[tuple[Any, ...]]]) -> list[tuple[Any, ...]] | None:
-    """What the question finds in the database of annotations `path`, None where there is no such file.
+    """What the question finds in the database of annotations `path` of an atlas, None where there is no such file.
 
-    Raises AtlasDamaged, AtlasTooNew or AtlasBusy.
+    Raises AnnotationError for judgements of another atlas, AtlasDamaged, AtlasTooNew or AtlasBusy.
     """
     if not path.exists():
         return None
     if not path.is_file():
         raise AtlasDamaged(f"{path} is not a file but a folder or a device; move it away")
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=PATIENCE)) as database:
+        with closing(sqlite3.connect(_address(path), uri=True, timeout=PATIENCE)) as database:
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
             if not {"annotations_version", "judgements"} <= tables:
                 raise AtlasDamaged(f"{path} is not a database of annotations; move it away, or restore it from a copy")
@@ -130,11 +137,32 @@ def asked(path: Path, question: Callable[[sqlite3.Connection], list[tuple[Any, .
                 )
             if versions[0][0] != VERSION:
                 raise AtlasDamaged(f"{path} has version {versions[0][0]}, expected {VERSION}; restore it from a copy")
+            _refuse_another_atlas(database, path)
             return question(database)
     except (sqlite3.Error, UnicodeError) as error:
         if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             raise AtlasBusy(f"{path} is being written by another process; try again") from error
         raise AtlasDamaged(f"{path} cannot be read ({error}); restore it from a copy") from error
+
+
+def _address(path: Path) -> str:
+    """The database as SQLite opens it for reading."""
+    # SQLite writes beside a database even to read it. Where it cannot, and no log waits, the file is all there is.
+    alone = not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
+    return f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
+
+
+def _refuse_another_atlas(database: sqlite3.Connection, path: Path) -> None:
+    """Raises AnnotationError where the database says that it is about another atlas than the one it lies in."""
+    if "atlas" not in {row[1] for row in database.execute("PRAGMA table_info(annotations_version)")}:
+        return
+    ((owner,),) = database.execute("SELECT atlas FROM annotations_version")
+    here = file_hash(path.parent / MANIFEST)
+    if owner != here:
+        raise AnnotationError(
+            f"{path} holds judgements of another atlas (manifest {str(owner)[:12]}, this one is {here[:12]});"
+            " move it away, or put it back beside its own atlas"
+        )
 
 
 def _judgement(path: object, row: Sequence[Any]) -> tuple[Any, ...]:
@@ -151,10 +179,10 @@ def _judgement(path: object, row: Sequence[Any]) -> tuple[Any, ...]:
         if kind not in KINDS:
             raise ValueError(f"kind is {kind!r}, none of {', '.join(KINDS)}")
         time = datetime.fromisoformat(made_at)
+        time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
         ranks = json.loads(triggers)
         if not isinstance(ranks, list) or not all(type(rank) is int and 0 <= rank < 2**15 for rank in ranks):
             raise ValueError(f"triggers is {triggers!r}, not a list of ranks")
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise AtlasDamaged(f"{path}: judgement {id}: {error}; restore it from a copy") from error
-    time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
     return id, author, time, layer, memory, bool(control), pattern, kind, description, ranks, bool(sampled)

@@ -26,7 +26,7 @@ _SCHEMA = {"case": pl.Int64, "author": pl.String, "verdict": pl.String}
 def read_verdicts(atlas: Path) -> pl.DataFrame | None:
     """The verdicts that count in the folder of an atlas, as `latest` gives them; None where nobody could judge.
 
-    Raises AtlasDamaged, AtlasTooNew or AtlasBusy.
+    Raises AnnotationError for verdicts on another atlas, AtlasDamaged, AtlasTooNew or AtlasBusy.
     """
     path = Path(atlas) / ANNOTATIONS
     rows = asked(path, _verdicts)
