@@ -22,7 +22,7 @@ TRIGGERS: dict[int, dict[int, list[Place]]] = {
         0: [(0, 5), (1, 5), (0, 4), (0, 3), (1, 3)],  # 7 follows twice of five times: 0.5 x 2/5 = 0.2
         1: [(0, 5), (1, 5), (0, 0), (1, 1), (2, 0)],  # the same, 0.9 x 2/5 = 0.36: takes token 7 from L0.M0
         2: [(0, 0), (1, 0), (0, 1), (2, 1), (2, 2)],  # only four different prefixes: `The` occurs twice
-        3: [(0, 3), (1, 3), (0, 6), (2, 3), (2, 0)],  # 5 follows twice of five times, two ends counted: 0.75 x 2/5 = 0.3
+        3: [(0, 3), (1, 3), (0, 6), (2, 3), (2, 0)],  # 5 follows twice of five, ends included: 0.75 x 2/5 = 0.3
     },
     1: {
         0: [(0, 5), (1, 5), (0, 0), (1, 1), (2, 0)],  # as good as L0.M1, which comes first

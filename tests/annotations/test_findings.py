@@ -231,7 +231,7 @@ def test_judgements_of_another_atlas_are_not_counted(tmp_path: Path) -> None:
     assert not answer(atlas, "key_patterns").filter(people).is_empty()
     manifest = tmp_path / "atlas" / "manifest.json"
     manifest.write_bytes(manifest.read_bytes() + b"\n")
-    said = r"annotations\.sqlite holds judgements of another atlas \(manifest [0-9a-f]{12}, this one is [0-9a-f]{12}\); move"
+    said = r"annotations\.sqlite holds judgements of another atlas \(manifest \w{12}, this one is \w{12}\); move"
     ways: list[Callable[[], object]] = [
         lambda: read_annotations(atlas.path), lambda: read_verdicts(atlas.path), lambda: answer(atlas, "key_patterns"),
     ]  # fmt: skip

@@ -1,7 +1,7 @@
 """The memories that show best what a memory is: a confident value that comes true after its own triggers.
 
 score = largest probability of the value's distribution x share of its best triggers that the value's top token follows;
-a trigger at the end of its sentence counts as one that it does not follow. Only memories whose best triggers have enough
+a trigger at the end of its sentence is one that it does not follow. Only memories whose best triggers have enough
 different prefixes, and one memory for each top token. A way to choose examples, not a question of the paper.
 """
 
