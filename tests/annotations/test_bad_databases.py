@@ -68,9 +68,31 @@ def test_paths_that_are_none(shared_atlas: Atlas, tmp_path: Path) -> None:
     refused(shared_atlas, tmp_path / "no" / "a.sqlite", "is no folder, so a.sqlite cannot be made there")
     (tmp_path / "letter").write_bytes(b"Dear reader, this is no database.\n" * 100)
     refused(shared_atlas, tmp_path / "letter", "file is not a database.*; restore it from a copy")
-    with closing(sqlite3.connect(tmp_path / "music")) as music:
-        music.execute("CREATE TABLE songs (name TEXT)")
-    refused(shared_atlas, tmp_path / "music", "is a database of something else")
+
+
+def test_a_database_that_is_refused_is_left_as_it_is(shared_atlas: Atlas, tmp_path: Path) -> None:
+    """To the byte: a switch to a log beside the file would be for good."""
+    music = edited(tmp_path / "music", "CREATE TABLE songs (name TEXT)")
+    (tmp_path / "link").symlink_to(music)
+    hand = edited(tmp_path / "hand", SCHEMA)
+    before = music.read_bytes(), hand.read_bytes()
+    refused(shared_atlas, music, "is a database of something else")
+    refused(shared_atlas, tmp_path / "link", "is a database of something else")
+    refused(shared_atlas, hand, "was not made by a campaign")
+    assert (music.read_bytes(), hand.read_bytes()) == before
+    with closing(sqlite3.connect(music)) as database:
+        assert database.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+    own = tmp_path / "own"
+    open_store(shared_atlas, own).close()
+    with closing(sqlite3.connect(own)) as database:
+        assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_an_atlas_does_not_say_by_a_link_where_judgements_go(tmp_path: Path) -> None:
+    atlas = judged_atlas(tmp_path / "atlas", cases=0, patterns=False)
+    (tmp_path / "atlas" / "annotations.sqlite").symlink_to(tmp_path / "elsewhere")
+    refused(atlas, None, "annotations.sqlite is a link; name the file that it leads to with --annotations")
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def edited(path: Path, script: str) -> Path:

@@ -8,7 +8,7 @@ import re
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, final
 
@@ -18,6 +18,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from mnemoscope.annotations import tables
 from mnemoscope.errors import AnnotationError
+from mnemoscope.patterns.annotations import ANNOTATIONS
 
 PATIENCE = 30
 """Seconds that a writer waits for others."""
@@ -45,6 +46,8 @@ class Database:
         self._turn: AbstractContextManager[Any] = threading.Lock() if self.sqlite else nullcontext()
         try:
             self._open(atlas)
+            if self.sqlite:
+                self._keep_a_log()
         except BaseException:
             self.engine.dispose()
             raise
@@ -101,6 +104,14 @@ class Database:
                 return
             self._check(connection, missing=ours - present, atlas=atlas)
 
+    def _keep_a_log(self) -> None:
+        """Makes SQLite write a log beside the file, so that readers and a writer need not wait for each other.
+
+        The file keeps to this for good, so it is asked for only once the file is known to be ours.
+        """
+        with self._plainly("stored"), self._turn, closing(self.engine.raw_connection()) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+
     def _check(self, connection: Connection, *, missing: set[str], atlas: str) -> None:
         name = self.name
         if "annotations_version" in missing:
@@ -150,10 +161,14 @@ _ADVICE = (
 def address(given: str | Path | None, folder: Path) -> URL:
     """Where the annotations of the atlas in `folder` are: its own file, another file, or a server.
 
-    Raises AnnotationError for what is neither a path nor `sqlite:///...` nor `postgresql://...`; shows no password.
+    Raises AnnotationError for what is neither a path nor `sqlite:///...` nor `postgresql://...`, and for a link in the
+    atlas's own place; shows no password.
     """
     if given is None:
-        given = folder / "annotations.sqlite"
+        given = folder / ANNOTATIONS
+        if given.is_symlink():
+            # An atlas may come from a stranger, and what is written here would be written where the link leads.
+            raise AnnotationError(f"{given} is a link; name the file that it leads to with --annotations")
     if isinstance(given, Path) or "://" not in given:
         if isinstance(given, str) and _KEYWORDS.search(given):
             raise AnnotationError("the address of the annotations is none; write postgresql://USER@HOST/NAME")
@@ -228,7 +243,7 @@ def _engine(url: URL) -> Engine:
 
 def _prepare(connection: Any, _: object) -> None:
     try:
-        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+        for pragma in ("synchronous = FULL", "foreign_keys = ON"):
             connection.execute(f"PRAGMA {pragma}")
     except sqlite3.Error:
         connection.close()
