@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import select
 
 from judged_atlas import judged_atlas
-from mnemoscope.annotations import Annotator, Store, export, import_judgements, open_store, results
+from mnemoscope.annotations import Annotator, KeyView, Store, export, import_judgements, open_store, results
 from mnemoscope.annotations.exchange import as_text, rows
-from mnemoscope.annotations.tables import items
+from mnemoscope.annotations.tables import items, judgements
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AnnotationError
 from mnemoscope.memory import MemoryId
@@ -111,6 +111,51 @@ def test_jsonl_holds_values_and_csv_opens_as_a_table(standing: Store, tmp_path: 
     assert (len(first["triggers"]), first["description"], first["kind"]) == (3, HOSTILE, "shallow")
 
 
+# What somebody wrote, and the cell that it becomes.
+CELLS = {
+    "=1+1": "'=1+1", "+1": "'+1", "-1": "'-1", "@SUM(A1)": "'@SUM(A1)", "= of": "'= of",
+    "'=2": "''=2", "''-1": "'" * 3 + "-1", "'s at the end": "'s at the end", "'": "'", "a = b": "a = b",
+}  # fmt: skip
+
+
+def test_no_cell_is_a_formula_and_every_word_comes_back(shared_atlas: Atlas, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    with open_store(shared_atlas, tmp_path / "one.sqlite") as store:
+        store.start_campaign(keys_per_layer=1, controls=0, cases=0)
+        ada, code = someone(store, "=Ada"), codes(store, "key")[0]
+        for number, said in enumerate(CELLS):
+            store.save(code, ada, kind="both", description=said, marks=[0, 1, 2], pattern=0, key=f"-{number}-2-3-4-5")
+        export(store, path)
+        with path.open(encoding="utf-8", newline="") as file:
+            table = list(csv.DictReader(file))
+        assert not [cell for row in table for cell in row.values() if cell.startswith(("=", "+", "-", "@"))]
+        assert [row["description"] for row in table] == [*CELLS.values()]
+        with open_store(shared_atlas, tmp_path / "other.sqlite") as other:
+            assert import_judgements(other, path) == len(CELLS)
+            assert rows(other) == rows(store)
+            assert [row["description"] for row in rows(other)] == [*CELLS]
+        # As it was written before cells were kept from being formulas.
+        path.write_text(path.read_text(encoding="utf-8").replace(",'=1+1,", ",=1+1,"), encoding="utf-8")
+        assert import_judgements(store, path) == 0
+
+
+def test_a_judgement_at_the_end_of_time_can_be_followed(shared_atlas: Atlas, tmp_path: Path) -> None:
+    """A row that was imported while such times were taken: its author's next word on the item counts all the same."""
+    with open_store(shared_atlas, tmp_path / "one.sqlite") as store:
+        store.start_campaign(keys_per_layer=1, controls=0, cases=0)
+        ada, code = someone(store, "Ada"), codes(store, "key")[0]
+        store.save(code, ada, kind="both", description="first", marks=[0, 1, 2], pattern=0)
+        with store.database.writing() as connection:
+            row = dict(connection.execute(select(judgements)).mappings().one())
+            last = {"id": 2, "key": "the-last-one", "made_at": "9999-12-31T23:59:59.999999+00:00"}
+            connection.execute(judgements.insert().values(row | last))
+        for said in ("second", "third"):
+            store.save(code, ada, kind="both", description=said, marks=[0, 1, 2], pattern=0)
+            seen = store.view(code, ada)
+            assert isinstance(seen, KeyView)
+            assert [pattern.description for pattern in seen.patterns] == [said]
+
+
 def test_nothing_to_export(opening: Opening, tmp_path: Path) -> None:
     store = opening()
     assert export(store, tmp_path / "a.csv") == export(store, tmp_path / "a.jsonl") == 0
@@ -139,6 +184,9 @@ def other_campaign(lines: list[dict[str, Any]]) -> None:
         (changed(2, author=""), "line 3: the name is ''"),
         (changed(2, made_at="yesterday"), "line 3: made_at is 'yesterday', not a time"),
         (changed(2, made_at="2026-01-01T00:00:00"), "line 3: made_at is .*; it needs its distance from UTC"),
+        (changed(2, made_at="9999-12-31T23:59:59.999999+00:00"), "line 3: made_at is .*, a time at which nobody can"),
+        (changed(2, made_at="9999-12-31T23:59:59-01:00"), "line 3: made_at is .*, a time at which nobody can"),
+        (changed(2, made_at="0001-01-01T00:00:00+14:00"), "line 3: made_at is .*, a time at which nobody can"),
         (changed(2, triggers=[0, 1]), r"line 3: triggers is \[0, 1\]; a pattern is in at least 3"),
         (changed(2, triggers=[0, 1, 1.5]), "line 3: triggers is .*, not a list of ranks"),
         (changed(2, triggers=[0, 1, 40]), "line 3: trigger 40 is none that this item shows"),

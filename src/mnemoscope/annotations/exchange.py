@@ -7,6 +7,7 @@ reading it twice is reading it once. What judgements add up to is in findings.py
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,8 @@ from mnemoscope.memory import MemoryId
 
 Row = dict[str, Any]
 FORMS = ("csv", "jsonl")
+_FORMULA = re.compile(r"'*[=+\-@]")
+"""How a cell begins that a spreadsheet would take for a formula, or that has been kept from it before."""
 _TABLES = dict(zip(("judgement", "verdict", "finish"), GROWING, strict=True))
 
 
@@ -175,6 +178,9 @@ def _exported(table: str, row: Row, known: Known) -> Row:
 
 
 def _cell(value: Any) -> Any:
+    """The value as a cell of a table: text that would be a formula there begins with one apostrophe more."""
+    if isinstance(value, str):
+        return f"'{value}" if _FORMULA.match(value) else value
     return json.dumps(value) if isinstance(value, list | dict) else value
 
 
@@ -223,6 +229,8 @@ def _read(file: TextIO, form: str) -> Iterator[tuple[int, Row]]:
 
 def _value(name: str, cell: str, line: int) -> Any:
     """What a cell says: numbers and JSON where the field has them; an empty cell is nothing, but for a description."""
+    if cell.startswith("'") and _FORMULA.match(cell):
+        cell = cell[1:]
     if name == "description":
         return cell or None
     if cell == "":

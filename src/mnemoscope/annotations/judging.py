@@ -207,7 +207,9 @@ def _after(connection: Connection, table: Table, item: int | None, author: str) 
     latest = connection.execute(select(func.max(table.c.made_at)).where(here, table.c.author == author)).scalar()
     time = people.now()
     if latest is not None and latest >= time:
-        time = people.stamp(datetime.fromisoformat(latest) + timedelta(microseconds=1))
+        last = datetime.fromisoformat(latest)
+        # After the end of time comes nothing; of rows at one time the one stored later counts.
+        time = latest if last == people.LAST else people.stamp(last + timedelta(microseconds=1))
     return time
 
 

@@ -13,6 +13,9 @@ from mnemoscope.annotations.records import Annotator, Invitation, name_of_person
 from mnemoscope.annotations.tables import ROLES, annotators, finishes
 from mnemoscope.errors import AnnotationError
 
+LAST = datetime.max.replace(tzinfo=UTC)
+"""The last time that can be stored."""
+
 
 def now() -> str:
     """The time as it is stored: UTC, always as long, so that later times sort after earlier ones as text."""

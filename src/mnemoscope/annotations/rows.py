@@ -138,4 +138,7 @@ def _time(text: Any) -> str:
         raise AnnotationError(f"made_at is {text!r}, not a time") from None
     if found.tzinfo is None:
         raise AnnotationError(f"made_at is {text!r}; it needs its distance from UTC, such as +00:00")
+    if not 1 < found.year < people.LAST.year:
+        # The author's next word on the item must come after this one, and what is read as UTC must be a time.
+        raise AnnotationError(f"made_at is {text!r}, a time at which nobody can have judged")
     return people.stamp(found)
