@@ -2,8 +2,10 @@
 
 import json
 import re
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import polars as pl
@@ -13,7 +15,11 @@ from mnemoscope.analyses import QUESTIONS
 from mnemoscope.atlas import verify
 from mnemoscope.cli import main
 from mnemoscope.errors import AtlasExists, OptionError
+from mnemoscope.figures.examples import cases
+from mnemoscope.figures.gathering import Gathered, gathered
+from mnemoscope.patterns.annotations import ANNOTATIONS, SCHEMA
 from mnemoscope.reports import write_report
+from mnemoscope.reports.page import page
 from reports.reading import section, words
 from reports.reported_atlas import MEMORIES, reported
 
@@ -58,6 +64,50 @@ def test_a_changed_answer_is_made_again(tmp_path: Path) -> None:
     assert write_report(atlas).made == ("refinement_match",)
     assert table.read_bytes() == right
     assert "12.3" not in words(section((tmp_path / "report" / "index.html").read_text(), "refinement_match"))
+
+
+def compositions(found: Gathered) -> str:
+    """What the page says about the last layer's compositions; without figures, which take long to draw."""
+    listed = cases(found.cases, found.atlas)
+    text = page(
+        found.atlas, found.answers, figures={}, specifications={}, drawings={}, examples=[], cases=listed, vega="",
+        inside=True,
+    )  # fmt: skip
+    return words(section(text, "compositions"))
+
+
+def test_answers_follow_what_people_judge(tmp_path: Path) -> None:
+    atlas = reported(tmp_path)
+    assert "Nobody has judged these." in compositions(gathered(atlas))
+    first = {path.name: path.read_bytes() for path in (tmp_path / "analyses").iterdir()}
+    with closing(sqlite3.connect(tmp_path / ANNOTATIONS)) as database:
+        database.executescript(
+            SCHEMA + "CREATE TABLE items (id, memory); CREATE TABLE verdicts (id, author, made_at, item, verdict)"
+        )
+        assert gathered(atlas).made == (), "nobody has said anything yet"
+        database.executescript(
+            "INSERT INTO items VALUES (1, 0), (2, 4), (3, 8);"
+            "INSERT INTO verdicts VALUES (1, 'Ada', '1', 1, 'distant'), (2, 'Ada', '2', 2, 'distant'),"
+            "(3, 'Ada', '3', 3, 'related')"
+        )
+        found = gathered(atlas)
+        assert found.made == ("refinement_events",)
+        said = compositions(found)
+        assert "Here people have judged 3 cases: they call the new token unlike both in 66.7 % [20.8 %, 93.9 %]" in said
+        assert "Nobody" not in said
+        assert gathered(atlas).made == ()
+        database.execute(
+            "INSERT INTO judgements"
+            " VALUES (1, 'Ada', '2026-01-02T10:00:00Z', 0, 0, 0, 0, 'both', 'a word', '[0, 1, 2]')"
+        )
+        database.commit()
+        found = gathered(atlas)
+        assert found.made == ("key_patterns",)
+        assert found.answers["key_patterns"].total("people_covered") is not None
+        assert verify(tmp_path) == []
+    (tmp_path / ANNOTATIONS).unlink()
+    assert gathered(atlas).made == ("key_patterns", "refinement_events")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "analyses").iterdir()} == first
 
 
 def test_a_report_elsewhere_is_refreshed_and_other_folders_are_left_alone(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     Raises AtlasUnfinished if triggers or patterns are missing.
     """
     patterns = needed(atlas, "patterns")
-    judged = _annotations(atlas)
+    judged = judgements(atlas)
     found, whole, people, everybody = Answer(), [], Answer(), []
     leads: dict[int, float] = {}
     for layer in atlas.layers:
@@ -72,8 +72,11 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     return pl.concat([both.filter(pl.col("layer").is_not_null()), both.filter(pl.col("layer").is_null())])
 
 
-def _annotations(atlas: Atlas) -> pl.DataFrame | None:
-    """People's judgements of memories that a campaign drew, controls left out, or None where nobody made one."""
+def judgements(atlas: Atlas) -> pl.DataFrame | None:
+    """The judgements that the answer counts, on memories that a campaign drew, controls left out; None for none.
+
+    Raises what `read_annotations` raises.
+    """
     rows = read_annotations(atlas.path)
     rows = None if rows is None else rows.filter(~pl.col("control") & pl.col("sampled"))
     return None if rows is None or rows.is_empty() else rows

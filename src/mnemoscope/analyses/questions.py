@@ -3,6 +3,8 @@
 Writes nothing; writing.py does.
 """
 
+import hashlib
+import json
 from pathlib import Path
 from types import ModuleType
 
@@ -43,6 +45,8 @@ QUESTIONS: tuple[str, ...] = tuple(_MODULES)
 """The names of the ten questions, in the paper's order."""
 WITH_PATTERNS: tuple[str, ...] = (key_patterns.QUESTION, key_removals.QUESTION, layer_activity.QUESTION)
 """Those that need patterns.parquet."""
+WITH_JUDGEMENTS: tuple[str, ...] = (key_patterns.QUESTION, refinement_events.QUESTION)
+"""Those that also count what people say; their modules have `judgements`."""
 
 
 def module(question: str) -> ModuleType:
@@ -69,3 +73,15 @@ def answer(atlas: Atlas | str | Path, question: str) -> pl.DataFrame:
     found = asked.answer(atlas if isinstance(atlas, Atlas) else open_atlas(atlas))
     assert isinstance(found, pl.DataFrame)
     return found
+
+
+def judgements_hash(atlas: Atlas, question: str) -> str | None:
+    """The sha256 of the judgements that the question counts now, so that an answer can tell whether it counted them.
+
+    None where there are none, or the question counts none. Raises AnnotationError for judgements of another atlas,
+    AtlasDamaged, AtlasTooNew, AtlasBusy.
+    """
+    rows: pl.DataFrame | None = module(question).judgements(atlas) if question in WITH_JUDGEMENTS else None
+    if rows is None:
+        return None
+    return hashlib.sha256(json.dumps(rows.rows(), default=str).encode()).hexdigest()

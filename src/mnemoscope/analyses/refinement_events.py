@@ -66,9 +66,15 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     add_all(found, "composition_from_top10", rows.share(rows["output_top_residual_rank"] < 10, composition))
     demoted = 2 * rows["residual_top_ffn_rank"].astype(np.int64) >= vocabulary(atlas)
     add_all(found, "composition_demoted", rows.share(demoted, composition))
-    judged = read_verdicts(atlas.path)
+    judged = judgements(atlas)
     found.add(None, "composition_distant", NOTHING if judged is None else called(judged)["distant"])
     return found.frame()
+
+
+def judgements(atlas: Atlas) -> pl.DataFrame | None:
+    """The verdicts on compositions that the answer counts; None for none. Raises what `read_verdicts` raises."""
+    rows = read_verdicts(atlas.path)
+    return None if rows is None or rows.is_empty() else rows
 
 
 def cases(atlas: Atlas) -> pl.DataFrame:

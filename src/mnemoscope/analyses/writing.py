@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from mnemoscope.analyses import refinement_events
-from mnemoscope.analyses.questions import QUESTIONS, WITH_PATTERNS, answer, module, paper
+from mnemoscope.analyses.questions import QUESTIONS, WITH_PATTERNS, answer, judgements_hash, module, paper
 from mnemoscope.analyses.sources import projection, refuse_part, seed
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.lock import locked
@@ -35,8 +35,11 @@ class Answers:
     unanswered: dict[str, str]
 
 
-def document(atlas: Atlas, question: str, found: pl.DataFrame) -> Document:
-    """The answer as JSON has it: question, projections, interval, paper, layers, totals."""
+def document(atlas: Atlas, question: str, found: pl.DataFrame, *, judgements: str | None = None) -> Document:
+    """The answer as JSON has it: question, projections, interval, paper, layers, totals.
+
+    `judgements`, where there is one, is the hash of those that were counted.
+    """
     asked = module(question)
     rows = found.select([field.name for field in ANSWER_COLUMNS])
     return {
@@ -46,6 +49,7 @@ def document(atlas: Atlas, question: str, found: pl.DataFrame) -> Document:
         "paper": asdict(paper(question)),
         "layers": rows.filter(pl.col("layer").is_not_null()).to_dicts(),
         "totals": rows.filter(pl.col("layer").is_null()).drop("layer").to_dicts(),
+        **({} if judgements is None else {"judgements": judgements}),
     }
 
 
@@ -54,9 +58,13 @@ def write(atlas: Atlas, questions: Sequence[str]) -> dict[str, Document]:
 
     Raises what `answer` raises (nothing is written then), AtlasBusy while another process writes, and StoreFailed.
     """
+    # Taken before the answers: what people say meanwhile makes them outdated, and they are made again when asked for.
+    judged = {question: judgements_hash(atlas, question) for question in questions}
     answers = {question: answer(atlas, question) for question in questions}
     listed = refinement_events.cases(atlas) if refinement_events.QUESTION in answers else None
-    documents = {question: document(atlas, question, found) for question, found in answers.items()}
+    documents = {
+        question: document(atlas, question, found, judgements=judged[question]) for question, found in answers.items()
+    }
     with locked(atlas.path):
         for question, found in answers.items():
             _write(atlas, question, documents[question], found, listed)

@@ -58,12 +58,13 @@ def demo(
 
 
 def _report(atlas: "Atlas", progress: Any) -> None:
-    """Answers all questions and writes the report, unless both lie there, made from this atlas."""
+    """Answers all questions and writes the report, unless both lie there, made from this atlas and its judgements."""
     from mnemoscope.analyses import QUESTIONS
     from mnemoscope.atlas.side import covered
+    from mnemoscope.figures.gathering import is_current
 
-    answered = {f"analyses/{question}.json" for question in QUESTIONS}
-    if answered <= covered(atlas.path, "analyses").keys() and "report/index.html" in covered(atlas.path, "report"):
+    reported = "report/index.html" in covered(atlas.path, "report")
+    if reported and all(is_current(atlas, question) for question in QUESTIONS):
         return
     from mnemoscope.reports import write_report
 

@@ -12,7 +12,8 @@ from mnemoscope.analyses import striking
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.visible import before_token, in_running_text, in_token
-from mnemoscope.figures.words import percent
+from mnemoscope.figures.answered import Answered
+from mnemoscope.figures.words import counted, interval, percent
 
 MEMORIES = 10
 TRIGGERS = 8
@@ -132,3 +133,13 @@ def cases(listed: pl.DataFrame | None, atlas: Atlas) -> list[Case]:
         said = [in_token(row[f"{name}_text"] or "") for name in ("residual", "ffn", "output", "next")]
         found.append(Case(before, token, *said))
     return found
+
+
+def judged_sentence(answer: Answered) -> str:
+    """What people call the last layer's compositions, by the answer to refinement_events; or that nobody judged any."""
+    row = answer.total("composition_distant")
+    if row is None:
+        return "Nobody has judged these."
+    between = interval(row.low, row.high, "share")
+    cases = counted(row.count, "case", "cases")
+    return f"Here people have judged {cases}: they call the new token unlike both in {percent(row.value)} {between}."

@@ -1,7 +1,8 @@
 """The ten answers of an atlas, read from it, and made where they are missing.
 
 An answer lies in `analyses/` and is believed only if the manifest of that folder covers it with the right hash: one of
-another atlas, or one that was changed, is made again. A question that the atlas cannot answer keeps the reason.
+another atlas, or one that was changed, or that counts other judgements than there are now, is made again. A question
+that the atlas cannot answer keeps the reason.
 """
 
 import json
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from mnemoscope.analyses import QUESTIONS, answer, paper
+from mnemoscope.analyses import QUESTIONS, answer, paper, refinement_events
+from mnemoscope.analyses.questions import judgements_hash
 from mnemoscope.analyses.writing import SIDE, document, files, with_patterns, write
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.side import covered
@@ -53,12 +55,12 @@ class Gathered:
 
 
 def gathered(atlas: Atlas, *, keep: bool = True, progress: Progress | None = None) -> Gathered:
-    """Every answer of the atlas; missing ones are made and written into it.
+    """Every answer of the atlas; those that are missing or older than people's judgements are made and written into it.
 
     With `keep` False, answers that cannot be written into the atlas (a read-only folder) are made all the same. Raises
-    AtlasUnfinished for a part, AtlasDamaged, AtlasBusy, StoreFailed.
+    AtlasUnfinished for a part, AnnotationError for judgements of another atlas, AtlasDamaged, AtlasBusy, StoreFailed.
     """
-    lacking = [question for question in QUESTIONS if not _at_hand(atlas, question)]
+    lacking = [question for question in QUESTIONS if not is_current(atlas, question)]
     reasons: dict[str, str] = {}
     loose: dict[str, pl.DataFrame] = {}
     try:
@@ -77,18 +79,32 @@ def gathered(atlas: Atlas, *, keep: bool = True, progress: Progress | None = Non
         question: _answered(atlas, question, reasons.get(question, ""), loose.get(question)) for question in QUESTIONS
     }
     made = tuple(question for question in lacking if question not in reasons)
-    cases = atlas.path / files("refinement_events")[2]
-    listed = pl.read_parquet(cases) if "refinement_events" not in {*reasons, *loose} and cases.is_file() else None
+    listed = None
+    if refinement_events.QUESTION in loose:
+        listed = refinement_events.cases(atlas)
+    elif refinement_events.QUESTION not in reasons:
+        listed = pl.read_parquet(atlas.path / files(refinement_events.QUESTION)[2])
     return Gathered(answers, listed, made, atlas)
 
 
 def at_hand(atlas: Atlas) -> dict[str, Answered]:
-    """The answers that lie in the atlas, by question, in the paper's order; nothing is made and nothing is written."""
+    """The answers that lie in the atlas, by question, in the paper's order; nothing is made and nothing is written.
+
+    What people have said since an answer was made is not in it.
+    """
     remedy = f"make it with `mnemoscope analyze {shlex.quote(str(atlas.path))}`"
     return {
         question: _answered(atlas, question, "" if _at_hand(atlas, question) else remedy, None)
         for question in QUESTIONS
     }
+
+
+def is_current(atlas: Atlas, question: str) -> bool:
+    """Whether the answer lies in the atlas, and counts what people say now; raises what `judgements_hash` raises."""
+    if not _at_hand(atlas, question):
+        return False
+    said = json.loads((atlas.path / files(question)[0]).read_bytes())
+    return bool(said.get("judgements") == judgements_hash(atlas, question))
 
 
 def _at_hand(atlas: Atlas, question: str) -> bool:

@@ -16,7 +16,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.figures.answered import Answered
 from mnemoscope.figures.chart import Figure
 from mnemoscope.figures.comparison import compared, upper_spoken
-from mnemoscope.figures.examples import Case, Example
+from mnemoscope.figures.examples import Case, Example, judged_sentence
 from mnemoscope.figures.methods import methods
 from mnemoscope.figures.sections import Section, section
 from mnemoscope.figures.summary import cards, warnings
@@ -70,6 +70,7 @@ def page(
         sections=sections,
         examples=examples,
         cases=cases,
+        judged=judged_sentence(answers["refinement_events"]),
         methods=methods(atlas, answers),
         inside=inside,
     )

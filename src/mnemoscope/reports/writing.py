@@ -45,9 +45,9 @@ def write_report(
 ) -> Report:
     """Writes the report of the atlas into the folder `out` (default: `report` inside the atlas).
 
-    Answers that the atlas lacks are made, and written into it where that is possible. Raises AtlasUnfinished for a
-    part or an unfinished atlas, AtlasDamaged, AtlasBusy, AtlasExists for a folder of something else, OptionError,
-    StoreFailed.
+    Answers that the atlas lacks, or that people have judged since, are made, and written into it where that is
+    possible. Raises AtlasUnfinished for a part or an unfinished atlas, AnnotationError for judgements of another atlas,
+    AtlasDamaged, AtlasBusy, AtlasExists for a folder of something else, OptionError, StoreFailed.
     """
     opened = atlas if isinstance(atlas, Atlas) else open_atlas(atlas)
     directory = opened.path / SIDE if out is None else Path(out)
