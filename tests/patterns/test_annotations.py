@@ -175,6 +175,6 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
         seen.append(sorted(entry.name for entry in tmp_path.iterdir()))
         return opened.execute("SELECT count(*) FROM judgements").fetchall()
 
-    monkeypatch.setattr(annotations.os, "access", lambda path, mode: False)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
     assert annotations.asked(path, question) == [(len(ROWS),)]
     assert seen == [["annotations.sqlite"]]
