@@ -21,6 +21,7 @@ def proved(anatomy, tokenizer):
         anatomy,
         tokens=Tokens(tokenizer),
         beginning=Beginning(0, "bos"),
+        ends=frozenset(),
         context=64,
         spec="test",
         revision=None,

@@ -11,7 +11,7 @@ from tokenizers import models as pieces
 from transformers import PreTrainedTokenizerFast
 
 from mnemoscope.errors import ModelUnsupported
-from mnemoscope.models.tokens import Beginning, Tokens, beginning_of
+from mnemoscope.models.tokens import Beginning, Tokens, beginning_of, ends_of
 
 BYTES = {f"<0x{byte:02X}>": 3 + byte for byte in range(256)}
 
@@ -158,3 +158,21 @@ def test_the_beginning_token(own, config, expected):
 def test_a_beginning_token_beyond_the_heads_rows_is_none():
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_fallback(), bos_token="<s>")
     assert beginning_of(tokenizer, SimpleNamespace(), Tokens(tokenizer), rows=1).kind == "none"
+
+
+@pytest.mark.parametrize(
+    ("own", "config", "generation", "expected"),
+    [
+        ({"bos_token": "<s>", "eos_token": "</s>"}, 2, None, {2}),
+        # The configurations may say several, and count where the tokenizer knows the ids as special.
+        ({"bos_token": "<s>", "eos_token": "</s>"}, None, [2, 0], {2, 0}),
+        ({"bos_token": "<s>"}, [0, 2], 2, {0, 2}),
+        ({"bos_token": "<s>", "eos_token": "</s>"}, 100, [5000, 100], {2}),
+        ({"bos_token": "<s>"}, None, None, set()),
+    ],
+)
+def test_the_tokens_that_end_a_text(own, config, generation, expected):
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_fallback(), **own)
+    given = SimpleNamespace(eos_token_id=config), generation and SimpleNamespace(eos_token_id=generation)
+    assert ends_of(tokenizer, *given, Tokens(tokenizer), rows=267) == expected
+    assert ends_of(tokenizer, *given, Tokens(tokenizer), rows=1) == expected & {0}

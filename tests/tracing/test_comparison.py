@@ -105,6 +105,25 @@ def test_generation_ends_where_the_context_does(planted: LanguageModel) -> None:
     assert list(generate(planted, "cat", tokens=0)) == []
 
 
+@pytest.mark.parametrize("where", ["tokenizer", "configuration", "generation configuration"])
+def test_a_continuation_ends_with_an_end_of_text_token_that_is_not_the_beginning(where: str) -> None:
+    plain = load_model(build("llama"), tokenizer=byte_tokenizer(bos_token="<|endoftext|>"))
+    free = [step.token.id for step in generate(plain, "the cat", tokens=6)]
+    assert len(free) == 6
+    at = next(place for place in range(1, 6) if free[place] not in free[:place])
+    llama, piece = build("llama"), byte_tokenizer().convert_ids_to_tokens(free[at])
+    special = {"eos_token": piece} if where == "tokenizer" else {"additional_special_tokens": [piece]}
+    if where == "configuration":
+        llama.config.eos_token_id = free[at]
+    elif where == "generation configuration":
+        llama.generation_config.eos_token_id = [0, free[at]]
+    model = load_model(llama, tokenizer=byte_tokenizer(bos_token="<|endoftext|>", **special))
+    assert (model.beginning.token, model.ends) == (0, {0, free[at]})
+    steps = list(generate(model, "the cat", tokens=6))
+    assert [step.token.id for step in steps] == free[: at + 1]
+    assert [step.end for step in steps] == [False] * at + [True]
+
+
 def test_what_cannot_be_generated_is_refused_at_once(planted: LanguageModel) -> None:
     for numbers in ({"tokens": -1}, {"tokens": 1, "temperature": -0.5}, {"tokens": 1, "likely": 0}):
         with pytest.raises(OptionError):

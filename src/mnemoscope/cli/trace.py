@@ -23,7 +23,7 @@ def trace(
             show_default=False,
         ),
     ] = None,
-    generate: Annotated[int, typer.Option(metavar="N", help="Go on for N tokens.")] = 0,
+    generate: Annotated[int, typer.Option(metavar="N", help="Go on for N tokens, or to the end of the text.")] = 0,
     temperature: Annotated[
         float, typer.Option(metavar="T", help="Of that continuation; 0 always takes the best token.")
     ] = 0.0,

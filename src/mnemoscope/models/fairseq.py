@@ -55,6 +55,7 @@ def open_checkpoint(source: str, *, dictionary: Path | None) -> Opened:
         context=shape.context,
         anatomy=anatomy_of,
         beginning=lambda rows: Beginning(END, "end-of-text"),
+        ends=lambda rows: frozenset({END}),
     )
 
 

@@ -22,7 +22,7 @@ from mnemoscope.models.anatomy import Anatomy, dissect, entry, refuse, text_conf
 from mnemoscope.models.noise import first_line, silent
 from mnemoscope.models.opened import Opened
 from mnemoscope.models.structure import infer
-from mnemoscope.models.tokens import Tokens, beginning_of
+from mnemoscope.models.tokens import Tokens, beginning_of, ends_of
 
 _CONTEXT_ENTRIES = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
 _UNSTATED_CONTEXT = 2048
@@ -71,6 +71,7 @@ def open_model(source: Any, *, tokenizer: Any, revision: str | None, trust_remot
         context=_context(config),
         anatomy=_anatomy,
         beginning=lambda rows: beginning_of(found, config, tokens, rows=rows),
+        ends=lambda rows: ends_of(found, config, model.generation_config, tokens, rows=rows),
     )
 
 

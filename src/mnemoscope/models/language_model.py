@@ -42,7 +42,8 @@ class LanguageModel:
 
     `block` is the blocks' kind (pre-norm, post-norm, sandwich, parallel); `has_negative` says whether coefficients can
     lie below zero; `longest` is how many tokens of its own a sentence may have, after the beginning token;
-    `linear_head` whether the head is one matrix (an adaptive softmax is not).
+    `ends` are the tokens after which a text that it writes is over: its end-of-text tokens, and the beginning token, with
+    which another text would begin; `linear_head` whether the head is one matrix (an adaptive softmax is not).
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class LanguageModel:
         *,
         tokens: Reader,
         beginning: Beginning,
+        ends: frozenset[int],
         context: int,
         spec: str,
         revision: str | None,
@@ -75,6 +77,7 @@ class LanguageModel:
         self.shape = (0, 0)
         self._tokens = tokens
         self.beginning = beginning
+        self.ends = ends if beginning.token is None else ends | {beginning.token}
         self.sizes = Sizes(
             layers=len(layers),
             hidden=down.shape[0],

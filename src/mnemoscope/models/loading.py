@@ -50,6 +50,7 @@ def load_model(
             anatomy,
             tokens=opened.tokens,
             beginning=opened.beginning(anatomy.rows),
+            ends=opened.ends(anatomy.rows),
             context=opened.context,
             spec=opened.spec,
             revision=revision,

@@ -20,6 +20,7 @@ class Opened:
     context    tokens of the longest input
     anatomy    finds the parts of the network once it is placed
     beginning  the token put before every sentence, for a head of so many rows
+    ends       the end-of-text tokens, for a head of so many rows
     """
 
     network: Any
@@ -30,3 +31,4 @@ class Opened:
     context: int
     anatomy: Callable[[Any], Anatomy]
     beginning: Callable[[int], Beginning]
+    ends: Callable[[int], frozenset[int]]

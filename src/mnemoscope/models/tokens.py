@@ -95,10 +95,26 @@ def beginning_of(tokenizer: Any, config: Any, tokens: Tokens, *, rows: int) -> B
     return Beginning(None, "none")
 
 
+def ends_of(tokenizer: Any, config: Any, generation: Any, tokens: Tokens, *, rows: int) -> frozenset[int]:
+    """The ids after which the model's text is over: the end-of-text tokens of tokenizer, configuration and generation.
+
+    `generation` is the model's generation configuration, or None. What the two configurations say counts as in
+    `beginning_of`: only where the tokenizer knows the id as a special token. Each may say one id or a list of them.
+    """
+    special = tokens.special()
+    configured = {*_ids(getattr(config, "eos_token_id", None)), *_ids(getattr(generation, "eos_token_id", None))}
+    found = {*_ids(getattr(tokenizer, "eos_token_id", None)), *(configured & special)}
+    return frozenset(token for token in found if 0 <= token < rows)
+
+
+def _ids(value: Any) -> list[int]:
+    """The token ids of an entry that holds one, a list of them, or none."""
+    several = value if isinstance(value, list | tuple) else [value]
+    return [token for token in several if isinstance(token, int) and not isinstance(token, bool)]
+
+
 def _first(value: Any) -> int | None:
-    if isinstance(value, list | tuple):
-        value = value[0] if value else None
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return next(iter(_ids(value)), None)
 
 
 def _description(tokenizer: Any) -> dict[str, Any]:

@@ -22,7 +22,8 @@ from mnemoscope.tracing.reading import guesses
 class Step:
     """One token written: its position, its probability (at temperature 1), and what else was likely, best first.
 
-    `end` says that nothing comes after it: it is the model's beginning or end-of-text token, or the context is full.
+    `end` says that nothing comes after it: it is one of the model's end-of-text tokens or its beginning token, or the
+    context is full.
     """
 
     position: int
@@ -54,9 +55,9 @@ def generate(
 ) -> Iterator[Step]:
     """At most `tokens` steps that continue the prompt, each computed when it is asked for.
 
-    Temperature 0 takes the best token (of equal ones the lower id), above 0 draws by `seed`. Ends early with the
-    model's beginning token or a full context. An intervention at `last` changes the last position of each step alone.
-    Raises PromptError, InterventionError or OptionError at once.
+    Temperature 0 takes the best token (of equal ones the lower id), above 0 draws by `seed`. Ends early with one of
+    the model's end-of-text tokens, its beginning token, or a full context. An intervention at `last` changes the last
+    position of each step alone. Raises PromptError, InterventionError or OptionError at once.
     """
     if tokens < 0 or temperature < 0 or likely < 1:
         raise OptionError(
@@ -80,7 +81,7 @@ def generate(
                     chosen = int(torch.multinomial((scores / temperature).softmax(0), 1, generator=chance))
                     probability = float(scores.softmax(0)[chosen])
             words.append(chosen)
-            end = chosen == model.beginning.token or len(words) == model.longest
+            end = chosen in model.ends or len(words) == model.longest
             yield Step(len(words) - 1, Token(chosen, texts[chosen]), probability, best, end)
             if end:
                 return
