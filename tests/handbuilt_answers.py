@@ -36,7 +36,7 @@ def build_answers(
     values: Mapping[int, Sequence[Value]] | None = None,
     next_counts: Mapping[int, int] | None = None,
     patterns: Iterable[tuple[int, int, str, Sequence[int]]] | None = (),
-    removals: Iterable[tuple[int, int, int, str, float, float]] | None = (),
+    removals: Iterable[Sequence[Any]] | None = (),
     prefixes: Sequence[tuple[int, int, int, int]] | None = (),
     predictions: Mapping[tuple[int, int], Mapping[str, float]] | None = None,
     words: Mapping[int, str] = WORDS,
@@ -47,7 +47,7 @@ def build_answers(
     triggers, lowest: per layer (memory, next token[, prefix group]), each memory's in order of rank
     values: per layer and memory (top token, target, its rank, max probability, norm, log probability)
     patterns: (layer, memory, kind, ranks); None leaves the table out, as for the other three
-    removals: (layer, memory, rank, removed, coefficient, removed coefficient)
+    removals: (layer, memory, rank, removed, coefficient, removed coefficient[, position, else 1])
     prefixes: (document, position, next token, final top); predictions: (prefix, layer) -> columns other than 0
     """
     predictions = predictions or {}
@@ -157,7 +157,7 @@ def _value_columns(rows: Sequence[Value]) -> dict[str, Any]:
     }
 
 
-def _removal_columns(rows: Iterable[tuple[int, int, int, str, float, float]]) -> dict[str, Any]:
+def _removal_columns(rows: Iterable[Sequence[Any]]) -> dict[str, Any]:
     listed = list(rows)
     layer, memory, rank, removed, before, after = ([row[i] for row in listed] for i in range(6))
     return {
@@ -165,7 +165,7 @@ def _removal_columns(rows: Iterable[tuple[int, int, int, str, float, float]]) ->
         "memory": memory,
         "sign": [1] * len(listed),
         "trigger_rank": rank,
-        "position": [1] * len(listed),
+        "position": [row[6] if len(row) > 6 else 1 for row in listed],
         "removed": removed,
         "removed_position": [0] * len(listed),
         "coefficient": before,

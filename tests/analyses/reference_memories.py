@@ -28,7 +28,8 @@ class Tables:
     texts: list[str]
     stop_words: frozenset[str]
     model_layers: int
-    length_one: int
+    excluded: dict[str, int]
+    """Triggers that no token is removed from, by name."""
 
     @property
     def layers(self) -> list[int]:
@@ -130,7 +131,8 @@ def key_removals(tables: Tables) -> Found:
                 for kind in ("shallow", "semantic", "both", "none"):
                     own = [c[3] for c in here if c[2] == kind]
                     out[layer, f"{removed}_{statistic}_{kind}"] = between(own, level)
-    out[None, "excluded_length_one"] = float(tables.length_one), tables.length_one
+    for name, count in tables.excluded.items():
+        out[None, f"excluded_{name}"] = float(count), count
     return out
 
 

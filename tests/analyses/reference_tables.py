@@ -45,6 +45,9 @@ def mined_tables(path: Path) -> Tables:
     def by_layer(name: str) -> dict[int, list[Row]]:
         return {layer: atlas.table(name, layer=layer).rows(named=True) for layer in atlas.layers}
 
+    excluded = dict(manifest["questions"]["removals_excluded"])
+    if manifest["model"]["beginning"]["token"] is not None:
+        assert excluded.pop("length_two") == 0
     return Tables(
         triggers=by_layer("triggers"),
         values=by_layer("values"),
@@ -56,7 +59,7 @@ def mined_tables(path: Path) -> Tables:
         texts=atlas.table("vocabulary")["text"].to_list(),
         stop_words=STOP_WORDS,
         model_layers=int(manifest["model"]["sizes"]["layers"]),
-        length_one=int(manifest["questions"]["removals_excluded"]["length_one"]),
+        excluded=excluded,
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from handbuilt_answers import Trigger, build_answers, numbers
+from handbuilt_answers import VOCABULARY, Trigger, build_answers, numbers
 from mnemoscope.analyses import answer
 
 Removal = tuple[int, int, int, str, float, float]
@@ -71,8 +71,7 @@ def test_the_split_takes_the_kind_of_pattern_of_each_of_the_top_25(tmp_path: Pat
 
 
 def test_rows_without_a_coefficient_are_dropped(tmp_path: Path) -> None:
-    rows: list[Removal] = [(0, 0, 0, "last", 0.0, 1.0), (0, 0, 1, "last", 2.0, float("nan"))]
-    rows += [(0, 0, 2, "last", 2.0, 1.0)]
+    rows: list[Removal] = [(0, 0, 0, "last", 0.0, 1.0), (0, 0, 2, "last", 2.0, 1.0)]
     found = answer(build_answers(tmp_path, triggers={0: one_each(3)}, removals=rows), "key_removals")
     assert numbers(found, "last_median") == {0: -0.5, None: -0.5}
     assert numbers(found, "last_median", "count") == {0: 1, None: 1}
@@ -91,6 +90,25 @@ def test_prefixes_of_one_token_are_counted(tmp_path: Path, changes: dict[str, An
     rows = removals(0, 0, 1, 1.0, 1.0, 1.0) + removals(0, 1, 1, 1.0, 1.0, 1.0)
     atlas = build_answers(tmp_path, triggers=triggers, removals=rows, **changes)
     assert numbers(answer(atlas, "key_removals"), "excluded_length_one") == {None: excluded}
+
+
+@pytest.mark.parametrize(
+    ("said", "excluded"), [({"length_one": 0, "length_two": 7}, 7), ({"length_one": 0}, 1)], ids=["now", "older atlas"]
+)
+def test_without_a_beginning_token_two_tokens_are_not_asked(
+    tmp_path: Path, said: dict[str, int], excluded: int
+) -> None:
+    """Rows of two tokens, as older atlases hold them, were read at the attention sink after the removal."""
+    rows = removals(0, 0, 1, 1.0, 1.0, 1.0) + [(*row, 2) for row in removals(0, 0, 2, 4.0, 4.0, 4.0)]
+    sizes = {"layers": 1, "memories": [4], "vocabulary": VOCABULARY}
+    model = {"spec": "x", "fingerprint": "a" * 64, "sizes": sizes, "beginning": {"token": None, "kind": "none"}}
+    atlas = build_answers(
+        tmp_path, triggers={0: one_each(2)}, removals=rows, model=model, questions={"removals_excluded": said}
+    )
+    found = answer(atlas, "key_removals")
+    assert numbers(found, "first_median") == {0: 1.0, None: 1.0}
+    assert numbers(found, "first_median", "count") == {0: 1, None: 1}
+    assert numbers(found, "excluded_length_two") == {None: excluded}
 
 
 def test_no_memory_firing_gives_nulls(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Figure 3: which token of a trigger matters? How much its coefficient changes without the first, last or a random one.
 
 Change is (m' - m) / m, from the table `removals`. Its split by kind of pattern takes the triggers that patterns were
-looked for in, the top 25. Runs no model.
+looked for in, the top 25. In a model without a beginning token a trigger of two tokens would have m' read at position
+0, the attention sink: such rows, which older atlases hold, are left out. Runs no model.
 """
 
 from typing import Any
@@ -60,7 +61,9 @@ def answer(atlas: Atlas) -> pl.DataFrame:
         _add(found, None, removed, statistic, kind, estimate)
     found.add(None, "last_hurts_most", _last_hurts_most(medians))
     found.add(None, "last_median_upper_minus_lower", _upper_minus_lower(rows, upper_layers(atlas)))
-    found.add(None, "excluded_length_one", _excluded(atlas, rows))
+    found.add(None, "excluded_length_one", _excluded(atlas, tokens=1))
+    if _first(atlas):
+        found.add(None, "excluded_length_two", _excluded(atlas, tokens=2))
     return found.frame()
 
 
@@ -72,14 +75,14 @@ def _add(found: Answer, layer: int | None, removed: str, statistic: str, kind: s
 def _changes(atlas: Atlas) -> pl.DataFrame:
     """One row per trigger and removed token: layer, memory, removed, change, kind (null beyond the top 25)."""
     asked, patterns = needed(atlas, "removals"), needed(atlas, "patterns")
-    rows = asked.filter((pl.col("sign") == 1) & (pl.col("coefficient") != 0)).select(
+    counted = (pl.col("sign") == 1) & (pl.col("coefficient") != 0) & (pl.col("position") > _first(atlas))
+    rows = asked.filter(counted).select(
         pl.col("layer").cast(pl.Int16),
         "memory",
         "removed",
         group=pl.col("trigger_rank").cast(pl.Int16),
         change=(pl.col("removed_coefficient").cast(pl.Float64) - pl.col("coefficient")) / pl.col("coefficient"),
     )
-    rows = rows.filter(pl.col("change").is_finite())
     memories = rows.select("layer", "memory").unique()
     known = []
     for layer in atlas.layers:
@@ -133,14 +136,20 @@ def _upper_minus_lower(rows: pl.DataFrame, upper: tuple[int, ...]) -> Estimate:
     return Estimate(float(np.median(above.to_numpy())) - float(np.median(below.to_numpy())), last.height)
 
 
-def _excluded(atlas: Atlas, rows: pl.DataFrame) -> Estimate:
-    """How many prefixes of one token could not be asked, by the manifest or by the triggers of these memories."""
-    said = atlas.manifest.get("questions", {}).get("removals_excluded", {}).get("length_one")
+def _first(atlas: Atlas) -> int:
+    """The first position at which a coefficient counts: 1 in a model without a beginning token, else 0."""
+    return 1 if atlas.manifest["model"].get("beginning", {}).get("kind") == "none" else 0
+
+
+def _excluded(atlas: Atlas, *, tokens: int) -> Estimate:
+    """How many prefixes of so many tokens could not be asked, by the manifest or by the triggers of those asked."""
+    name = {1: "length_one", 2: "length_two"}[tokens]
+    said = atlas.manifest.get("questions", {}).get("removals_excluded", {}).get(name)
     if said is None:
-        said = 0
+        said, asked = 0, needed(atlas, "removals")
         for layer in atlas.layers:
-            memories = rows.filter(pl.col("layer") == layer)["memory"].unique().to_list()
+            memories = asked.filter(pl.col("layer") == layer)["memory"].unique().to_list()
             triggers = needed(atlas, "triggers", layer=layer).filter(pl.col("memory").is_in(memories))
-            first = (pl.col("sign") == 1) & (pl.col("rank") < 50) & (pl.col("position") == 0)
-            said += triggers.filter(first & (pl.col("rank") == pl.col("prefix_group"))).height
+            short = (pl.col("sign") == 1) & (pl.col("rank") < 50) & (pl.col("position") == tokens - 1)
+            said += triggers.filter(short & (pl.col("rank") == pl.col("prefix_group"))).height
     return Estimate(float(said), int(said))

@@ -79,9 +79,11 @@ def _questions(manifest: Mapping[str, Any], answers: Mapping[str, Answered]) -> 
         facts.append(("validation prefixes (Figures 7 to 11)", said))
     if "removals_per_layer" in asked:
         facts.append(("memories per layer whose triggers lose a token (Figure 3)", str(asked["removals_per_layer"])))
-    excluded = (asked.get("removals_excluded") or {}).get("length_one")
-    if excluded is not None:
-        facts.append(("triggers of one token, left out of Figure 3", f"{excluded:,}"))
+    excluded = asked.get("removals_excluded") or {}
+    if "length_one" in excluded:
+        facts.append(("triggers of one token, left out of Figure 3", f"{excluded['length_one']:,}"))
+    if excluded.get("length_two"):
+        facts.append(("triggers of two tokens, left out of Figure 3", f"{excluded['length_two']:,}"))
     for name, projection in sorted(manifest.get("projections", {}).items()):
         facts.append((f"projection of {name}", str(projection)))
     kinds = dict.fromkeys(answer.interval for answer in answers.values() if answer.interval)

@@ -65,6 +65,7 @@ _LABELS = {
     "last_hurts_most": "layers where removing the last token hurts most",
     "last_median_upper_minus_lower": "median change without the last token, upper minus lower layers",
     "excluded_length_one": "triggers of one token, left out",
+    "excluded_length_two": "triggers of two tokens, left out: the model has no beginning token",
     "agreement_lower": "agreement in the lower layers",
     "agreement_upper": "agreement in the upper layers",
     "agreement_best_layer": "agreement in the best layer",
@@ -109,7 +110,7 @@ def form_of(name: str) -> Form:
         return "rank"
     if name in _NATS:
         return "nats"
-    if name == "excluded_length_one":
+    if name.startswith("excluded_length_"):
         return "count"
     if name in _COUNTS or name.startswith(_NUMBERS):
         return "number"

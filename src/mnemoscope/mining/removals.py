@@ -8,6 +8,7 @@ the dropped last token, one position earlier. Makes the table `removals`; the st
 
 import hashlib
 import struct
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,11 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Rows:
-    """The triggers asked about, one entry each; `length_one` counts those that have nothing but one token."""
+    """The triggers asked about, one entry each.
+
+    `left_out` counts those that are not: `length_one` has nothing but one token; `length_two`, in a model without a
+    beginning token, has two, of which a removal leaves one alone at position 0, the attention sink.
+    """
 
     layer: Ints
     memory: Ints
@@ -50,7 +55,7 @@ class Rows:
     sentence: Ints
     position: Ints
     coefficient: NDArray[np.float32]
-    length_one: int
+    left_out: dict[str, int]
 
 
 def default_removals(*, mined_tokens: int, mined_sentences: int, layers: int) -> int:
@@ -70,9 +75,12 @@ def random_position(seed: int, layer: int, memory: int, sentence: int, position:
     return int.from_bytes(digest, "little") % (position + 1)
 
 
-def chosen_rows(directory: Path, plan: MiningPlan) -> Rows:
-    """The triggers asked about: of every mined layer `plan.removals` memories that fire, seeded."""
-    frames, length_one = [], 0
+def chosen_rows(directory: Path, plan: MiningPlan, *, first: int) -> Rows:
+    """The triggers asked about: of every mined layer `plan.removals` memories that fire, seeded.
+
+    `first` is the first position at which a coefficient counts (1 where position 0 is an attention sink).
+    """
+    frames, shortest = [], Counter[int]()
     for layer in plan.layers:
         path = directory / TABLES["triggers"].path(layer)
         found = (
@@ -85,8 +93,8 @@ def chosen_rows(directory: Path, plan: MiningPlan) -> Rows:
         count = len(firing) if plan.removals == "all" else int(plan.removals or 0)
         sample = np.sort(np.random.default_rng((plan.seed, 5, layer)).permutation(firing)[:count])
         found = found.filter(pl.col("memory").is_in(sample.tolist())).with_columns(layer=pl.lit(layer))
-        length_one += found.filter(pl.col("position") == 0).height
-        frames.append(found.filter(pl.col("position") > 0))
+        shortest.update(found.filter(pl.col("position") <= first)["position"].to_list())
+        frames.append(found.filter(pl.col("position") > first))
     rows = pl.concat(frames).sort("layer", "memory", "rank")
 
     def column(name: str) -> Ints:
@@ -94,7 +102,7 @@ def chosen_rows(directory: Path, plan: MiningPlan) -> Rows:
 
     return Rows(
         column("layer"), column("memory"), column("rank"), column("sentence"), column("position"),
-        rows["coefficient"].to_numpy(), length_one,
+        rows["coefficient"].to_numpy(), {"length_one": shortest[0], "length_two": shortest[1]},
     )  # fmt: skip
 
 
@@ -191,15 +199,16 @@ def removal_table(
     checkpoint: Path,
     every: float,
     progress: Progress,
-) -> tuple[dict[str, Any], int, list[int]]:
-    """The columns of `removals`, sorted by layer, memory, rank; the triggers left out; and the steps that were halved.
+) -> tuple[dict[str, Any], dict[str, int], list[int]]:
+    """The columns of `removals`, sorted by layer, memory, rank; how many triggers were left out, by why (`Rows`); and
+    the steps that were halved.
 
-    Left out, and counted, are triggers that have nothing but one token.
     `directory` must hold the triggers and the sentences. Raises NotFinite, Interrupted, StoreFailed.
     """
-    work = RemovalPass(model, plan, chosen_rows(directory, plan), sentences)
+    first = 1 if model.beginning.token is None else 0
+    work = RemovalPass(model, plan, chosen_rows(directory, plan, first=first), sentences)
     halved = take_steps(
         work.take, work.cuts, work.answers, checkpoint=checkpoint, every=every,
         progress=lambda done, total: progress("removals", done, total, "sentences"),
     )  # fmt: skip
-    return work.columns(), work.rows.length_one, halved
+    return work.columns(), work.rows.left_out, halved

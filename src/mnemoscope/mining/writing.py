@@ -101,7 +101,7 @@ def write_question_tables(
     """
     provenance = provenance_of(plan)
     sentences = NamedSentences(directory)
-    removals, length_one, removals_halved = removal_table(
+    removals, left_out, removals_halved = removal_table(
         directory, model, plan, sentences,
         checkpoint=work / f"removals-{plan.hash()[:16]}.safetensors", every=checkpoint_every, progress=progress,
     )  # fmt: skip
@@ -117,7 +117,7 @@ def write_question_tables(
         "prefixes_asked": plan.prefixes,
         "prefixes": len(prefixes.sentence),
         "removals_per_layer": plan.removals,
-        "removals_excluded": {"length_one": length_one},
+        "removals_excluded": left_out,
         "out_of_memory_steps": {"removals": removals_halved, "predictions": predictions_halved},
     }
 
