@@ -1,5 +1,6 @@
 """What a question says when the atlas has not what it needs."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,29 @@ def test_predictions_of_prefixes_that_are_not_listed(tmp_path: Path) -> None:
     atlas = build_answers(tmp_path, prefixes=[(0, 1, 6, 7)], predictions={(0, 0): {}, (1, 0): {}})
     with pytest.raises(AtlasDamaged, match="predictions names prefixes or layers"):
         answer(atlas, "refinement_match")
+
+
+@pytest.mark.parametrize("question", ON_PREFIXES)
+@pytest.mark.parametrize(
+    ("column", "value", "shown"),
+    [("active", -1, "-1"), ("effective", float("nan"), "nan"), ("final_top", -1, "-1"), ("top_share", math.inf, "inf")],
+)
+def test_predictions_that_were_never_filled(
+    question: str, column: str, value: float, shown: str, tmp_path: Path
+) -> None:
+    """As a run leaves them that was stopped, and never went on."""
+    prefixes = [(0, 1, 6, -1 if column == "final_top" else 6), (1, 1, 6, 7)]
+    row = {} if column == "final_top" else {column: value}
+    atlas = build_answers(tmp_path, prefixes=prefixes, predictions={(0, 0): row, (1, 0): {}}, triggers={0: []})
+    with pytest.raises(AtlasDamaged, match=f"holds {shown} as {column} in 1 of its rows, which no run writes; mine"):
+        answer(atlas, question)
+
+
+def test_removals_that_were_never_filled(tmp_path: Path) -> None:
+    rows = [(0, 0, 0, "last", 2.0, 1.0), (0, 0, 0, "first", 2.0, math.nan), (0, 0, 0, "random", 2.0, 1.0)]
+    atlas = build_answers(tmp_path, triggers={0: [(0, 6)]}, removals=rows)
+    with pytest.raises(AtlasDamaged, match="table removals holds nan as removed_coefficient in 1 of its rows"):
+        answer(atlas, "key_removals")
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,24 @@ Reads tables and facts of the manifest; computes nothing.
 import math
 
 import polars as pl
+import polars.selectors as cs
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.remedy import remedy
-from mnemoscope.errors import AtlasUnfinished
+from mnemoscope.errors import AtlasDamaged, AtlasUnfinished
 
 _SWITCHED_OFF = {"removals": "removals", "prefixes": "prefixes", "predictions": "prefixes"}
 """Tables that are empty because the plan asked for none, and the plan's entry that says so."""
 
+_FILLED = ("activity", "predictions", "prefixes", "removals", "triggers", "values")
+"""Tables whose integers (signs aside) are not below 0 and whose numbers are finite, or null where not defined."""
+
 
 def needed(atlas: Atlas, name: str, *, layer: int | None = None) -> pl.DataFrame:
-    """All rows of a table that a question cannot do without; raises AtlasUnfinished, AtlasDamaged."""
+    """All rows of a table that a question cannot do without, none of them left unfilled.
+
+    Raises AtlasUnfinished, AtlasDamaged.
+    """
     refuse_part(atlas)
     option = _SWITCHED_OFF.get(name)
     plan = atlas.manifest["plan"]
@@ -25,7 +32,25 @@ def needed(atlas: Atlas, name: str, *, layer: int | None = None) -> pl.DataFrame
             f"{atlas.path} has an empty table {name} (--{option} 0); make it with"
             f" {remedy(atlas.path, name, atlas.manifest)}"
         )
-    return atlas.table(name, layer=layer)
+    table = atlas.table(name, layer=layer)
+    if name in _FILLED:
+        _refuse_impossible(atlas, name, table)
+    return table
+
+
+def _refuse_impossible(atlas: Atlas, name: str, table: pl.DataFrame) -> None:
+    """Raises AtlasDamaged where a number is one that no run writes: a negative count, token or rank, NaN, infinity."""
+    wrong = table.select(
+        (cs.integer() - cs.by_name("sign", require_all=False)).lt(0).fill_null(False),
+        (~cs.float().is_finite()).fill_null(False),
+    )
+    for column in wrong.columns:
+        if rows := int(wrong[column].sum()):
+            value = table.filter(wrong[column])[column][0]
+            raise AtlasDamaged(
+                f"{atlas.path}: table {name} holds {value} as {column} in {rows:,} of its rows, which no run writes;"
+                " mine the atlas again"
+            )
 
 
 def refuse_part(atlas: Atlas) -> None:
