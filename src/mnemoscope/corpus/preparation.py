@@ -24,6 +24,7 @@ from mnemoscope.corpus.first_pass import FILES, Encoder, FirstPass, Position
 from mnemoscope.corpus.sentences import check_split, split_sentences
 from mnemoscope.corpus.settling import Rule, Settled, fingerprint, settle
 from mnemoscope.corpus.sources import Source
+from mnemoscope.corpus.streams import LONGEST, too_long
 from mnemoscope.corpus.working_copy import COLUMNS, WorkingCopy
 from mnemoscope.errors import CorpusEmpty, OptionError
 
@@ -185,6 +186,7 @@ def _read(
     skipped = position.pieces
     saved = shown = time.monotonic()
     whole_text: list[str] = []
+    size = 0
     for piece, ends in source.pieces(position.documents):
         reading.hash_piece(piece)
         if skipped:
@@ -194,9 +196,12 @@ def _read(
         else:
             # These keep the text as it stands, so a document is cut only when it is whole.
             whole_text.append(piece)
+            size += len(piece)
+            if size > LONGEST:
+                raise too_long(f"{source.spec}: document {position.documents}")
             if ends:
                 reading.add(split_sentences("".join(whole_text), split))
-                whole_text = []
+                whole_text, size = [], 0
         if ends:
             reading.end_document()
             if (settled := enough()) is not None:

@@ -12,13 +12,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from mnemoscope.corpus.streams import Meter, lines
+from mnemoscope.corpus.streams import LONGEST, Meter, lines, too_long
 from mnemoscope.errors import CorpusNotFound, CorpusUnreadable
 
 Piece = tuple[str, bool]
 
 PIECE: Final = 1 << 19
 """Characters after which a run of lines is handed on in pieces; a sentence never crosses from one to the next."""
+
+_TOGETHER: Final = 512
+"""Rows of a Parquet file that are unpacked at once, where they are short."""
+_UNPACKED: Final = 1 << 26
+"""Bytes that they may take; a row group of more is unpacked row by row."""
+_UTF8_MOST: Final = 4
+"""Bytes of a character."""
 
 
 def read_text(path: Path, meter: Meter, *, split: str) -> Iterator[Piece]:
@@ -60,7 +67,8 @@ def read_jsonl(path: Path, meter: Meter, *, text_field: str) -> Iterator[Piece]:
     """Yield the text of every row of a JSON-lines file; blank lines are no rows, a null text is an empty document.
 
     Raises:
-        CorpusUnreadable: a line that is no JSON object, lacks the field or holds no text there (file and line named).
+        CorpusUnreadable: a line that is no JSON object, lacks the field, holds no text there or is too long (file and
+            line named).
     """
     for number, (line, _) in enumerate(lines(path, meter), 1):
         if not line or line.isspace():
@@ -78,7 +86,7 @@ def row_text(row: object, place: str, *, text_field: str) -> str:
     """Return the text of a row; `place` names it in errors.
 
     Raises:
-        CorpusUnreadable: no object, no such field, or no text in it.
+        CorpusUnreadable: no object, no such field, no text in it, or one of more than `LONGEST` characters.
     """
     if not isinstance(row, dict):
         raise CorpusUnreadable(f"{place} is no JSON object but {type(row).__name__}")
@@ -90,6 +98,8 @@ def row_text(row: object, place: str, *, text_field: str) -> str:
         return ""
     if not isinstance(text, str):
         raise CorpusUnreadable(f"{place}: field {text_field!r} holds {type(text).__name__}, not text")
+    if len(text) > LONGEST:
+        raise too_long(place)
     if not text.isascii():
         try:
             text.encode()
@@ -103,7 +113,7 @@ def read_parquet(path: Path, meter: Meter, *, text_field: str) -> Iterator[Piece
 
     Raises:
         CorpusNotFound: there is no such file.
-        CorpusUnreadable: no Parquet, damaged, or no text column of that name.
+        CorpusUnreadable: no Parquet, damaged, no text column of that name, or a text of more than `LONGEST` characters.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -120,11 +130,14 @@ def read_parquet(path: Path, meter: Meter, *, text_field: str) -> Iterator[Piece
             if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
                 raise CorpusUnreadable(f"{path}: column {text_field!r} holds {kind}, not text")
             rows, size, row = max(1, file.metadata.num_rows), path.stat().st_size, 0
-            for batch in file.iter_batches(batch_size=512, columns=[text_field], use_threads=False):
+            together = _rows_together(path, file.metadata, text_field)
+            for batch in file.iter_batches(batch_size=together, columns=[text_field], use_threads=False):
                 for value in batch.column(0):
-                    text = value.as_py()
+                    text = value.as_py() or ""
                     row += 1
-                    yield text or "", True
+                    if len(text) > LONGEST:
+                        raise too_long(f"{path}: row {row} of column {text_field!r}")
+                    yield text, True
                 meter.done = before + size * row // rows
     except FileNotFoundError:
         raise CorpusNotFound(f"no such file: {path}") from None
@@ -133,3 +146,19 @@ def read_parquet(path: Path, meter: Meter, *, text_field: str) -> Iterator[Piece
     except (pa.ArrowException, OSError) as problem:
         reason = " ".join(str(problem).split())
         raise CorpusUnreadable(f"{path} is no readable Parquet file ({reason[:120]}); get it again") from None
+
+
+def _rows_together(path: Path, metadata: Any, text_field: str) -> int:
+    """Return how many rows may be unpacked at once: a dictionary can repeat its longest text in each of them.
+
+    Raises:
+        CorpusUnreadable: a row group's texts are so long, by what the file says of itself, that one is too long.
+    """
+    paths = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
+    most = 1
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        size = group.column(paths.index(text_field)).total_uncompressed_size
+        if size > (group.num_rows + 1) * _UTF8_MOST * LONGEST:
+            raise too_long(f"{path}: a row of column {text_field!r}")
+        most = max(most, size)
+    return max(1, min(_TOGETHER, _UNPACKED // most))

@@ -17,7 +17,7 @@ from mnemoscope.corpus import documentation
 from mnemoscope.corpus.hub import check_hub, read_hub
 from mnemoscope.corpus.readers import Piece, read_jsonl, read_parquet, read_text
 from mnemoscope.corpus.sentences import check_split
-from mnemoscope.corpus.streams import COMPRESSED, Meter
+from mnemoscope.corpus.streams import COMPRESSED, LONGEST, Meter, too_long
 from mnemoscope.errors import CorpusNotFound, CorpusUnreadable
 
 ENDINGS: Final = (".txt", ".jsonl", ".parquet")
@@ -60,14 +60,18 @@ class Source:
         """Yield the text of every document after the first `skip`.
 
         Raises:
-            CorpusNotFound, CorpusUnreadable: as `pieces`.
+            CorpusNotFound, CorpusUnreadable: as `pieces`; also a document of more than `streams.LONGEST` characters.
         """
         parts: list[str] = []
+        number, size = skip, 0
         for piece, ends in self.pieces(skip):
             parts.append(piece)
+            size += len(piece)
+            if size > LONGEST:
+                raise too_long(f"{self.spec}: document {number}")
             if ends:
                 yield "".join(parts)
-                parts = []
+                parts, number, size = [], number + 1, 0
 
 
 def open_source(spec: str, *, text_field: str = "text", split: str = "sentence") -> Source:

@@ -1,7 +1,7 @@
 """Text out of a file that may be compressed: pieces of text, or one plain line saying what is wrong with the file.
 
 Knows gzip, xz and zstandard, UTF-8 with or without a byte order mark, and nothing about documents. The file is read
-once from front to back in blocks, so memory does not depend on its size.
+once from front to back in blocks, so memory depends neither on its size nor on how much a few packed bytes stand for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ import zstandard
 from mnemoscope.errors import CorpusError, CorpusNotFound, CorpusUnreadable
 
 COMPRESSED: Final = (".gz", ".xz", ".zst")
+LONGEST: Final = 1 << 25
+"""Characters that a line read whole, or the text of a row, has at most; more is a damaged or a hostile file."""
 _BLOCK: Final = 1 << 18
+_PACKED: Final = 1 << 10
+"""Zstandard bytes unpacked at once: four of them can stand for 128 kB, so these for at most 32 MB."""
 
 
 @dataclass(slots=True)
@@ -64,8 +68,10 @@ def lines(path: Path, meter: Meter, *, cut_after: int | None = None) -> Iterator
     the last with False: a text without line ends must not fill the memory. No such piece is only white space.
 
     Raises:
-        CorpusNotFound, CorpusUnreadable: as `text_blocks`.
+        CorpusNotFound, CorpusUnreadable: as `text_blocks`; without `cut_after` also a line of more than `LONGEST`
+            characters.
     """
+    number = 1
     kept: list[str] = []
     size = 0
     for block in text_blocks(path, meter):
@@ -74,7 +80,9 @@ def lines(path: Path, meter: Meter, *, cut_after: int | None = None) -> Iterator
         size += len(first)
         for following in rest:
             yield "".join(kept).removesuffix("\r"), True
-            kept, size = [following], len(following)
+            kept, size, number = [following], len(following), number + 1
+        if cut_after is None and size > LONGEST:
+            raise too_long(f"{path}: line {number}")
         if cut_after is not None and size > cut_after:
             whole = "".join(kept)
             cut = whole.rfind(" ") + 1 or len(whole) - 1
@@ -84,6 +92,11 @@ def lines(path: Path, meter: Meter, *, cut_after: int | None = None) -> Iterator
             kept, size = [whole[cut:]], len(whole) - cut
     if size:
         yield "".join(kept).removesuffix("\r"), True
+
+
+def too_long(place: str) -> CorpusUnreadable:
+    """The error of a line or a text of more than `LONGEST` characters."""
+    return CorpusUnreadable(f"{place} is longer than {LONGEST:,} characters; cut the text into shorter rows or lines")
 
 
 def _not_utf8(path: Path, line: int, problem: UnicodeDecodeError) -> CorpusUnreadable:
@@ -135,15 +148,20 @@ def _unpacked_zstandard(raw: IO[bytes]) -> Iterator[bytes]:
     unpacker = zstandard.ZstdDecompressor(max_window_size=1 << 31)
     frame = unpacker.decompressobj()
     untouched = True
-    while packed := raw.read(_BLOCK >> 2):
+    held = bytearray()
+    while packed := raw.read(_PACKED):
         while packed:
             if frame.eof:
                 frame, untouched = unpacker.decompressobj(), True
-            block = frame.decompress(packed)
+            held += frame.decompress(packed)
             untouched = False
             packed = frame.unused_data if frame.eof else b""
-            if block:
-                yield block
+            if len(held) >= _BLOCK:
+                for start in range(0, len(held), _BLOCK):
+                    yield bytes(held[start : start + _BLOCK])
+                held.clear()
+    if held:
+        yield bytes(held)
     if not (untouched or frame.eof):
         raise EOFError
 

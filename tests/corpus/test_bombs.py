@@ -1,0 +1,113 @@
+"""A few packed bytes that stand for a very long line, text or document are refused in one line, in bounded memory."""
+
+import gzip
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from mnemoscope.corpus import open_source, preparation, prepare, readers, sources, streams
+from mnemoscope.corpus.readers import read_jsonl, read_parquet, read_text
+from mnemoscope.corpus.streams import Meter, text_blocks
+from mnemoscope.errors import CorpusUnreadable
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.compress,
+}  # fmt: skip
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> int:
+    """The bound, lowered to what a test can write."""
+    for module in (streams, readers, sources, preparation):
+        monkeypatch.setattr(module, "LONGEST", 1_000)
+    return 1_000
+
+
+@pytest.mark.parametrize("ending", list(PACKERS))
+def test_a_line_is_bounded_in_every_packing(ending: str, short: int, tmp_path: Path) -> None:
+    path = tmp_path / f"x.jsonl{ending}"
+    row = b'{"text": "fits"}\n'
+    path.write_bytes(PACKERS[ending](row + b'{"text": "' + b"a" * 300_000 + b'"}\n'))
+    reading = read_jsonl(path, Meter(), text_field="text")
+    assert next(reading) == ("fits", True)
+    with pytest.raises(CorpusUnreadable, match=r"line 2 is longer than 1,000 characters; cut the text into"):
+        next(reading)
+    text = tmp_path / f"x.txt{ending}"
+    text.write_bytes(PACKERS[ending](b"fits\n" + b"a " * 150_000))
+    with pytest.raises(CorpusUnreadable, match="line 2 is longer"):
+        list(read_text(text, Meter(), split="line"))
+    # Runs of lines come in pieces, however long.
+    assert "".join(piece for piece, _ in read_text(text, Meter(), split="sentence")) == "fits\n" + "a " * 150_000
+
+
+def test_the_bound_itself_is_allowed(short: int, tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("a" * 1_000 + "\n" + "b" * 1_000)
+    assert [len(line) for line, _ in read_text(tmp_path / "x.txt", Meter(), split="line")] == [1_000, 1_000]
+    pq.write_table(pa.table({"text": ["a" * 1_000]}), tmp_path / "x.parquet")
+    assert [len(text) for text, _ in read_parquet(tmp_path / "x.parquet", Meter(), text_field="text")] == [1_000]
+
+
+def test_texts_of_parquet_are_bounded(short: int, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["fits", None, "a" * 1_001]}), tmp_path / "x.parquet")
+    with pytest.raises(CorpusUnreadable, match="row 3 of column 'text' is longer than 1,000 characters"):
+        list(read_parquet(tmp_path / "x.parquet", Meter(), text_field="text"))
+    # Of some the file itself says that one must be too long; they are not unpacked.
+    pq.write_table(pa.table({"n": [1], "text": ["a" * 9_000]}), tmp_path / "y.parquet", compression="zstd")
+    with pytest.raises(CorpusUnreadable, match=r"y\.parquet: a row of column 'text' is longer"):
+        list(read_parquet(tmp_path / "y.parquet", Meter(), text_field="text"))
+
+
+def test_one_long_text_that_a_dictionary_repeats_is_not_unpacked_many_times(tmp_path: Path) -> None:
+    repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 512, pa.int32()), pa.array(["a" * 3_000_000]))
+    path = tmp_path / "x.parquet"
+    pq.write_table(
+        pa.table({"text": repeated}), path, compression="zstd", store_schema=False, dictionary_pagesize_limit=1 << 28
+    )
+    assert path.stat().st_size < 1_000
+    with pq.ParquetFile(path) as file:
+        together = readers._rows_together(path, file.metadata, "text")
+    assert 1 <= together <= 22
+    before = pa.total_allocated_bytes()
+    reading = read_parquet(path, Meter(), text_field="text")
+    assert len(next(reading)[0]) == 3_000_000
+    assert pa.total_allocated_bytes() - before < 200_000_000
+    reading.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("split", ["document", "sentence"])
+def test_a_document_that_is_kept_whole_is_bounded(
+    split: str, short: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "PIECE", 200)
+    (tmp_path / "x.txt").write_text("fits\n\n" + "a line of words\n" * 100)
+    source = open_source(str(tmp_path / "x.txt"), split=split)
+
+    class Words:
+        def encode(self, texts: list[str]) -> list[list[int]]:
+            return [[1] * len(text.split()) for text in texts]
+
+        def offsets(self, text: str) -> list[tuple[int, int]]:
+            raise AssertionError("no sentence is too long")
+
+    options = {"longest": 5_000, "split": split, "vocabulary": 5}
+    if split == "document":
+        with pytest.raises(CorpusUnreadable, match=r"x\.txt: document 1 is longer than 1,000 characters"):
+            prepare(source, Words(), directory=tmp_path / "work", **options)  # type: ignore[arg-type]
+    else:
+        assert prepare(source, Words(), directory=tmp_path / "work", **options).sentences  # type: ignore[arg-type]
+    with pytest.raises(CorpusUnreadable, match="document 1 is longer"):
+        list(source.documents())
+
+
+def test_zstandard_is_unpacked_in_blocks_whatever_it_stands_for(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt.zst"
+    body = b"a" * 20_000_000 + b"\n"
+    path.write_bytes(zstandard.compress(body[:9_000_000]) + zstandard.compress(body[9_000_000:]))
+    blocks = list(text_blocks(path, Meter()))
+    assert max(map(len, blocks)) <= 1 << 18
+    assert "".join(blocks).encode() == body
