@@ -1,7 +1,22 @@
-"""`python -m mnemoscope`: the same as the command `mnemoscope`."""
+"""Where the command `mnemoscope`, and `python -m mnemoscope`, begin.
+
+Imports nothing before it can answer Ctrl-C: the imports of the verbs are where the first moments go.
+"""
 
 import sys
 
-from mnemoscope.cli import main
 
-sys.exit(main())
+def main() -> int:
+    """Runs the command line on `sys.argv` and returns its exit code."""
+    try:
+        from mnemoscope.cli import main as run
+
+        return run()
+    except KeyboardInterrupt:
+        # Within a verb the frame says this, with --json and --debug; here there is no verb yet.
+        print("mnemoscope: stopped by Ctrl-C", file=sys.stderr, flush=True)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -4,6 +4,8 @@ import json
 import signal
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -184,3 +186,31 @@ def test_ctrl_c_in_a_real_process() -> None:
         process.send_signal(signal.SIGINT)
         assert process.stderr.read() == "mnemoscope: stopped by Ctrl-C\n"
         assert process.wait() == INTERRUPTED
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        "from mnemoscope.__main__ import main; sys.exit(main())",  # as the installed command does
+        "import runpy; runpy.run_module('mnemoscope', run_name='__main__')",
+    ],
+)
+@pytest.mark.parametrize("module", ["mnemoscope.cli", "typer", "mnemoscope.cli.mine"])
+def test_ctrl_c_while_the_verbs_are_still_being_imported(module: str, begin: str) -> None:
+    script = (
+        "import os, signal, sys, time\n"
+        "class Late:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "            time.sleep(60)\n"
+        "sys.meta_path.insert(0, Late())\n"
+        f"{begin}\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, "--help"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (INTERRUPTED, "", "mnemoscope: stopped by Ctrl-C\n")
+
+
+def test_the_installed_command_begins_where_ctrl_c_is_answered() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert project["project"]["scripts"] == {"mnemoscope": "mnemoscope.__main__:main"}
