@@ -126,7 +126,8 @@ def test_bench_tells_ratios_and_refuses_a_text_that_is_too_short(small_benchmark
     assert main(["bench", "--model", "builtin", "--rounds", "1", "--warm", "500"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("builtin: ")
-    for name in ("bare forward", "mining", "user loop", "research loop", "bfloat16 is", "values: "):
+    loops = ("bare forward", "stopped forward", "mining", "user loop", "research loop")
+    for name in (*loops, "mining is", "bfloat16 is", "values: "):
         assert f"  {name}" in out
     assert max(map(len, out.splitlines())) <= 90
     assert main(["bench", "--model", "builtin", "--warm", "1000000"]) == 2

@@ -75,7 +75,8 @@ def test_all_loops_are_compared(model: LanguageModel, feed: Feed) -> None:
     rates = compare_loops(
         model, feed, rounds=2, warm=300, keep=KEEP, progress=lambda stage, done, total, note: told.append(stage)
     )
-    assert set(rates.per_second) == set(rates.ratio) == {"bare forward", "mining", "user loop", "research loop"}
+    loops = {"bare forward", "stopped forward", "mining", "user loop", "research loop"}
+    assert set(rates.per_second) == set(rates.ratio) == loops
     assert rates.ratio["bare forward"] == 1.0
     assert min(rates.per_second.values()) > 0
     assert 0 < rates.tokens <= feed.tokens(range(feed.count)) - 300

@@ -20,7 +20,8 @@ def bench(
 ) -> None:
     """Measure mining against the bare forward pass and two common loops, in one run; and the value pass.
 
-    Ratios are what counts: absolute speeds differ from machine to machine. Takes some minutes.
+    The bare forward is given whole, and stopped where mining stops, which is equal work. Ratios are what counts:
+    absolute speeds differ from machine to machine. Takes some minutes.
 
     Example: mnemoscope bench --model builtin
     """
@@ -43,6 +44,8 @@ def _draw(result: dict[str, Any]) -> None:
     print(f"{result['model']}: {result['tokens']:,} tokens timed, batches of {result['batch_tokens']:,} positions")
     for name, rate in result["tokens_per_second"].items():
         print(f"  {name:<16}{rate:>10,.0f} tokens/s   {result['share_of_bare'][name]:.2f} of the bare forward")
+    stopped = result["mining_over_stopped_forward"]
+    print(f"  mining is {stopped:.2f} of the stopped forward (equal work: to the last layer's coefficients)")
     user, research = result["mining_over_user_loop"], result["mining_over_research_loop"]
     print(f"  mining is {user:.2f} x the user loop, {research:.2f} x the research loop")
     overlap = result["bfloat16_overlap"]

@@ -1,6 +1,8 @@
 """How fast mining is, against what it could be and against what people write: ratios within one run.
 
-All loops see the same batches in turn, a batch each, so a machine that slows down slows them alike. The state is warm
+All loops see the same batches in turn, a batch each, so a machine that slows down slows them alike. Mining needs no
+more of a forward pass than the last layer's coefficients, so two bare forwards are timed: the whole backbone
+(`bare forward`) and the same stopped where mining stops (`stopped forward`), which is equal work. The state is warm
 first: `WARM` tokens are mined, untimed, since survivors are many at the start and rare after.
 """
 
@@ -46,7 +48,8 @@ class Rates:
 def compare_loops(
     model: LanguageModel, feed: Feed, *, rounds: int, warm: int = WARM, keep: int = 50, progress: Progress | None = None
 ) -> Rates:
-    """Mining (triggers and activity) against the bare backbone forward, the user's loop and the research loop.
+    """Mining (triggers and activity) against the bare backbone forward, that forward stopped where mining stops, the
+    user's loop and the research loop.
 
     `rounds` groups of four batches are timed. The user's loop gets the same sentences in text order in batches of 32.
     Raises OptionError if the text is too short.
@@ -77,6 +80,7 @@ def compare_loops(
 
     loops: dict[str, Callable[[Batch], object]] = {
         "bare forward": lambda batch: model.backbone(batch.ids),
+        "stopped forward": lambda batch: model.backbone(batch.ids, stop_after=model.sizes.layers - 1),
         "mining": mine,
         "user loop": user.read,
         "research loop": research.read,
@@ -209,6 +213,7 @@ def measure(name: str, *, rounds: int, warm: int = WARM, progress: Progress | No
         "threads": torch.get_num_threads(),
         "tokens_per_second": rates.per_second,
         "share_of_bare": rates.ratio,
+        "mining_over_stopped_forward": rates.ratio["mining"] / rates.ratio["stopped forward"],
         "mining_over_user_loop": rates.ratio["mining"] / rates.ratio["user loop"],
         "mining_over_research_loop": rates.ratio["mining"] / rates.ratio["research loop"],
         "bfloat16_speedup": low_speed / speed,
