@@ -19,6 +19,11 @@ def in_running_text(text: str) -> str:
     return "".join(shown)
 
 
+def without_controls(text: str) -> str:
+    """Output as it is laid out, spaces and line feeds untouched; whatever would act on a terminal is seen instead."""
+    return "".join(char if char in " \n\u00a0" or char.isprintable() else _shown(char) for char in text)
+
+
 def before_token(prefix: str, token: str) -> str:
     """The prefix without its last token, both as text.
 

@@ -68,15 +68,13 @@ def _answers(atlas: "Atlas", named: list[str], *, patterns: bool, progress: Any)
 
 def _draw(question: str, document: dict[str, Any]) -> None:
     """Prints one answer: its headline numbers by layer, and the paper's stated results beside ours."""
-    import sys
-
-    from rich.console import Console
     from rich.text import Text
 
     from mnemoscope.analyses.questions import module
+    from mnemoscope.cli.console import drawing
     from mnemoscope.cli.picture import grid
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+    console = drawing(piped_width=_PIPED_WIDTH)
     paper, headline = document["paper"], module(question).HEADLINE
     console.print(Text(f"{question} ({paper['figure']})", style="bold"))
     console.print(Text(paper["question"]))

@@ -99,15 +99,13 @@ def _striking(atlas: "Atlas") -> list[dict[str, Any]]:
 
 
 def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any]]) -> None:
-    import sys
-
-    from rich.console import Console
     from rich.text import Text
 
     from mnemoscope.atlas.visible import in_token
+    from mnemoscope.cli.console import drawing
     from mnemoscope.cli.picture import grid, marked
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 80)
+    console = drawing(piped_width=80)
     total, tokens = sum(atlas.memories(layer) for layer in atlas.layers), atlas.manifest["corpus"]["counts"]
     print(f"{atlas.path}: {total:,} memories in {len(layers)} layers, {tokens['mined_tokens']:,} tokens of text")
     print("\nLayers: how often a memory fires at a token, how many never do, and how many")

@@ -1,17 +1,19 @@
 """What every verb has in common: exit codes, the one plain line on stderr, and the one JSON document on stdout.
 
 Exit code 0; 2 with one plain line last on stderr for whatever the user can mend, usage errors included; 130 after
-Ctrl-C; 1 for a bug. `--debug` shows tracebacks. Knows no room.
+Ctrl-C; 1 for a bug. `--debug` shows tracebacks. While a verb runs, no control code gets through stdout and stderr:
+names and texts of an atlas, a model or a corpus may be a stranger's. Knows no room.
 """
 
 import json
 import os
+import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, TextIO, cast, final
 
 import typer
 
@@ -32,16 +34,48 @@ class _Document:
     written: bool = False
 
 
+@final
+class Seen:
+    """A text stream through which control codes pass as signs that can be seen; `stream` is what it writes to."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Writes the text with its control codes made visible; line feeds stay."""
+        if not text.replace("\n", "").isprintable():
+            # Rare, so that a verb without a room still starts without one.
+            from mnemoscope.atlas.visible import without_controls
+
+            text = without_controls(text)
+        return self.stream.write(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Writes every line as `write` does."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+_C1 = re.compile("[\x7f-\x9f]")
+"""Control codes that JSON may hold as they are; terminals act on them."""
+
 _document: ContextVar[_Document | None] = ContextVar("document", default=None)
 
 
 def emit(value: object) -> None:
-    """Prints the one JSON document of a command called with `--json`; numbers that are not finite become null."""
+    """Prints the one JSON document of a command called with `--json`; numbers that are not finite become null.
+
+    Control codes are escaped: all of them, not only those that JSON wants escaped.
+    """
     document = _document.get() or _Document(sys.stdout)
     if document.written:
         raise RuntimeError("a command printed two JSON documents")
     document.written = True
-    document.stream.write(json.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    text = json.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False)
+    document.stream.write(_C1.sub(lambda code: f"\\u{ord(code[0]):04x}", text) + "\n")
     document.stream.flush()
 
 
@@ -52,9 +86,10 @@ def run(app: Callable[..., Any], arguments: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="backslashreplace")
-    stdout = sys.stdout
+    stdout, stderr = sys.stdout, sys.stderr
     token = _document.set(_Document(stdout))
     try:
+        sys.stdout, sys.stderr = cast(TextIO, Seen(stdout)), cast(TextIO, Seen(stderr))
         if as_json and "--help" not in options:
             # A library that prints would spoil the document.
             sys.stdout = sys.stderr
@@ -65,7 +100,7 @@ def run(app: Callable[..., Any], arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
         code = 0
     finally:
-        sys.stdout = stdout
+        sys.stdout, sys.stderr = stdout, stderr
         _document.reset(token)
     return code
 

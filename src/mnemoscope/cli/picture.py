@@ -5,7 +5,6 @@ from its score and the largest probability.
 """
 
 import math
-import sys
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
@@ -14,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mnemoscope.atlas.visible import before_token, in_running_text, in_token
+from mnemoscope.cli.console import drawing
 
 if TYPE_CHECKING:
     import polars as pl
@@ -27,7 +27,7 @@ _VALUE_TOKENS = 10
 
 def draw(memory: "Memory", tables: "dict[str, pl.DataFrame]", *, limit: int) -> None:
     """Prints the memory on stdout, at most `limit` prefixes of each sign."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+    console = drawing(piped_width=_PIPED_WIDTH)
     manifest = memory.atlas.manifest
     about = f"{memory.id}  model {manifest['model'].get('spec')}, text {manifest['corpus'].get('spec')}"
     console.print(Text(about, style="bold"))

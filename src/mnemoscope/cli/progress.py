@@ -105,20 +105,21 @@ def spoken_time(seconds: float) -> str:
 @contextmanager
 def _bars() -> Iterator[Report]:
     """One bar per stage, drawn by rich."""
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from mnemoscope.cli.console import noting
+
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
-        TextColumn("{task.fields[count]}"),
-        TextColumn("{task.fields[rate]}"),
+        TextColumn("{task.fields[count]}", markup=False),
+        TextColumn("{task.fields[rate]}", markup=False),
         TimeRemainingColumn(elapsed_when_finished=True),
         TextColumn("{task.fields[note]}", markup=False),
     )
     tasks: dict[str, Any] = {}
     began: dict[str, tuple[float, float]] = {}
-    with Progress(*columns, console=Console(stderr=True), refresh_per_second=4) as drawn:
+    with Progress(*columns, console=noting(), refresh_per_second=4) as drawn:
 
         def report(stage: str, done: float, total: float | None, note: str = "") -> None:
             unit, said, scale = in_unit(note)

@@ -164,12 +164,11 @@ def _search_tokens(index: "Index", text: str, limit: int, *, as_json: bool) -> N
 
 
 def _print(headline: str, table: "Table | None", notes: list[str]) -> None:
-    import sys
-
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    from mnemoscope.cli.console import drawing
+
+    console = drawing(piped_width=120)
     console.print(Text(headline, style="bold"))
     if table is not None:
         console.print(table)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from textwrap import wrap
 from typing import Any
 
+from mnemoscope.atlas.visible import without_controls
 from mnemoscope.figures import figures_of_keys, figures_of_layers, figures_of_refinement, figures_of_values
 from mnemoscope.figures.answered import Answered
 from mnemoscope.figures.chart import Figure
@@ -34,6 +35,7 @@ def drawn(answers: Mapping[str, Answered]) -> dict[str, Figure]:
 def specification(answer: Answered, figure: Figure, *, about: str) -> dict[str, Any]:
     """The figure as Vega-Lite, for the page and for the files; `about` (model, text) stands below its title."""
     bars = f"; thin bars: 95 % interval {answer.interval}" if figure.intervals else ""
-    subtitle = [about, f"layers counted from 0{bars}"]
+    # The renderer dies, and the process with it, on a control code, which the name of a model or a text may hold.
+    subtitle = [without_controls(line) for line in (about, f"layers counted from 0{bars}")]
     title = wrap(f"{answer.paper.figure}: {answer.paper.question}", TITLE)
     return assembled(figure.panels, title=title, subtitle=subtitle, description=figure.reading)

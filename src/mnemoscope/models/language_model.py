@@ -42,8 +42,8 @@ class LanguageModel:
 
     `block` is the blocks' kind (pre-norm, post-norm, sandwich, parallel); `has_negative` says whether coefficients can
     lie below zero; `longest` is how many tokens of its own a sentence may have, after the beginning token;
-    `ends` are the tokens after which a text that it writes is over: its end-of-text tokens, and the beginning token, with
-    which another text would begin; `linear_head` whether the head is one matrix (an adaptive softmax is not).
+    `ends` are the tokens after which a text that it writes is over: its end-of-text tokens, and the beginning token,
+    with which another text would begin; `linear_head` whether the head is one matrix (an adaptive softmax is not).
     """
 
     def __init__(
