@@ -71,6 +71,8 @@ def _stream(name: str, *, config: str | None, split: str) -> Any:
     levels = [each.level for each in loggers]
     for each in loggers:
         each.setLevel(logging.CRITICAL)
+    bars = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
     try:
         stream = datasets.load_dataset(name, config, split=split, streaming=True)
     except Exception as problem:
@@ -80,6 +82,8 @@ def _stream(name: str, *, config: str | None, split: str) -> Any:
     finally:
         for each, level in zip(loggers, levels, strict=True):
             each.setLevel(level)
+        if bars:
+            datasets.enable_progress_bars()
     if not isinstance(stream, Iterable):
         raise CorpusNotFound(f"hub:{name}: split {split!r} is no stream of rows")
     return stream

@@ -32,7 +32,9 @@ def serve(settings: Settings, *, ready: Callable[[Settings], None]) -> None:
         door.listen(128)
         ready(settings)
         threading.Thread(target=_begin, args=(app.state.site.tasks,), name="tasks", daemon=True).start()
-        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", server_header=False)
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, lifespan="off", server_header=False, use_colors=False
+        )
         with warming(app, app.state.site, settings):
             uvicorn.Server(config).run(sockets=[door])
 
