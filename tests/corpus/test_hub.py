@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -54,3 +55,32 @@ def test_an_unknown_data_set_is_said_at_once(monkeypatch: pytest.MonkeyPatch) ->
     assert "hub:nosuch/nosuch: " in str(caught.value)
     assert "\n" not in str(caught.value)
     assert time.perf_counter() - start < 15
+
+
+def test_another_content_of_a_folder_is_another_data_set(folder: Path) -> None:
+    first = open_source(f"hub:{folder}").identity
+    assert open_source(f"hub:{folder}").identity == first
+    (folder / "train.jsonl").write_text('{"text": "another row."}')
+    assert open_source(f"hub:{folder}").identity != first
+
+
+def test_the_commit_of_a_data_set_is_settled_when_it_is_opened(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+    from huggingface_hub import HfApi
+
+    commits = iter(["c" * 40, "d" * 40])
+    asked: list[str | None] = []
+    load = datasets.load_dataset
+
+    def local(name: str, config: str | None, **options: object) -> object:
+        asked.append(options.pop("revision"))  # type: ignore[arg-type]
+        return load(str(folder), config, **options)
+
+    monkeypatch.setattr(HfApi, "dataset_info", lambda *_, **__: SimpleNamespace(sha=next(commits)))
+    monkeypatch.setattr(datasets, "load_dataset", local)
+    first, second = open_source("hub:some/data"), open_source("hub:some/data")
+    assert first.identity != second.identity
+    assert len(list(first.documents())) == 5
+    assert asked == ["c" * 40, "d" * 40, "c" * 40], "what is read is not the commit that was settled"

@@ -11,7 +11,7 @@ from corpus_reference import Expected, Words, expected_copy
 from corpus_texts import varied_text
 from mnemoscope.corpus import WorkingCopy, document_hash, documentation, open_source, preparation, prepare, settling
 from mnemoscope.corpus.sentences import split_sentences
-from mnemoscope.errors import CorpusEmpty, ModelDamaged, OptionError
+from mnemoscope.errors import CorpusEmpty, CorpusUnreadable, ModelDamaged, OptionError
 
 LONGEST = 12
 
@@ -255,3 +255,33 @@ def test_impossible_arguments(text: Path, tmp_path: Path, options: dict[str, int
 def test_an_unknown_split(text: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="unknown split 'words'"):
         prepare(open_source(str(text)), Words(), directory=tmp_path, longest=5, split="words", vocabulary=9)
+
+
+def test_what_else_decides_the_copy_makes_it_anew(text: Path, tmp_path: Path) -> None:
+    # Two tokenizers may agree on every text that is tried out, and not on this one.
+    made = make(text, tmp_path / "copy", made_with={"tokenizer": "a"})
+    before = (tmp_path / "copy/tokens.bin").stat().st_ino
+    assert make(text, tmp_path / "copy", made_with={"tokenizer": "a"}).fingerprint == made.fingerprint
+    assert (tmp_path / "copy/tokens.bin").stat().st_ino == before
+    make(text, tmp_path / "copy", made_with={"tokenizer": "b"})
+    assert (tmp_path / "copy/tokens.bin").stat().st_ino != before
+
+
+def test_a_file_that_changes_while_it_is_read(text: Path) -> None:
+    source = open_source(str(text))
+    reading = source.documents()
+    next(reading)
+    text.write_text("Another text altogether, shorter.\n")
+    with pytest.raises(CorpusUnreadable, match=r"text\.txt changed while it was read; run the same command again"):
+        list(reading)
+
+
+def test_the_built_in_texts_identity_is_that_of_its_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = open_source("builtin:pydocs:stdlib").identity
+    assert open_source("builtin:pydocs:stdlib").identity == here
+    (tmp_path / "module.py").write_text('"""Another standard library."""\n')
+    monkeypatch.setattr(documentation.sysconfig, "get_path", lambda name: str(tmp_path))
+    other = open_source("builtin:pydocs:stdlib").identity
+    assert other != here
+    (tmp_path / "module.py").write_text('"""Yet another standard library."""\n')
+    assert open_source("builtin:pydocs:stdlib").identity != other

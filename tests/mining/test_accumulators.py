@@ -254,10 +254,10 @@ def test_a_state_is_saved_and_loaded_whole(tmp_path) -> None:
     found = state.triggers[2, -1].survivors((-block).amax(1), block, torch.arange(4), sign=-1, first=0)
     state.triggers[2, -1].add(found)
     state.next_batch, state.halved = 17, [3, 16]
-    state.save(tmp_path / "s")
+    state.save(tmp_path / "s", plan="p")
     other = MiningState(shape)
-    other.load(tmp_path / "s")
-    other.save(tmp_path / "t")
+    other.load(tmp_path / "s", plan="p")
+    other.save(tmp_path / "t", plan="p")
     assert (tmp_path / "s").read_bytes() == (tmp_path / "t").read_bytes()
     assert (other.next_batch, other.halved) == (17, [3, 16])
     assert other.named_sentences().tolist() == sorted({s for r in rows(state.triggers[2, -1]) for _, s, _ in r})
@@ -268,8 +268,8 @@ def test_a_state_that_is_none_is_refused(damage: str, tmp_path) -> None:
     path = tmp_path / "s"
     state = MiningState(Shape({0: MEMORIES}, 3 if damage == "other shape" else 2, (1,)))
     if damage != "missing":
-        state.save(path)
+        state.save(path, plan="p")
     if damage == "cut":
         path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(AtlasDamaged, match="is not a saved state of this plan"):
-        MiningState(Shape({0: MEMORIES}, 2, (1,))).load(path)
+        MiningState(Shape({0: MEMORIES}, 2, (1,))).load(path, plan="p")

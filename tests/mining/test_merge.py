@@ -153,7 +153,7 @@ def test_the_output_folder(tmp_path: Path, model: LanguageModel, parts: Callable
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.tex").write_text("x")
     for force in (False, True):
-        with pytest.raises(AtlasExists, match="is not empty"):
+        with pytest.raises(AtlasExists, match="is not an atlas"):
             merge(tmp_path / "mine", made, model=model, force=force)
     out = merge(tmp_path / "out", made, model=model)
     before = tables_of(out)

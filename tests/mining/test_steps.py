@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mnemoscope.errors import MiningError
-from mnemoscope.mining.steps import packed, take_steps
+from mnemoscope.mining.steps import digest, packed, take_steps
 
 
 class Squares:
@@ -34,10 +34,13 @@ def cuts(count: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def take(work: Squares, pieces: list[slice], folder: Path, *, every: float = 0) -> list[int]:
+def take(
+    work: Squares, pieces: list[slice], folder: Path, *, every: float = 0, inputs: str = "these"
+) -> list[int]:
     return take_steps(
-        work, pieces, work.answers, checkpoint=folder / "answers", every=every, progress=lambda done, total: None
-    )
+        work, pieces, work.answers, checkpoint=folder / "answers", inputs=inputs, every=every,
+        progress=lambda done, total: None,
+    )  # fmt: skip
 
 
 def test_what_was_saved_is_not_done_again(tmp_path: Path) -> None:
@@ -64,6 +67,33 @@ def test_a_checkpoint_of_something_else_is_not_believed(foreign: bytes | None, t
     take(work, cuts(10, 5), tmp_path)
     assert work.asked == [(0, 5), (5, 10)]
     assert work.answers["square"][9] == 81
+
+
+def test_a_checkpoint_of_other_inputs_is_not_believed(tmp_path: Path) -> None:
+    take(Squares(4), cuts(4, 2), tmp_path)
+    again, others = Squares(4), Squares(4)
+    take(again, cuts(4, 2), tmp_path)
+    take(others, cuts(4, 2), tmp_path, inputs="others")
+    assert (again.asked, others.asked) == ([], [(0, 2), (2, 4)])
+
+
+@pytest.mark.parametrize("empty", [np.array([5, -1, 3]), np.array([0.5, np.nan, 1], np.float32)])
+def test_an_answer_that_no_step_gave_is_an_error(empty: np.ndarray, tmp_path: Path) -> None:
+    for _ in range(2):  # the checkpoint is forgotten, so that it does not say so for ever
+        asked: list[slice] = []
+        with pytest.raises(MiningError, match="1 of 3 entries of one were never filled; run the same command again"):
+            take_steps(
+                asked.append, cuts(3, 2), {"one": empty.copy()}, checkpoint=tmp_path / "answers", inputs="i", every=0,
+                progress=lambda done, total: None,
+            )  # fmt: skip
+        assert asked == [slice(0, 2), slice(2, 3)]
+
+
+def test_the_digest_of_inputs_tells_values_shapes_and_kinds_apart() -> None:
+    whole = np.arange(6)
+    others = [(whole.reshape(2, 3),), (whole.astype(np.int32),), (whole[:3], whole[3:]), (whole + 1,), ("0", whole)]
+    assert digest(whole) == digest(np.arange(6))
+    assert len({digest(whole), *(digest(*parts) for parts in others)}) == 6
 
 
 def test_a_step_that_does_not_fit_is_halved_and_listed(tmp_path: Path) -> None:

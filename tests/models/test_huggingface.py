@@ -1,8 +1,10 @@
 """Loading by name, folder or object; every bad input ends in one plain line."""
 
+import importlib.util
 import json
 import shutil
 import socket
+import sys
 
 import pytest
 import torch
@@ -172,6 +174,26 @@ def test_a_repository_with_code_of_its_own_runs_it_only_when_asked(saved):
     change(saved, model_type="zork", auto_map={"AutoConfig": "zork.Z", "AutoModelForCausalLM": "zork.M"})
     (saved / "zork.py").write_text("raise SystemExit('code ran')")
     assert "--trust-remote-code" in refused(ModelUnsupported, str(saved))
+
+
+def test_code_that_comes_with_a_model_is_part_of_its_identity(tmp_path, tiny, tokenizer, monkeypatch):
+    network = tiny("gpt2")
+    plain = load_model(network, tokenizer=tokenizer).fingerprint
+    found = []
+    for code in ("class Own: pass\n", "class Own: kind = 2\n"):
+        path = tmp_path / "own.py"
+        path.write_text(code)
+        spec = importlib.util.spec_from_file_location("transformers_modules.own", path)
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "transformers_modules.own", module)
+        spec.loader.exec_module(module)
+        mlp = network.transformer.h[0].mlp
+        kind = type(mlp)
+        mlp.__class__ = type(kind.__name__, (kind, module.Own), {"__module__": kind.__module__})
+        found.append(load_model(network, tokenizer=tokenizer).fingerprint)
+        mlp.__class__ = kind
+    assert len({plain, *found}) == 3
+    assert load_model(network, tokenizer=tokenizer).fingerprint == plain
 
 
 def test_pickled_weights_are_read_without_running_them(saved, tmp_path, tiny):

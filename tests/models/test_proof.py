@@ -25,7 +25,7 @@ def proved(anatomy, tokenizer):
         context=64,
         spec="test",
         revision=None,
-        fingerprint="",
+        content="",
     )
 
 

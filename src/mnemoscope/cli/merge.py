@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from mnemoscope.cli.frame import Debug, Json
+from mnemoscope.cli.model_options import AcceptVersions
 from mnemoscope.cli.progress import reporting
 
 
@@ -16,14 +17,15 @@ def merge(
     dictionary: Annotated[
         Path | None, typer.Option("--dict", metavar="FILE", help="A fairseq plan's dict.txt, if it lies elsewhere.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a finished or unfinished atlas.")] = False,
+    accept_versions: AcceptVersions = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a finished atlas, or one begun otherwise.")] = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Join the parts of one plan into one atlas.
 
     Parts are made by `mine --part I/N`. Every table is byte-identical to that of a single run.
-    Parts of different plans, and a missing or repeated part, are refused by name.
+    Parts of different plans, and a missing or repeated part, are refused by name. Ctrl-C saves; run it again to go on.
 
     Example: mnemoscope merge atlas part-1 part-2 part-3
     """
@@ -31,5 +33,7 @@ def merge(
     from mnemoscope.cli.summary import summarise
 
     with reporting() as progress:
-        made = mining.merge(out, parts, model=model, dict=dictionary, force=force, progress=progress)
+        made = mining.merge(
+            out, parts, model=model, dict=dictionary, accept_versions=accept_versions, force=force, progress=progress
+        )
     summarise(Path(made), json=json)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from mnemoscope.cli.frame import Debug, Json, at_least, one_of
-from mnemoscope.cli.model_options import Device, Dictionary, Dtype, Model, Revision, TrustRemoteCode
+from mnemoscope.cli.model_options import AcceptVersions, Device, Dictionary, Dtype, Model, Revision, TrustRemoteCode
 from mnemoscope.cli.progress import reporting
 from mnemoscope.errors import OptionError
 
@@ -57,6 +57,7 @@ def mine(
     revision: Revision = None,
     dictionary: Dictionary = None,
     trust_remote_code: TrustRemoteCode = False,
+    accept_versions: AcceptVersions = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a finished atlas.")] = False,
     ray: Annotated[bool, typer.Option("--ray", hidden=True, is_eager=True, callback=_not_yet)] = False,
     workers: Annotated[str | None, typer.Option("--workers", hidden=True, is_eager=True, callback=_not_yet)] = None,
@@ -104,6 +105,7 @@ def mine(
         "revision": revision,
         "dict": dictionary,
         "trust_remote_code": trust_remote_code,
+        "accept_versions": accept_versions,
         "force": force,
     }
     from mnemoscope import mining

@@ -19,4 +19,8 @@ Revision = Annotated[str | None, typer.Option(metavar="NAME", help="The hub mode
 Dictionary = Annotated[
     Path | None, typer.Option("--dict", metavar="FILE", help="A fairseq model's dict.txt, if it lies elsewhere.")
 ]
+AcceptVersions = Annotated[
+    bool,
+    typer.Option("--accept-versions", help="Go on with other versions of libraries; no promise of equal bytes."),
+]
 TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")]

@@ -8,10 +8,11 @@ it. Pages of a mapped file count as resident memory of the process, so whoever w
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, final
@@ -99,6 +100,19 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, ValueError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def digest_of_files(paths: Iterable[Path]) -> str:
+    """Return the sha256, in hex, of the names, sizes and dates of files, in this order; one may be missing."""
+    digest = hashlib.sha256()
+    for path in paths:
+        try:
+            stat = path.stat()
+            known = [str(path), stat.st_size, stat.st_mtime_ns]
+        except OSError:
+            known = [str(path)]
+        digest.update(json.dumps(known).encode())
+    return digest.hexdigest()
 
 
 def sync_folder(directory: Path) -> None:

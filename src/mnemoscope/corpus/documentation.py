@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 
+from mnemoscope.corpus.disk import digest_of_files
 from mnemoscope.errors import CorpusNotFound, OptionError
 
 PARTS = ("stdlib", "all")
@@ -97,19 +98,32 @@ def is_prose(text: str) -> bool:
     return letters >= 0.5 * len(text.replace(" ", "").replace("\n", ""))
 
 
+def sources_digest(part: str) -> str:
+    """What tells the sources of a part from those of another Python or other packages: their names, sizes and dates."""
+    return digest_of_files([_topics_file(), *_source_files(part)])
+
+
 def _raw(part: str) -> Iterator[str]:
+    files = _source_files(part)
+    yield from _topics(_topics_file())
+    for path in files:
+        yield from _docstrings(path)
+
+
+def _topics_file() -> Path:
+    return Path(sysconfig.get_path("stdlib")) / "pydoc_data" / "topics.py"
+
+
+def _source_files(part: str) -> list[Path]:
+    """The files whose docstrings are read, in the corpus's order; raises CorpusNotFound without a standard library."""
     library = Path(sysconfig.get_path("stdlib"))
     if not library.is_dir():
         raise CorpusNotFound(f"the standard library's sources are not at {library}; builtin:pydocs needs them")
-    yield from _topics(library / "pydoc_data" / "topics.py")
-    for path in sorted(library.rglob("*.py"), key=lambda p: p.relative_to(library).as_posix()):
-        inside = path.relative_to(library).as_posix()
-        if not _SKIPPED_FOLDERS.search(inside) and not inside.startswith("pydoc_data"):
-            yield from _docstrings(path)
-    if part == "all":
-        for name in DISTRIBUTIONS:
-            for path in _sources(name):
-                yield from _docstrings(path)
+    inside = sorted((path.relative_to(library).as_posix(), path) for path in library.rglob("*.py"))
+    found = [
+        path for name, path in inside if not _SKIPPED_FOLDERS.search(name) and not name.startswith("pydoc_data")
+    ]
+    return found + [path for name in DISTRIBUTIONS if part == "all" for path in _sources(name)]
 
 
 def _sources(distribution: str) -> list[Path]:

@@ -11,20 +11,23 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from mnemoscope.corpus.disk import digest_of_files
 from mnemoscope.corpus.readers import Piece, row_text
 from mnemoscope.errors import CorpusNotFound, CorpusUnreadable
 
 _PATIENCE: Final = 10.0
 
 
-def read_hub(name: str, *, config: str | None, split: str, text_field: str, skip: int) -> Iterator[Piece]:
-    """Yield the text of every row after the first `skip`, streamed.
+def read_hub(
+    name: str, *, config: str | None, split: str, revision: str | None, text_field: str, skip: int
+) -> Iterator[Piece]:
+    """Yield the text of every row after the first `skip`, streamed; `revision` is a commit of the hub.
 
     Raises:
         CorpusNotFound: no such data set, configuration or split, or no way to reach it.
         CorpusUnreadable: a row without the text, or a stream that breaks off.
     """
-    stream = _stream(name, config=config, split=split)
+    stream = _stream(name, config=config, split=split, revision=revision)
     rows = iter(stream.skip(skip) if skip else stream)
     number = skip
     while True:
@@ -39,24 +42,29 @@ def read_hub(name: str, *, config: str | None, split: str, text_field: str, skip
         number += 1
 
 
-def check_hub(name: str, *, config: str | None, split: str) -> None:
-    """Return if the data set can be opened for streaming.
+def find_hub(name: str, *, config: str | None, split: str) -> tuple[str | None, dict[str, object]]:
+    """Return the commit that the data set has now (None: a local folder), and what tells its contents from others'.
 
     Raises:
         CorpusNotFound: no such data set, configuration or split, or no way to reach it.
     """
-    if not Path(name).exists():
-        _reach(name)
-    _stream(name, config=config, split=split)
+    folder = Path(name)
+    local = folder.exists()
+    revision = None if local else _commit(name)
+    _stream(name, config=config, split=split, revision=revision)
+    if not local:
+        return revision, {"commit": revision}
+    files = [folder] if folder.is_file() else sorted(path for path in folder.rglob("*") if path.is_file())
+    return None, {"files": digest_of_files(files)}
 
 
-def _reach(name: str) -> None:
+def _commit(name: str) -> str | None:
     """Ask the hub once: `datasets` alone tries for half a minute before it says that there is no network."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import RepositoryNotFoundError
 
     try:
-        HfApi().dataset_info(name, timeout=_PATIENCE)
+        return HfApi().dataset_info(name, timeout=_PATIENCE).sha
     except RepositoryNotFoundError:
         raise CorpusNotFound(f"hub:{name}: no such data set on the hub, nor a folder of that name") from None
     except Exception as problem:
@@ -64,7 +72,7 @@ def _reach(name: str) -> None:
         raise CorpusNotFound(f"hub:{name}: the hub cannot be asked ({reason}); check name and network") from None
 
 
-def _stream(name: str, *, config: str | None, split: str) -> Any:
+def _stream(name: str, *, config: str | None, split: str, revision: str | None) -> Any:
     import datasets
 
     loggers = [logging.getLogger(each) for each in ("datasets", "huggingface_hub", "fsspec")]
@@ -74,7 +82,7 @@ def _stream(name: str, *, config: str | None, split: str) -> Any:
     bars = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:
-        stream = datasets.load_dataset(name, config, split=split, streaming=True)
+        stream = datasets.load_dataset(name, config, split=split, revision=revision, streaming=True)
     except Exception as problem:
         reason = _reason(problem)
         wanted = ":".join(["hub", name, *([config] if config else []), *([split] if config else [])])

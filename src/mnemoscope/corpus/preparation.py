@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -31,7 +31,7 @@ from mnemoscope.errors import CorpusEmpty, OptionError
 Progress = Callable[[int, int | None, int], None]
 """Called with the bytes read of the files, their size where it is known, and the sentences found."""
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 FIRST_LOOK: Final = 65_536
 """With a cap, duplicates are settled after so many sentences and again whenever their number has doubled."""
 
@@ -51,6 +51,7 @@ def prepare(
     max_sentences: int | None = None,
     max_tokens: int | None = None,
     validation: Source | None = None,
+    made_with: Mapping[str, str] | None = None,
     checkpoint_every: float = 60,
     progress: Progress | None = None,
 ) -> WorkingCopy:
@@ -66,6 +67,8 @@ def prepare(
         max_sentences: distinct sentences to be mined at most, in corpus order.
         max_tokens: their tokens at most; a sentence that does not fit whole ends the mined text.
         validation: a text of its own for the questions on held-out prefixes; nothing is held out then.
+        made_with: what else decides the copy, such as the tokenizer's fingerprint; a copy made with other entries is
+            made anew.
         checkpoint_every: seconds between checkpoints.
         progress: see `Progress`.
 
@@ -85,13 +88,14 @@ def prepare(
         if validation is not None:
             second = _prepare(
                 validation, encoder, directory / "validation", longest=longest, split=split, vocabulary=vocabulary,
-                rule=Rule("nothing", None, None), checkpoint_every=checkpoint_every, progress=progress,
+                rule=Rule("nothing", None, None), made_with=made_with or {}, checkpoint_every=checkpoint_every,
+                progress=progress,
             )  # fmt: skip
         held_out = "nothing" if validation is not None else "hash" if source.held_out is None else "list"
         rule = Rule(held_out, max_sentences, max_tokens)
         copy = _prepare(
             source, encoder, directory, longest=longest, split=split, vocabulary=vocabulary,
-            rule=rule, checkpoint_every=checkpoint_every, progress=progress,
+            rule=rule, made_with=made_with or {}, checkpoint_every=checkpoint_every, progress=progress,
         )  # fmt: skip
         if second is None:
             return copy
@@ -108,6 +112,7 @@ def _prepare(
     split: str,
     vocabulary: int,
     rule: Rule,
+    made_with: Mapping[str, str],
     checkpoint_every: float,
     progress: Progress | None,
 ) -> WorkingCopy:
@@ -118,6 +123,7 @@ def _prepare(
         "source": source.identity,
         "listed": None if listed is None else _digest(sorted(listed)),
         "encoder": _digest([list(map(int, ids)) for ids in encoder.encode(list(_PROBE))]),
+        "made_with": dict(made_with),
         "longest": longest,
         "split": split,
         "vocabulary": vocabulary,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, final
 
 from mnemoscope.corpus import documentation
-from mnemoscope.corpus.hub import check_hub, read_hub
+from mnemoscope.corpus.hub import find_hub, read_hub
 from mnemoscope.corpus.readers import Piece, read_jsonl, read_parquet, read_text
 from mnemoscope.corpus.sentences import check_split
 from mnemoscope.corpus.streams import COMPRESSED, LONGEST, Meter, too_long
@@ -36,7 +36,8 @@ class Source:
     kind: str
     """`text`, `jsonl`, `parquet`, `mixed`, `hub` or `builtin`."""
     identity: dict[str, object]
-    """What must be the same for a working copy to be the same, as plain JSON values (for files: sizes and dates)."""
+    """What must be the same for a working copy to be the same, as plain JSON values: of files (the built-in text's,
+    too) sizes and dates, of a data set on the hub its commit."""
     read: Callable[[Meter, int], Iterator[Piece]]
     """Yields the pieces of the documents after the first so many, metering bytes of the files."""
     size: int | None = None
@@ -106,7 +107,8 @@ def _built_in(spec: str) -> Source:
             if number >= skip:
                 yield text, True
 
-    return Source(spec, "builtin", {"spec": spec}, read, held_out=documentation.held_out_hashes())
+    identity: dict[str, object] = {"spec": spec, "files": documentation.sources_digest(part)}
+    return Source(spec, "builtin", identity, read, held_out=documentation.held_out_hashes())
 
 
 def _hub(spec: str, *, text_field: str) -> Source:
@@ -115,14 +117,16 @@ def _hub(spec: str, *, text_field: str) -> Source:
         raise CorpusNotFound(f"{spec!r} names no data set; write hub:DATASET, hub:DATASET:CONFIG or with :SPLIT")
     config = options[0] if options and options[0] else None
     rows = options[1] if len(options) == 2 and options[1] else "train"
-    check_hub(name, config=config, split=rows)
+    revision, contents = find_hub(name, config=config, split=rows)
 
     def read(meter: Meter, skip: int) -> Iterator[Piece]:
-        for text, ends in read_hub(name, config=config, split=rows, text_field=text_field, skip=skip):
+        for text, ends in read_hub(
+            name, config=config, split=rows, revision=revision, text_field=text_field, skip=skip
+        ):
             meter.done += len(text.encode())
             yield text, ends
 
-    return Source(spec, "hub", {"spec": spec, "text_field": text_field}, read)
+    return Source(spec, "hub", {"spec": spec, "text_field": text_field, **contents}, read)
 
 
 def _files(spec: str, *, text_field: str, split: str) -> Source:
@@ -131,7 +135,7 @@ def _files(spec: str, *, text_field: str, split: str) -> Source:
     stats = [path.stat() for path in paths]
 
     def read(meter: Meter, skip: int) -> Iterator[Piece]:
-        for path in paths:
+        for path, opened in zip(paths, stats, strict=True):
             if kinds[path] == ".txt":
                 pieces = read_text(path, meter, split=split)
             elif kinds[path] == ".jsonl":
@@ -143,6 +147,9 @@ def _files(spec: str, *, text_field: str, split: str) -> Source:
                     yield text, ends
                 elif ends:
                     skip -= 1
+            now = path.stat()
+            if (now.st_size, now.st_mtime_ns) != (opened.st_size, opened.st_mtime_ns):
+                raise CorpusUnreadable(f"{path} changed while it was read; run the same command again")
 
     names = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet"}
     different = set(kinds.values())

@@ -53,6 +53,10 @@ class NamedSentences:
         self.starts: Ints = np.cumsum(self.lengths) - self.lengths
         self._prefixes = _prefix_hashes(self.tokens, self.starts, self.lengths)
 
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """All that it holds: ids, lengths and tokens."""
+        return self.ids, self.lengths, self.tokens
+
     def of(self, sentence: int) -> NDArray[np.int32]:
         """The tokens of one named sentence."""
         row = int(np.searchsorted(self.ids, sentence))

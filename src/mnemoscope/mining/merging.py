@@ -1,7 +1,8 @@
 """Parts of one plan -> one atlas, every table byte-identical to that of a single run.
 
 A part carries the accumulators' state; states merge exactly, and what needs all triggers runs here with the plan's
-model. Parts of different plans, a missing and a repeated one are refused by name.
+model. Parts of different plans, a missing and a repeated one are refused by name. A merge that was stopped goes on from
+the values, removals and predictions that it had saved.
 """
 
 import os
@@ -18,13 +19,13 @@ import torch
 
 from mnemoscope.atlas import verify
 from mnemoscope.atlas.lock import locked
-from mnemoscope.atlas.manifest import STATE, WORK, begin, clear, occupancy, read_manifest, seal
+from mnemoscope.atlas.manifest import STATE, WORK, begin, clear, occupancy, read_manifest, seal, unfinished_plan
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import make_folder, storing, write_sentences
-from mnemoscope.errors import AtlasDamaged, AtlasExists, OptionError, PartsDiffer
-from mnemoscope.mining.plan import MiningPlan
+from mnemoscope.errors import AtlasDamaged, AtlasExists, Interrupted, OptionError, PartsDiffer, PlanDiffers
+from mnemoscope.mining.plan import MiningPlan, all_versions, library_versions
 from mnemoscope.mining.prefixes import Prefixes
-from mnemoscope.mining.run import CHECKPOINT, PREFIXES, write_run_record
+from mnemoscope.mining.run import CHECKPOINT, PREFIXES
 from mnemoscope.mining.state import MiningState, Shape
 from mnemoscope.mining.text_pass import Progress
 from mnemoscope.mining.writing import (
@@ -33,6 +34,7 @@ from mnemoscope.mining.writing import (
     provenance_of,
     write_mined_tables,
     write_question_tables,
+    write_run_record,
     write_value_tables,
 )
 from mnemoscope.models import LanguageModel, load_model
@@ -46,14 +48,16 @@ def merge(
     *,
     model: LanguageModel | str | None = None,
     dict: str | os.PathLike[str] | None = None,
+    accept_versions: bool = False,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Path:
     """The folder of the atlas that `parts` make together; `model` if the plan's model has moved.
 
-    `dict` is as for `load_model`.
+    `dict` is as for `load_model`, `accept_versions` as for `mine`. Goes on if it was interrupted.
 
-    Raises PartsDiffer (different plans, a missing or repeated part, another model), AtlasDamaged, AtlasExists.
+    Raises PartsDiffer (different plans, a missing or repeated part, another model or library), AtlasDamaged,
+    AtlasExists, PlanDiffers (`out` was begun with another plan; `force` replaces what it holds), Interrupted.
     """
     say = progress or (lambda stage, done, total, note: None)
     directory = Path(out)
@@ -61,42 +65,82 @@ def merge(
     manifests = _complete(folders)
     if directory.resolve() in {folder.resolve() for folder in folders}:
         raise OptionError(f"{directory} is one of the parts; choose another folder for the merged atlas")
-    with storing(directory):
-        found = occupancy(directory)
-    if found == "foreign" or (found != "free" and not force):
-        raise AtlasExists(
-            f"{directory} is not empty; choose another folder" + ("" if found == "foreign" else ", or --force")
-        )
+    _check_folder(directory, force=force)
     for folder in folders:
         if problems := verify(folder):
             raise AtlasDamaged(f"part {folder} is damaged: {problems[0]}; mine that part again")
-    stored = manifests[0]["plan"]
-    plan = MiningPlan(**{**stored, "layers": tuple(stored["layers"])})
-    loaded = _plans_model(plan, model, None if dict is None else Path(dict))
+    plan = MiningPlan.from_document(manifests[0]["plan"], folders[0])
+    loaded = _plans_model(plan, model, None if dict is None else Path(dict), accept_versions=accept_versions)
     with locked(directory):
-        if found != "free":
+        try:
+            return _merge_in(directory, folders, manifests, plan, loaded, force=force, say=say)
+        except KeyboardInterrupt:
+            raise Interrupted("stopped; what was saved stays, run the same command again to go on") from None
+
+
+def _merge_in(
+    directory: Path,
+    folders: list[Path],
+    manifests: list[dict[str, Any]],
+    plan: MiningPlan,
+    model: LanguageModel,
+    *,
+    force: bool,
+    say: Progress,
+) -> Path:
+    """Merges checked parts inside the locked folder, going on where an earlier merge of this plan was stopped."""
+    _check_folder(directory, force=force)  # again, now that nobody else can write
+    begun = unfinished_plan(directory)
+    versions = all_versions([*([] if begun is None else [begun]), *manifests])
+    if begun is None or not _goes_on(begun, plan, directory, force=force):
+        versions = all_versions(manifests)
+        if occupancy(directory) != "free":
             clear(directory)
-        begin(directory, plan={"plan": plan.document(), "part": None})
-        state = _merged(folders, plan, loaded, say)
-        for name in _SHARED:
-            with storing(directory):
-                shutil.copyfile(folders[0] / TABLES[name].path(), directory / TABLES[name].path())
-        prefixes = Prefixes.load(folders[0] / STATE / PREFIXES)
-        background = pq.read_table(folders[0] / TABLES["background"].path())["sentence"].to_numpy()
-        named = np.union1d(state.named_sentences().numpy(), np.concatenate([background, prefixes.sentence]))
-        make_folder(directory / "sentences")
-        write_sentences(directory, _sentences(folders, named), provenance=provenance_of(plan))
-        write_mined_tables(directory, state, plan, say)
-        write_value_tables(directory, state, loaded, plan, say)
-        questions = write_question_tables(
-            directory, loaded, plan, prefixes,
-            work=directory / WORK, checkpoint_every=60.0, progress=say, mark=lambda stage: None,
-        )  # fmt: skip
-        write_run_record(directory, {})
-        seal(directory, manifest_of(loaded, plan, manifests[0]["corpus"]["counts"], state, questions=questions))
-        shutil.rmtree(directory / WORK, ignore_errors=True)
-        add_patterns(directory, say)
+    begin(directory, plan={"plan": plan.document(), "part": None, "versions": versions})
+    state = _merged(folders, plan, model, say)
+    for name in _SHARED:
+        with storing(directory):
+            shutil.copyfile(folders[0] / TABLES[name].path(), directory / TABLES[name].path())
+    prefixes = Prefixes.load(folders[0] / STATE / PREFIXES)
+    background = pq.read_table(folders[0] / TABLES["background"].path())["sentence"].to_numpy()
+    named = np.union1d(state.named_sentences().numpy(), np.concatenate([background, prefixes.sentence]))
+    make_folder(directory / "sentences")
+    write_sentences(directory, _sentences(folders, named), provenance=provenance_of(plan))
+    write_mined_tables(directory, state, plan, say)
+    write_value_tables(directory, state, model, plan, say)
+    questions = write_question_tables(
+        directory, model, plan, prefixes,
+        work=directory / WORK, checkpoint_every=60.0, progress=say, mark=lambda stage: None,
+    )  # fmt: skip
+    write_run_record(directory, {})
+    counts = manifests[0]["corpus"]["counts"]
+    seal(directory, manifest_of(model, plan, counts, state, versions, questions=questions))
+    shutil.rmtree(directory / WORK, ignore_errors=True)
+    add_patterns(directory, say)
     return directory
+
+
+def _check_folder(directory: Path, *, force: bool) -> None:
+    """Raises AtlasExists unless the folder is free, an unfinished atlas, or may be replaced."""
+    with storing(directory):
+        found = occupancy(directory)
+    if found == "foreign":
+        raise AtlasExists(f"{directory} holds something that is not an atlas; choose another folder")
+    if found == "finished" and not force:
+        raise AtlasExists(f"{directory} is finished already; choose another folder, or --force to merge into it again")
+
+
+def _goes_on(begun: dict[str, Any], plan: MiningPlan, directory: Path, *, force: bool) -> bool:
+    """Whether what was begun in the folder is this merge; with `force` another plan is replaced, else PlanDiffers."""
+    try:
+        plan.check_same(begun["plan"], directory)
+        if begun["part"] is not None:
+            raise PlanDiffers(f"{directory} was begun as part {begun['part']}; choose another folder, or --force")
+        return True
+    except PlanDiffers:
+        if force:
+            return False
+        raise
 
 
 def _complete(folders: list[Path]) -> list[dict[str, Any]]:
@@ -110,7 +154,8 @@ def _complete(folders: list[Path]) -> list[dict[str, Any]]:
             raise PartsDiffer(f"{folder} is a whole atlas, not a part; parts are made with `mine --part I/N`")
         first = manifests[0]
         if manifest["plan_hash"] != first["plan_hash"]:
-            differing = [k for k, v in first["plan"].items() if manifest["plan"].get(k) != v]
+            one, other = first["plan"], manifest["plan"]
+            differing = [name.replace("_", " ") for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
             raise PartsDiffer(f"{folder} is part of another plan than {folders[0]} ({', '.join(differing)} differ)")
         index, of = manifest["part"]["index"], manifest["part"]["of"]
         if of != first["part"]["of"]:
@@ -131,11 +176,13 @@ def _complete(folders: list[Path]) -> list[dict[str, Any]]:
     return manifests
 
 
-def _plans_model(plan: MiningPlan, model: LanguageModel | str | None, dictionary: Path | None) -> LanguageModel:
-    if plan.torch != torch.__version__:
-        raise PartsDiffer(
-            f"the parts were mined with torch {plan.torch}, this is {torch.__version__}; install that one"
-        )
+def _plans_model(
+    plan: MiningPlan, model: LanguageModel | str | None, dictionary: Path | None, *, accept_versions: bool
+) -> LanguageModel:
+    here = library_versions()
+    if not accept_versions and (others := [name for name in here if here[name] != plan.versions[name]]):
+        said = ", ".join(f"{name} {plan.versions[name]} (here {here[name]})" for name in others)
+        raise PartsDiffer(f"the parts were mined with {said}; install that, or --accept-versions to merge with these")
     torch.set_num_threads(plan.threads)
     if not isinstance(model, LanguageModel):
         name = plan.model if model is None else model
@@ -158,7 +205,7 @@ def _merged(folders: list[Path], plan: MiningPlan, model: LanguageModel, say: Pr
     for done, folder in enumerate(folders):
         say("merging", done, len(folders), "parts")
         one = MiningState(shape)
-        one.load(folder / STATE / CHECKPOINT)
+        one.load(folder / STATE / CHECKPOINT, plan=plan.hash())
         whole.merge(one)
     return whole
 

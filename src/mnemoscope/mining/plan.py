@@ -1,12 +1,14 @@
 """The plan: everything that the tables of an atlas depend on, and nothing else.
 
 The same plan gives the same bytes, however the work is cut up or interrupted. A part of a sharded run has the plan of
-the whole. What is known only after the text has been read (its fingerprint) is added then.
+the whole. What is known only after the texts have been read (their fingerprints) is added then.
 """
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,11 @@ from numpy.typing import NDArray
 from mnemoscope.errors import OptionError, PlanDiffers
 from mnemoscope.models import LanguageModel
 
+RULES = 1
+"""Raised when this package's own rules change a number: atlases of different rules are of different plans."""
+LIBRARIES = ("torch", "transformers", "tokenizers", "sentencex")
+"""Libraries that decide numbers, too; each one's version is the plan's entry of that name."""
+
 SAMPLED_TOKENS = 200_000
 """Histogram and deviation see every batch until so many tokens ..."""
 SAMPLED_EVERY = 16
@@ -26,7 +33,7 @@ _SHUFFLED = 512
 _COEFFICIENTS = 1 << 22
 """Coefficients of one layer and batch on a CPU: 16 MiB, which its allocator serves again instead of asking anew."""
 
-_SETTLED_LATER = ("corpus_fingerprint", "removals")
+_SETTLED_LATER = ("corpus_fingerprint", "validation_fingerprint", "removals")
 """Entries that may be open until the text has been read."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -54,9 +61,15 @@ class MiningPlan:
     dtype: str
     device: str
     seed: int
-    torch: str
+    attention: str
     threads: int
+    torch: str
+    transformers: str
+    tokenizers: str
+    sentencex: str
+    rules: int = RULES
     corpus_fingerprint: str | None = None
+    validation_fingerprint: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("triggers", "prefixes", "batch_tokens", "max_sentences", "max_tokens", "seed"):
@@ -69,6 +82,17 @@ class MiningPlan:
         if self.per_sentence not in ("1", "all"):
             raise OptionError(f"--per-sentence must be 1 or all, not {self.per_sentence!r}")
 
+    @classmethod
+    def from_document(cls, stored: Mapping[str, Any], where: Path) -> "MiningPlan":
+        """The plan that `document` gave; raises PlanDiffers for one made by another version of this package."""
+        names = {field.name for field in fields(cls)}
+        if wrong := sorted(names ^ set(stored)):
+            raise PlanDiffers(
+                f"{where} was mined by another version of mnemoscope (its plan differs in {', '.join(wrong)}); "
+                "mine it again with this one"
+            )
+        return cls(**{**stored, "layers": tuple(stored["layers"])})
+
     def document(self) -> dict[str, Any]:
         """The plan as JSON has it."""
         found = asdict(self)
@@ -78,24 +102,58 @@ class MiningPlan:
         """The hash that every table of the atlas carries."""
         return hashlib.sha256(json.dumps(self.document(), sort_keys=True).encode()).hexdigest()
 
-    def with_corpus(self, fingerprint: str, *, removals: int) -> "MiningPlan":
-        """The plan once the text has been read; `removals` counts where no number of memories was asked for."""
+    def with_texts(self, corpus: str, validation: str | None, *, removals: int) -> "MiningPlan":
+        """The plan once the texts have been read, given their fingerprints.
+
+        `validation` is None where no text of its own was given; `removals` counts where no number of memories was
+        asked for.
+        """
         chosen = removals if self.removals is None else self.removals
-        return replace(self, corpus_fingerprint=fingerprint, removals=chosen)
+        return replace(self, corpus_fingerprint=corpus, validation_fingerprint=validation, removals=chosen)
+
+    def with_versions_of(self, begun: Mapping[str, Any]) -> "MiningPlan":
+        """The same plan with the versions of libraries that `begun` states."""
+        stated: dict[str, Any] = {name: begun[name] for name in LIBRARIES if name in begun}
+        return replace(self, **stated)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The versions of the libraries that decide numbers."""
+        return {name: getattr(self, name) for name in LIBRARIES}
 
     def check_same(self, begun: dict[str, Any], directory: Path) -> None:
         """Raises PlanDiffers, naming each difference, unless `begun` is this plan; what is not known yet is none."""
         own = self.document()
-        differences = [
-            f"{name.replace('_', ' ')} was {begun.get(name)!r}, now {value!r}"
+        changed = [
+            name
             for name, value in own.items()
             if begun.get(name) != value and not (name in _SETTLED_LATER and None in (value, begun.get(name)))
         ]
-        if differences:
+        if changed:
+            said = "; ".join(f"{name.replace('_', ' ')} was {begun.get(name)!r}, now {own[name]!r}" for name in changed)
+            only_versions = set(changed) <= set(LIBRARIES)
+            advice = "those versions, --accept-versions to go on with these" if only_versions else "the old options"
             raise PlanDiffers(
-                f"{directory} was begun with another plan ({'; '.join(differences)}); "
-                "use the old options, another folder, or --force to begin anew"
+                f"{directory} was begun with another plan ({said}); "
+                f"use {advice}, another folder, or --force to begin anew"
             )
+
+
+def all_versions(begun: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """The versions of the libraries that had a hand in an atlas: those of earlier runs or parts, and those here.
+
+    `begun` are documents with an entry `versions`, which is such a list; each is listed once, in order.
+    """
+    found: list[dict[str, str]] = []
+    for versions in (*(each for document in begun for each in document.get("versions") or []), library_versions()):
+        if versions not in found:
+            found.append(dict(versions))
+    return found
+
+
+def library_versions() -> dict[str, str]:
+    """The versions of the libraries that decide numbers, as installed here."""
+    return {"torch": torch.__version__} | {name: version(name) for name in LIBRARIES if name != "torch"}
 
 
 def default_batch_tokens(model: LanguageModel) -> int:

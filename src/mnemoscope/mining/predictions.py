@@ -21,7 +21,7 @@ from mnemoscope.errors import NotFinite
 from mnemoscope.mining.layers import NamedSentences
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.prefixes import Prefixes
-from mnemoscope.mining.steps import packed, take_steps
+from mnemoscope.mining.steps import digest, packed, take_steps
 from mnemoscope.mining.text_pass import Progress
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.taps import Block, read_blocks
@@ -215,6 +215,10 @@ def prediction_tables(
     work = PredictionPass(model, plan, prefixes, sentences, votes)
     halved = take_steps(
         work.take, work.cuts, work.answers, checkpoint=checkpoint, every=every,
+        inputs=digest(
+            plan.hash(), *vars(prefixes).values(), *sentences.arrays(),
+            *(tensor.cpu() for layer in plan.layers for tensor in vars(votes[layer]).values()),
+        ),
         progress=lambda done, total: progress("predictions", done, total, "prefixes"),
     )  # fmt: skip
     return *work.columns(), halved

@@ -23,7 +23,7 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.layers import NamedSentences
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.steps import packed, take_steps
+from mnemoscope.mining.steps import digest, packed, take_steps
 from mnemoscope.mining.text_pass import Progress
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.taps import read_coefficients
@@ -209,6 +209,7 @@ def removal_table(
     work = RemovalPass(model, plan, chosen_rows(directory, plan, first=first), sentences)
     halved = take_steps(
         work.take, work.cuts, work.answers, checkpoint=checkpoint, every=every,
+        inputs=digest(plan.hash(), *vars(work.rows).values(), work.removed_position, *sentences.arrays()),
         progress=lambda done, total: progress("removals", done, total, "sentences"),
     )  # fmt: skip
     return work.columns(), work.rows.left_out, halved

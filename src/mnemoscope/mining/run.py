@@ -6,11 +6,9 @@ until the atlas is sealed.
 """
 
 import os
-import platform
 import shutil
 import time
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +18,13 @@ from mnemoscope.atlas.lock import LOCK_FILE, locked
 from mnemoscope.atlas.manifest import RUN, STATE, begin, clear, occupancy, seal, unfinished_plan
 from mnemoscope.atlas.remedy import remedy
 from mnemoscope.atlas.schema import TABLES
-from mnemoscope.atlas.store import storing, write_json
+from mnemoscope.atlas.store import storing
 from mnemoscope.corpus import Source, WorkingCopy, open_source, prepare
 from mnemoscope.errors import AtlasExists, CorpusError, Interrupted, ModelError, OptionError, PlanDiffers
 from mnemoscope.mining.feed import Feed
 from mnemoscope.mining.heap import Heap
 from mnemoscope.mining.options import choose_layers, parse_part, parse_removals
-from mnemoscope.mining.plan import DTYPES, MiningPlan, default_batch_tokens
+from mnemoscope.mining.plan import DTYPES, RULES, MiningPlan, all_versions, default_batch_tokens, library_versions
 from mnemoscope.mining.removals import default_removals
 from mnemoscope.mining.state import MiningState, Shape
 from mnemoscope.mining.text_pass import Progress, run_pass
@@ -35,6 +33,7 @@ from mnemoscope.mining.writing import (
     manifest_of,
     write_mined_tables,
     write_question_tables,
+    write_run_record,
     write_text_tables,
     write_value_tables,
 )
@@ -70,12 +69,15 @@ def mine(
     revision: str | None = None,
     dict: str | os.PathLike[str] | None = None,
     trust_remote_code: bool = False,
+    accept_versions: bool = False,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Path:
     """The folder of the finished atlas (or part) mined from `model` and `corpus`; goes on if it was interrupted.
 
-    `model` is a LanguageModel (whose dtype and device then count) or what `load_model` takes. Raises AtlasExists for
+    `model` is a LanguageModel (whose dtype and device then count) or what `load_model` takes. `accept_versions` goes on
+    where other versions of torch, transformers, tokenizers or sentencex began; the manifest then lists all of them and
+    promises no equal bytes. Raises AtlasExists for
     a folder that is finished (without `force`) or holds something else, PlanDiffers for one begun otherwise,
     AtlasBusy, Interrupted (Ctrl-C, everything saved), and what models, corpora and the disk raise.
     """
@@ -96,6 +98,7 @@ def mine(
             model, dict=dict, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code
         )
     torch.set_num_threads(torch.get_num_threads())  # also forbids the matrix library to use fewer when it likes
+    versions: Mapping[str, Any] = library_versions()
     plan = MiningPlan(
         model=model.spec, revision=model.revision, model_fingerprint=model.fingerprint,
         corpus=source.spec, text_field=text_field, validation=None if other is None else other.spec, split=split,
@@ -104,12 +107,12 @@ def mine(
         max_sentences=max_sentences, max_tokens=max_tokens, prefixes=prefixes, removals=removals,
         batch_tokens=default_batch_tokens(model) if batch_tokens is None else batch_tokens,
         dtype=str(model.dtype).removeprefix("torch."), device=model.device.type, seed=seed,
-        torch=torch.__version__, threads=torch.get_num_threads(),
+        attention=model.attention, threads=torch.get_num_threads(), **versions,
     )  # fmt: skip
     with locked(directory):
         run = _Run(model, plan, directory, share, say, checkpoint_every)
         try:
-            run.settle_text(source, other, force=force)
+            run.settle_text(source, other, force=force, accept_versions=accept_versions)
             run.read()
             run.finish(keep_work=keep_work)
         except KeyboardInterrupt:
@@ -137,15 +140,21 @@ class _Run:
         self.timings: dict[str, float] = {}
         self._began = time.monotonic()
 
-    def settle_text(self, source: Source, validation: Source | None, *, force: bool) -> None:
+    def settle_text(
+        self, source: Source, validation: Source | None, *, force: bool, accept_versions: bool = False
+    ) -> None:
         """Makes or opens the working copy, and fixes the plan; leaves no trace of a text that cannot be used."""
         # Again, now that nobody else can write: another run may have finished while this one loaded its model.
         _check_folder(self.directory, force=force)
         part = None if self.share is None else list(self.share)
         begun = unfinished_plan(self.directory)
+        if begun is not None and accept_versions:
+            self.plan = self.plan.with_versions_of(begun["plan"])
         if begun is not None and force and not self._goes_on(begun, part):
             clear(self.directory)
             begun = None
+            self.plan = self.plan.with_versions_of(library_versions())
+        self.versions = all_versions([] if begun is None else [begun])
         replaced = begun is None and occupancy(self.directory) == "finished"
         if begun is not None:
             self.plan.check_same(begun["plan"], self.directory)
@@ -156,13 +165,14 @@ class _Run:
         else:
             (self.work / CHECKPOINT).unlink(missing_ok=True)
             if not replaced:
-                begin(self.directory, plan={"plan": self.plan.document(), "part": part})
+                self._begin()
         model = self.model
         try:
             self.copy: WorkingCopy = prepare(
                 source, model, directory=self.work / "text", longest=model.longest, split=self.plan.split,
                 vocabulary=model.sizes.vocabulary, max_sentences=self.plan.max_sentences,
-                max_tokens=self.plan.max_tokens, validation=validation, checkpoint_every=self.checkpoint_every,
+                max_tokens=self.plan.max_tokens, validation=validation, made_with=self._made_with(),
+                checkpoint_every=self.checkpoint_every,
                 progress=lambda done, total, sentences: self.say("reading text", done, total, "bytes"),
             )  # fmt: skip
         except (CorpusError, ModelError):
@@ -178,15 +188,29 @@ class _Run:
             mined_tokens=int(counts["mined_tokens"]), mined_sentences=int(counts["mined_sentences"]),
             layers=len(self.plan.layers),
         )  # fmt: skip
-        self.plan = self.plan.with_corpus(self.copy.fingerprint, removals=removals)
-        if begun is not None and force and not self._goes_on(begun, part):  # the text has changed
+        other = self.copy.validation
+        self.plan = self.plan.with_texts(
+            self.copy.fingerprint, other.fingerprint if isinstance(other, WorkingCopy) else None, removals=removals
+        )
+        if begun is not None and force and not self._goes_on(begun, part):  # a text has changed
             (self.work / CHECKPOINT).unlink(missing_ok=True)
+            clear(self.directory, keep_work=True)
             begun = None
+            self.versions = all_versions([])
+            self.plan = self.plan.with_versions_of(library_versions())
         if begun is not None:
             self.plan.check_same(begun["plan"], self.directory)
-        if begun is None or begun["plan"]["corpus_fingerprint"] is None:
-            begin(self.directory, plan={"plan": self.plan.document(), "part": part})
+        self._begin()
         self._mark("text")
+
+    def _begin(self) -> None:
+        part = None if self.share is None else list(self.share)
+        begin(self.directory, plan={"plan": self.plan.document(), "part": part, "versions": self.versions})
+
+    def _made_with(self) -> dict[str, str]:
+        """What decides how the text is cut and tokenised, beside the text and the plan's own options."""
+        libraries = {name: self.plan.versions[name] for name in ("tokenizers", "sentencex")}
+        return {"tokenizer": self.model.tokenizer_fingerprint, "rules": str(RULES), **libraries}
 
     def _goes_on(self, begun: dict[str, Any], part: list[int] | None) -> bool:
         try:
@@ -202,14 +226,15 @@ class _Run:
         shape = Shape({layer: model.sizes.memories[layer] for layer in plan.layers}, plan.triggers, signs)
         self.state = MiningState(shape, device=model.device)
         if (self.work / CHECKPOINT).is_file():
-            self.state.load(self.work / CHECKPOINT)
+            self.state.load(self.work / CHECKPOINT, plan=plan.hash())
         feed = Feed(self.copy, model, batch_tokens=plan.batch_tokens, seed=plan.seed)
         index, of = self.share or (1, 1)
         numbers = range(index - 1, feed.count, of)
         run_pass(
             model, self.state, feed, numbers,
             per_sentence=None if plan.per_sentence == "all" else 1,
-            checkpoint=self.work / CHECKPOINT, checkpoint_every=self.checkpoint_every, progress=self.say,
+            plan=plan.hash(), checkpoint=self.work / CHECKPOINT, checkpoint_every=self.checkpoint_every,
+            progress=self.say,
             tokens_before=feed.tokens(k for k in numbers if k < self.state.next_batch),
             total_tokens=int(self.copy.counts["mined_tokens"]) if of == 1 else feed.tokens(numbers),
         )  # fmt: skip
@@ -233,11 +258,13 @@ class _Run:
                 work=self.work, checkpoint_every=self.checkpoint_every, progress=self.say, mark=self._mark,
             )  # fmt: skip
         else:
-            self.state.save(self.directory / STATE / CHECKPOINT)
+            self.state.save(self.directory / STATE / CHECKPOINT, plan=self.plan.hash())
             prefixes.save(self.directory / STATE / PREFIXES)
         counts = dict(self.copy.counts)
         write_run_record(self.directory, self.timings)
-        document = manifest_of(self.model, self.plan, counts, self.state, part=self.share, questions=questions)
+        document = manifest_of(
+            self.model, self.plan, counts, self.state, self.versions, part=self.share, questions=questions
+        )
         seal(self.directory, document)
         if not keep_work:
             shutil.rmtree(self.work, ignore_errors=True)
@@ -246,17 +273,6 @@ class _Run:
         now = time.monotonic()
         self.timings[stage] = now - self._began
         self._began = now
-
-
-def write_run_record(directory: Path, timings: dict[str, float]) -> None:
-    """Writes run.json, which no hash covers: seconds of each stage in the last run, host and date."""
-    record: dict[str, Any] = {
-        "seconds": {stage: round(seconds, 3) for stage, seconds in timings.items()},
-        "host": platform.node(),
-        "machine": platform.machine(),
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    write_json(directory / RUN, record)
 
 
 def _check_folder(directory: Path, *, force: bool) -> None:

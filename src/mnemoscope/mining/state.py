@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from mnemoscope.atlas.store import write_bytes
@@ -42,8 +42,8 @@ class MiningState:
             for sign in shape.signs
         }
 
-    def save(self, path: Path) -> None:
-        """Writes the state to `path` whole or not at all; raises StoreFailed."""
+    def save(self, path: Path, *, plan: str) -> None:
+        """Writes the state to `path` whole or not at all, with the hash of its plan; raises StoreFailed."""
         tensors = {
             f"{name}/{key}": tensor.contiguous().cpu()
             for name, part in self._parts()
@@ -51,12 +51,16 @@ class MiningState:
         }
         tensors["next_batch"] = torch.tensor([self.next_batch])
         tensors["halved"] = torch.tensor(self.halved, dtype=torch.int64)
-        write_bytes(path, save(tensors))
+        write_bytes(path, save(tensors, {"plan": plan}))
 
-    def load(self, path: Path) -> None:
-        """Becomes the state saved at `path`; raises AtlasDamaged if it is not one of this shape."""
+    def load(self, path: Path, *, plan: str) -> None:
+        """Becomes the state saved at `path`; raises AtlasDamaged if it is not one of this shape and plan."""
         try:
-            tensors = load_file(path)
+            with safe_open(path, "pt") as file:
+                stated = (file.metadata() or {}).get("plan")
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if stated != plan:
+                raise KeyError("plan")
             for name, part in self._parts():
                 own = {key: tensors[f"{name}/{key}"] for key in part.state()}
                 for key, tensor in part.state().items():

@@ -4,6 +4,7 @@ The passes that follow the pass over the text (removals, predictions) know befor
 state is the answers so far and the number of the next step. Nothing here knows what the steps do.
 """
 
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from mnemoscope.atlas.store import write_bytes
 from mnemoscope.errors import Interrupted, MiningError
@@ -22,24 +23,37 @@ from mnemoscope.mining.text_pass import out_of_memory
 Answers = dict[str, NDArray[Any]]
 
 
+def digest(*parts: object) -> str:
+    """The sha256, in hex, of arrays, tensors on a CPU and plain values, in this order."""
+    found = hashlib.sha256()
+    for part in parts:
+        array = np.asarray(part)
+        found.update(f"{array.dtype} {array.shape} ".encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
 def take_steps(
     step: Callable[[slice], None],
     cuts: Sequence[slice],
     answers: Answers,
     *,
     checkpoint: Path,
+    inputs: str,
     every: float,
     progress: Callable[[float, float], None],
 ) -> list[int]:
     """Fills `answers` by calling `step(items)` for every cut that no earlier run has done, in order.
 
-    `answers` is changed in place and saved in `checkpoint` at most `every` seconds apart; a checkpoint of other arrays
-    is not believed and the work begins anew. A step that runs out of memory is taken in halves: the numbers of such
-    steps are returned. Raises Interrupted after Ctrl-C with the state saved, StoreFailed, MiningError (an item that
-    does not fit alone).
+    `answers` come filled with what no answer can be: NaN, or -1 in integers. They are changed in place and saved in
+    `checkpoint` at most `every` seconds apart. `inputs` is a digest of all that the steps read: a checkpoint of other
+    inputs or other arrays is not believed, and the work begins anew. A step that runs out of memory is taken in halves:
+    the numbers of such steps are returned. Raises Interrupted after Ctrl-C with the state saved, StoreFailed,
+    MiningError (an item that does not fit alone, an answer that no step gave).
     """
     state = {**answers, "halved": np.zeros(len(cuts), bool), "next_step": np.zeros(1, np.int64)}
-    _take_up(state, checkpoint)
+    _take_up(state, checkpoint, inputs)
+    stated = {"inputs": inputs}
     total = float(cuts[-1].stop) if cuts else 0.0
     saved = time.monotonic()
     with CtrlC() as ctrl_c:
@@ -48,11 +62,12 @@ def take_steps(
             state["halved"][k] = not _fits(step, cuts[k])
             state["next_step"][0] = k + 1
             if ctrl_c.pressed or time.monotonic() - saved >= every:
-                write_bytes(checkpoint, save(state))
+                write_bytes(checkpoint, save(state, stated))
                 saved = time.monotonic()
             if ctrl_c.pressed:
                 raise Interrupted("stopped after saving; run the same command again to go on from here")
-    write_bytes(checkpoint, save(state))
+    _check_filled(answers, checkpoint)
+    write_bytes(checkpoint, save(state, stated))
     progress(total, total)
     return np.flatnonzero(state["halved"]).tolist()
 
@@ -74,15 +89,29 @@ def _fits(step: Callable[[slice], None], items: slice) -> bool:
     return False
 
 
-def _take_up(state: Answers, checkpoint: Path) -> None:
-    """Fills the state from the checkpoint, if that is one of the same arrays."""
+def _take_up(state: Answers, checkpoint: Path, inputs: str) -> None:
+    """Fills the state from the checkpoint, if that is one of the same inputs and arrays."""
     try:
-        found = load_file(checkpoint)
+        with safe_open(checkpoint, "np") as file:
+            stated = (file.metadata() or {}).get("inputs")
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError):
         return
-    if _shapes(found) == _shapes(state):
+    if stated == inputs and _shapes(found) == _shapes(state):
         for name, array in state.items():
             array[...] = found[name]
+
+
+def _check_filled(answers: Answers, checkpoint: Path) -> None:
+    """Raises MiningError, and forgets the checkpoint, where an answer is still what no answer can be."""
+    for name, array in answers.items():
+        empty = np.isnan(array) if array.dtype.kind == "f" else array < 0
+        if empty.any():
+            checkpoint.unlink(missing_ok=True)
+            raise MiningError(
+                f"{int(empty.sum())} of {array.size} entries of {name} were never filled; "
+                "run the same command again, which makes them anew"
+            )
 
 
 def _shapes(arrays: Answers) -> dict[str, Any]:

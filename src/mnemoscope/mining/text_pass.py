@@ -185,6 +185,7 @@ def run_pass(
     numbers: range,
     *,
     per_sentence: int | None,
+    plan: str,
     checkpoint: Path,
     checkpoint_every: float,
     progress: Progress,
@@ -193,7 +194,8 @@ def run_pass(
 ) -> None:
     """Reads the batches `numbers` that the state has not counted yet, saving the state every so many seconds.
 
-    Raises NotFinite (nothing of that batch counted), Interrupted (state saved), StoreFailed.
+    `plan` is the plan's hash, which the saved state carries. Raises NotFinite (nothing of that batch counted),
+    Interrupted (state saved), StoreFailed.
     """
     reader = BatchReader(model, state, per_sentence=per_sentence)
     heap = Heap()
@@ -219,9 +221,9 @@ def run_pass(
             heap.look()
             progress("mining", done, total_tokens, "tokens")
             if ctrl_c.pressed or time.monotonic() - saved >= checkpoint_every:
-                state.save(checkpoint)
+                state.save(checkpoint, plan=plan)
                 saved = time.monotonic()
             if ctrl_c.pressed:
                 raise Interrupted("stopped after saving; run the same command again to go on from here")
-    state.save(checkpoint)
+    state.save(checkpoint, plan=plan)
     heap.give_back()

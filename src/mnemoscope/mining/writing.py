@@ -4,15 +4,20 @@ A single run, a resumed one and a merge of parts all end here, so they end in th
 when or how often it runs; tables of the value pass that are there already are kept.
 """
 
-from collections.abc import Callable
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from mnemoscope.atlas import open_atlas
-from mnemoscope.atlas.schema import TABLES, Provenance
-from mnemoscope.atlas.store import write_sentences, write_table
+from mnemoscope.atlas.manifest import RUN
+from mnemoscope.atlas.schema import TABLES, Provenance, misfit
+from mnemoscope.atlas.store import write_json, write_sentences, write_table
 from mnemoscope.corpus import WorkingCopy
 from mnemoscope.errors import Interrupted
 from mnemoscope.mining.activity import Activity
@@ -70,16 +75,19 @@ def write_mined_tables(directory: Path, state: MiningState, plan: MiningPlan, pr
 def write_value_tables(
     directory: Path, state: MiningState, model: LanguageModel, plan: MiningPlan, progress: Progress
 ) -> None:
-    """Writes values and neighbours of every mined layer, but those that are there; `sentences` must be there."""
+    """Writes values and neighbours of every mined layer, but those of this plan that are there.
+
+    `sentences` must be there.
+    """
     provenance = provenance_of(plan)
     sentences: NamedSentences | None = None
     for done, layer in enumerate(plan.layers):
         progress("values", done, len(plan.layers), "layers")
-        if not (directory / TABLES["values"].path(layer)).is_file():
+        if not _is_made(directory, "values", layer, provenance):
             sentences = sentences or NamedSentences(directory)
             wanted = targets(layer_triggers(state, layer, sentences), model.sizes.memories[layer])
             _write(directory, "values", layer, value_table(model, layer, wanted), provenance)
-        if not (directory / TABLES["neighbours"].path(layer)).is_file():
+        if not _is_made(directory, "neighbours", layer, provenance):
             _write(directory, "neighbours", layer, neighbour_table(model, layer, list(plan.layers)), provenance)
     progress("values", len(plan.layers), len(plan.layers), "layers")
 
@@ -122,6 +130,25 @@ def write_question_tables(
     }
 
 
+def _is_made(directory: Path, name: str, layer: int, provenance: Provenance) -> bool:
+    """Whether the folder holds this table, made from this model, text and plan."""
+    try:
+        return misfit(name, pq.read_schema(directory / TABLES[name].path(layer)), provenance) is None
+    except (OSError, pa.ArrowException):
+        return False
+
+
+def write_run_record(directory: Path, timings: dict[str, float]) -> None:
+    """Writes run.json, which no hash covers: seconds of each stage in the last run, host and date."""
+    record: dict[str, Any] = {
+        "seconds": {stage: round(seconds, 3) for stage, seconds in timings.items()},
+        "host": platform.node(),
+        "machine": platform.machine(),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    write_json(directory / RUN, record)
+
+
 def add_patterns(directory: Path, progress: Progress) -> None:
     """Makes the patterns of the atlas, which is sealed by now; raises Interrupted after Ctrl-C, StoreFailed."""
     try:
@@ -156,11 +183,12 @@ def manifest_of(
     plan: MiningPlan,
     counts: dict[str, Any],
     state: MiningState,
+    versions: Sequence[Mapping[str, str]],
     *,
     part: tuple[int, int] | None = None,
     questions: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What the manifest says, but for the schema, the package and the hashes."""
+    """What the manifest says, but for the schema, the package and the hashes; `versions` as of `all_versions`."""
     sentences = max(1, int(counts["sentences"]))
     document: dict[str, Any] = {
         "model": model_facts(model),
@@ -178,6 +206,8 @@ def manifest_of(
         "dtype": plan.dtype,
         "device": plan.device,
         "out_of_memory_batches": state.halved,
+        "versions": list(versions),
+        "byte_identity_promised": len(versions) == 1 and not state.halved,
     }
     if questions is not None:
         document["questions"] = questions

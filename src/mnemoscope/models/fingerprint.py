@@ -1,18 +1,23 @@
 """The identity of a language model: one sha256 over what it computes with, wherever it lies.
 
-Covers the configuration's essentials, every weight (name, shape, dtype, bytes) as stored, and the tokenizer. Weights
-that are tied count once. Not covered: names, paths, library versions, and how the model is run (device, attention
-kernel). A model converted to another dtype before it is handed over is another model.
+Covers the configuration's essentials, every weight (name, shape, dtype, bytes) as stored, the tokenizer, the token put
+before every sentence, and the source of code that came with the model. Weights that are tied count once. Not covered:
+names, paths, library versions, and how the model is run (device, attention kernel), which the plan of mining holds. A
+model converted to another dtype before it is handed over is another model.
 """
 
 import hashlib
+import inspect
 import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import ModelDamaged
+from mnemoscope.models.tokens import Beginning
 
 _INCIDENTAL = {
     "_name_or_path",
@@ -34,15 +39,48 @@ _INCIDENTAL = {
 }
 
 
-def fingerprint(model: nn.Module, config: Any, tokenizer: dict[str, Any]) -> str:
-    """The sha256, in hex, of a model's configuration, weights and tokenizer description."""
+REMOTE_CODE = "transformers_modules"
+"""The package in which transformers imports code that comes with a model."""
+
+
+def content_fingerprint(model: nn.Module, config: Any, tokenizer: dict[str, Any]) -> str:
+    """The sha256, in hex, of a model's configuration, weights, own code and tokenizer description."""
     digest = hashlib.sha256()
     for part in (_essentials(config.to_dict()), tokenizer):
         digest.update(json.dumps(part, sort_keys=True, default=str).encode())
     for name, weight in sorted(named_weights(model).items()):
         digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
         digest.update(_bytes(weight))
+    for source in _own_code(model):
+        digest.update(hashlib.sha256(source).digest())
     return digest.hexdigest()
+
+
+def fingerprint(content: str, beginning: Beginning) -> str:
+    """The sha256, in hex, of a model of that content whose sentences begin like this.
+
+    The beginning stands in files that the content does not cover (tokenizer_config.json), and in defaults of
+    transformers.
+    """
+    return hashlib.sha256(json.dumps([content, beginning.kind, beginning.token]).encode()).hexdigest()
+
+
+def is_mined_model(mined: Mapping[str, Any], *, fingerprint: str, content: str, beginning: Beginning) -> bool:
+    """Whether a manifest's entry `model` names the model with this identity.
+
+    Atlases made before the beginning token was part of the fingerprint hold the content's, and the beginning beside it.
+    """
+    stated = {"token": beginning.token, "kind": beginning.kind}
+    return mined.get("fingerprint") == fingerprint or (
+        mined.get("fingerprint") == content and mined.get("beginning") == stated
+    )
+
+
+def _own_code(model: nn.Module) -> list[bytes]:
+    """The source files, sorted by content, of the model's classes that are no library's."""
+    classes = {kind for module in model.modules() for kind in type(module).__mro__}
+    paths = {inspect.getfile(kind) for kind in classes if kind.__module__.split(".")[0] == REMOTE_CODE}
+    return sorted(Path(path).read_bytes() for path in paths)
 
 
 def named_weights(model: nn.Module) -> dict[str, Tensor]:

@@ -5,6 +5,9 @@ Reading coefficients while it runs is taps.py; loading is loading.py; what is do
 lies in other rooms.
 """
 
+import hashlib
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -13,6 +16,7 @@ from torch import Tensor, nn
 
 from mnemoscope.errors import MemoryIdError
 from mnemoscope.models.anatomy import Anatomy, Layer, LinearMap, goes_negative
+from mnemoscope.models.fingerprint import fingerprint, is_mined_model
 from mnemoscope.models.observed import run
 from mnemoscope.models.projections import Head, Projection, Readout
 from mnemoscope.models.proof import Proof, proof_batch, prove
@@ -44,6 +48,7 @@ class LanguageModel:
     lie below zero; `longest` is how many tokens of its own a sentence may have, after the beginning token;
     `ends` are the tokens after which a text that it writes is over: its end-of-text tokens, and the beginning token,
     with which another text would begin; `linear_head` whether the head is one matrix (an adaptive softmax is not).
+    `fingerprint` names the model and how its sentences begin, `content` the model alone.
     """
 
     def __init__(
@@ -56,7 +61,7 @@ class LanguageModel:
         context: int,
         spec: str,
         revision: str | None,
-        fingerprint: str,
+        content: str,
     ) -> None:
         """Proves the model; raises ProofFailed where the anatomy does not describe what it computes."""
         layers = anatomy.layers
@@ -64,7 +69,8 @@ class LanguageModel:
         self.anatomy = anatomy
         self.spec = spec
         self.revision = revision
-        self.fingerprint = fingerprint
+        self.content = content
+        self.fingerprint = fingerprint(content, beginning)
         self.family = anatomy.family
         self.block = layers[0].kind
         self.gated = layers[0].up is not None
@@ -91,6 +97,21 @@ class LanguageModel:
         self._readout = Readout(anatomy, hidden=self.sizes.hidden, dtype=self.dtype, device=self.device)
         batch = proof_batch(anatomy.rows, longest=self.longest, beginning=self.beginning.token)
         self.proof: Proof = prove(self, *batch)
+
+    def is_model_of(self, mined: Mapping[str, Any]) -> bool:
+        """Whether this is the model that an atlas was mined from; `mined` is its manifest's entry `model`."""
+        return is_mined_model(mined, fingerprint=self.fingerprint, content=self.content, beginning=self.beginning)
+
+    @property
+    def attention(self) -> str:
+        """The attention kernel that transformers runs, such as `sdpa`; `own` for networks that it does not know."""
+        config = getattr(self.anatomy.model, "config", None)
+        return str(getattr(config, "_attn_implementation", None) or "own")
+
+    @property
+    def tokenizer_fingerprint(self) -> str:
+        """The sha256, in hex, of how text becomes tokens."""
+        return hashlib.sha256(json.dumps(self._tokens.description, sort_keys=True, default=str).encode()).hexdigest()
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """The token ids of each text: no special tokens, special strings are plain text."""

@@ -12,7 +12,7 @@ import torch
 
 from mnemoscope.errors import ModelUnsupported, OptionError
 from mnemoscope.models.fairseq import open_checkpoint
-from mnemoscope.models.fingerprint import check_finite, fingerprint
+from mnemoscope.models.fingerprint import check_finite, content_fingerprint
 from mnemoscope.models.huggingface import open_model
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.noise import first_line
@@ -42,7 +42,7 @@ def load_model(
     opened = _opened(source, tokenizer, None if dict is None else Path(dict), revision, trust_remote_code)
     kind = torch.float32 if kind is None and not opened.own else kind
     check_finite(opened.network)
-    identity = fingerprint(opened.network, opened.config, opened.tokens.description)
+    content = content_fingerprint(opened.network, opened.config, opened.tokens.description)
     network = _placed(opened.network, kind, place, copied=opened.own)
     try:
         anatomy = opened.anatomy(network)
@@ -54,7 +54,7 @@ def load_model(
             context=opened.context,
             spec=opened.spec,
             revision=revision,
-            fingerprint=identity,
+            content=content,
         )
     except RuntimeError as problem:
         raise ModelUnsupported(f"model {opened.spec!r} cannot be run: {first_line(problem)}") from problem

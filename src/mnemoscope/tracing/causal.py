@@ -129,7 +129,7 @@ def causal_check(
             "met; sign is 1 or -1, at is last or all, the others 1 or more (seed 0 or more)"
         )
     mined = atlas.manifest["model"].get("fingerprint")
-    if mined != model.fingerprint and not force:
+    if not model.is_model_of(atlas.manifest["model"]) and not force:
         raise ModelDiffers(
             f"{atlas.path} was mined from another model than {model.spec} (fingerprint {str(mined)[:12]}..., not "
             f"{model.fingerprint[:12]}...); load {atlas.manifest['model'].get('spec')}"

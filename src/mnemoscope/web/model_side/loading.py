@@ -29,7 +29,7 @@ def load(settings: Settings, atlas: Atlas) -> ModelSide:
 def difference(settings: Settings, model: LanguageModel, atlas: Atlas) -> str:
     """Why this is not the model that was mined, in a sentence; empty where it is. Raises ModelDiffers unless forced."""
     mined = atlas.manifest["model"]
-    if model.fingerprint == mined["fingerprint"]:
+    if model.is_model_of(mined):
         return ""
     said = f"{settings.model} is not the model that {atlas.path} was mined from ({mined.get('spec')}):"
     shape = [int(size) for size in model.sizes.memories]

@@ -1,0 +1,267 @@
+"""Whatever decides a number is in the plan or in a fingerprint: what changed between two runs or parts is refused."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from mining.conftest import byte_tokenizer, tables_of, tiny_model
+from mnemoscope.atlas import open_atlas, verify
+from mnemoscope.errors import AtlasDamaged, Interrupted, ModelDiffers, PartsDiffer, PlanDiffers
+from mnemoscope.mining import merge, mine, plan
+from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.tracing import causal_check
+from models.conftest import build
+
+OPTIONS: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 150}
+VERSIONS = {"torch": "0.1", "transformers": "0.2", "tokenizers": "0.3", "sentencex": "0.4"}
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    return tiny_model("gpt2")
+
+
+def stop_in(stage: str) -> Callable[..., None]:
+    """A progress callback that presses Ctrl-C when a stage begins."""
+    pressed: list[str] = []
+
+    def progress(reached: str, done: float, total: float | None, note: str) -> None:
+        if reached == stage and not pressed:
+            pressed.append(stage)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return progress
+
+
+def held_out(path: Path, lines: int, *, first: str) -> Path:
+    """A validation text with so many prefixes, each line another one."""
+    path.write_text("".join(f"{first} {number} cats sat on a mat\n" for number in range(lines)))
+    return path
+
+
+def test_a_validation_text_that_changed_meanwhile_is_another_plan(
+    model: LanguageModel, text: Path, tmp_path: Path
+) -> None:
+    # More prefixes than fit one forward, and as many in both texts, so that arrays of answers have equal shapes.
+    options = {**OPTIONS, "validation": held_out(tmp_path / "v.txt", 300, first="the dog ran to"), "prefixes": 300}
+    with pytest.raises(Interrupted):
+        mine(model, text, out=tmp_path / "atlas", progress=stop_in("predictions"), **options)
+    before = (tmp_path / "v.txt").read_text()
+    held_out(tmp_path / "v.txt", 300, first="a")
+    with pytest.raises(PlanDiffers, match="validation fingerprint was '"):
+        mine(model, text, out=tmp_path / "atlas", **options)
+    clean = tables_of(mine(model, text, out=tmp_path / "clean", **options))
+    assert tables_of(mine(model, text, out=tmp_path / "atlas", force=True, **options)) == clean
+    (tmp_path / "v.txt").write_text(before)
+    other = mine(model, text, out=tmp_path / "other", **options)
+    assert open_atlas(other).manifest["plan_hash"] != open_atlas(tmp_path / "clean").manifest["plan_hash"]
+
+
+def test_parts_with_other_validation_texts_are_refused(model: LanguageModel, text: Path, tmp_path: Path) -> None:
+    parts = []
+    for index, first in ((1, "the dog ran to"), (2, "a")):
+        validation = held_out(tmp_path / "v.txt", 20, first=first)
+        parts.append(
+            mine(model, text, out=tmp_path / f"p{index}", part=(index, 2), validation=validation, **OPTIONS)
+        )
+    with pytest.raises(PartsDiffer, match=r"\(validation fingerprint differ\)"):
+        merge(tmp_path / "out", parts, model=model)
+
+
+def beginnings() -> dict[str, LanguageModel]:
+    """One model whose tokenizers differ in their special tokens alone."""
+    network = build("llama")
+    network.config.bos_token_id = network.config.eos_token_id = None
+    found = {}
+    for kind, forgotten in {"bos": (), "end-of-text": ("bos_token",), "none": ("bos_token", "eos_token")}.items():
+        tokenizer = byte_tokenizer(bos_token="<s>", eos_token="</s>")
+        for name in forgotten:
+            setattr(tokenizer, name, None)
+        found[kind] = load_model(network, tokenizer=tokenizer)
+    return found
+
+
+def test_the_beginning_token_is_part_of_the_models_identity(text: Path, tmp_path: Path) -> None:
+    models = beginnings()
+    assert {kind: model.beginning.kind for kind, model in models.items()} == {kind: kind for kind in models}
+    assert len({model.content for model in models.values()}) == 1
+    assert len({model.fingerprint for model in models.values()}) == 3
+    first = mine(models["bos"], text, out=tmp_path / "p1", part=(1, 2), **OPTIONS)
+    second = mine(models["end-of-text"], text, out=tmp_path / "p2", part=(2, 2), **OPTIONS)
+    with pytest.raises(PartsDiffer, match="model fingerprint differ"):
+        merge(tmp_path / "out", [first, second], model=models["bos"])
+    with pytest.raises(Interrupted):
+        mine(models["bos"], text, out=tmp_path / "atlas", progress=stop_in("removals"), **OPTIONS)
+    with pytest.raises(PlanDiffers, match="model fingerprint was"):
+        mine(models["end-of-text"], text, out=tmp_path / "atlas", **OPTIONS)
+    atlas = open_atlas(mine(models["bos"], text, out=tmp_path / "atlas", **OPTIONS))
+    firing = atlas.table("triggers", layer=0).filter(pl.col("sign") == 1)["memory"][0]
+    assert causal_check(models["bos"], atlas, f"L0.M{firing}").memory
+    for kind in ("end-of-text", "none"):
+        with pytest.raises(ModelDiffers, match="was mined from another model"):
+            causal_check(models[kind], atlas, f"L0.M{firing}")
+
+
+def test_atlases_from_before_name_the_content_and_the_beginning() -> None:
+    models = beginnings()
+    stated = {"token": models["bos"].beginning.token, "kind": "bos"}
+    older = {"fingerprint": models["bos"].content, "beginning": stated}
+    assert models["bos"].is_model_of(older)
+    assert not models["end-of-text"].is_model_of(older)
+    assert not models["none"].is_model_of(older)
+    assert not models["bos"].is_model_of({"fingerprint": models["none"].fingerprint, "beginning": stated})
+
+
+def test_other_versions_of_libraries_are_another_plan_unless_accepted(
+    model: LanguageModel, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = mine(model, text, out=tmp_path / "whole", **OPTIONS)
+    here = plan.library_versions()
+    with pytest.raises(Interrupted):
+        mine(model, text, out=tmp_path / "atlas", progress=stop_in("removals"), **OPTIONS)
+    for name in ("mnemoscope.mining.plan", "mnemoscope.mining.run", "mnemoscope.mining.merging"):
+        monkeypatch.setattr(f"{name}.library_versions", lambda: VERSIONS)
+    with pytest.raises(PlanDiffers, match=r"sentencex was .*, now '0\.4'.*--accept-versions to go on"):
+        mine(model, text, out=tmp_path / "atlas", **OPTIONS)
+    atlas = open_atlas(mine(model, text, out=tmp_path / "atlas", accept_versions=True, **OPTIONS))
+    assert atlas.manifest["versions"] == [here, VERSIONS]
+    assert atlas.manifest["byte_identity_promised"] is False
+    assert tables_of(atlas.path) == tables_of(whole)
+    said = open_atlas(whole).manifest
+    assert (said["versions"], said["byte_identity_promised"]) == ([here], True)
+    # Options that differ too are not accepted along with the versions.
+    with pytest.raises(Interrupted):
+        mine(model, text, out=tmp_path / "third", progress=stop_in("mining"), **OPTIONS)
+    with pytest.raises(PlanDiffers, match="triggers was 5, now 6"):
+        mine(model, text, out=tmp_path / "third", accept_versions=True, **{**OPTIONS, "triggers": 6})
+
+
+def test_merging_with_other_versions_of_libraries(
+    model: LanguageModel, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = plan.library_versions()
+    parts = [mine(model, text, out=tmp_path / f"p{i}", part=(i, 2), **OPTIONS) for i in (1, 2)]
+    for name in ("mnemoscope.mining.plan", "mnemoscope.mining.merging"):
+        monkeypatch.setattr(f"{name}.library_versions", lambda: {**here, "transformers": "0.2"})
+    with pytest.raises(PartsDiffer, match=r"mined with transformers \S+ \(here 0\.2\); .*--accept-versions"):
+        merge(tmp_path / "out", parts, model=model)
+    out = merge(tmp_path / "out", parts, model=model, accept_versions=True)
+    assert open_atlas(out).manifest["versions"] == [here, {**here, "transformers": "0.2"}]
+
+
+def test_other_rules_are_another_plan(model: LanguageModel, text: Path, tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        mine(model, text, out=tmp_path / "atlas", progress=stop_in("mining"), **OPTIONS)
+    begun = json.loads((tmp_path / "atlas/unfinished.json").read_text())
+    begun["plan"]["rules"] = plan.RULES - 1
+    (tmp_path / "atlas/unfinished.json").write_text(json.dumps(begun))
+    with pytest.raises(PlanDiffers, match=f"rules was {plan.RULES - 1}, now {plan.RULES}"):
+        mine(model, text, out=tmp_path / "atlas", accept_versions=True, **OPTIONS)
+
+
+def test_a_part_of_an_older_version_is_refused_in_one_line(model: LanguageModel, text: Path, tmp_path: Path) -> None:
+    stored = open_atlas(mine(model, text, out=tmp_path / "p", part=(1, 1), **OPTIONS)).manifest["plan"]
+    older = {name: value for name, value in stored.items() if name not in ("rules", "validation_fingerprint")}
+    with pytest.raises(PlanDiffers, match=r"another version of mnemoscope .*\(.*rules, validation_fingerprint\)"):
+        plan.MiningPlan.from_document(older, tmp_path / "p")
+    assert plan.MiningPlan.from_document(stored, tmp_path / "p").document() == stored
+
+
+def test_force_after_the_values_leaves_nothing_of_the_old_text(
+    model: LanguageModel, text: Path, tmp_path: Path
+) -> None:
+    before = text.read_text()
+    text.write_text(before + "".join(f"one more bird {n} ran home and sat\n" for n in range(40)))
+    with pytest.raises(Interrupted):
+        mine(model, text, out=tmp_path / "atlas", progress=stop_in("removals"), **OPTIONS)
+    assert (tmp_path / "atlas/values/layer-000.parquet").is_file()
+    text.write_text(before)
+    atlas = mine(model, text, out=tmp_path / "atlas", force=True, **OPTIONS)
+    assert verify(atlas) == []
+    assert tables_of(atlas) == tables_of(mine(model, text, out=tmp_path / "clean", **OPTIONS))
+
+
+def test_values_of_another_origin_are_made_again(model: LanguageModel, text: Path, tmp_path: Path) -> None:
+    whole = tables_of(mine(model, text, out=tmp_path / "whole", **OPTIONS))
+    foreign = mine(model, text, out=tmp_path / "foreign", **{**OPTIONS, "triggers": 3})
+    with pytest.raises(Interrupted):
+        mine(model, text, out=tmp_path / "atlas", progress=stop_in("removals"), **OPTIONS)
+    name = "values/layer-000.parquet"
+    (tmp_path / "atlas" / name).write_bytes((foreign / name).read_bytes())
+    assert tables_of(mine(model, text, out=tmp_path / "atlas", **OPTIONS)) == whole
+
+
+def test_late_checkpoints_are_believed_only_with_their_inputs(
+    model: LanguageModel, text: Path, tmp_path: Path
+) -> None:
+    whole = tables_of(mine(model, text, out=tmp_path / "whole", **OPTIONS))
+    for stage in ("removals", "predictions"):
+        out = tmp_path / stage
+        with pytest.raises(Interrupted):
+            mine(model, text, out=out, progress=stop_in(stage), keep_work=True, **OPTIONS)
+        saved = [path for path in (out / "work").glob("*.safetensors") if path.name != "state.safetensors"]
+        assert saved, stage
+        for path in saved:
+            _spoil(path)
+        assert tables_of(mine(model, text, out=out, **OPTIONS)) == whole
+
+
+def _spoil(path: Path) -> None:
+    """Says that every step was done, with zeros for answers and another digest of inputs."""
+    from safetensors.numpy import load_file, save_file
+
+    found = load_file(path)
+    for name, array in found.items():
+        if name not in ("halved", "next_step"):
+            array[...] = 0
+    found["next_step"] = np.array([len(found["halved"])])
+    save_file(found, path, {"inputs": "others"})
+
+
+def test_the_state_of_another_plan_is_refused(model: LanguageModel, text: Path, tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 1)):
+        with pytest.raises(Interrupted):
+            mine(model, text, out=tmp_path / name, seed=seed, progress=stop_in("mining"), **OPTIONS)
+    (tmp_path / "a/work/state.safetensors").write_bytes((tmp_path / "b/work/state.safetensors").read_bytes())
+    with pytest.raises(AtlasDamaged, match="is not a saved state of this plan"):
+        mine(model, text, out=tmp_path / "a", **OPTIONS)
+
+
+@pytest.mark.parametrize("stage", ["values", "removals", "predictions"])
+def test_a_stopped_merge_goes_on(
+    stage: str, model: LanguageModel, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = tables_of(mine(model, text, out=tmp_path / "whole", **OPTIONS))
+    parts = [mine(model, text, out=tmp_path / f"p{i}", part=(i, 2), **OPTIONS) for i in (1, 2)]
+    out = tmp_path / "merged"
+    with pytest.raises(Interrupted, match="run the same command again"):
+        merge(out, parts, model=model, progress=stop_in(stage))
+    made = {path.name: path.stat().st_ino for path in (out / "values").glob("*")}
+    assert bool(made) == (stage != "values")
+    merge(out, parts, model=model)
+    assert {name: (out / "values" / name).stat().st_ino for name in made} == made, "values were made twice"
+    assert tables_of(out) == whole
+    assert verify(out) == []
+
+
+def test_a_folder_begun_with_another_plan_is_no_place_to_merge(
+    model: LanguageModel, text: Path, tmp_path: Path
+) -> None:
+    parts = [mine(model, text, out=tmp_path / f"p{i}", part=(i, 2), **OPTIONS) for i in (1, 2)]
+    with pytest.raises(Interrupted):
+        mine(model, text, out=tmp_path / "out", progress=stop_in("mining"), **{**OPTIONS, "triggers": 3})
+    with pytest.raises(PlanDiffers, match="triggers was 3, now 5"):
+        merge(tmp_path / "out", parts, model=model)
+    with pytest.raises(Interrupted):
+        mine(model, text, out=tmp_path / "part", part=(1, 2), progress=stop_in("mining"), **OPTIONS)
+    with pytest.raises(PlanDiffers, match=r"begun as part \[1, 2\]"):
+        merge(tmp_path / "part", parts, model=model)
+    merge(tmp_path / "out", parts, model=model, force=True)
+    assert verify(tmp_path / "out") == []
