@@ -8,6 +8,7 @@ never a warning: a share of nothing, an interval from one document.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,49 @@ def wilson(share: float, count: float) -> tuple[float, float]:
     # At a share of 0 or 1 the bound is that share; rounding must not say otherwise.
     low = max(0.0, (middle - spread) / scale) if share > 0 else 0.0
     return low, min(1.0, (middle + spread) / scale) if share < 1 else 1.0
+
+
+def widened(found: Estimate, looks: int) -> Estimate:
+    """The estimate with an interval that holds for `looks` such estimates at once, in 95 % of cases (Bonferroni).
+
+    Either side is stretched as a normal distribution's would be: by the quantile of 1 - 0.025 / looks, over that of
+    0.975. (The percentiles themselves would lie beyond the last of a bootstrap's draws.)
+    """
+    if looks <= 1 or found.value is None or found.low is None or found.high is None:
+        return found
+    factor = NormalDist().inv_cdf(1 - LEVELS[0] / looks) / Z
+    low, high = (found.value + factor * (end - found.value) for end in (found.low, found.high))
+    return Estimate(found.value, found.count, low, high)
+
+
+def exact_share(hits: int, count: int, *, looks: int = 1) -> Estimate:
+    """The share `hits / count` with its exact (Clopper and Pearson's) interval, for `looks` shares at once.
+
+    Wilson's is too short at its lower end where fewer than one hit is to be expected: that is where a rare share, the
+    best of many, is asked whether it is more than chance.
+    """
+    if count == 0:
+        return NOTHING
+    level, logs = LEVELS[0] / looks, np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, count + 1)))])
+    choose = logs[count] - logs - logs[::-1]
+
+    def at_most(most: int, part: float) -> float:
+        """How likely `most` hits or fewer are, of which each has the probability `part`."""
+        kept = np.arange(most + 1) if 2 * most < count else np.arange(most + 1, count + 1)
+        likely = float(np.exp(choose[kept] + kept * math.log(part) + (count - kept) * math.log1p(-part)).sum())
+        return likely if 2 * most < count else 1 - likely
+
+    def where(most: int, wanted: float) -> float:
+        """The probability of a hit at which `most` hits or fewer are as likely as wanted: more make it rarer."""
+        low, high = 0.0, 1.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if at_most(most, middle) > wanted else (low, middle)
+        return (low + high) / 2
+
+    low = where(hits - 1, 1 - level) if hits > 0 else 0.0
+    high = where(hits, level) if hits < count else 1.0
+    return Estimate(hits / count, count, low, high)
 
 
 def share(hits: float, count: int) -> Estimate:
@@ -143,15 +187,36 @@ class Resamples:
         """
         if self.clusters < 2:
             return [(None, None)] * numerators.shape[1]
+        return [ends(column) for column in self.ratio_draws(numerators, denominators).T]
+
+    def ratio_draws(self, numerators: NDArray[Any], denominators: NDArray[Any]) -> Floats:
+        """The ratios `[draw, k]` of `ratios` in each resample; not a number where the denominator is 0."""
         above, below = self.sums(numerators), self.sums(denominators)
         found = np.full_like(above, np.nan)
         np.divide(above, below, out=found, where=below > 0)
-        found.sort(axis=0)  # what is not a number goes last
-        bounds: list[Bounds] = []
-        for column, valid in zip(found.T, (below > 0).sum(0).tolist(), strict=True):
-            ends = [float(column[_ceil(level * valid) - 1]) for level in LEVELS] if valid else [None, None]
-            bounds.append((ends[0], ends[1]))
-        return bounds
+        return found
+
+    def median_draws(self, values: ArrayLike, codes: NDArray[Any]) -> Floats:
+        """The median `[draw]` of values (codes: the cluster of each) in each resample: one of them, or not a number.
+
+        First the block of sorted values that holds it is found from the blocks' sums, then the value within.
+        """
+        ordered, clusters = _sorted_set(values, codes)
+        size = max(1, math.isqrt(len(ordered)))
+        blocks = -(-len(ordered) // size)
+        if blocks == 0:
+            return np.full(DRAWS, np.nan)
+        places = np.arange(len(ordered)) // size
+        counts = np.bincount(clusters * blocks + places, minlength=self.clusters * blocks)
+        sums = self.sums(counts.reshape(self.clusters, blocks)).cumsum(1)
+        half = sums[:, -1:] / 2
+        block = np.minimum((sums < half).sum(1), blocks - 1)
+        before = np.where(block > 0, sums[np.arange(DRAWS), block - 1], 0.0)
+        inside = np.minimum(block[:, None] * size + np.arange(size), len(ordered) - 1)
+        weights = self._weights[np.arange(DRAWS)[:, None], clusters[inside]].cumsum(1, dtype=np.int64)
+        steps = np.minimum((before[:, None] + weights < half).sum(1), size - 1)
+        found = ordered[inside[np.arange(DRAWS), steps]]
+        return np.where(sums[:, -1] > 0, found, np.nan)
 
     def quantiles(self, sets: Sequence[tuple[ArrayLike, NDArray[Any]]], levels: Sequence[float]) -> list[list[Bounds]]:
         """For each set (values, cluster of each value) and level, the interval of that quantile.
@@ -186,6 +251,15 @@ class Resamples:
         ]
         pairs = [(ends[i], ends[i + 1]) for i in range(0, len(ends), 2)]
         return [pairs[i : i + len(levels)] for i in range(0, len(pairs), len(levels))]
+
+
+def ends(draws: Floats) -> Bounds:
+    """The 95 % interval of a number by its values in resamples; those that are not a number do not count."""
+    kept = np.sort(draws[~np.isnan(draws)])
+    if not len(kept):
+        return None, None
+    low, high = (float(kept[_ceil(level * len(kept)) - 1]) for level in LEVELS)
+    return low, high
 
 
 def _sorted_set(values: ArrayLike, codes: NDArray[Any]) -> tuple[Floats, NDArray[Any]]:

@@ -24,10 +24,14 @@ def test_means_and_quartiles(tmp_path: Path) -> None:
     assert numbers(found, "probability", "low")[1] == numbers(found, "probability_q50", "high")[1] == 0.5
     low, high = (numbers(found, "probability_q50", end)[0] for end in ("low", "high"))
     assert (low, high) == (0.0, 1.0)  # five documents say little
-    assert found["layer"].null_count() == 0
+    # Layer 0 to layer 1, of five documents: one step, and no rise is sure.
+    assert numbers(found, "rise") == {1: 0.125, None: 0.125}
+    assert numbers(found, "rising_steps") == {None: 1.0}
+    assert [numbers(found, "rising_steps", end)[None] for end in ("low", "high")] == [0.0, 1.0]
+    assert numbers(found, "documents") == {None: 5}
 
 
 def test_without_prefixes(tmp_path: Path) -> None:
     found = answer(build_answers(tmp_path, triggers={0: []}), "refinement_confidence")
-    assert found["value"].to_list() == [None] * 5
-    assert found["count"].to_list() == [0] * 5
+    assert found["value"].to_list() == [None] * 8
+    assert found["count"].to_list() == [0] * 8

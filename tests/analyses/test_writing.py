@@ -93,8 +93,8 @@ def test_what_is_not_defined_is_null(tmp_path: Path) -> None:
             if row["value"] is None:
                 assert (row["low"], row["high"]) == (None, None), (question, row)
     table = pl.read_parquet(tmp_path / "analyses" / "refinement_match.parquet")
-    assert table["value"].to_list() == [None] * 3
-    assert table["count"].to_list() == [0] * 3
+    assert table["value"].to_list() == [None] * 5
+    assert table["count"].to_list() == [0] * 5
 
 
 def files_of(directory: Path) -> dict[str, bytes]:

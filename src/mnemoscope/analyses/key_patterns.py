@@ -7,9 +7,10 @@ with `people_`. Finds no pattern itself.
 import polars as pl
 
 from mnemoscope.analyses.answers import MEMORIES, Answer, Claim, Paper
+from mnemoscope.analyses.layer_shares import share_above, turned
 from mnemoscope.analyses.sources import needed, upper_layers
 from mnemoscope.atlas import Atlas
-from mnemoscope.intervals import share
+from mnemoscope.intervals import Estimate, clustered_share
 from mnemoscope.patterns import coverage, explained
 from mnemoscope.patterns.annotations import read_annotations
 
@@ -33,6 +34,8 @@ HEADLINE = (
 PROJECTIONS: tuple[str, ...] = ()
 INTERVAL = MEMORIES
 
+ONE_KIND = "shallow_of_one_kind"
+
 
 def answer(atlas: Atlas) -> pl.DataFrame:
     """Per layer and in all: shares of prefixes by kind of pattern, keys with a pattern, patterns per key.
@@ -42,7 +45,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     patterns = needed(atlas, "patterns")
     judged = judgements(atlas)
     found, whole, people, everybody = Answer(), [], Answer(), []
-    leads: dict[int, float] = {}
+    leads: dict[int, Estimate] = {}
     for layer in atlas.layers:
         prefixes = coverage.top_prefixes(atlas, layer)
         rows = explained.per_memory(prefixes, patterns.filter(pl.col("layer") == layer))
@@ -50,9 +53,10 @@ def answer(atlas: Atlas) -> pl.DataFrame:
         estimates = explained.estimates(rows)
         for name, estimate in estimates.items():
             found.add(layer, name, estimate)
-        shallow, semantic = estimates["shallow"].value, estimates["semantic"].value
-        if shallow is not None and semantic is not None:
-            leads[layer] = shallow - semantic
+        one_kind = _of_one_kind(rows)
+        found.add(layer, ONE_KIND, one_kind)
+        if rows.height:
+            leads[layer] = one_kind
         if judged is not None:
             by_people = explained.by_author(prefixes, judged.filter(pl.col("layer") == layer))
             everybody.append(by_people)
@@ -61,15 +65,26 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     for name, estimate in explained.estimates(pl.concat(whole)).items():
         found.add(None, name, estimate)
     upper = upper_layers(atlas)
-    ahead = [lead > 0 for layer, lead in leads.items() if layer not in upper]
-    found.add(None, "shallow_leads_lower", share(sum(ahead), len(ahead)))
-    ahead = [lead < 0 for layer, lead in leads.items() if layer in upper]
-    found.add(None, "semantic_leads_upper", share(sum(ahead), len(ahead)))
+    for name, halves in (("", (True, False)), ("_lower", (False,)), ("_upper", (True,))):
+        half = [rows for layer, rows in zip(atlas.layers, whole, strict=True) if (layer in upper) in halves]
+        found.add(None, ONE_KIND + name, _of_one_kind(pl.concat([whole[0].clear(), *half])))
+    below = [one for layer, one in leads.items() if layer not in upper]
+    found.add(None, "shallow_leads_lower", share_above(below, 0.5))
+    above = [turned(one) for layer, one in leads.items() if layer in upper]
+    found.add(None, "semantic_leads_upper", share_above(above, 0.5))
     if judged is not None:
         for name, estimate in explained.mean_over_authors(pl.concat(everybody)).items():
             people.add(None, f"people_{name}", estimate)
     both = pl.concat([found.frame(), people.frame()])
     return pl.concat([both.filter(pl.col("layer").is_not_null()), both.filter(pl.col("layer").is_null())])
+
+
+def _of_one_kind(rows: pl.DataFrame) -> Estimate:
+    """Of the prefixes that one kind of pattern alone explains, the share that shallow ones do; a memory is a cluster.
+
+    It is above a half just where shallow patterns explain more prefixes than semantic ones.
+    """
+    return clustered_share(rows["shallow_only"], rows["shallow_only"] + rows["semantic_only"])
 
 
 def judgements(atlas: Atlas) -> pl.DataFrame | None:

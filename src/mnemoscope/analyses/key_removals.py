@@ -5,6 +5,7 @@ looked for in, the top 25. In a model without a beginning token a trigger of two
 0, the attention sink: such rows, which older atlases hold, are left out. Runs no model.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from mnemoscope.analyses.answers import Answer, Claim, Paper
+from mnemoscope.analyses.layer_shares import share_above
 from mnemoscope.analyses.sources import needed, seed, upper_layers
 from mnemoscope.analyses.validation import quantile
 from mnemoscope.atlas import Atlas
-from mnemoscope.intervals import DRAWS, NOTHING, Estimate, Resamples, share
+from mnemoscope.intervals import DRAWS, NOTHING, Estimate, Resamples, ends
 from mnemoscope.patterns import coverage
 
 QUESTION = "key_removals"
@@ -37,6 +39,8 @@ HEADLINE = tuple((f"{removed}_median", "share") for removed in ("first", "last",
 PROJECTIONS: tuple[str, ...] = ()
 INTERVAL = f"over memories (bootstrap, {DRAWS} draws, seed {{seed}})"
 
+FEWEST = 10
+"""Memories of which a bootstrap says how sure a difference is; fewer give none."""
 REMOVED = ("first", "last", "random")
 STATISTICS = {"median": 0.5, "q25": 0.25, "q75": 0.75}
 KINDS = {"shallow": "shallow_only", "semantic": "semantic_only", "both": "both", "none": "none"}
@@ -51,16 +55,19 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     """
     rows = _changes(atlas)
     found = Answer({"removed": pl.String, "statistic": pl.String, "kind": pl.String})
-    medians: dict[tuple[int, str], float | None] = {}
+    margins = []
     for layer in atlas.layers:
-        for (removed, statistic, kind), estimate in _estimates(rows.filter(pl.col("layer") == layer), atlas).items():
+        here = rows.filter(pl.col("layer") == layer)
+        for (removed, statistic, kind), estimate in _estimates(here, atlas).items():
             _add(found, layer, removed, statistic, kind, estimate)
-            if (statistic, kind) == ("median", "all"):
-                medians[layer, removed] = estimate.value
+        margin = _last_margin(here, atlas)
+        found.add(layer, "last_margin", margin)
+        if margin.value is not None:
+            margins.append(margin)
     for (removed, statistic, kind), estimate in _estimates(rows, atlas).items():
         _add(found, None, removed, statistic, kind, estimate)
-    found.add(None, "last_hurts_most", _last_hurts_most(medians))
-    found.add(None, "last_median_upper_minus_lower", _upper_minus_lower(rows, upper_layers(atlas)))
+    found.add(None, "last_hurts_most", share_above(margins, 0))
+    found.add(None, "last_median_upper_minus_lower", _upper_minus_lower(rows, upper_layers(atlas), atlas))
     found.add(None, "excluded_length_one", _excluded(atlas, tokens=1))
     if _first(atlas):
         found.add(None, "excluded_length_two", _excluded(atlas, tokens=2))
@@ -103,8 +110,8 @@ def _estimates(rows: pl.DataFrame, atlas: Atlas) -> dict[tuple[str, str, str], E
     sets = [(change[mask], codes[mask]) for mask in masks]
     bounds = Resamples(memories, seed(atlas)).quantiles(sets, tuple(STATISTICS.values()))
     found: dict[tuple[str, str, str], Estimate] = {}
-    for (token, name), (values, _), ends in zip(keys, sets, bounds, strict=True):
-        for (statistic, level), (low, high) in zip(STATISTICS.items(), ends, strict=True):
+    for (token, name), (values, _), intervals in zip(keys, sets, bounds, strict=True):
+        for (statistic, level), (low, high) in zip(STATISTICS.items(), intervals, strict=True):
             found[token, statistic, name] = quantile(values, level, low, high)
     return found
 
@@ -116,24 +123,37 @@ def _memory_codes(rows: pl.DataFrame) -> tuple[NDArray[Any], int]:
     return codes, len(memories)
 
 
-def _last_hurts_most(medians: dict[tuple[int, str], float | None]) -> Estimate:
-    """The share of layers in which no other removal has a median as low as the last token's."""
-    hurts = []
-    for layer in sorted({layer for layer, _ in medians}):
-        first, last, random = (medians[layer, removed] for removed in REMOVED)
-        if first is not None and last is not None and random is not None:
-            hurts.append(last < min(first, random))
-    return share(sum(hurts), len(hurts))
+def _last_margin(rows: pl.DataFrame, atlas: Atlas) -> Estimate:
+    """The smaller of the medians without the first and without a random token, minus that without the last one.
+
+    Above 0, removing the last token hurts most.
+    """
+    parts = [rows["removed"] == removed for removed in ("first", "random", "last")]
+    return _compared(rows, parts, lambda first, random, last: np.minimum(first, random) - last, atlas)
 
 
-def _upper_minus_lower(rows: pl.DataFrame, upper: tuple[int, ...]) -> Estimate:
+def _upper_minus_lower(rows: pl.DataFrame, upper: tuple[int, ...], atlas: Atlas) -> Estimate:
     """The median change without the last token in the upper layers, minus that in the lower ones."""
     last = rows.filter(pl.col("removed") == "last")
-    above = last.filter(pl.col("layer").is_in(list(upper)))["change"]
-    below = last.filter(~pl.col("layer").is_in(list(upper)))["change"]
-    if above.is_empty() or below.is_empty():
+    above = last["layer"].is_in(list(upper))
+    return _compared(last, [above, ~above], lambda upper, lower: upper - lower, atlas)
+
+
+def _compared(rows: pl.DataFrame, parts: list[pl.Series], rule: Callable[..., Any], atlas: Atlas) -> Estimate:
+    """What the rule makes of the medians of the parts of these rows; memories are resampled, the same for all parts."""
+    codes, memories = _memory_codes(rows)
+    changes, masks = rows["change"].to_numpy(), [part.to_numpy() for part in parts]
+    if not all(mask.any() for mask in masks):
         return NOTHING
-    return Estimate(float(np.median(above.to_numpy())) - float(np.median(below.to_numpy())), last.height)
+    value = float(rule(*(np.median(changes[mask]) for mask in masks)))
+    if memories < FEWEST:
+        return Estimate(value, rows.height)
+    resamples = Resamples(memories, seed(atlas))
+    low, high = ends(rule(*(resamples.median_draws(changes[mask], codes[mask]) for mask in masks)))
+    if low is None or high is None:
+        return Estimate(value, rows.height)
+    # As in `quantile`: medians of resamples are changes that occur, those of the rows may lie between two.
+    return Estimate(value, rows.height, min(low, value), max(high, value))
 
 
 def _first(atlas: Atlas) -> int:

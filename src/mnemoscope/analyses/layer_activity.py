@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from mnemoscope.analyses.answers import Answer, Claim, Paper
+from mnemoscope.analyses.layer_shares import may_be_least
 from mnemoscope.analyses.sources import model_layers, needed
 from mnemoscope.analyses.validation import DOCUMENTS, ByLayer, Predictions, add_all, least
 from mnemoscope.atlas import Atlas
@@ -51,14 +52,25 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     add_all(found, "dominated", rows.share(rows["top_share"] > 0.5))
     layer, fewest = least(active)
     found.add(None, "active_least_layer", fewest, at_layer=layer)
-    depth = NOTHING if layer is None else Estimate((layer + 1) / model_layers(atlas), fewest.count)
+    depth = _depth(layer, fewest, may_be_least(rows.columns(rows["active"] / memories)), atlas)
     found.add(None, "least_depth", depth, at_layer=layer)
+    found.add(None, "documents", rows.documents())
     shares = {
         layer: coverage.shares(coverage.counts(coverage.of_layer(atlas, layer, patterns))) for layer in atlas.layers
     }
     for kind in ("semantic", "shallow"):
         found.add(None, f"correlation_{kind}", _correlation(active, {at: own[kind] for at, own in shares.items()}))
     return found.frame()
+
+
+def _depth(layer: int | None, fewest: Estimate, candidates: list[int], atlas: Atlas) -> Estimate:
+    """The layer's place as a part of the depth; the interval holds all layers that may be the one."""
+    if layer is None:
+        return NOTHING
+    depth = model_layers(atlas)
+    if fewest.low is None:
+        return Estimate((layer + 1) / depth, fewest.count)
+    return Estimate((layer + 1) / depth, fewest.count, (min(candidates) + 1) / depth, (max(candidates) + 1) / depth)
 
 
 def _correlation(active: ByLayer, other: Mapping[int, Estimate]) -> Estimate:

@@ -9,7 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from mnemoscope.analyses.answers import Answer, Claim, Paper
-from mnemoscope.analyses.validation import DOCUMENTS, Predictions, add_all, least
+from mnemoscope.analyses.validation import DOCUMENTS, Predictions, add_all, contrast, least
 from mnemoscope.atlas import Atlas
 from mnemoscope.patterns.stop_words import is_stop_word
 
@@ -67,8 +67,11 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     layer, fewest = least(silent)
     found.add(None, "zero_agreement_least_layer", fewest, at_layer=layer)
     once = rows.once()
-    found.add(None, "all_stop_word", rows.share(stop_words[rows["next_token"]], once)[None])
-    found.add(None, "all_short", rows.share(short, once)[None])
+    for name, hits in (("stop_word", stop_words[rows["next_token"]]), ("short", short)):
+        found.add(None, f"all_{name}", rows.share(hits, once)[None])
+        agrees, every = (rows.columns(hits, among)[None] for among in (agreeing, once))
+        found.add(None, f"agreeing_{name}_above_all", contrast((1, agrees), (-1, every)))
+    found.add(None, "documents", rows.documents())
     return found.frame()
 
 

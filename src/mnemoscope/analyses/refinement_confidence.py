@@ -1,9 +1,12 @@
 """Figure 10: how the residual's confidence in the model's prediction grows, layer by layer."""
 
+from itertools import pairwise
+
 import polars as pl
 
 from mnemoscope.analyses.answers import Answer, Paper
-from mnemoscope.analyses.validation import DOCUMENTS, Predictions, add_all
+from mnemoscope.analyses.layer_shares import share_above
+from mnemoscope.analyses.validation import DOCUMENTS, Predictions, add_all, contrast
 from mnemoscope.atlas import Atlas
 
 QUESTION = "refinement_confidence"
@@ -25,7 +28,8 @@ LEVELS = (0.25, 0.5, 0.75)
 def answer(atlas: Atlas) -> pl.DataFrame:
     """Per layer: mean and quartiles of that probability, and its mean where the residual's top token is the final one.
 
-    Own column: `quantile`. There are no totals. Raises AtlasUnfinished if predictions or prefixes are missing.
+    And by how much that mean rises: to each layer from the mined one below, in how many of these steps, and in all.
+    Own column: `quantile`. Raises AtlasUnfinished if predictions or prefixes are missing.
     """
     rows = Predictions(atlas)
     probability = rows["residual_final_probability"]
@@ -36,4 +40,11 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     for layer, estimates in rows.quantiles("residual_final_probability", LEVELS).items():
         for level, estimate in zip(LEVELS, estimates, strict=True):
             found.add(layer, f"probability_q{round(100 * level)}", estimate, quantile=level)
+    means = rows.columns(probability)
+    steps = [(above, contrast((1, means[above]), (-1, means[below]))) for below, above in pairwise(atlas.layers)]
+    for layer, step in steps:
+        found.add(layer, "rise", step)
+    found.add(None, "rise", contrast((1, means[atlas.layers[-1]]), (-1, means[atlas.layers[0]])))
+    found.add(None, "rising_steps", share_above([step for _, step in steps if step.value is not None], 0))
+    found.add(None, "documents", rows.documents())
     return found.frame()

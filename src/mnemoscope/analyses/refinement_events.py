@@ -66,6 +66,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     add_all(found, "composition_from_top10", rows.share(rows["output_top_residual_rank"] < 10, composition))
     demoted = 2 * rows["residual_top_ffn_rank"].astype(np.int64) >= vocabulary(atlas)
     add_all(found, "composition_demoted", rows.share(demoted, composition))
+    found.add(None, "documents", rows.documents())
     judged = judgements(atlas)
     found.add(None, "composition_distant", NOTHING if judged is None else called(judged)["distant"])
     return found.frame()

@@ -3,10 +3,10 @@
 import polars as pl
 
 from mnemoscope.analyses.answers import Answer, Claim, Paper
-from mnemoscope.analyses.sources import model_layers
-from mnemoscope.analyses.validation import DOCUMENTS, Predictions, add_all
+from mnemoscope.analyses.sources import model_layers, upper_layers
+from mnemoscope.analyses.validation import DOCUMENTS, Column, Predictions, add_all, contrast
 from mnemoscope.atlas import Atlas
-from mnemoscope.intervals import NOTHING
+from mnemoscope.intervals import NOTHING, Estimate
 
 QUESTION = "refinement_match"
 PAPER = Paper(
@@ -23,13 +23,31 @@ INTERVAL = DOCUMENTS
 def answer(atlas: Atlas) -> pl.DataFrame:
     """Per layer: `match`. In all: that of layer ceil(L / 3) - 1, the last of the bottom third, and of the last layer.
 
+    And how much more it grows, a layer, above the first upper layer than below.
+
     Own column: `at_layer`. Raises AtlasUnfinished if predictions or prefixes are missing.
     """
     rows = Predictions(atlas)
-    match = rows.share(rows["residual_top"] == rows["final_top"])
+    hits = rows["residual_top"] == rows["final_top"]
+    match = rows.share(hits)
     found = Answer({"at_layer": pl.Int16})
     add_all(found, "match", match, total=False)
     layers = model_layers(atlas)
     for name, layer in (("match_lower_third", -(-layers // 3) - 1), ("match_last", layers - 1)):
         found.add(None, name, match.get(layer, NOTHING), at_layer=layer)
+    found.add(None, "match_growth_upper_minus_lower", _growth(rows.columns(hits), upper_layers(atlas)))
+    found.add(None, "documents", rows.documents())
     return found.frame()
+
+
+def _growth(match: dict[int | None, Column], upper: tuple[int, ...]) -> Estimate:
+    """How much faster matches grow, a layer, from the first upper layer to the last one than up to the first upper one.
+
+    Nothing where there is no lower layer, or only one upper one.
+    """
+    known = [layer for layer in match if layer is not None]
+    if len(upper) < 2 or known[0] >= upper[0]:
+        return NOTHING
+    first, turn, last = known[0], upper[0], known[-1]
+    above, below = 1 / (last - turn), 1 / (turn - first)
+    return contrast((above, match[last]), (-above - below, match[turn]), (below, match[first]))

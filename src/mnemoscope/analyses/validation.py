@@ -4,6 +4,7 @@ Every share or mean comes with a bootstrap over the documents that the prefixes 
 paper's section 5 (Figures 7-11); asks none itself.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from mnemoscope.analyses.answers import Answer
 from mnemoscope.analyses.sources import needed, seed
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AtlasDamaged
-from mnemoscope.intervals import DRAWS, NOTHING, Estimate, Resamples
+from mnemoscope.intervals import DRAWS, NOTHING, Estimate, Resamples, ends
 
 DOCUMENTS = f"over documents (bootstrap, {DRAWS} draws, seed {{seed}})"
 """What the intervals of a question about prefixes say of themselves, once the seed is filled in."""
@@ -21,6 +22,29 @@ DOCUMENTS = f"over documents (bootstrap, {DRAWS} draws, seed {{seed}})"
 Columns = NDArray[Any]
 ByLayer = dict[int | None, Estimate]
 """An estimate for every layer, and one over all layers under None."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A share or mean (None where it is not defined), how many cases it is of, and its value in every resample."""
+
+    value: float | None
+    count: int
+    draws: NDArray[np.float64]
+
+
+def contrast(*terms: tuple[float, Column]) -> Estimate:
+    """The weighted sum of columns, such as a difference, each resample of the documents being one of all of them.
+
+    It has the count of the first column. Sums are rounded to 1e-12, so that equal columns differ by exactly 0.
+    """
+    values = [column.value for _, column in terms]
+    if any(value is None for value in values):
+        return NOTHING
+    value = sum(weight * found for (weight, _), found in zip(terms, values, strict=True) if found is not None)
+    draws = np.sum([weight * column.draws for weight, column in terms], axis=0).round(12)
+    low, high = ends(draws)
+    return Estimate(round(value, 12), terms[0][1].count, low, high)
 
 
 class Predictions:
@@ -52,9 +76,27 @@ class Predictions:
         first[np.unique(self["prefix"], return_index=True)[1]] = True
         return first
 
-    def _ratios(self, values: NDArray[np.float64], among: ArrayLike | None) -> ByLayer:
+    def documents(self) -> Estimate:
+        """How many documents the prefixes are from: what the intervals resample."""
+        count = self._resamples.clusters
+        return Estimate(float(count), count) if count else NOTHING
+
+    def columns(self, hits: ArrayLike, among: ArrayLike | None = None) -> dict[int | None, Column]:
+        """What `share` estimates, with its resamples, for a `contrast`; fewer than two documents have none."""
+        above, below = self._parts(np.asarray(hits, np.float64), among)
+        drawn = self._resamples.ratio_draws(above, below).T if self._resamples.clusters > 1 else above.T[:, :0]
+        found = {}
+        for key, top, count, draws in zip([*self.layers, None], above.sum(0), below.sum(0), drawn, strict=True):
+            found[key] = Column(float(top / count) if count else None, int(count), draws)
+        return found
+
+    def _parts(self, values: Columns, among: ArrayLike | None) -> tuple[Columns, Columns]:
+        """By document and layer, the sums and the numbers of cases of a share."""
         cases = np.ones(len(values), bool) if among is None else np.asarray(among, bool)
-        above, below = self._sums(np.where(cases, values, 0.0)), self._sums(cases.astype(np.float64))
+        return self._sums(np.where(cases, values, 0.0)), self._sums(cases.astype(np.float64))
+
+    def _ratios(self, values: NDArray[np.float64], among: ArrayLike | None) -> ByLayer:
+        above, below = self._parts(values, among)
         bounds = self._resamples.ratios(above, below)
         found: ByLayer = {}
         keys: list[int | None] = [*self.layers, None]
@@ -77,8 +119,8 @@ class Predictions:
             [(found, self._codes[rows]) for found, rows in zip(values, here, strict=True)], levels
         )
         answer: dict[int, list[Estimate]] = {}
-        for layer, found, ends in zip(self.layers, values, bounds, strict=True):
-            pairs = zip(levels, ends, strict=True)
+        for layer, found, intervals in zip(self.layers, values, bounds, strict=True):
+            pairs = zip(levels, intervals, strict=True)
             answer[layer] = [quantile(found, level, low, high) for level, (low, high) in pairs]
         return answer
 

@@ -11,7 +11,7 @@ from mnemoscope.analyses.answers import MEMORIES, Answer, Claim, Paper
 from mnemoscope.analyses.memories import next_tokens, values
 from mnemoscope.analyses.sources import needed, upper_layers, vocabulary
 from mnemoscope.atlas import Atlas
-from mnemoscope.intervals import NOTHING, Estimate, mean, share
+from mnemoscope.intervals import NOTHING, Estimate, exact_share, mean, share
 
 QUESTION = "value_agreement"
 PAPER = Paper(
@@ -44,10 +44,12 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     found = Answer({"best_layer": pl.Int16})
     chance = 1 / vocabulary(atlas)
     best: tuple[int | None, Estimate] = (None, NOTHING)
+    by_layer: dict[int, dict[str, Estimate]] = {}
     for layer in atlas.layers:
-        estimates = _estimates(rows.filter(pl.col("layer") == layer), frequent, chance)
+        estimates = by_layer[layer] = _estimates(rows.filter(pl.col("layer") == layer), frequent, chance)
         for name, estimate in estimates.items():
             found.add(layer, name, estimate)
+        found.add(layer, "agreement_above_baseline", _above_baseline(estimates, looks=1))
         agreement = estimates["agreement"]
         if agreement.value is not None and (best[1].value is None or agreement.value > best[1].value):
             best = layer, agreement
@@ -57,7 +59,62 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     found.add(None, "agreement_lower", _agreement(rows.filter(~upper)))
     found.add(None, "agreement_upper", _agreement(rows.filter(upper)))
     found.add(None, "agreement_best_layer", best[1], best_layer=best[0])
+    own = {layer: _above_baseline(estimates, looks=len(by_layer)) for layer, estimates in by_layer.items()}
+    where, most = _greatest(own)
+    found.add(None, "agreement_best_above_baseline", most, best_layer=where)
+    looks = len(by_layer) + 1
+    _, greatest = _greatest({layer: _exact(one["agreement"], looks) for layer, one in by_layer.items()})
+    below = _exact(_agreement(rows.filter(~upper)), looks)
+    found.add(None, "agreement_lower_above_third", _above_third(below, greatest))
     return found.frame()
+
+
+def _exact(agreement: Estimate, looks: int) -> Estimate:
+    """The same share with its exact interval, for so many shares at once."""
+    if agreement.value is None:
+        return NOTHING
+    return exact_share(round(agreement.value * agreement.count), agreement.count, looks=looks)
+
+
+def _above_baseline(estimates: dict[str, Estimate], *, looks: int) -> Estimate:
+    """How far the agreement is above its layer's own baseline: shuffled targets, or chance where that is more.
+
+    Targets dealt anew agree as often as so many independent memories would, or less unevenly; so the baseline is taken
+    as known, and the interval is the exact one of the agreement.
+    """
+    shuffled, chance = estimates["shuffled_targets"].value, estimates["chance"].value
+    agreement = _exact(estimates["agreement"], looks)
+    if agreement.value is None or shuffled is None or chance is None:
+        return NOTHING
+    base = max(shuffled, chance)
+    assert agreement.low is not None
+    assert agreement.high is not None
+    return Estimate(agreement.value - base, agreement.count, agreement.low - base, agreement.high - base)
+
+
+def _greatest(found: dict[int, Estimate]) -> tuple[int | None, Estimate]:
+    """The layer with the greatest number, the lower of equal ones, and that number.
+
+    Its interval holds the greatest of the true numbers, whichever layer's it is, as all intervals hold at once.
+    """
+    known = [(one.value, -layer, one) for layer, one in found.items() if one.value is not None]
+    if not known:
+        return None, NOTHING
+    value, minus, most = max(known, key=lambda one: one[:2])
+    low, high = (max(getattr(one, end) for *_, one in known) for end in ("low", "high"))
+    return -minus, Estimate(value, most.count, low, high)
+
+
+def _above_third(lower: Estimate, best: Estimate) -> Estimate:
+    """The agreement in the lower layers minus a third of the best layer's; both intervals hold at once."""
+    if lower.value is None or best.value is None:
+        return NOTHING
+    assert lower.low is not None
+    assert lower.high is not None
+    assert best.low is not None
+    assert best.high is not None
+    low, high = lower.low - best.high / 3, lower.high - best.low / 3
+    return Estimate(lower.value - best.value / 3, lower.count, low, high)
 
 
 def _estimates(rows: pl.DataFrame, frequent: int, chance: float) -> dict[str, Estimate]:

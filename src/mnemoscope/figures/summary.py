@@ -11,6 +11,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.figures.answered import Answered, Row
 from mnemoscope.figures.figures_of_values import top_hundred
 from mnemoscope.figures.readings import said
+from mnemoscope.figures.verdicts import corrected, judged_above
 from mnemoscope.figures.words import counted, layers_spoken, listed, percent, spoken
 
 
@@ -79,12 +80,12 @@ def _keys(answers: Mapping[str, Answered]) -> list[str]:
     medians = {one: removals.total(f"{one}_median") for one in ("last", "first", "random")}
     found: dict[str, Row] = {name: row for name, row in medians.items() if row is not None}
     if len(found) == len(medians):
-        most = min(found, key=lambda name: found[name].value)
         lead = {
             "last": "Above all the last token fires a memory",
             "first": "Above all the first token fires a memory",
-            "random": "Neither end of a prefix matters more than its middle",
-        }[most]
+            "random": "Neither end of a prefix matters as much as its middle",
+            "": "Which token of a prefix matters most is not clear",
+        }[_lowest(found)]
         changes = [
             f"{said(row)} without {'a' if name == 'random' else 'the'} {name} one" for name, row in found.items()
         ]
@@ -92,8 +93,16 @@ def _keys(answers: Mapping[str, Answered]) -> list[str]:
     return sentences
 
 
+def _lowest(found: Mapping[str, Row]) -> str:
+    """The row that lies below all others with its whole interval; none of them where intervals overlap."""
+    least = min(found, key=lambda name: found[name].value)
+    others = [row for name, row in found.items() if name != least]
+    high = found[least].high
+    return least if high is not None and all(row.low is not None and high < row.low for row in others) else ""
+
+
 def _kinds(answer: Answered) -> list[str]:
-    """Shallow against semantic, below and above."""
+    """Shallow against semantic, below and above; and which leads, if the prefixes of one kind alone decide it."""
     found = []
     for where, layers in (("lower", answer.lower), ("upper", answer.upper)):
         shallow, semantic = answer.mean("shallow", layers), answer.mean("semantic", layers)
@@ -110,13 +119,19 @@ def _kinds(answer: Answered) -> list[str]:
     if len(found) == 2:
         where, layers, shallow, semantic = found[1]
         text += f"; in the {where} ({layers_spoken(layers, bare=True)}) {percent(shallow)} and {percent(semantic)}"
+        below, above = (_shallow_leads(answer, half) for half in ("lower", "upper"))
         end = {
-            (True, False): " Surface forms lead below and topics above, as in the paper.",
-            (True, True): " Surface forms lead throughout; in the paper topics lead above.",
-            (False, False): " Topics lead throughout; in the paper surface forms lead below.",
-            (False, True): " Topics lead below and surface forms above, the reverse of the paper.",
-        }[found[0][2] > found[0][3], shallow > semantic]
+            ("yes", "no"): " Surface forms lead below and topics above, as in the paper.",
+            ("yes", "yes"): " Surface forms lead throughout; in the paper topics lead above.",
+            ("no", "no"): " Topics lead throughout; in the paper surface forms lead below.",
+            ("no", "yes"): " Topics lead below and surface forms above, the reverse of the paper.",
+        }.get((below, above), " Which of them leads is not clear in both.")
     return [f"{text}.{end}"]
+
+
+def _shallow_leads(answer: Answered, half: str) -> str:
+    row = answer.total(f"shallow_of_one_kind_{half}")
+    return "" if row is None else judged_above(row, 0.5)
 
 
 def _values(answers: Mapping[str, Answered]) -> list[str]:
@@ -165,10 +180,10 @@ def _refinement(answers: Mapping[str, Answered]) -> list[str]:
     rows = answer.rows("match")
     if rows:
         first, last = rows[0], rows[-1]
-        half = next((row for row in rows if row.value >= 0.5), None)
-        passing = "" if half is None else f" From layer {half.layer} on it is at least half."
-        if half is not None and any(row.value < 0.5 for row in rows[rows.index(half) :]):
-            passing = ""
+        # At least half from there on, each layer's interval corrected for their number.
+        below = [row.low is None or row.low < 0.5 for row in corrected(rows)]
+        half = len(below) - below[::-1].index(True) if True in below else 0
+        passing = "" if half == len(rows) else f" From layer {rows[half].layer} on it is at least half."
         ends = f"in {said(first)} of cases in layer {first.layer} and in {said(last)} in layer {last.layer}"
         sentences.append(
             "Each layer adds to a running sum, the residual stream. Read as a prediction where it enters the"

@@ -35,6 +35,10 @@ _LABELS = {
     "max_probability": "largest probability, mean",
     "max_probability_best": "largest probability, best memory",
     "value_norm": "norm of the value, mean",
+    "shallow_of_one_kind": "shallow, of prefixes that one kind alone explains",
+    "last_margin": "least median without another token, minus that without the last",
+    "agreement_above_baseline": "agreement above shuffled targets and chance",
+    "rise": "rise of the mean probability since the layer before; in all, since the first",
     "active": "memories that fire",
     "effective": "effective number of memories",
     "effective_share": "effective number, share of the layer",
@@ -60,6 +64,8 @@ _LABELS = {
         for removed in ("first", "last", "random")
         for statistic, said in (("median", "median"), ("q25", "lower quartile"), ("q75", "upper quartile"))
     },
+    "shallow_of_one_kind_lower": "shallow, of prefixes that one kind alone explains, lower layers",
+    "shallow_of_one_kind_upper": "shallow, of prefixes that one kind alone explains, upper layers",
     "shallow_leads_lower": "lower layers where shallow patterns lead",
     "semantic_leads_upper": "upper layers where semantic patterns lead",
     "last_hurts_most": "layers where removing the last token hurts most",
@@ -69,6 +75,9 @@ _LABELS = {
     "agreement_lower": "agreement in the lower layers",
     "agreement_upper": "agreement in the upper layers",
     "agreement_best_layer": "agreement in the best layer",
+    "agreement_best_above_baseline": "agreement above shuffled targets and chance, where it is most",
+    "agreement_lower_above_third": "agreement in the lower layers, minus a third of the best layer's",
+    "upper_ranks_higher": "pairs of an upper and a lower memory in which the upper one ranks its target higher",
     "top100_upper_layers": "of the 100 most confident values, in the upper layers",
     "top100_with_trigger": "of the 100, right after at least one trigger",
     "top100_trigger_share": "of the 100, share of triggers they are right after, mean",
@@ -82,8 +91,13 @@ _LABELS = {
     "zero_agreement_least_layer": "no memory says it, in the layer where this is rarest",
     "all_stop_word": "target is a stop word, over all prefixes",
     "all_short": "prefix under 5 tokens, over all prefixes",
+    "agreeing_stop_word_above_all": "target is a stop word, where a memory agrees minus over all",
+    "agreeing_short_above_all": "prefix under 5 tokens, where a memory agrees minus over all",
+    "documents": "documents that the prefixes are from",
     "match_lower_third": "match at the end of the lower third",
     "match_last": "match in the last layer",
+    "match_growth_upper_minus_lower": "growth of matches a layer, from the first upper layer on minus up to it",
+    "rising_steps": "layers where that probability rises",
     "unchanged": "the residual's prediction stands",
 }
 _RANKS = ("q00", "q05", "q25", "q50", "q75", "q95", "q100")
@@ -110,7 +124,7 @@ def form_of(name: str) -> Form:
         return "rank"
     if name in _NATS:
         return "nats"
-    if name.startswith("excluded_length_"):
+    if name.startswith("excluded_length_") or name == "documents":
         return "count"
     if name in _COUNTS or name.startswith(_NUMBERS):
         return "number"

@@ -1,0 +1,195 @@
+"""Answers to tables drawn at random, without a folder: our own code from arrays to verdicts. Not a test itself.
+
+What reads an atlas is replaced by what was drawn; everything after it is the real thing.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from numpy.typing import NDArray
+
+from mnemoscope.analyses import paper
+from mnemoscope.analyses import questions as known
+from mnemoscope.figures.answered import Answered
+from mnemoscope.figures.comparison import compared
+from mnemoscope.intervals import NOTHING
+
+LAYERS = 8
+"""Of a model of 8 layers 0-4 are the lower ones, 5-7 the upper."""
+WIDTH = 64
+"""Memories of each layer, unless a test says otherwise."""
+DOCUMENTS, EACH = 60, 4
+DRAWS = 200
+"""Resamples of a bootstrap here; ten times fewer than elsewhere, and as unbiased."""
+
+UNKNOWN = dict.fromkeys(("shallow", "semantic"), NOTHING)
+NO_PATTERNS = pl.DataFrame(schema={"layer": pl.Int16})
+
+Array = NDArray[Any]
+
+
+class Tables:
+    """What the questions read of an atlas, from memory."""
+
+    path = Path("drawn")
+    manifest: Mapping[str, Any]
+
+    def __init__(self, tables: Mapping[str, pl.DataFrame], *, layers: int = LAYERS, memories: int = WIDTH) -> None:
+        self.layers = tuple(range(layers))
+        self._tables, self._memories = tables, memories
+        sizes = {"memories": [memories] * layers, "vocabulary": 1000}
+        self.manifest = {"plan": {"seed": 3}, "model": {"sizes": sizes}, "questions": {}}
+
+    def memories(self, layer: int) -> int:
+        return self._memories
+
+    def table(self, name: str, *, layer: int | None = None) -> pl.DataFrame:
+        return self._tables[name]
+
+
+def asked(question: str, tables: Tables) -> Answered:
+    """The answer as the report reads it."""
+    found = known.module(question).answer(tables)
+    return Answered(question, paper(question), found, "", "", tables.layers, len(tables.layers))
+
+
+def verdicts(*answers: Answered) -> dict[str, str]:
+    """What is printed under "shown here?", by the name behind the claim; of a finding, by its question."""
+    by_question = {answer.question: answer for answer in answers}
+    names = {claim.text: claim.name for answer in answers for claim in answer.paper.claims}
+    return {names.get(line.text, line.question): line.shown for line in compared(by_question)}
+
+
+def read_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Bootstraps of fewer draws; patterns, values and changes are what `Tables` holds under these names."""
+    from mnemoscope import intervals
+    from mnemoscope.analyses import (
+        key_patterns,
+        key_removals,
+        layer_activity,
+        refinement_events,
+        value_agreement,
+        value_confidence,
+        value_rank,
+    )
+
+    patch.setattr(intervals, "DRAWS", DRAWS)
+    patch.setattr(
+        key_patterns.coverage, "top_prefixes", lambda tables, layer: tables.table("kinds").filter(layer=layer)
+    )
+    patch.setattr(key_patterns.explained, "per_memory", lambda prefixes, patterns: prefixes.drop("layer"))
+    patch.setattr(key_patterns, "judgements", lambda tables: None)
+    patch.setattr(refinement_events, "judgements", lambda tables: None)
+    patch.setattr(key_removals, "_changes", lambda tables: tables.table("changes"))
+    patch.setattr(key_removals, "_estimates", lambda rows, tables: {})
+    patch.setattr(key_removals, "_excluded", lambda tables, *, tokens: NOTHING)
+    unknown = SimpleNamespace(of_layer=lambda *asked: None, counts=lambda kinds: None, shares=lambda counts: UNKNOWN)
+    patch.setattr(layer_activity, "coverage", unknown)
+    for module in (value_agreement, value_confidence, value_rank):
+        patch.setattr(module, "values", lambda tables: tables.table("values"))
+    gain = pl.DataFrame(schema={"layer": pl.Int16, "memory": pl.Int32, "unigram": pl.Float64})
+    patch.setattr(value_agreement, "_unigram", lambda tables, tokens: gain)
+    follows = pl.DataFrame(schema={"memory": pl.Int32, "next_token": pl.Int32})
+    patch.setattr(value_confidence, "next_tokens", lambda tables, layer, best: follows)
+
+
+def kinds(rng: np.random.Generator, *, with_pattern: float, covered: float, shallow: Array) -> Tables:
+    """Memories of ten prefixes: how many have a pattern, are covered, and by layer how many of the covered are shallow.
+
+    Memories differ: one covers more than another, and most of what one covers is of one kind.
+    """
+    shape = LAYERS, WIDTH
+    found = rng.binomial(10, rng.beta(6 * covered, 6 * (1 - covered), shape))
+    one = rng.binomial(found, rng.beta(4 * shallow, 4 * (1 - shallow), (WIDTH, LAYERS)).T)
+    columns = {
+        "layer": np.repeat(np.arange(LAYERS), WIDTH),
+        "memory": np.tile(np.arange(WIDTH), LAYERS),
+        "shallow_only": one.ravel(),
+        "semantic_only": (found - one).ravel(),
+        "both": np.zeros(LAYERS * WIDTH, np.int64),
+        "none": (10 - found).ravel(),
+        "groups": np.full(LAYERS * WIDTH, 10),
+        "patterns": rng.binomial(1, with_pattern, LAYERS * WIDTH),
+    }
+    return Tables({"kinds": pl.DataFrame(columns), "patterns": NO_PATTERNS})
+
+
+def changes(rng: np.random.Generator, last: Array) -> Tables:
+    """Of 12 memories a layer the changes of 4 triggers without each token; `last` is added to the last token's.
+
+    Memories differ from one another as much as their triggers do.
+    """
+    shape = LAYERS, 12, 4
+    rows = []
+    for removed in ("first", "last", "random"):
+        change = rng.normal(0, 0.2, shape) + rng.normal(0, 0.2, shape[:2])[:, :, None]
+        change += last[:, None, None] if removed == "last" else 0.0
+        layer, memory, group = (axis.ravel() for axis in np.indices(shape))
+        columns = {"layer": layer.astype(np.int16), "memory": memory, "group": group, "change": change.ravel()}
+        rows.append(pl.DataFrame(columns).with_columns(removed=pl.lit(removed), kind=pl.lit(None, pl.String)))
+    return Tables({"changes": pl.concat(rows)})
+
+
+def values(
+    rng: np.random.Generator, *, agreement: Array, tokens: int = 400, memories: int = WIDTH, better: float = 0.0
+) -> Tables:
+    """Values whose top token and target are drawn from so many tokens, and agree besides as often as said by layer.
+
+    Confidence is drawn anew for all; ranks too, in upper layers divided by `1 + better`, and probabilities times that.
+    """
+    count = LAYERS * memories
+    layer = np.repeat(np.arange(LAYERS), memories)
+    target = rng.integers(0, tokens, count)
+    top = np.where(rng.random(count) < agreement[layer], target, rng.integers(0, tokens, count))
+    lift = np.where(layer >= 5, 1 + better, 1.0)
+    rank = np.floor(rng.exponential(50, count) / lift).astype(np.int64)
+    frame = pl.DataFrame(
+        {
+            "layer": layer.astype(np.int16), "memory": np.tile(np.arange(memories, dtype=np.int32), LAYERS),
+            "top": top, "target": target, "target_rank": rank, "max_probability": rng.random(count) * lift,
+            "value_norm": np.ones(count), "log_probability": np.zeros(count), "agrees": top == target,
+        }
+    )  # fmt: skip
+    tokens_table = pl.DataFrame({"token": [0], "next_count": [1]})
+    return Tables({"values": frame, "tokens": tokens_table}, memories=memories)
+
+
+def predictions(rng: np.random.Generator, columns: Mapping[str, Array], *, documents: int = DOCUMENTS) -> Tables:
+    """Predictions on `EACH` prefixes of every document; a column is `[prefix, layer]`, or `[prefix]` of a prefix.
+
+    The documents' own share of what is drawn is in the columns: see `hits`.
+    """
+    count = documents * EACH
+    own = {"next_token": np.ones(count, np.int64), "position": np.zeros(count, np.int64), "final_top": np.ones(count)}
+    own |= {name: column for name, column in columns.items() if column.ndim == 1}
+    prefixes = {"prefix": np.arange(count), "document": np.arange(count) // EACH, **own}
+    names = (
+        "residual_top", "ffn_top", "output_top", "ffn_vote_top", "output_top_residual_rank", "residual_top_ffn_rank",
+        "active", "effective", "top_share", "votes_ffn", "votes_ffn_major", "votes_output",
+        "residual_final_probability",
+    )  # fmt: skip
+    by_layer = {name: np.zeros((count, LAYERS)) for name in names}
+    by_layer |= {name: column for name, column in columns.items() if column.ndim == 2}
+    prefix, layer = (axis.ravel() for axis in np.indices((count, LAYERS)))
+    drawn = {name: column.ravel() for name, column in by_layer.items()}
+    for name in ("residual_top", "ffn_top", "output_top", "ffn_vote_top"):
+        drawn[name] = drawn[name].astype(np.int64)
+    tables = {
+        "prefixes": pl.DataFrame(prefixes),
+        "predictions": pl.DataFrame({"prefix": prefix, "layer": layer.astype(np.int16), **drawn}),
+        "patterns": NO_PATTERNS,
+        "vocabulary": pl.DataFrame({"text": [" the", " cat"]}),
+    }
+    return Tables(tables)
+
+
+def hits(rng: np.random.Generator, share: Array | float, *, layers: int = LAYERS, documents: int = DOCUMENTS) -> Array:
+    """True or False by prefix and layer, as often as the share says; prefixes of one document are alike."""
+    part = np.broadcast_to(np.asarray(share, np.float64), (layers,))
+    own = rng.beta(8 * part, 8 * (1 - part), (documents, layers))
+    return rng.random((documents * EACH, layers)) < np.repeat(own, EACH, axis=0)
