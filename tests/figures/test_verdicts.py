@@ -1,7 +1,7 @@
 """Every rule of "shown here?" at its edge, and the way of a verdict onto the pages.
 
 An edge is where the end of an interval touches the threshold that the rule states: a little further and the verdict is
-another. So a rule turned round, or a threshold moved by a thousandth, fails here.
+another. So a rule turned round, or a threshold moved by a ten-thousandth, fails here.
 """
 
 import re
@@ -27,7 +27,7 @@ from web.served import client
 
 Line = tuple[int | None, str, float | None, float | None, float | None] | tuple[Any, ...]
 LAYERS = 8
-E = 0.001
+E = 0.0001
 """Less than any threshold may be moved by."""
 
 
