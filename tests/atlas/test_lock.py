@@ -1,5 +1,9 @@
 """One writer per folder, also across processes and after `kill -9`."""
 
+import errno
+import fcntl
+import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mnemoscope.atlas.lock import locked
-from mnemoscope.errors import AtlasBusy
+from mnemoscope.errors import AtlasBusy, StoreFailed
 
 HOLD = """
 import sys
@@ -69,3 +73,45 @@ def test_strays_are_removed_and_nothing_else(tmp_path: Path) -> None:
     with locked(tmp_path):
         assert not stray.exists()
         assert kept.exists()
+
+
+@pytest.mark.parametrize("code", [errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS])
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """The file is the lock: a second writer is refused, and told what to do about one that was killed."""
+
+    def refused(handle: int, operation: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    with locked(tmp_path / "a"):
+        said = (tmp_path / "a" / ".lock").read_text()
+        assert said == f"{os.getpid()} on {platform.node()}\n"
+        with pytest.raises(StoreFailed, match=rf"pid {os.getpid()} on .*; wait for it, or delete that file"):
+            hold(tmp_path / "a")
+        assert (tmp_path / "a" / ".lock").read_text() == said
+        (tmp_path / "a" / "table").write_text("rows")
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["table"]
+    hold(tmp_path / "a")
+
+
+def test_a_lock_that_fails_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(handle: int, operation: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    with pytest.raises(StoreFailed, match=r"cannot lock .*\.lock: Input/output error"):
+        hold(tmp_path)
+
+
+def test_folders_that_are_written_somewhere_else_are_no_strays(tmp_path: Path) -> None:
+    """Browsing pages are made in a folder beside their place, without the atlas's lock."""
+    half = tmp_path / ".browse.77.mnemoscope-tmp"
+    half.mkdir()
+    (half / "index.html").write_text("page")
+    hold(tmp_path)
+    assert (half / "index.html").exists()
+
+
+def hold(directory: Path) -> None:
+    with locked(directory):
+        pass

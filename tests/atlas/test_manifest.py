@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from handbuilt_atlas import build_atlas, manifest, write_tables
-from mnemoscope.atlas.manifest import begin, clear, occupancy, read_manifest, seal, unfinished_plan
+from mnemoscope.atlas.folder import clear, occupancy
+from mnemoscope.atlas.manifest import begin, read_manifest, seal, unfinished_plan
 from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasUnfinished
 
 
@@ -14,9 +15,9 @@ def test_a_folder_s_life(tmp_path: Path) -> None:
     assert occupancy(directory) == "free"
     directory.mkdir()
     assert occupancy(directory) == "free"
-    begin(directory, plan={"triggers": 50})
+    begin(directory, plan={"plan": {"triggers": 50}, "part": None})
     assert occupancy(directory) == "unfinished"
-    assert unfinished_plan(directory) == {"triggers": 50}
+    assert unfinished_plan(directory) == {"plan": {"triggers": 50}, "part": None}
     write_tables(directory)
     with pytest.raises(AtlasUnfinished):
         read_manifest(directory)
@@ -39,7 +40,7 @@ def test_stopped_between_the_hash_and_the_manifest_it_is_unfinished(tmp_path: Pa
     (directory / "manifest.json").unlink()
     with pytest.raises(AtlasDamaged, match="is missing"):
         read_manifest(directory)
-    begin(directory, plan={})
+    begin(directory, plan={"plan": {}, "part": None})
     with pytest.raises(AtlasUnfinished):
         read_manifest(directory)
 
@@ -73,9 +74,9 @@ def test_numbers_must_be_finite_and_the_essentials_there(tmp_path: Path) -> None
 
 def test_clearing_keeps_what_people_wrote(tmp_path: Path) -> None:
     directory = build_atlas(tmp_path / "a", part=(1, 2))
-    for name in ("analyses", "report", "work"):
-        (directory / name).mkdir()
-        (directory / name / "index.html").write_text("")
+    for name in ("analyses/manifest.json", "report/index.html", "work/state.safetensors"):
+        (directory / name).parent.mkdir()
+        (directory / name).write_text("")
     (directory / "annotations.sqlite").write_text("mine")
     clear(directory)
     assert [path.name for path in directory.iterdir()] == ["annotations.sqlite"]

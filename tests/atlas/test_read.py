@@ -112,7 +112,7 @@ def test_not_an_atlas(tmp_path: Path) -> None:
         open_atlas(tmp_path / "nothing")
     with pytest.raises(AtlasNotFound, match="does not hold an atlas"):
         open_atlas(tmp_path)
-    begin(tmp_path, plan={})
+    begin(tmp_path, plan={"plan": {}, "part": None})
     with pytest.raises(AtlasUnfinished, match="not finished"):
         open_atlas(tmp_path)
 

@@ -129,6 +129,20 @@ def test_a_report_elsewhere_is_refreshed_and_other_folders_are_left_alone(tmp_pa
         write_report(atlas, atlas.path / "triggers")
 
 
+@pytest.mark.parametrize(
+    "said", [{"files": None}, {"files": {"index.html": "x"}}, {"atlas": "0" * 64, "files": ["index.html"]}, [], 1]
+)
+def test_a_web_app_is_no_report(tmp_path: Path, said: object) -> None:
+    atlas = reported(tmp_path / "atlas")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "manifest.json").write_text(json.dumps(said))
+    (other / "index.html").write_text("mine")
+    with pytest.raises(AtlasExists, match="holds something else than a report"):
+        write_report(atlas, other)
+    assert (other / "index.html").read_text() == "mine"
+
+
 def test_the_command_prints_where_the_page_is(tmp_path: Path, capsys: Capture) -> None:
     reported(tmp_path)
     assert main(["report", str(tmp_path)]) == 0

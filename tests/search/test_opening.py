@@ -15,8 +15,8 @@ import pytest
 
 from handbuilt_atlas import build_atlas
 from mnemoscope.atlas import open_atlas, verify
+from mnemoscope.atlas.folder import clear
 from mnemoscope.atlas.lock import locked
-from mnemoscope.atlas.manifest import clear
 from mnemoscope.errors import StoreFailed
 from mnemoscope.search import build_index, open_index
 from search.conftest import build_random_atlas

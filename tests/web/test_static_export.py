@@ -170,6 +170,37 @@ def test_other_folders_are_left_alone(tmp_path: Path, atlas: Path) -> None:
     assert (tmp_path / "mine.txt").read_text() == "mine"
 
 
+@pytest.mark.parametrize(
+    "said", [{"pages": ["home"]}, {"pages": {"index.html": 1}}, {"atlas": "x", "pages": {"index.html": 1}}]
+)
+def test_the_manifest_of_a_web_app_is_not_one_of_pages(tmp_path: Path, atlas: Path, said: dict[str, object]) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps(said))
+    (tmp_path / "index.html").write_text("mine")
+    with pytest.raises(AtlasExists, match="something else"):
+        write_pages(atlas, tmp_path, memories="L0.M0")
+    assert (tmp_path / "index.html").read_text() == "mine"
+
+
+def test_what_others_put_among_the_pages_stays(tmp_path: Path, atlas: Path) -> None:
+    out = tmp_path / "out"
+    write_pages(atlas, out, memories="L0.M0,L0.M3")
+    for name in ("notes.md", "deep/er/comments.md", "layers/mine.html"):
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text(name)
+    write_pages(atlas, out, memories="L0.M3")
+    assert not (out / "L0.M0.html").exists()
+    for name in ("notes.md", "deep/er/comments.md", "layers/mine.html"):
+        assert (out / name).read_text() == name
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    (out / "L0.M0.html").write_text("mine")
+    with pytest.raises(AtlasExists, match=r"L0\.M0\.html is none of the pages"):
+        write_pages(atlas, out, memories="L0.M0")
+    assert (out / "L0.M0.html").read_text() == "mine"
+    (tmp_path / "link").symlink_to(out)
+    with pytest.raises(AtlasExists, match="symbolic link"):
+        write_pages(atlas, tmp_path / "link", memories="L0.M0")
+
+
 def test_what_cannot_be_written_leaves_nothing(tmp_path: Path, atlas: Path) -> None:
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file" / "out", tmp_path / ("long" * 60)):

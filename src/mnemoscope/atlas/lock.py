@@ -1,18 +1,23 @@
 """One writer per atlas: a lock file that the operating system releases, even after `kill -9`.
 
-Readers take no lock: a finished atlas does not change. The file is removed when the writer is done.
+Readers take no lock: a finished atlas does not change. The file is removed when the writer is done. On a file system
+without such locks (some of Lustre, NFS and FUSE) the file itself is the lock; one that a killed process left is removed
+by hand, since nothing there tells whether its process still runs.
 """
 
+import errno
 import fcntl
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from mnemoscope.atlas.folder import LOCK_FILE, refuse_links
 from mnemoscope.atlas.store import make_folder, remove_strays, storing
-from mnemoscope.errors import AtlasBusy, StoreFailed
+from mnemoscope.errors import AtlasBusy, AtlasDamaged, StoreFailed
 
-LOCK_FILE = ".lock"
+_NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
 
 
 @contextmanager
@@ -21,10 +26,12 @@ def locked(directory: Path) -> Iterator[None]:
 
     The folder is made where it is missing, and taken away again if nothing was written into it.
 
-    Raises AtlasBusy, naming the other process, at once rather than waiting; StoreFailed if no lock file can be made.
+    Raises AtlasBusy, naming the other process, at once rather than waiting; AtlasDamaged for symbolic links where an
+    atlas has folders or the lock; StoreFailed if no lock file can be made.
     """
     new = not directory.exists()
     make_folder(directory)
+    refuse_links(directory)
     path = directory / LOCK_FILE
     handle = _take(path, directory)
     try:
@@ -42,33 +49,64 @@ def locked(directory: Path) -> Iterator[None]:
 def _take(path: Path, directory: Path) -> int:
     """An open, locked handle on the file that bears the name `path`."""
     while True:
-        with storing(path):
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        opened = _opened(path)
+        if opened is None:
+            continue
+        handle, made = opened
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            holder = _holder(handle)
             os.close(handle)
             raise AtlasBusy(
                 f"{directory} is being written by another process (pid {holder}); wait for it or choose another folder"
             ) from None
+        except OSError as error:
+            if error.errno in _NO_LOCKS and made:
+                _sign(handle, path, f"{os.getpid()} on {platform.node()}")
+                return handle
+            holder = _holder(handle)
+            os.close(handle)
+            if error.errno in _NO_LOCKS:
+                raise StoreFailed(
+                    f"{path} is there, so another process (pid {holder}) writes {directory} or was killed in it: this"
+                    " file system cannot tell which; wait for it, or delete that file if no such process runs"
+                ) from None
+            raise StoreFailed(f"cannot lock {path}: {error.strerror}; choose another folder") from error
         try:
             named = os.stat(path)
             ours = os.fstat(handle)
             if (named.st_ino, named.st_dev) == (ours.st_ino, ours.st_dev):
-                _sign(handle, path)
+                _sign(handle, path, str(os.getpid()))
                 return handle
         except FileNotFoundError:
             pass
         os.close(handle)
 
 
-def _sign(handle: int, path: Path) -> None:
-    """Writes this process's number into the lock file; on a full disk gives the lock back."""
+def _opened(path: Path) -> tuple[int, bool] | None:
+    """The lock file, and whether it was made now; None where it went away meanwhile. Never what a link leads to."""
+    if path.is_symlink():
+        raise AtlasDamaged(f"{path} is a symbolic link, and an atlas is not written through one; remove it")
+    with storing(path):
+        with suppress(FileExistsError):
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644), True
+        with suppress(FileNotFoundError):
+            return os.open(path, os.O_RDWR | os.O_NOFOLLOW), False
+    return None
+
+
+def _holder(handle: int) -> str:
+    """Who signed the lock file."""
+    return os.pread(handle, 128, 0).decode("ascii", "replace").strip() or "unknown"
+
+
+def _sign(handle: int, path: Path, who: str) -> None:
+    """Writes who holds it into the lock file; on a full disk gives the lock back."""
     try:
         with storing(path):
             os.ftruncate(handle, 0)
-            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+            os.pwrite(handle, f"{who}\n".encode(), 0)
     except StoreFailed:
         path.unlink(missing_ok=True)
         os.close(handle)

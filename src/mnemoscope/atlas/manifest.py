@@ -7,12 +7,10 @@ the manifest, then the manifest, last). Reading refuses whatever is unfinished, 
 import hashlib
 import json
 import re
-import shutil
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from mnemoscope.atlas.lock import LOCK_FILE
 from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES, Provenance, place
 from mnemoscope.atlas.store import file_hash, flush_folder, json_bytes, storing, write_bytes, write_json
 from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasTooNew, AtlasUnfinished
@@ -24,53 +22,21 @@ UNFINISHED = "unfinished.json"
 STATE = "state"
 WORK = "work"
 
-Occupancy = Literal["free", "unfinished", "finished", "foreign"]
-
 
 def begin(directory: Path, *, plan: dict[str, Any]) -> None:
-    """Marks the folder as an unfinished atlas of this plan."""
+    """Marks the folder as an unfinished atlas: `plan` holds the `plan`, and the `part` of it or None."""
     write_json(directory / UNFINISHED, plan)
 
 
 def unfinished_plan(directory: Path) -> dict[str, Any] | None:
-    """The plan that `begin` was given, or None where no mining is under way; raises AtlasDamaged."""
-    path = directory / UNFINISHED
-    if not path.is_file() or (directory / MANIFEST).is_file():
-        return None
-    return _document(path)
-
-
-def occupancy(directory: Path) -> Occupancy:
-    """What lies in the folder: nothing, an unfinished atlas, a finished one, or something that is no atlas."""
+    """What `begin` was given, or None where no mining is under way, or only a file of somebody else bears that name."""
     if (directory / MANIFEST).is_file():
-        return "finished"
-    if (directory / UNFINISHED).is_file():
-        return "unfinished"
-    if not directory.exists():
-        return "free"
-    if not directory.is_dir():
-        return "foreign"
-    ours = {LOCK_FILE, RUN}
-    others = [entry for entry in directory.iterdir() if entry.name not in ours]
-    return "foreign" if any(not entry.name.endswith(".mnemoscope-tmp") for entry in others) else "free"
-
-
-def clear(directory: Path, *, keep_work: bool = False) -> None:
-    """Removes tables, work, analyses, report, search and manifest of an atlas; annotations and foreign files stay.
-
-    What marks the folder goes last: stopped half-way it is a damaged or unfinished atlas, never a whole one with old
-    tables, nor one that is taken for a folder of something else.
-    """
-    with storing(directory):
-        for path in table_files(directory):
-            (directory / path).unlink()
-        folders = {kind.name for kind in TABLES.values() if kind.numbered}
-        folders |= {STATE, WORK, "analyses", "report", "search"}
-        for folder in folders - ({WORK} if keep_work else set()):
-            shutil.rmtree(directory / folder, ignore_errors=True)
-        for name in (RUN, SEAL, MANIFEST, UNFINISHED):
-            (directory / name).unlink(missing_ok=True)
-        flush_folder(directory)
+        return None
+    try:
+        begun = _document(directory / UNFINISHED)
+    except AtlasDamaged:
+        return None
+    return begun if isinstance(begun.get("plan"), dict) and "part" in begun else None
 
 
 def table_files(directory: Path) -> list[str]:
@@ -79,7 +45,8 @@ def table_files(directory: Path) -> list[str]:
     for kind in TABLES.values():
         if kind.numbered:
             places += (directory / kind.name).glob("*.parquet")
-    return sorted(path.relative_to(directory).as_posix() for path in places if path.is_file())
+    found = sorted(path.relative_to(directory).as_posix() for path in places if path.is_file())
+    return [path for path in found if place(path) is not None]
 
 
 def seal(directory: Path, manifest: dict[str, Any]) -> None:
@@ -142,7 +109,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def _refuse_without_manifest(directory: Path) -> None:
-    if (directory / UNFINISHED).is_file():
+    if unfinished_plan(directory) is not None:
         raise AtlasUnfinished(
             f"{directory} is not finished: mining was stopped or is under way; run the same `mnemoscope mine` again"
         )

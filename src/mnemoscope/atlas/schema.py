@@ -163,6 +163,12 @@ TABLES: dict[str, TableKind] = {
 # The answers' tables, analyses/QUESTION.parquet: these columns, and the question's own after them.
 ANSWER_COLUMNS = _columns("layer int16?, name string, value float64?, count int64, low float64?, high float64?")
 
+ANSWERS = (
+    "key_patterns", "key_removals", "value_agreement", "value_rank", "value_confidence", "layer_activity",
+    "layer_composition", "refinement_match", "refinement_confidence", "refinement_events",
+)  # fmt: skip
+"""The questions whose answers have a place in analyses/ and report/figures/."""
+
 
 def place(path: str) -> tuple[TableKind, int | None] | None:
     """The table and number that a path relative to the atlas stands for; None where it is no table's."""

@@ -6,6 +6,7 @@ Verification reads these manifests; nothing here judges them.
 """
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,17 @@ def cover(directory: Path, side: str, paths: Iterable[str], *, anew: bool = Fals
     }
     files = {path: entry for path, entry in kept.items() if (directory / path).is_file()} | fresh
     write_json(folder / MANIFEST, {"atlas": atlas, "files": dict(sorted(files.items()))})
+
+
+def made_files(path: Path, entry: str = "files") -> dict[str, Any]:
+    """The files that a manifest beside an atlas lists; none where `path` is not a manifest of that form."""
+    try:
+        said = json.loads(path.read_bytes())
+        files, atlas = said[entry], said["atlas"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    known = isinstance(atlas, str) and re.fullmatch(r"[0-9a-f]{64}", atlas) is not None
+    return files if known and isinstance(files, dict) and said.keys() == {"atlas", entry} else {}
 
 
 def covered(directory: Path, side: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -56,9 +56,13 @@ def flush_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes `folder` and its parents where they are missing; raises StoreFailed."""
+    """Makes `folder` and its parents where they are missing, to survive a power cut; raises StoreFailed."""
     with storing(folder):
+        missing = [place for place in (folder, *folder.parents) if not place.exists()]
         folder.mkdir(parents=True, exist_ok=True)
+        for place in missing:
+            with suppress(PermissionError):  # of a parent in which we may write and not read
+                flush_folder(place.parent)
 
 
 @contextmanager
@@ -85,6 +89,12 @@ def write_bytes(path: Path, data: bytes | memoryview) -> None:
     """Writes `path` whole or not at all."""
     with replacing(path) as file:
         file.write(data)
+
+
+def copy_file(source: Path, path: Path) -> None:
+    """Copies a file to `path`, whole or not at all; raises StoreFailed."""
+    with source.open("rb") as old, replacing(path) as new:
+        shutil.copyfileobj(old, new, 1 << 20)
 
 
 def write_json(path: Path, value: object) -> None:
@@ -211,7 +221,7 @@ def file_hash(path: Path) -> str:
 
 def remove_strays(directory: Path) -> int:
     """Removes temporary files that a killed process left behind and returns how many; hold the lock when calling."""
-    strays = list(directory.rglob(_TEMPORARY))
+    strays = [path for path in directory.rglob(_TEMPORARY) if path.is_symlink() or not path.is_dir()]
     for stray in strays:
         with storing(stray):
             stray.unlink(missing_ok=True)

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from mnemoscope.atlas.manifest import provenance
 from mnemoscope.atlas.remedy import remedy
-from mnemoscope.atlas.schema import TABLES, misfit
+from mnemoscope.atlas.schema import TABLES, misfit, place
 from mnemoscope.atlas.store import file_hash
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
 
@@ -45,7 +45,8 @@ class Tables:
             raise OptionError(f"table {name} is not divided by layer; leave the layer out")
         listed: dict[str, Any] = self._manifest.get("files", {})
         if kind.numbered == "part":
-            found = sorted((path for path in listed if path.startswith(f"{name}/")), key=lambda path: (len(path), path))
+            parts = [path for path in listed if (named := place(path)) is not None and named[0] is kind]
+            found = sorted(parts, key=lambda path: (len(path), path))
         else:
             path = kind.path(number)
             present = path in listed if kind.mined else (self.directory / path).is_file()

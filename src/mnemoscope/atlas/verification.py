@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mnemoscope.atlas.folder import is_named
 from mnemoscope.atlas.manifest import MANIFEST, provenance, read_manifest, table_files
 from mnemoscope.atlas.schema import TABLES, misfit, place
 from mnemoscope.atlas.store import file_hash
@@ -107,7 +108,8 @@ def _wrong_side(directory: Path, side: str) -> tuple[list[str], set[str]]:
         said = json.loads(path.read_bytes().decode("utf-8"))
         files, made_from = dict(said["files"]), said["atlas"]
     except FileNotFoundError:
-        return [f"{side}/{MANIFEST}: missing"], set()
+        places = [found.relative_to(directory).as_posix() for found in folder.rglob("*")]
+        return [f"{side}/{MANIFEST}: missing"] if any(map(is_named, places)) else [], set()
     except (OSError, ValueError, KeyError, TypeError):
         return [f"{side}/{MANIFEST}: not a manifest that mnemoscope writes"], set()
     problems = _wrong_files(directory, files)

@@ -37,7 +37,7 @@ def demo(
     """
     at_least("--max-tokens", max_tokens, 1)
     from mnemoscope.atlas import open_atlas
-    from mnemoscope.atlas.manifest import occupancy
+    from mnemoscope.atlas.folder import occupancy
 
     with reporting() as progress:
         if force or occupancy(out) != "finished":

@@ -6,7 +6,6 @@ the values, removals and predictions that it had saved.
 """
 
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,11 @@ import pyarrow.parquet as pq
 import torch
 
 from mnemoscope.atlas import verify
+from mnemoscope.atlas.folder import clear, occupancy, remove_work
 from mnemoscope.atlas.lock import locked
-from mnemoscope.atlas.manifest import STATE, WORK, begin, clear, occupancy, read_manifest, seal, unfinished_plan
+from mnemoscope.atlas.manifest import STATE, WORK, begin, read_manifest, seal, unfinished_plan
 from mnemoscope.atlas.schema import TABLES
-from mnemoscope.atlas.store import make_folder, storing, write_sentences
+from mnemoscope.atlas.store import copy_file, make_folder, storing, write_sentences
 from mnemoscope.errors import AtlasDamaged, AtlasExists, Interrupted, OptionError, PartsDiffer, PlanDiffers
 from mnemoscope.mining.plan import MiningPlan, all_versions, library_versions
 from mnemoscope.mining.prefixes import Prefixes
@@ -99,8 +99,7 @@ def _merge_in(
     begin(directory, plan={"plan": plan.document(), "part": None, "versions": versions})
     state = _merged(folders, plan, model, say)
     for name in _SHARED:
-        with storing(directory):
-            shutil.copyfile(folders[0] / TABLES[name].path(), directory / TABLES[name].path())
+        copy_file(folders[0] / TABLES[name].path(), directory / TABLES[name].path())
     prefixes = Prefixes.load(folders[0] / STATE / PREFIXES)
     background = pq.read_table(folders[0] / TABLES["background"].path())["sentence"].to_numpy()
     named = np.union1d(state.named_sentences().numpy(), np.concatenate([background, prefixes.sentence]))
@@ -115,7 +114,7 @@ def _merge_in(
     write_run_record(directory, {})
     counts = manifests[0]["corpus"]["counts"]
     seal(directory, manifest_of(model, plan, counts, state, versions, questions=questions))
-    shutil.rmtree(directory / WORK, ignore_errors=True)
+    remove_work(directory)
     add_patterns(directory, say)
     return directory
 

@@ -6,7 +6,6 @@ until the atlas is sealed.
 """
 
 import os
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import Any
 
 import torch
 
-from mnemoscope.atlas.lock import LOCK_FILE, locked
-from mnemoscope.atlas.manifest import RUN, STATE, begin, clear, occupancy, seal, unfinished_plan
+from mnemoscope.atlas.folder import clear, occupancy, remove_work
+from mnemoscope.atlas.lock import locked
+from mnemoscope.atlas.manifest import STATE, begin, seal, unfinished_plan
 from mnemoscope.atlas.remedy import remedy
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import storing
@@ -177,7 +177,7 @@ class _Run:
             )  # fmt: skip
         except (CorpusError, ModelError):
             if begun is None:
-                shutil.rmtree(self.work, ignore_errors=True)
+                remove_work(self.directory)
                 if not replaced:
                     clear(self.directory)
             raise
@@ -267,7 +267,7 @@ class _Run:
         )
         seal(self.directory, document)
         if not keep_work:
-            shutil.rmtree(self.work, ignore_errors=True)
+            remove_work(self.directory)
 
     def _mark(self, stage: str) -> None:
         now = time.monotonic()
@@ -278,10 +278,6 @@ class _Run:
 def _check_folder(directory: Path, *, force: bool) -> None:
     with storing(directory):
         found = occupancy(directory)
-        # Killed between clearing a folder and marking it as begun, a run leaves its working copy alone there.
-        if found == "foreign" and (directory / WORK / "text").is_dir():
-            others = {entry.name for entry in directory.iterdir()} - {WORK, LOCK_FILE, RUN}
-            found = "foreign" if others else "free"
     if found == "foreign":
         raise AtlasExists(f"{directory} holds something that is not an atlas; choose another folder")
     if found == "finished" and not force:

@@ -4,7 +4,6 @@ Inside an atlas the report is the folder `report`; elsewhere any folder that is 
 gives the same bytes. Everything is made before anything is written.
 """
 
-import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from mnemoscope.analyses import QUESTIONS
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.lock import locked
 from mnemoscope.atlas.manifest import MANIFEST
-from mnemoscope.atlas.side import cover
+from mnemoscope.atlas.side import cover, made_files
 from mnemoscope.atlas.store import file_hash, storing, write_bytes, write_json
 from mnemoscope.errors import AtlasExists, OptionError
 from mnemoscope.figures.examples import cases, examples
@@ -101,11 +100,10 @@ def _inside(atlas: Atlas, directory: Path) -> bool:
 
 
 def _is_report(directory: Path) -> bool:
-    try:
-        said = json.loads((directory / MANIFEST).read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(said, dict) and PAGE in said.get("files", {})
+    """Whether the folder's manifest is that of a report; the page alone, or the manifest of a web app, is not."""
+    files = made_files(directory / MANIFEST)
+    page = files.get(PAGE)
+    return isinstance(page, dict) and page.keys() == {"bytes", "sha256"}
 
 
 def _write(atlas: Atlas, directory: Path, contents: dict[str, bytes], *, inside: bool) -> None:

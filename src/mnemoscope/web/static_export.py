@@ -5,12 +5,11 @@ was not written keeps its text alone. Search, tokens, judgements and traces need
 """
 
 import asyncio
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape, unescape
 from pathlib import Path
@@ -21,7 +20,8 @@ from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
 from mnemoscope.analyses import QUESTIONS, striking
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.manifest import MANIFEST
-from mnemoscope.atlas.store import json_bytes, make_folder, storing, write_bytes
+from mnemoscope.atlas.side import made_files
+from mnemoscope.atlas.store import flush_folder, json_bytes, make_folder, storing, write_bytes
 from mnemoscope.errors import AtlasDamaged, AtlasExists, OptionError
 from mnemoscope.memory import MemoryId
 from mnemoscope.web.app import create_app
@@ -53,7 +53,7 @@ class Exported:
 def write_pages(
     atlas: Path, out: Path | None = None, *, memories: str | None = None, progress: Progress | None = None
 ) -> Exported:
-    """Writes the pages of the atlas into the folder `out` (default: `browse` inside the atlas), replacing it whole.
+    """Writes the pages of the atlas into the folder `out` (default: `browse` inside the atlas), in place of older ones.
 
     `memories` are names apart by commas, or a number of memories per layer; by default the most striking ones and the
     best of each layer. Raises what opening an atlas raises, OptionError, MemoryIdError, AtlasExists for a folder of
@@ -69,6 +69,8 @@ def write_pages(
         files = _made(_Writer(app, site, chosen, progress))
         listed = {name: len(data) for name, data in sorted(files.items())}
         files[MANIFEST] = json_bytes({"atlas": site.hash, "pages": listed})
+        if taken := sorted(set(_foreign_files(directory)) & files.keys()):
+            raise AtlasExists(f"{directory / taken[0]} is none of the pages written there; move it, or choose another")
         for name, data in files.items():
             with storing(directory / name):
                 write_bytes(fresh / name, data)
@@ -102,16 +104,15 @@ def _check(directory: Path, atlas: Atlas) -> None:
     place, home = directory.resolve(), atlas.path.resolve()
     if place == home or place in home.parents or (home in place.parents and place != home / SIDE):
         raise OptionError(f"{directory} holds the atlas or lies inside it; leave --out away, or choose another folder")
+    if directory.is_symlink():
+        raise AtlasExists(f"{directory} is a symbolic link; name the folder that it leads to")
     if not directory.exists():
         return
     if not directory.is_dir():
         raise AtlasExists(f"{directory} is not a folder; choose another")
     with storing(directory):
         empty = not any(directory.iterdir())
-    said = None
-    with suppress(OSError, ValueError):
-        said = json.loads((directory / MANIFEST).read_bytes())
-    if not empty and not (isinstance(said, dict) and "pages" in said):
+    if not empty and not made_files(directory / MANIFEST, "pages"):
         raise AtlasExists(f"{directory} holds something else than browsing pages; choose another folder")
 
 
@@ -225,7 +226,7 @@ def _fresh(directory: Path) -> Iterator[Path]:
 
 
 def _replace(directory: Path, fresh: Path) -> None:
-    """Puts the fresh folder in the directory's place; the old one stays where that fails."""
+    """Puts the fresh folder in the directory's place, foreign files along; the old one stays where that fails."""
     old = fresh.with_name(f"{fresh.name}-old")
     with storing(directory):
         if directory.exists():
@@ -236,4 +237,21 @@ def _replace(directory: Path, fresh: Path) -> None:
             if old.exists():
                 old.rename(directory)
             raise
-    rmtree(old, ignore_errors=True)
+        flush_folder(directory.parent)
+        for name in _foreign_files(old):
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            if not (directory / name).exists():
+                (old / name).rename(directory / name)
+    if not _foreign_files(old):
+        rmtree(old, ignore_errors=True)
+
+
+def _foreign_files(directory: Path) -> list[str]:
+    """The files in a folder of pages that are none of them, relative to it."""
+    listed = {MANIFEST, *made_files(directory / MANIFEST, "pages")}
+    files = (path.relative_to(directory).as_posix() for path in directory.rglob("*") if not _is_folder(path))
+    return [name for name in files if name not in listed]
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()

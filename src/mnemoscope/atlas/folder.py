@@ -1,0 +1,193 @@
+"""What lies in a folder, and what of it is an atlas's own.
+
+A folder is an atlas's only if its marks have the form that this package writes: `manifest.json` is a name that many
+tools use. Removed are only the files that the format names, and those that a manifest of the atlas lists with the hash
+they have; whatever else lies there stays, and so does every folder that holds it.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mnemoscope.atlas.manifest import MANIFEST, RUN, SEAL, STATE, UNFINISHED, WORK, table_files, unfinished_plan
+from mnemoscope.atlas.schema import ANSWERS, TABLES, place
+from mnemoscope.atlas.store import file_hash, flush_folder, storing
+from mnemoscope.errors import AtlasDamaged
+
+LOCK_FILE = ".lock"
+
+Occupancy = Literal["free", "unfinished", "finished", "foreign"]
+
+_SIDES = ("analyses", "report")
+FOLDERS = (
+    *sorted(kind.name for kind in TABLES.values() if kind.numbered),
+    STATE, WORK, f"{WORK}/text", f"{WORK}/text/validation", *_SIDES, "report/figures", "search",
+)  # fmt: skip
+"""Every folder that is written inside an atlas, outer ones first; `browse` is a folder of its own."""
+
+_QUESTION = "|".join(ANSWERS)
+_NAMED = re.compile(
+    rf"state/[a-z]+\.safetensors"
+    rf"|work/[a-z0-9-]+\.safetensors"
+    rf"|work/text/(validation/)?(copy\.json(\.new)?|[a-z_]+\.bin(\.spill)?)"
+    rf"|analyses/(manifest\.json|({_QUESTION})(\.json|(\.cases)?\.parquet))"
+    rf"|report/(manifest\.json|index\.html|figures/({_QUESTION})\.(svg|png|pdf))"
+    rf"|search/(index\.sqlite|\.lock)"
+)
+
+
+def is_named(path: str) -> bool:
+    """Whether the format names a file at this place, relative to the atlas; the atlas's own marks aside."""
+    return place(path) is not None or _NAMED.fullmatch(path) is not None
+
+
+def is_manifest(path: Path) -> bool:
+    """Whether a file is the manifest of an atlas in form, whatever has become of the atlas."""
+    said = _object(path)
+    if type(said.get("schema")) is not int or not isinstance(said.get("plan_hash"), str):
+        return False
+    about = [said.get(name) for name in ("model", "corpus")]
+    return isinstance(said.get("files"), dict) and all(isinstance(one, dict) and "fingerprint" in one for one in about)
+
+
+def occupancy(directory: Path) -> Occupancy:
+    """What lies in the folder: nothing, an unfinished atlas, a finished one, or something that is no atlas.
+
+    An atlas whose manifest is damaged or gone counts as finished if its seal is there, and a table that says what it
+    is. A working copy alone is nothing: a run that is killed between clearing a folder and beginning leaves it.
+    """
+    if not directory.exists():
+        return "free"
+    if not directory.is_dir():
+        return "foreign"
+    if (directory / MANIFEST).exists():
+        return "finished" if is_manifest(directory / MANIFEST) or _is_sealed(directory) else "foreign"
+    if unfinished_plan(directory) is not None:
+        return "unfinished"
+    if _is_sealed(directory):
+        return "finished"
+    ours = {LOCK_FILE, RUN} | ({SEAL} if _has_seal(directory) else set()) | ({WORK} if _only_work(directory) else set())
+    others = [entry.name for entry in directory.iterdir() if entry.name not in ours]
+    return "foreign" if any(not name.endswith(".mnemoscope-tmp") for name in others) else "free"
+
+
+def clear(directory: Path, *, keep_work: bool = False) -> None:
+    """Removes an atlas's own files: tables, work, analyses, report, search, manifest. Annotations and all else stay.
+
+    What marks the folder goes last: stopped half-way it is a damaged or unfinished atlas, never a whole one with old
+    tables, nor one that is taken for a folder of something else.
+    """
+    with storing(directory):
+        found = _own_files(directory)
+        if not is_manifest(directory / MANIFEST) and _is_sealed(directory):
+            # Seal and tables tell whose it is, so it goes while they are there.
+            (directory / MANIFEST).unlink(missing_ok=True)
+        _remove(directory, [path for path in found if not (keep_work and path.startswith(f"{WORK}/"))])
+        for name in (RUN, SEAL):
+            (directory / name).unlink(missing_ok=True)
+        if is_manifest(directory / MANIFEST):
+            (directory / MANIFEST).unlink()
+        if unfinished_plan(directory) is not None:
+            (directory / UNFINISHED).unlink()
+        flush_folder(directory)
+
+
+def remove_work(directory: Path) -> None:
+    """Removes the working copy and the saved state of a run, and nothing else that lies beside them."""
+    with suppress(OSError):  # it is in nobody's way
+        _remove(directory, [path for path in _own_files(directory) if path.startswith(f"{WORK}/")])
+
+
+def refuse_links(directory: Path) -> None:
+    """Raises AtlasDamaged if a folder of the atlas is a symbolic link: what is written there would lie elsewhere."""
+    for folder in FOLDERS:
+        if (directory / folder).is_symlink():
+            raise AtlasDamaged(
+                f"{directory / folder} is a symbolic link, and an atlas is not written through one; remove it,"
+                " or put the folder itself there"
+            )
+
+
+def _own_files(directory: Path) -> list[str]:
+    """The files that `clear` removes, but for the marks; none behind a link."""
+    found = set(table_files(directory))
+    for folder in FOLDERS:
+        if not _is_linked(directory, folder) and (directory / folder).is_dir():
+            found |= {f"{folder}/{entry.name}" for entry in (directory / folder).iterdir() if not entry.is_dir()}
+    named = {path for path in found if is_named(path) and not _is_linked(directory, str(PurePosixPath(path).parent))}
+    return sorted(named | set(_listed(directory)))
+
+
+def _listed(directory: Path) -> Iterator[str]:
+    """Files that a manifest lists and the format does not name, such as those of a newer version."""
+    for manifest in (MANIFEST, *(f"{side}/{MANIFEST}" for side in _SIDES)):
+        files = _object(directory / manifest).get("files")
+        for path, said in files.items() if isinstance(files, dict) else ():
+            parts = PurePosixPath(path).parts
+            inside = parts and ".." not in parts and (parts[0] in FOLDERS or path.endswith(".parquet"))
+            if not inside or is_named(path) or _is_linked(directory, path) or not isinstance(said, dict):
+                continue
+            with suppress(OSError):
+                if file_hash(directory / path) == said.get("sha256"):
+                    yield path
+
+
+def _remove(directory: Path, paths: list[str]) -> None:
+    """Removes the files, and of the folders of an atlas those that are empty then."""
+    folders = set(FOLDERS)
+    for path in paths:
+        (directory / path).unlink(missing_ok=True)
+        folders |= {str(parent) for parent in PurePosixPath(path).parents if parent.name}
+    for folder in sorted(folders, key=lambda folder: -folder.count("/")):
+        with suppress(OSError):  # it holds something, or is none
+            (directory / folder).rmdir()
+
+
+def _is_linked(directory: Path, path: str) -> bool:
+    """Whether a symbolic link lies on the way from the folder to a place in it."""
+    steps = PurePosixPath(path)
+    return any((directory / step).is_symlink() for step in (steps, *steps.parents) if step.name)
+
+
+def _has_seal(directory: Path) -> bool:
+    try:
+        return re.fullmatch(rb"[0-9a-f]{64}\n", (directory / SEAL).read_bytes()) is not None
+    except OSError:
+        return False
+
+
+def _is_sealed(directory: Path) -> bool:
+    """Whether the seal of an atlas is there, and a table that says of itself which it is."""
+    return _has_seal(directory) and any(_says_its_name(directory, path) for path in table_files(directory))
+
+
+def _says_its_name(directory: Path, path: str) -> bool:
+    found = place(path)
+    try:
+        said = pq.read_schema(directory / path).metadata or {}
+    except (OSError, pa.ArrowException):
+        return False
+    return found is not None and said.get(b"mnemoscope.table") == found[0].name.encode()
+
+
+def _only_work(directory: Path) -> bool:
+    """Whether the folder `work` holds a working copy of a text, and nothing that is not a run's own."""
+    if _is_linked(directory, f"{WORK}/text") or not (directory / WORK / "text").is_dir():
+        return False
+    entries = [entry.relative_to(directory).as_posix() for entry in (directory / WORK).rglob("*")]
+    return all(is_named(entry) or entry in FOLDERS or entry.endswith(".mnemoscope-tmp") for entry in entries)
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """The JSON object that a file holds; an empty one where it holds something else."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,244 @@
+"""Whose a folder is, and what is removed from it: an atlas's own files, and nothing of anybody else."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handbuilt_atlas import build_atlas, write_tables
+from mnemoscope.analyses import QUESTIONS
+from mnemoscope.atlas import open_atlas, verify
+from mnemoscope.atlas.folder import FOLDERS, clear, is_named, occupancy, remove_work
+from mnemoscope.atlas.lock import locked
+from mnemoscope.atlas.manifest import begin
+from mnemoscope.atlas.schema import ANSWERS
+from mnemoscope.atlas.store import file_hash
+from mnemoscope.atlas.tables import Tables
+from mnemoscope.errors import AtlasDamaged
+
+BEGUN: dict[str, Any] = {"plan": {}, "part": None}
+WEB_APP = {"name": "a web app", "icons": [], "files": {"index.html": "x"}}
+
+
+def put(directory: Path, *names: str) -> None:
+    for name in names:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(name)
+
+
+def files(directory: Path) -> set[str]:
+    return {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
+
+
+def manifests() -> list[Any]:
+    """What other tools call manifest.json, and what is nearly an atlas's."""
+    whole = {"schema": 1, "plan_hash": "c", "files": {}, "model": {"fingerprint": "a"}, "corpus": {"fingerprint": "b"}}
+    without = [{key: value for key, value in whole.items() if key != name} for name in whole]
+    return [WEB_APP, [], 1, None, {}, {"files": None}, {**whole, "files": None}, {**whole, "schema": "1"}, *without]
+
+
+@pytest.mark.parametrize("said", manifests())
+def test_a_manifest_of_something_else_is_no_atlas(tmp_path: Path, said: Any) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps(said))
+    assert occupancy(tmp_path) == "foreign"
+
+
+def test_nothing_of_a_web_app_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps(WEB_APP))
+    (tmp_path / "manifest.sha256").write_text("0" * 64 + "\n")
+    put(tmp_path, "report/2025.xlsx", "search/index.js", "values/a.csv", "customers.parquet", "work/a.md", "state/x.db")
+    before = files(tmp_path) - {"manifest.sha256"}
+    assert occupancy(tmp_path) == "foreign"
+    clear(tmp_path)
+    assert files(tmp_path) == before
+
+
+FOREIGN = (
+    "my_notes.parquet", "annotations.sqlite", "report/my_comments.md", "report/figures/mine.png", "search/index.js",
+    "values/a.csv", "values/mine.parquet", "triggers/layer-0.parquet", "analyses/mine.parquet", "analyses/notes.json",
+    "work/mine.txt", "work/text/chapter.txt", "state/mine.db", "sentences/deep/part-000.parquet",
+)  # fmt: skip
+OWN = (
+    "run.json", "state/state.safetensors", "work/state.safetensors", "work/removals-0123456789abcdef.safetensors",
+    "work/text/copy.json", "work/text/text_starts.bin", "work/text/validation/tokens.bin", "report/index.html",
+    "report/figures/value_rank.svg", "report/manifest.json", "analyses/value_rank.json", "analyses/manifest.json",
+    "analyses/value_rank.parquet", "analyses/refinement_events.cases.parquet", "search/index.sqlite",
+    "triggers/layer-007.parquet", "sentences/part-009.parquet", "predictions.parquet",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("part", [None, (1, 2)])
+def test_an_atlas_s_own_files_go_and_others_stay(tmp_path: Path, part: tuple[int, int] | None) -> None:
+    directory = build_atlas(tmp_path / "a", part=part)
+    put(directory, *FOREIGN, *OWN)
+    assert occupancy(directory) == "finished"
+    clear(directory)
+    assert files(directory) == set(FOREIGN)
+
+
+def test_folders_go_when_they_are_empty(tmp_path: Path) -> None:
+    directory = build_atlas(tmp_path / "a", part=(1, 2))
+    put(directory, *OWN)
+    clear(directory)
+    assert list(directory.iterdir()) == []
+
+
+def test_the_work_is_kept_where_it_is_asked_for(tmp_path: Path) -> None:
+    directory = build_atlas(tmp_path / "a")
+    put(directory, *OWN)
+    clear(directory, keep_work=True)
+    assert files(directory) == {name for name in OWN if name.startswith("work/")}
+    put(directory, "work/text/chapter.txt")
+    remove_work(directory)
+    assert files(directory) == {"work/text/chapter.txt"}
+
+
+def test_what_a_manifest_lists_goes_only_if_it_is_what_was_listed(tmp_path: Path) -> None:
+    """A newer version's table goes; a file that was changed since, or lies elsewhere, stays."""
+    directory = build_atlas(tmp_path / "a")
+    put(directory, "lenses.parquet", "changed.parquet", "browse/page.html")
+    put(tmp_path, "outside.parquet")
+    path = directory / "manifest.json"
+    said = json.loads(path.read_text())
+    for name in ("lenses.parquet", "changed.parquet", "../outside.parquet", "browse/page.html"):
+        said["files"][name] = {"sha256": file_hash(directory / name)}
+    path.write_text(json.dumps(said))
+    (directory / "changed.parquet").write_text("mine now")
+    clear(directory)
+    assert files(tmp_path) == {"a/changed.parquet", "a/browse/page.html", "outside.parquet"}
+
+
+@pytest.mark.parametrize("damage", ["flipped", "empty", "gone", "no seal", "seal changed"])
+def test_a_damaged_atlas_is_still_an_atlas(tmp_path: Path, damage: str) -> None:
+    directory = build_atlas(tmp_path / "a")
+    path, seal = directory / "manifest.json", directory / "manifest.sha256"
+    if damage == "flipped":
+        path.write_bytes(b"\xff" + path.read_bytes()[1:])
+    elif damage == "empty":
+        path.write_bytes(b"")
+    elif damage == "gone":
+        path.unlink()
+    elif damage == "no seal":
+        seal.unlink()
+    else:
+        seal.write_text("nonsense")
+    assert occupancy(directory) == "finished"
+    clear(directory)
+    assert list(directory.iterdir()) == []
+
+
+def removals(most: int, remove: Any) -> Any:
+    """A removal that stops the program after so many."""
+    left = iter(range(most))
+
+    def one(path: Path, missing_ok: bool = False) -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        remove(path, missing_ok=missing_ok)
+
+    return one
+
+
+@pytest.mark.parametrize("damage", [False, True])
+def test_a_clearing_that_is_stopped_can_be_gone_on_with(tmp_path: Path, monkeypatch: Any, damage: bool) -> None:
+    """At every removal: what is left is known as an atlas, or is nothing."""
+    whole = build_atlas(tmp_path / "whole")
+    if damage:
+        (whole / "manifest.json").write_text("{")
+    after = 0
+    while True:
+        directory = shutil.copytree(whole, tmp_path / str(after))
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "unlink", removals(after, Path.unlink))
+            try:
+                clear(directory)
+            except KeyboardInterrupt:
+                stopped = True
+            else:
+                stopped = False
+        assert occupancy(directory) in ("finished", "free"), sorted(files(directory))
+        if not stopped:
+            break
+        clear(directory)
+        assert occupancy(directory) == "free"
+        after += 1
+    assert after > 12
+
+
+@pytest.mark.parametrize("said", [{}, [], {"plan": 1, "part": None}, {"plan": {}}, {"installer": "half"}])
+def test_an_unfinished_json_of_something_else(tmp_path: Path, said: Any) -> None:
+    (tmp_path / "unfinished.json").write_text(json.dumps(said))
+    assert occupancy(tmp_path) == "foreign"
+    clear(tmp_path)
+    assert files(tmp_path) == {"unfinished.json"}
+
+
+def test_an_unfinished_atlas_beside_a_manifest_of_something_else(tmp_path: Path) -> None:
+    begin(tmp_path, plan=BEGUN)
+    assert occupancy(tmp_path) == "unfinished"
+    (tmp_path / "manifest.json").write_text(json.dumps(WEB_APP))
+    assert occupancy(tmp_path) == "foreign"
+    clear(tmp_path)
+    assert (tmp_path / "manifest.json").exists()
+
+
+def test_a_working_copy_alone_is_nothing_and_a_folder_called_work_is_not(tmp_path: Path) -> None:
+    put(tmp_path, "work/text/copy.json", "work/text/tokens.bin", "work/state.safetensors")
+    assert occupancy(tmp_path) == "free"
+    put(tmp_path, "work/text/chapter.txt")
+    assert occupancy(tmp_path) == "foreign"
+
+
+def test_links_are_neither_followed_nor_written_through(tmp_path: Path) -> None:
+    whole = build_atlas(tmp_path / "whole")
+    for number, folder in enumerate(FOLDERS):
+        directory, elsewhere = tmp_path / str(number) / "atlas", tmp_path / str(number) / "elsewhere"
+        shutil.copytree(whole, directory)
+        put(elsewhere, "index.sqlite", "layer-000.parquet", "part-000.parquet", "value_rank.json", "index.html")
+        place = directory / folder
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if place.exists():
+            place.rename(tmp_path / str(number) / "moved")
+        place.symlink_to(elsewhere)
+        before = files(elsewhere)
+        with pytest.raises(AtlasDamaged, match="is a symbolic link"), locked(directory):
+            pass
+        clear(directory)
+        assert files(elsewhere) == before
+        assert place.is_symlink()
+
+
+def test_a_lock_that_is_a_link_is_not_written(tmp_path: Path) -> None:
+    directory = build_atlas(tmp_path / "a")
+    put(tmp_path, "precious")
+    (directory / ".lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(AtlasDamaged, match="is a symbolic link"), locked(directory):
+        pass
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_verification_leaves_foreign_files_alone(tmp_path: Path) -> None:
+    directory = build_atlas(tmp_path / "a")
+    put(directory, *FOREIGN)
+    assert verify(directory) == []
+    assert open_atlas(directory)["L0.M0"].triggers().height == 4
+
+
+def test_a_part_of_sentences_is_named_as_the_format_says(tmp_path: Path) -> None:
+    """A manifest cannot make a reader open files elsewhere."""
+    listed = {"sentences/part-000.parquet": {}, "sentences/../../x.parquet": {}, "sentences/mine.parquet": {}}
+    about = {"fingerprint": "f"}
+    tables = Tables(tmp_path, {"files": listed, "model": about, "corpus": about, "plan_hash": "p"})
+    assert tables.paths("sentences") == ["sentences/part-000.parquet"]
+
+
+def test_the_format_s_questions_are_those_that_are_asked() -> None:
+    assert sorted(ANSWERS) == sorted(QUESTIONS)
+    assert all(is_named(f"analyses/{question}.json") for question in QUESTIONS)
+
+
+def test_tables_without_a_mark_are_somebody_s(tmp_path: Path) -> None:
+    write_tables(tmp_path)
+    assert occupancy(tmp_path) == "foreign"
