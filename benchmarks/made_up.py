@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import TABLES, Provenance
 from mnemoscope.atlas.side import cover
@@ -42,7 +43,7 @@ def write_atlas(
     }
     seal(directory, manifest)
     if "patterns" in singles:
-        cover(directory, "analyses", ["patterns.parquet"])
+        cover(open_atlas(directory), "analyses", ["patterns.parquet"])
 
 
 def measure(build: Callable[[Path], None], asked: str, *, then: Callable[[Path], None] | None = None) -> None:

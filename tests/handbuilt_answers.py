@@ -105,7 +105,7 @@ def write_patterns(directory: Path, patterns: Iterable[tuple[int, int, str, Sequ
         for name, value in zip(columns, row, strict=True):
             columns[name].append(value)
     _write(directory, "patterns", columns)
-    cover(directory, "analyses", ["patterns.parquet"])
+    cover(open_atlas(directory), "analyses", ["patterns.parquet"])
 
 
 def _write(directory: Path, name: str, columns: Mapping[str, Any], number: int | None = None) -> None:

@@ -49,4 +49,4 @@ def list_cases(directory: Path, count: int) -> None:
     write_free_table(
         directory / CASES, pl.DataFrame(rows).to_arrow(), name="refinement_events.cases", provenance=PROVENANCE
     )
-    cover(directory, "analyses", [CASES])
+    cover(open_atlas(directory), "analyses", [CASES])

@@ -1,5 +1,6 @@
 """Answers on disk: their form, their bytes, what covers them, and what they leave alone."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from handbuilt_answers import build_answers, numbers
 from handbuilt_atlas import PROVENANCE
 from mnemoscope.analyses import QUESTIONS, answer, paper, write, write_all
 from mnemoscope.analyses.writing import with_patterns
-from mnemoscope.atlas import Atlas, verify
+from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.atlas.lock import locked
 from mnemoscope.atlas.schema import ANSWER_COLUMNS
 from mnemoscope.atlas.side import covered
@@ -149,8 +150,26 @@ def test_an_atlas_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
         write(atlas, ["value_rank"])
 
 
+@pytest.mark.parametrize("made", ["answers", "patterns"])
+def test_what_an_atlas_says_is_not_written_beside_another(tmp_path: Path, made: str) -> None:
+    """`mine --force` that ends while the old atlas is being analysed."""
+    old = whole(tmp_path)
+    path = tmp_path / "manifest.json"
+    data = path.read_bytes().replace(b'"schema": 1', b'"schema":  1')
+    path.write_bytes(data)
+    (tmp_path / "manifest.sha256").write_text(hashlib.sha256(data).hexdigest() + "\n")
+    before = files_of(tmp_path)
+    make = {
+        "answers": lambda: write(old, ["value_rank"]),
+        "patterns": lambda: with_patterns(old, ["key_patterns"], anew=True),
+    }[made]
+    with pytest.raises(AtlasBusy, match="was mined again while it was being read"):
+        make()
+    assert files_of(tmp_path) == before
+
+
 def vouched(directory: Path) -> bool:
-    return "patterns.parquet" in covered(directory, "analyses")
+    return "patterns.parquet" in covered(open_atlas(directory), "analyses")
 
 
 def test_patterns_that_nothing_vouches_for_are_made_again(tmp_path: Path) -> None:

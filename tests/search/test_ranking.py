@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from handbuilt_atlas import PROVENANCE, activity_columns, build_atlas
+from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.side import cover
 from mnemoscope.atlas.store import write_sentences
 from mnemoscope.errors import AnnotationError, MemoryIdError, OptionError, SearchError
@@ -201,7 +202,7 @@ def patterns(directory: Path, rows: list[tuple[int, str, int]]) -> None:
         "triggers": [list(range(count)) for _, _, count in rows], "lift": [None] * len(rows),
         "log10_p": [None] * len(rows),
     })  # fmt: skip
-    cover(directory, "analyses", ["patterns.parquet"])
+    cover(open_atlas(directory), "analyses", ["patterns.parquet"])
 
 
 def test_patterns_rank_by_the_triggers_they_explain(tmp_path: Path) -> None:

@@ -14,10 +14,9 @@ from mnemoscope.analyses import refinement_events
 from mnemoscope.analyses.questions import QUESTIONS, WITH_PATTERNS, answer, judgements_hash, module, paper
 from mnemoscope.analyses.sources import projection, refuse_part, seed
 from mnemoscope.atlas import Atlas, open_atlas
-from mnemoscope.atlas.lock import locked
 from mnemoscope.atlas.manifest import provenance
 from mnemoscope.atlas.schema import ANSWER_COLUMNS, TABLES
-from mnemoscope.atlas.side import cover, covered
+from mnemoscope.atlas.side import cover, covered, written_beside
 from mnemoscope.atlas.store import file_hash, write_free_table, write_json
 from mnemoscope.errors import AtlasUnfinished
 
@@ -56,7 +55,8 @@ def document(atlas: Atlas, question: str, found: pl.DataFrame, *, judgements: st
 def write(atlas: Atlas, questions: Sequence[str]) -> dict[str, Document]:
     """Answers the questions, writes them into the atlas, and returns the documents that were written.
 
-    Raises what `answer` raises (nothing is written then), AtlasBusy while another process writes, and StoreFailed.
+    Raises what `answer` raises (nothing is written then), AtlasBusy while another process writes or if another atlas
+    was mined there meanwhile, and StoreFailed.
     """
     # Taken before the answers: what people say meanwhile makes them outdated, and they are made again when asked for.
     judged = {question: judgements_hash(atlas, question) for question in questions}
@@ -65,7 +65,7 @@ def write(atlas: Atlas, questions: Sequence[str]) -> dict[str, Document]:
     documents = {
         question: document(atlas, question, found, judgements=judged[question]) for question, found in answers.items()
     }
-    with locked(atlas.path):
+    with written_beside(atlas):
         for question, found in answers.items():
             _write(atlas, question, documents[question], found, listed)
     return documents
@@ -79,7 +79,7 @@ def _write(atlas: Atlas, question: str, said: Document, found: pl.DataFrame, lis
     write_free_table(path, found.to_arrow(), name=question, provenance=origin, columns=ANSWER_COLUMNS)
     if listed is not None and question == refinement_events.QUESTION:
         write_free_table(atlas.path / written[2], listed.to_arrow(), name=f"{question}.cases", provenance=origin)
-    cover(atlas.path, SIDE, written)
+    cover(atlas, SIDE, written)
 
 
 def files(question: str) -> list[str]:
@@ -123,7 +123,7 @@ def with_patterns(
         return atlas
     from mnemoscope.patterns import write_patterns
 
-    with locked(atlas.path):
+    with written_beside(atlas):
         write_patterns(atlas, progress=progress)
     return open_atlas(atlas.path)
 
@@ -131,7 +131,7 @@ def with_patterns(
 def _vouched_for(atlas: Atlas) -> bool:
     """Whether patterns.parquet is there as it was written: a run killed before it covered the table leaves doubt."""
     path = TABLES["patterns"].path()
-    said = covered(atlas.path, SIDE).get(path)
+    said = covered(atlas, SIDE).get(path)
     return said is not None and (atlas.path / path).is_file() and file_hash(atlas.path / path) == said.get("sha256")
 
 

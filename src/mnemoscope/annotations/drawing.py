@@ -16,9 +16,7 @@ from sqlalchemy import Connection, select
 
 from mnemoscope.annotations.tables import campaigns, items
 from mnemoscope.atlas import Atlas
-from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.atlas.side import covered
-from mnemoscope.atlas.store import file_hash
 from mnemoscope.errors import AnnotationError, AtlasDamaged
 from mnemoscope.patterns.coverage import TOP
 
@@ -53,7 +51,7 @@ class Item:
 
 def manifest_hash(atlas: Atlas) -> str:
     """The sha256 of the manifest, which names everything that was mined."""
-    return file_hash(atlas.path / MANIFEST)
+    return atlas.manifest_hash
 
 
 def draw(
@@ -134,7 +132,7 @@ def draw_cases(atlas: Atlas, *, count: int, seed: int) -> list[Item]:
 
 def listed_cases(atlas: Atlas) -> pl.DataFrame | None:
     """The compositions that refinement_events lists, or None where it has not been asked of this atlas."""
-    if CASES not in covered(atlas.path, "analyses") or not (atlas.path / CASES).is_file():
+    if CASES not in covered(atlas, "analyses") or not (atlas.path / CASES).is_file():
         return None
     try:
         rows = pl.read_parquet(atlas.path / CASES)

@@ -33,7 +33,7 @@ def unfinished_plan(directory: Path) -> dict[str, Any] | None:
     if (directory / MANIFEST).is_file():
         return None
     try:
-        begun = _document(directory / UNFINISHED)
+        begun = _parse(directory / UNFINISHED, _read(directory / UNFINISHED))
     except AtlasDamaged:
         return None
     return begun if isinstance(begun.get("plan"), dict) and "part" in begun else None
@@ -81,14 +81,21 @@ def _package_version() -> str:
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """The manifest of a finished atlas (or part).
+    """The manifest of a finished atlas (or part); raises what `read_sealed` raises."""
+    return read_sealed(directory)[0]
+
+
+def read_sealed(directory: Path) -> tuple[dict[str, Any], str]:
+    """The manifest of a finished atlas (or part), and the sha256 of the very bytes that were read.
 
     Raises AtlasNotFound, AtlasUnfinished, AtlasTooNew, or AtlasDamaged when it is not what manifest.sha256 says.
     """
     path = directory / MANIFEST
     if not path.is_file():
         _refuse_without_manifest(directory)
-    manifest = _document(path)
+    data = _read(path)
+    manifest = _parse(path, data)
+    found = hashlib.sha256(data).hexdigest()
     schema = manifest.get("schema")
     # Before the hash: a newer schema may seal differently.
     if isinstance(schema, int) and schema > SCHEMA_VERSION:
@@ -101,11 +108,11 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         raise AtlasDamaged(f"{directory / SEAL} cannot be read: {error.strerror}; mine the atlas again") from error
     if not re.fullmatch(rb"[0-9a-f]{64}\n", said):
         raise AtlasDamaged(f"{directory / SEAL} does not hold one sha256 in hex; the atlas was changed after mining")
-    if said.decode().strip() != file_hash(path):
+    if said.decode().strip() != found:
         raise AtlasDamaged(f"{path} is not the file that {SEAL} was written for; the atlas was changed after mining")
     if schema != SCHEMA_VERSION:
         raise AtlasDamaged(f"{path}: schema is {schema!r}, expected {SCHEMA_VERSION}; mine the atlas again")
-    return manifest
+    return manifest, found
 
 
 def _refuse_without_manifest(directory: Path) -> None:
@@ -140,13 +147,18 @@ def _at(manifest: dict[str, Any], path: str) -> Any:
     return value
 
 
-def _document(path: Path) -> dict[str, Any]:
-    """A JSON object read from `path`; raises AtlasDamaged."""
+def _read(path: Path) -> bytes:
     try:
-        value = json.loads(path.read_bytes().decode("utf-8"))
+        return path.read_bytes()
     except OSError as error:
         raise AtlasDamaged(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+
+
+def _parse(path: Path, data: bytes) -> dict[str, Any]:
+    """The JSON object that `path` holds; raises AtlasDamaged."""
+    try:
+        value = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
         raise AtlasDamaged(f"{path} is not JSON ({str(error).splitlines()[0]}); the atlas is damaged") from error
     if not isinstance(value, dict):
         raise AtlasDamaged(f"{path} holds {type(value).__name__}, not an object; the atlas is damaged")

@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from mnemoscope.atlas.manifest import read_manifest
+from mnemoscope.atlas.manifest import read_sealed
 from mnemoscope.atlas.one_memory import Memory
 from mnemoscope.atlas.tables import Tables
 from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
@@ -24,15 +24,19 @@ def open_atlas(path: str | Path) -> "Atlas":
     no values or neighbours: asking for them raises AtlasUnfinished.
     """
     directory = Path(path)
-    return Atlas(directory, read_manifest(directory))
+    return Atlas(directory, *read_sealed(directory))
 
 
 class Atlas:
-    """One atlas: `atlas["L10.M222"]` is a memory, `atlas.table("triggers", layer=10)` a table."""
+    """One atlas: `atlas["L10.M222"]` is a memory, `atlas.table("triggers", layer=10)` a table.
 
-    def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
+    `manifest_hash` is the sha256 of the manifest that was opened, whatever lies in the folder since.
+    """
+
+    def __init__(self, path: Path, manifest: dict[str, Any], manifest_hash: str) -> None:
         self.path = path
         self.manifest = manifest
+        self.manifest_hash = manifest_hash
         self.tables = Tables(path, manifest)
         try:
             self.layers: tuple[int, ...] = tuple(int(layer) for layer in manifest["layers"])

@@ -2,33 +2,51 @@
 
 The atlas's own manifest never changes after mining, so what is made later is covered by a manifest beside it: the hash
 of every file and of the atlas's manifest. `patterns.parquet`, which can be made again, is covered by `analyses/`'s.
+What was made from an opened atlas is never written beside another that took its place meanwhile.
 Verification reads these manifests; nothing here judges them.
 """
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mnemoscope.atlas.lock import locked
 from mnemoscope.atlas.manifest import MANIFEST
+from mnemoscope.atlas.read import Atlas
 from mnemoscope.atlas.store import file_hash, make_folder, write_json
+from mnemoscope.errors import AtlasBusy
 
 
-def cover(directory: Path, side: str, paths: Iterable[str], *, anew: bool = False) -> None:
+@contextmanager
+def written_beside(atlas: Atlas) -> Iterator[None]:
+    """Holds the folder of an opened atlas for writing what was made from it.
+
+    Raises AtlasBusy while another process writes it, and if another atlas lies there since this one was opened.
+    """
+    with locked(atlas.path):
+        if not _is_there(atlas):
+            raise AtlasBusy(f"{atlas.path} was mined again while it was being read; run the command again")
+        yield
+
+
+def cover(atlas: Atlas, side: str, paths: Iterable[str], *, anew: bool = False) -> None:
     """Writes the hashes of `paths` (relative to the atlas) into the manifest of the folder `side`.
 
-    Entries of other files stay if they were made from this atlas and exist; `anew` drops them. Raises StoreFailed.
+    Entries of other files stay if they were made from this atlas and exist; `anew` drops them. The folder is held by
+    the caller. Raises StoreFailed.
     """
+    directory = atlas.path
     folder = directory / side
     make_folder(folder)
-    atlas = file_hash(directory / MANIFEST)
-    kept = {} if anew else covered(directory, side)
+    kept = {} if anew else covered(atlas, side)
     fresh = {
         path: {"bytes": (directory / path).stat().st_size, "sha256": file_hash(directory / path)} for path in paths
     }
     files = {path: entry for path, entry in kept.items() if (directory / path).is_file()} | fresh
-    write_json(folder / MANIFEST, {"atlas": atlas, "files": dict(sorted(files.items()))})
+    write_json(folder / MANIFEST, {"atlas": atlas.manifest_hash, "files": dict(sorted(files.items()))})
 
 
 def made_files(path: Path, entry: str = "files") -> dict[str, Any]:
@@ -42,10 +60,17 @@ def made_files(path: Path, entry: str = "files") -> dict[str, Any]:
     return files if known and isinstance(files, dict) and said.keys() == {"atlas", entry} else {}
 
 
-def covered(directory: Path, side: str) -> dict[str, Any]:
+def covered(atlas: Atlas, side: str) -> dict[str, Any]:
     """The files that the manifest of `side` lists, relative to the atlas; none where it was made from another atlas."""
     try:
-        said = json.loads((directory / side / MANIFEST).read_bytes())
-        return dict(said["files"]) if said["atlas"] == file_hash(directory / MANIFEST) else {}
-    except (OSError, ValueError, KeyError, TypeError):
+        said = json.loads((atlas.path / side / MANIFEST).read_bytes())
+        return dict(said["files"]) if said["atlas"] == atlas.manifest_hash else {}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}
+
+
+def _is_there(atlas: Atlas) -> bool:
+    try:
+        return file_hash(atlas.path / MANIFEST) == atlas.manifest_hash
+    except OSError:
+        return False

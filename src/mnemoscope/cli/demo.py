@@ -63,7 +63,7 @@ def _report(atlas: "Atlas", progress: Any) -> None:
     from mnemoscope.atlas.side import covered
     from mnemoscope.figures.gathering import is_current
 
-    reported = "report/index.html" in covered(atlas.path, "report")
+    reported = "report/index.html" in covered(atlas, "report")
     if reported and all(is_current(atlas, question) for question in QUESTIONS):
         return
     from mnemoscope.reports import write_report

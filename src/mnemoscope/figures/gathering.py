@@ -108,7 +108,7 @@ def is_current(atlas: Atlas, question: str) -> bool:
 
 
 def _at_hand(atlas: Atlas, question: str) -> bool:
-    said = covered(atlas.path, SIDE)
+    said = covered(atlas, SIDE)
     paths = files(question)
     return all(
         path in said and (atlas.path / path).is_file() and file_hash(atlas.path / path) == said[path].get("sha256")

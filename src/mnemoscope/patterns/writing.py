@@ -33,5 +33,5 @@ def write_patterns(atlas: Atlas, *, progress: Progress | None = None) -> int:
         "log10_p": np.array([row.log10_p for row in rows], dtype=np.float32),
     }
     write_table(atlas.path / kind.path(), columns, name=kind.name, provenance=provenance(atlas.manifest))
-    cover(atlas.path, "analyses", [kind.path()])
+    cover(atlas, "analyses", [kind.path()])
     return len(rows)

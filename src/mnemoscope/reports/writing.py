@@ -11,9 +11,8 @@ from pathlib import Path
 
 from mnemoscope.analyses import QUESTIONS
 from mnemoscope.atlas import Atlas, open_atlas
-from mnemoscope.atlas.lock import locked
 from mnemoscope.atlas.manifest import MANIFEST
-from mnemoscope.atlas.side import cover, made_files
+from mnemoscope.atlas.side import cover, made_files, written_beside
 from mnemoscope.atlas.store import file_hash, storing, write_bytes, write_json
 from mnemoscope.errors import AtlasExists, OptionError
 from mnemoscope.figures.examples import cases, examples
@@ -107,7 +106,7 @@ def _is_report(directory: Path) -> bool:
 
 
 def _write(atlas: Atlas, directory: Path, contents: dict[str, bytes], *, inside: bool) -> None:
-    with locked(atlas.path) if inside else nullcontext():
+    with written_beside(atlas) if inside else nullcontext():
         for path, data in sorted(contents.items()):
             write_bytes(directory / path, data)
         for question in QUESTIONS:
@@ -117,9 +116,9 @@ def _write(atlas: Atlas, directory: Path, contents: dict[str, bytes], *, inside:
                     with storing(directory / old):
                         (directory / old).unlink(missing_ok=True)
         if inside:
-            cover(atlas.path, SIDE, [f"{SIDE}/{path}" for path in contents], anew=True)
+            cover(atlas, SIDE, [f"{SIDE}/{path}" for path in contents], anew=True)
             return
         files = {
             path: {"bytes": len(data), "sha256": file_hash(directory / path)} for path, data in sorted(contents.items())
         }
-        write_json(directory / MANIFEST, {"atlas": file_hash(atlas.path / MANIFEST), "files": files})
+        write_json(directory / MANIFEST, {"atlas": atlas.manifest_hash, "files": files})

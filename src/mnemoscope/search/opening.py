@@ -16,8 +16,8 @@ from pathlib import Path
 import polars as pl
 
 from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.atlas.folder import refuse_links
 from mnemoscope.atlas.lock import locked
-from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.atlas.store import file_hash, flush_folder, storing
 from mnemoscope.errors import AtlasBusy, StoreFailed
 from mnemoscope.search.building import Progress, write_index
@@ -71,8 +71,9 @@ def _renewed(atlas: Atlas, path: Path, temporary: Path | None) -> Path:
 def build_index(atlas: Atlas, *, progress: Progress | None = None, anew: bool = False) -> Path:
     """The path of the atlas's index, which is made where it is missing, damaged or stale, or `anew` is said.
 
-    Waits while another process builds it. Raises StoreFailed.
+    Waits while another process builds it. Raises StoreFailed, AtlasDamaged for a folder that is a symbolic link.
     """
+    refuse_links(atlas.path)
     path = atlas.path / FOLDER / NAME
     about = wanted(atlas)
     before = _identity(path) if anew else None
@@ -98,7 +99,7 @@ def wanted(atlas: Atlas) -> dict[str, str]:
     patterns = atlas.path / "patterns.parquet"
     return {
         "version": str(VERSION),
-        "manifest": file_hash(atlas.path / MANIFEST),
+        "manifest": atlas.manifest_hash,
         "patterns": file_hash(patterns) if patterns.is_file() else "",
     }
 
