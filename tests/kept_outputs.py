@@ -81,7 +81,8 @@ def keep_pages(folder: Path, atlas: str, model: str) -> None:
     try:
         for page in PAGES:
             path, _, query = page.partition("?")
-            address = f"http://127.0.0.1:{port}{path if path != '/' else '/index'}.json" + (f"?{query}" if query else "")
+            data = "/index.json" if path == "/" else f"{path}.json"
+            address = f"http://127.0.0.1:{port}{data}?{query}"
             name = re.sub(r"\W+", "-", page).strip("-") or "overview"
             keep(folder, f"{atlas}/pages/{name}.json", fetch(address))
     finally:
