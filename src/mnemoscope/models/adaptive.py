@@ -2,7 +2,7 @@
 
 Band 0 holds the most frequent words at full width, each later band is narrower by a factor and is projected to and
 from the hidden size. The softmax has two levels: band 0 and one class per later band compete, then the words within a
-band. Modules only, with fairseq's names for their parts; which checkpoint has which is fairseq.py's business.
+band. Modules only, with fairseq's names for their parts; which checkpoint has which is the business of fairseq/.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """A model's name, folder or object -> LanguageModel: opened, checked, put in a number format on a device, proved.
 
-Opening is huggingface.py's and fairseq.py's job; what they give is treated alike here.
+Opening is the job of huggingface.py and fairseq/; what they give is treated alike here.
 """
 
 import copy

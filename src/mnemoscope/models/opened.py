@@ -1,6 +1,6 @@
 """A model as it was found, whatever it was found in, before it is put in a number format on a device and proved.
 
-What huggingface.py and fairseq.py hand to loading.py; data only.
+What huggingface.py and fairseq/ hand to loading.py; data only.
 """
 
 from collections.abc import Callable

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mnemoscope.errors import ModelDamaged, ModelUnsupported
 from mnemoscope.models.adaptive import Bands
-from mnemoscope.models.decoder import ACTIVATIONS, Shape
+from mnemoscope.models.fairseq.decoder import ACTIVATIONS, Shape
 
 _UNKNOWN = (
     *("character_embeddings", "decoder_learned_pos", "no_token_positional_embeddings"),

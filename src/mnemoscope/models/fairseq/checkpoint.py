@@ -2,7 +2,7 @@
 
 Both containers of PyTorch (zip and legacy) are read with `weights_only`: beside tensors and plain values only
 `argparse.Namespace` and three classes of training meters may occur, and the meters become empty shells. Any other
-class or function is refused by name. What options and weights mean is fairseq.py's business.
+class or function is refused by name. What options and weights mean is opening.py's business.
 """
 
 import argparse

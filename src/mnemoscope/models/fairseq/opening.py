@@ -1,4 +1,4 @@
-"""fairseq's language models, the paper's own checkpoint format: `fairseq:PATH.pt` -> a network that can be read.
+"""A checkpoint of fairseq, the paper's own format: `fairseq:PATH.pt` -> a network that can be read.
 
 Turns a checkpoint's options and weights, old or new spelling, into the network of decoder.py, under the names of the
 format page. What the options ask for and this reader does not know is refused; so is a weight too many, a weight too
@@ -13,10 +13,10 @@ from torch import Tensor
 
 from mnemoscope.errors import ModelDamaged, ModelNotFound, ModelUnsupported
 from mnemoscope.models.anatomy import Anatomy, Layer, LinearMap
-from mnemoscope.models.checkpoint import read_checkpoint
-from mnemoscope.models.decoder import ACTIVATIONS, Block, Network, Shape
-from mnemoscope.models.dictionary import END, read_dictionary
-from mnemoscope.models.fairseq_options import Options, shape_of
+from mnemoscope.models.fairseq.checkpoint import read_checkpoint
+from mnemoscope.models.fairseq.decoder import ACTIVATIONS, Block, Network, Shape
+from mnemoscope.models.fairseq.dictionary import END, read_dictionary
+from mnemoscope.models.fairseq.options import Options, shape_of
 from mnemoscope.models.fingerprint import check_finite
 from mnemoscope.models.noise import silent
 from mnemoscope.models.opened import Opened

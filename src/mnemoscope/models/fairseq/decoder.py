@@ -1,8 +1,8 @@
 """The network of a fairseq language model in plain torch: embedding, sinusoidal positions, blocks, head.
 
 Written from the description of the format; parts are named as the checkpoint names them, so that a weight is found
-under its own name. Computes at rest only: no dropout, no cache, no mask but the causal one. Tying is fairseq.py's
-business, adaptive input and softmax lie in adaptive.py.
+under its own name. Computes at rest only: no dropout, no cache, no mask but the causal one. Tying is opening.py's
+business, adaptive input and softmax lie in models/adaptive.py.
 """
 
 import math
