@@ -22,7 +22,7 @@ ASK = """
 import sys, time
 import mnemoscope as ms
 began = time.perf_counter()
-from mnemoscope.analyses import QUESTIONS
+from mnemoscope.questions import QUESTIONS
 atlas = ms.open_atlas(sys.argv[1])
 print(f"{'import':24}{time.perf_counter() - began:7.2f} s")
 whole = time.perf_counter()

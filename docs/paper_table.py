@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mnemoscope.analyses import QUESTIONS, paper
+from mnemoscope.questions import QUESTIONS, paper
 
 PAGE = Path(__file__).parent / "paper.md"
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"
@@ -44,7 +44,7 @@ def table(demo: Path, replica: Path) -> str:
         ours = [totals(atlas, question) for atlas in (demo, replica)]
         for claim in asked.claims:
             numbers = " | ".join(spoken(found.get(claim.name), claim.form) for found in ours)
-            source = f"[{question}](../src/mnemoscope/analyses/{question}.py)"
+            source = f"[{question}](../src/mnemoscope/questions/{question}.py)"
             lines.append(f"| {asked.figure}: {claim.text} | {claim.paper} | {numbers} | {source} |")
     return "\n".join(lines)
 

@@ -167,8 +167,8 @@ def warm(kills: int, seed: int, base: Path) -> dict[str, Any]:
 
 def answers(atlas: Path, stage: Callable[[str], None]) -> None:
     """What `mnemoscope analyze` does."""
-    from mnemoscope.analyses import write_all
     from mnemoscope.atlas import open_atlas
+    from mnemoscope.questions import write_all
 
     write_all(open_atlas(atlas), progress=lambda told, *_: stage(told))
 

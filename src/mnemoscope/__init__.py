@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mnemoscope import errors
-    from mnemoscope.analyses import answer
     from mnemoscope.atlas import Atlas, open_atlas, verify
     from mnemoscope.memory import MemoryId
     from mnemoscope.mining import merge, mine
     from mnemoscope.models import LanguageModel, load_model
+    from mnemoscope.questions import answer
     from mnemoscope.tracing import intervene, trace
 
 __all__ = [
@@ -34,7 +34,7 @@ _ROOMS = {
     "Atlas": "mnemoscope.atlas",
     "LanguageModel": "mnemoscope.models",
     "MemoryId": "mnemoscope.memory",
-    "answer": "mnemoscope.analyses",
+    "answer": "mnemoscope.questions",
     "intervene": "mnemoscope.tracing",
     "load_model": "mnemoscope.models",
     "merge": "mnemoscope.mining",

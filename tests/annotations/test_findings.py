@@ -12,7 +12,6 @@ import pytest
 from sqlalchemy import select
 
 from judged_atlas import judged_atlas
-from mnemoscope.analyses import answer
 from mnemoscope.annotations import Annotator, Store, open_store, results
 from mnemoscope.annotations.tables import items
 from mnemoscope.errors import AnnotationError
@@ -21,6 +20,7 @@ from mnemoscope.memory import MemoryId
 from mnemoscope.patterns import read_annotations
 from mnemoscope.patterns.annotations import SCHEMA
 from mnemoscope.patterns.compositions import called, read_verdicts
+from mnemoscope.questions import answer
 
 
 def someone(store: Store, name: str) -> Annotator:

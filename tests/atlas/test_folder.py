@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from handbuilt_atlas import build_atlas, write_tables
-from mnemoscope.analyses import QUESTIONS
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.atlas.folder import FOLDERS, clear, is_named, occupancy, remove_work
 from mnemoscope.atlas.lock import locked
@@ -17,6 +16,7 @@ from mnemoscope.atlas.schema import ANSWERS
 from mnemoscope.atlas.store import file_hash
 from mnemoscope.atlas.tables import Tables
 from mnemoscope.errors import AtlasDamaged
+from mnemoscope.questions import QUESTIONS
 
 BEGUN: dict[str, Any] = {"plan": {}, "part": None}
 WEB_APP = {"name": "a web app", "icons": [], "files": {"index.html": "x"}}

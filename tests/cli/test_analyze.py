@@ -9,9 +9,9 @@ import pytest
 
 from handbuilt_answers import build_answers
 from handbuilt_atlas import build_atlas
-from mnemoscope.analyses import QUESTIONS, write_all
 from mnemoscope.atlas import Atlas, verify
 from mnemoscope.cli import main
+from mnemoscope.questions import QUESTIONS, write_all
 
 Capture = pytest.CaptureFixture[str]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from handbuilt_answers import build_answers
-from mnemoscope.analyses import QUESTIONS, answer
 from mnemoscope.atlas.schema import ANSWER_COLUMNS
+from mnemoscope.questions import QUESTIONS, answer
 
 PAGE = (Path(__file__).parents[2] / "docs" / "questions.md").read_text(encoding="utf-8")
 

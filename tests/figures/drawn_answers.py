@@ -13,11 +13,11 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
-from mnemoscope.analyses import paper
-from mnemoscope.analyses import questions as known
 from mnemoscope.figures.answered import Answered
 from mnemoscope.figures.comparison import compared
 from mnemoscope.intervals import NOTHING
+from mnemoscope.questions import paper
+from mnemoscope.questions import registry as known
 
 LAYERS = 8
 """Of a model of 8 layers 0-4 are the lower ones, 5-7 the upper."""
@@ -68,7 +68,7 @@ def verdicts(*answers: Answered) -> dict[str, str]:
 def read_nothing(patch: pytest.MonkeyPatch) -> None:
     """Bootstraps of fewer draws; patterns, values and changes are what `Tables` holds under these names."""
     from mnemoscope import intervals
-    from mnemoscope.analyses import (
+    from mnemoscope.questions import (
         key_patterns,
         key_removals,
         layer_activity,

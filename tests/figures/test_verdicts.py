@@ -13,13 +13,13 @@ import polars as pl
 import pytest
 
 from figures.drawn_answers import verdicts
-from mnemoscope.analyses import QUESTIONS, paper, write_all
 from mnemoscope.figures.answered import EMPTY, Answered
 from mnemoscope.figures.comparison import compared
 from mnemoscope.figures.findings import FINDINGS
 from mnemoscope.figures.gathering import gathered
 from mnemoscope.figures.rules import RULES
 from mnemoscope.intervals import widened
+from mnemoscope.questions import QUESTIONS, paper, write_all
 from mnemoscope.reports.page import page
 from reports.reading import section, words
 from reports.reported_atlas import reported

@@ -15,8 +15,6 @@ import torch
 from mining.agreement import assert_agrees
 from mining.conftest import byte_tokenizer, tables_of, tiny_model
 from mining.reference import Reference, documents_of, sentences_of
-from mnemoscope.analyses import QUESTIONS
-from mnemoscope.analyses.writing import with_patterns
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import (
     AtlasBusy,
@@ -33,6 +31,8 @@ from mnemoscope.errors import (
 )
 from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.questions import QUESTIONS
+from mnemoscope.questions.writing import with_patterns
 from models.conftest import ROWS, build
 
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 150}

@@ -11,10 +11,10 @@ import torch
 
 from mining.conftest import byte_tokenizer, tables_of
 from mining.equal_atlases import assert_equal_atlases
-from mnemoscope.analyses import QUESTIONS, answer
 from mnemoscope.atlas import open_atlas
 from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.questions import QUESTIONS, answer
 from models.layouts import GATED, MEMORIES, UNGATED, Layout, models_of, text_to_learn
 
 WINDOW = 24

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from mining.conftest import byte_tokenizer
-from mnemoscope.analyses import write_all
 from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.mining import mine
 from mnemoscope.models import load_model
+from mnemoscope.questions import write_all
 from models.conftest import build
 
 END = "<|endoftext|>"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from browser import PHONE, Visit, Visits
-from mnemoscope.analyses import QUESTIONS
+from mnemoscope.questions import QUESTIONS
 from mnemoscope.reports import write_report
 from reports.reported_atlas import reported
 

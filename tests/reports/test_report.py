@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 import polars as pl
 import pytest
 
-from mnemoscope.analyses import QUESTIONS, paper
 from mnemoscope.atlas import verify
 from mnemoscope.figures.words import form_of, label, spoken
+from mnemoscope.questions import QUESTIONS, paper
 from mnemoscope.reports import write_report
 from reports.reading import Reader, charts, section, words
 from reports.reported_atlas import HOSTILE, SPEC, reported

@@ -11,13 +11,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from mnemoscope.analyses import QUESTIONS
 from mnemoscope.atlas import verify
 from mnemoscope.cli import main
 from mnemoscope.errors import AtlasExists, OptionError
 from mnemoscope.figures.examples import cases
 from mnemoscope.figures.gathering import Gathered, gathered
 from mnemoscope.patterns.annotations import ANNOTATIONS, SCHEMA
+from mnemoscope.questions import QUESTIONS
 from mnemoscope.reports import write_report
 from mnemoscope.reports.page import page
 from reports.reading import section, words

@@ -8,9 +8,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from handbuilt_atlas import build_atlas
-from mnemoscope.analyses import striking
-from mnemoscope.analyses.writing import write_all
 from mnemoscope.atlas import open_atlas
+from mnemoscope.questions import striking
+from mnemoscope.questions.writing import write_all
 from reports.reported_atlas import reported
 from web.served import client, patient
 

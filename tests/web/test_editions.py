@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from mnemoscope.analyses import QUESTIONS, write_all
 from mnemoscope.atlas.manifest import MANIFEST, seal
 from mnemoscope.atlas.store import file_hash
+from mnemoscope.questions import QUESTIONS, write_all
 from mnemoscope.web import Settings
 from mnemoscope.web.app import create_app
 from mnemoscope.web.asking import warming

@@ -13,8 +13,8 @@ import uvicorn
 from starlette.testclient import TestClient
 
 from browser import PHONE, Visits
-from mnemoscope.analyses import QUESTIONS, paper, write_all
 from mnemoscope.figures.words import form_of, spoken
+from mnemoscope.questions import QUESTIONS, paper, write_all
 from mnemoscope.web import Settings
 from mnemoscope.web.app import create_app
 from mnemoscope.web.serving import listening

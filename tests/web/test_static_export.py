@@ -9,9 +9,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from browser import PHONE, Visits
-from mnemoscope.analyses import write_all
 from mnemoscope.cli import main
 from mnemoscope.errors import AtlasExists, MemoryIdError, OptionError, StoreFailed
+from mnemoscope.questions import write_all
 from mnemoscope.web.relative import DEAD, Rewriter
 from mnemoscope.web.static_export import Exported, write_pages
 from reports.reading import words

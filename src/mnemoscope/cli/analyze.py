@@ -11,8 +11,8 @@ from mnemoscope.cli.progress import reporting
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from mnemoscope.analyses.writing import Answers
     from mnemoscope.atlas import Atlas
+    from mnemoscope.questions.writing import Answers
 
 _PIPED_WIDTH = 100
 
@@ -37,8 +37,8 @@ def analyze(
 
     Example: mnemoscope analyze atlas value_agreement value_rank
     """
-    from mnemoscope.analyses import questions as known
     from mnemoscope.atlas import open_atlas
+    from mnemoscope.questions import registry as known
 
     named = [question for question in questions or [] if known.module(question)]
     with reporting() as progress:
@@ -55,7 +55,7 @@ def analyze(
 
 def _answers(atlas: "Atlas", named: list[str], *, patterns: bool, progress: Any) -> "Answers":
     """Answers the named questions, or all; and those that lie in the atlas and depend on patterns made anew."""
-    from mnemoscope.analyses import QUESTIONS, writing
+    from mnemoscope.questions import QUESTIONS, writing
 
     if patterns:
         atlas = writing.with_patterns(atlas, QUESTIONS, anew=True, progress=progress)
@@ -70,9 +70,9 @@ def _draw(question: str, document: dict[str, Any]) -> None:
     """Prints one answer: its headline numbers by layer, and the paper's stated results beside ours."""
     from rich.text import Text
 
-    from mnemoscope.analyses.questions import module
     from mnemoscope.cli.console import drawing
     from mnemoscope.cli.picture import grid
+    from mnemoscope.questions.registry import module
 
     console = drawing(piped_width=_PIPED_WIDTH)
     paper, headline = document["paper"], module(question).HEADLINE

@@ -59,9 +59,9 @@ def demo(
 
 def _report(atlas: "Atlas", progress: Any) -> None:
     """Answers all questions and writes the report, unless both lie there, made from this atlas and its judgements."""
-    from mnemoscope.analyses import QUESTIONS
     from mnemoscope.atlas.side import covered
     from mnemoscope.figures.gathering import is_current
+    from mnemoscope.questions import QUESTIONS
 
     reported = "report/index.html" in covered(atlas, "report")
     if reported and all(is_current(atlas, question) for question in QUESTIONS):
@@ -86,7 +86,7 @@ def _layer(atlas: "Atlas", layer: int) -> dict[str, Any]:
 
 def _striking(atlas: "Atlas") -> list[dict[str, Any]]:
     """The most striking memories, each with its best trigger that is followed by what the value says."""
-    from mnemoscope.analyses import striking
+    from mnemoscope.questions import striking
 
     rows = striking(atlas, SHOWN).to_dicts()
     for row in rows:

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from mnemoscope.analyses import Paper
+from mnemoscope.questions import Paper
 
 EMPTY = pl.DataFrame(
     schema={

@@ -7,11 +7,11 @@ The paper's figures are those of one model of 16 layers; a small model need not 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mnemoscope.analyses import Claim
 from mnemoscope.figures.answered import Answered
 from mnemoscope.figures.findings import FINDINGS, Finding
 from mnemoscope.figures.rules import RULES
 from mnemoscope.figures.words import DASH, Form, interval, layers_spoken, spoken
+from mnemoscope.questions import Claim
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from typing import Any
 
 import polars as pl
 
-from mnemoscope.analyses import striking
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.visible import before_token, in_running_text, in_token
 from mnemoscope.figures.answered import Answered
 from mnemoscope.figures.words import counted, interval, percent
+from mnemoscope.questions import striking
 
 MEMORIES = 10
 TRIGGERS = 8

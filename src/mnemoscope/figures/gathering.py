@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from mnemoscope.analyses import QUESTIONS, answer, paper, refinement_events
-from mnemoscope.analyses.questions import judgements_hash
-from mnemoscope.analyses.writing import SIDE, document, files, with_patterns, write
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.side import covered
 from mnemoscope.atlas.store import file_hash
 from mnemoscope.errors import AtlasUnfinished, StoreFailed
 from mnemoscope.figures.answered import EMPTY, Answered
+from mnemoscope.questions import QUESTIONS, answer, paper, refinement_events
+from mnemoscope.questions.registry import judgements_hash
+from mnemoscope.questions.writing import SIDE, document, files, with_patterns, write
 
 Progress = Callable[[str, float, float | None, str], None]
 

@@ -3,7 +3,7 @@
 Asked of the top positive triggers of a seeded sample of memories (paper, section 3 and Figure 3; definitions.md
 section 4). The models read from left to right, so one run of a sentence without its token k answers for every trigger
 in that sentence whose prefix lost token k, whatever its memory and position, and the sentence as it stands answers for
-the dropped last token, one position earlier. Makes the table `removals`; the statistics are the analyses' business.
+the dropped last token, one position earlier. Makes the table `removals`; the statistics are the questions' business.
 """
 
 import hashlib

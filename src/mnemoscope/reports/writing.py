@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from mnemoscope.analyses import QUESTIONS
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.atlas.side import cover, made_files, written_beside
@@ -18,6 +17,7 @@ from mnemoscope.errors import AtlasExists, OptionError
 from mnemoscope.figures.examples import cases, examples
 from mnemoscope.figures.figures import drawn, specification
 from mnemoscope.figures.gathering import gathered
+from mnemoscope.questions import QUESTIONS
 from mnemoscope.reports.export import exported, script
 from mnemoscope.reports.page import page
 

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message
 
-from mnemoscope.analyses import QUESTIONS
 from mnemoscope.memory import MemoryId
+from mnemoscope.questions import QUESTIONS
 from mnemoscope.web.settings import Settings
 from mnemoscope.web.site import Site
 

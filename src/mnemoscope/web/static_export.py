@@ -17,13 +17,13 @@ from shutil import rmtree
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
 
-from mnemoscope.analyses import QUESTIONS, striking
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.atlas.side import made_files
 from mnemoscope.atlas.store import flush_folder, json_bytes, make_folder, storing, write_bytes
 from mnemoscope.errors import AtlasDamaged, AtlasExists, OptionError
 from mnemoscope.memory import MemoryId
+from mnemoscope.questions import QUESTIONS, striking
 from mnemoscope.web.app import create_app
 from mnemoscope.web.asking import asked
 from mnemoscope.web.relative import Rewriter

@@ -1,0 +1,97 @@
+"""Figure 2: what do keys detect? Shares of a memory's best prefixes that its patterns explain, shallow or semantic.
+
+Automatic patterns (patterns.parquet), and beside them people's judgements where there are any, with names that begin
+with `people_`. Finds no pattern itself.
+"""
+
+import polars as pl
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.intervals import Estimate, clustered_share
+from mnemoscope.patterns import coverage, explained
+from mnemoscope.patterns.annotations import read_annotations
+from mnemoscope.questions.answers import MEMORIES, Answer, Claim, Paper
+from mnemoscope.questions.layer_shares import share_above, turned
+from mnemoscope.questions.sources import needed, upper_layers
+
+QUESTION = "key_patterns"
+PAPER = Paper(
+    figure="Figure 2",
+    section="3.2",
+    question="Which patterns, shallow or semantic, do the keys of each layer detect in the prefixes that trigger them?",
+    claims=(
+        Claim("keys with at least one pattern", "all of 160 keys", "keys_with_pattern", "share"),
+        Claim("patterns per key", "3.6", "patterns_per_key", "number"),
+        Claim("the top 25 prefixes that patterns cover", "65-80 %", "covered", "share"),
+        Claim("lower layers where shallow patterns lead", "layers 1-9: all", "shallow_leads_lower", "share"),
+        Claim("upper layers where semantic patterns lead", "layers 10-16: all", "semantic_leads_upper", "share"),
+    ),
+)
+HEADLINE = (
+    *((name, "share") for name in ("shallow_only", "semantic_only", "both", "none", "keys_with_pattern")),
+    ("patterns_per_key", "number"),
+)
+PROJECTIONS: tuple[str, ...] = ()
+INTERVAL = MEMORIES
+
+ONE_KIND = "shallow_of_one_kind"
+
+
+def answer(atlas: Atlas) -> pl.DataFrame:
+    """Per layer and in all: shares of prefixes by kind of pattern, keys with a pattern, patterns per key.
+
+    Raises AtlasUnfinished if triggers or patterns are missing.
+    """
+    patterns = needed(atlas, "patterns")
+    judged = judgements(atlas)
+    found, whole, people, everybody = Answer(), [], Answer(), []
+    leads: dict[int, Estimate] = {}
+    for layer in atlas.layers:
+        prefixes = coverage.top_prefixes(atlas, layer)
+        rows = explained.per_memory(prefixes, patterns.filter(pl.col("layer") == layer))
+        whole.append(rows)
+        estimates = explained.estimates(rows)
+        for name, estimate in estimates.items():
+            found.add(layer, name, estimate)
+        one_kind = _of_one_kind(rows)
+        found.add(layer, ONE_KIND, one_kind)
+        if rows.height:
+            leads[layer] = one_kind
+        if judged is not None:
+            by_people = explained.by_author(prefixes, judged.filter(pl.col("layer") == layer))
+            everybody.append(by_people)
+            for name, estimate in explained.mean_over_authors(by_people).items():
+                people.add(layer, f"people_{name}", estimate)
+    for name, estimate in explained.estimates(pl.concat(whole)).items():
+        found.add(None, name, estimate)
+    upper = upper_layers(atlas)
+    for name, halves in (("", (True, False)), ("_lower", (False,)), ("_upper", (True,))):
+        half = [rows for layer, rows in zip(atlas.layers, whole, strict=True) if (layer in upper) in halves]
+        found.add(None, ONE_KIND + name, _of_one_kind(pl.concat([whole[0].clear(), *half])))
+    below = [one for layer, one in leads.items() if layer not in upper]
+    found.add(None, "shallow_leads_lower", share_above(below, 0.5))
+    above = [turned(one) for layer, one in leads.items() if layer in upper]
+    found.add(None, "semantic_leads_upper", share_above(above, 0.5))
+    if judged is not None:
+        for name, estimate in explained.mean_over_authors(pl.concat(everybody)).items():
+            people.add(None, f"people_{name}", estimate)
+    both = pl.concat([found.frame(), people.frame()])
+    return pl.concat([both.filter(pl.col("layer").is_not_null()), both.filter(pl.col("layer").is_null())])
+
+
+def _of_one_kind(rows: pl.DataFrame) -> Estimate:
+    """Of the prefixes that one kind of pattern alone explains, the share that shallow ones do; a memory is a cluster.
+
+    It is above a half just where shallow patterns explain more prefixes than semantic ones.
+    """
+    return clustered_share(rows["shallow_only"], rows["shallow_only"] + rows["semantic_only"])
+
+
+def judgements(atlas: Atlas) -> pl.DataFrame | None:
+    """The judgements that the answer counts, on memories that a campaign drew, controls left out; None for none.
+
+    Raises what `read_annotations` raises.
+    """
+    rows = read_annotations(atlas.path)
+    rows = None if rows is None else rows.filter(~pl.col("control") & pl.col("sampled"))
+    return None if rows is None or rows.is_empty() else rows

@@ -1,0 +1,175 @@
+"""Figure 3: which token of a trigger matters? How much its coefficient changes without the first, last or a random one.
+
+Change is (m' - m) / m, from the table `removals`. Its split by kind of pattern takes the triggers that patterns were
+looked for in, the top 25. In a model without a beginning token a trigger of two tokens would have m' read at position
+0, the attention sink: such rows, which older atlases hold, are left out. Runs no model.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.intervals import DRAWS, NOTHING, Estimate, Resamples, ends
+from mnemoscope.patterns import coverage
+from mnemoscope.questions.answers import Answer, Claim, Paper
+from mnemoscope.questions.layer_shares import share_above
+from mnemoscope.questions.sources import needed, seed, upper_layers
+from mnemoscope.questions.validation import quantile
+
+QUESTION = "key_removals"
+PAPER = Paper(
+    figure="Figure 3",
+    section="3.2",
+    question="How much does a memory's coefficient change when a token is removed from the prefixes that trigger it?",
+    claims=(
+        Claim("layers where removing the last token hurts most", "hurts most", "last_hurts_most", "share"),
+        Claim(
+            "the last token matters less in upper layers: median change there minus that in lower layers",
+            "above 0",
+            "last_median_upper_minus_lower",
+            "number",
+        ),
+    ),
+)
+HEADLINE = tuple((f"{removed}_median", "share") for removed in ("first", "last", "random"))
+PROJECTIONS: tuple[str, ...] = ()
+INTERVAL = f"over memories (bootstrap, {DRAWS} draws, seed {{seed}})"
+
+FEWEST = 10
+"""Memories of which a bootstrap says how sure a difference is; fewer give none."""
+REMOVED = ("first", "last", "random")
+STATISTICS = {"median": 0.5, "q25": 0.25, "q75": 0.75}
+KINDS = {"shallow": "shallow_only", "semantic": "semantic_only", "both": "both", "none": "none"}
+"""Names of the split, and the kind of `coverage` that each takes."""
+
+
+def answer(atlas: Atlas) -> pl.DataFrame:
+    """Per layer and in all: median and quartiles of the change, also by kind of the trigger's patterns.
+
+    Own columns: `removed` (first, last, random), `statistic` (median, q25, q75), `kind` (all, shallow, semantic, both,
+    none). Raises AtlasUnfinished if removals, triggers or patterns are missing.
+    """
+    rows = _changes(atlas)
+    found = Answer({"removed": pl.String, "statistic": pl.String, "kind": pl.String})
+    margins = []
+    for layer in atlas.layers:
+        here = rows.filter(pl.col("layer") == layer)
+        for (removed, statistic, kind), estimate in _estimates(here, atlas).items():
+            _add(found, layer, removed, statistic, kind, estimate)
+        margin = _last_margin(here, atlas)
+        found.add(layer, "last_margin", margin)
+        if margin.value is not None:
+            margins.append(margin)
+    for (removed, statistic, kind), estimate in _estimates(rows, atlas).items():
+        _add(found, None, removed, statistic, kind, estimate)
+    found.add(None, "last_hurts_most", share_above(margins, 0))
+    found.add(None, "last_median_upper_minus_lower", _upper_minus_lower(rows, upper_layers(atlas), atlas))
+    found.add(None, "excluded_length_one", _excluded(atlas, tokens=1))
+    if _first(atlas):
+        found.add(None, "excluded_length_two", _excluded(atlas, tokens=2))
+    return found.frame()
+
+
+def _add(found: Answer, layer: int | None, removed: str, statistic: str, kind: str, estimate: Estimate) -> None:
+    name = f"{removed}_{statistic}" + ("" if kind == "all" else f"_{kind}")
+    found.add(layer, name, estimate, removed=removed, statistic=statistic, kind=kind)
+
+
+def _changes(atlas: Atlas) -> pl.DataFrame:
+    """One row per trigger and removed token: layer, memory, removed, change, kind (null beyond the top 25)."""
+    asked, patterns = needed(atlas, "removals"), needed(atlas, "patterns")
+    counted = (pl.col("sign") == 1) & (pl.col("coefficient") != 0) & (pl.col("position") > _first(atlas))
+    rows = asked.filter(counted).select(
+        pl.col("layer").cast(pl.Int16),
+        "memory",
+        "removed",
+        group=pl.col("trigger_rank").cast(pl.Int16),
+        change=(pl.col("removed_coefficient").cast(pl.Float64) - pl.col("coefficient")) / pl.col("coefficient"),
+    )
+    memories = rows.select("layer", "memory").unique()
+    known = []
+    for layer in atlas.layers:
+        here = memories.filter(pl.col("layer") == layer)["memory"].to_list()
+        prefixes = coverage.top_prefixes(atlas, layer).filter(pl.col("memory").is_in(here))
+        own = patterns.filter((pl.col("layer") == layer) & pl.col("memory").is_in(here))
+        known.append(coverage.kinds(prefixes, own).with_columns(layer=pl.lit(layer, pl.Int16)))
+    return rows.join(pl.concat(known), on=["layer", "memory", "group"], how="left", maintain_order="left")
+
+
+def _estimates(rows: pl.DataFrame, atlas: Atlas) -> dict[tuple[str, str, str], Estimate]:
+    """Every statistic of these rows; memories are resampled for the intervals."""
+    codes, memories = _memory_codes(rows)
+    removed, kind, change = (rows[name].to_numpy() for name in ("removed", "kind", "change"))
+    wanted = [("all", None), *KINDS.items()]
+    keys = [(token, name) for token in REMOVED for name, _ in wanted]
+    masks = [(removed == token) & ((kind == own) if own else True) for token in REMOVED for _, own in wanted]
+    sets = [(change[mask], codes[mask]) for mask in masks]
+    bounds = Resamples(memories, seed(atlas)).quantiles(sets, tuple(STATISTICS.values()))
+    found: dict[tuple[str, str, str], Estimate] = {}
+    for (token, name), (values, _), intervals in zip(keys, sets, bounds, strict=True):
+        for (statistic, level), (low, high) in zip(STATISTICS.items(), intervals, strict=True):
+            found[token, statistic, name] = quantile(values, level, low, high)
+    return found
+
+
+def _memory_codes(rows: pl.DataFrame) -> tuple[NDArray[Any], int]:
+    """The number of each row's memory among those here, and how many there are."""
+    places = rows["layer"].cast(pl.Int64).to_numpy() * (1 << 32) + rows["memory"].to_numpy()
+    memories, codes = np.unique(places, return_inverse=True)
+    return codes, len(memories)
+
+
+def _last_margin(rows: pl.DataFrame, atlas: Atlas) -> Estimate:
+    """The smaller of the medians without the first and without a random token, minus that without the last one.
+
+    Above 0, removing the last token hurts most.
+    """
+    parts = [rows["removed"] == removed for removed in ("first", "random", "last")]
+    return _compared(rows, parts, lambda first, random, last: np.minimum(first, random) - last, atlas)
+
+
+def _upper_minus_lower(rows: pl.DataFrame, upper: tuple[int, ...], atlas: Atlas) -> Estimate:
+    """The median change without the last token in the upper layers, minus that in the lower ones."""
+    last = rows.filter(pl.col("removed") == "last")
+    above = last["layer"].is_in(list(upper))
+    return _compared(last, [above, ~above], lambda upper, lower: upper - lower, atlas)
+
+
+def _compared(rows: pl.DataFrame, parts: list[pl.Series], rule: Callable[..., Any], atlas: Atlas) -> Estimate:
+    """What the rule makes of the medians of the parts of these rows; memories are resampled, the same for all parts."""
+    codes, memories = _memory_codes(rows)
+    changes, masks = rows["change"].to_numpy(), [part.to_numpy() for part in parts]
+    if not all(mask.any() for mask in masks):
+        return NOTHING
+    value = float(rule(*(np.median(changes[mask]) for mask in masks)))
+    if memories < FEWEST:
+        return Estimate(value, rows.height)
+    resamples = Resamples(memories, seed(atlas))
+    low, high = ends(rule(*(resamples.median_draws(changes[mask], codes[mask]) for mask in masks)))
+    if low is None or high is None:
+        return Estimate(value, rows.height)
+    # As in `quantile`: medians of resamples are changes that occur, those of the rows may lie between two.
+    return Estimate(value, rows.height, min(low, value), max(high, value))
+
+
+def _first(atlas: Atlas) -> int:
+    """The first position at which a coefficient counts: 1 in a model without a beginning token, else 0."""
+    return 1 if atlas.manifest["model"].get("beginning", {}).get("kind") == "none" else 0
+
+
+def _excluded(atlas: Atlas, *, tokens: int) -> Estimate:
+    """How many prefixes of so many tokens could not be asked, by the manifest or by the triggers of those asked."""
+    name = {1: "length_one", 2: "length_two"}[tokens]
+    said = atlas.manifest.get("questions", {}).get("removals_excluded", {}).get(name)
+    if said is None:
+        said, asked = 0, needed(atlas, "removals")
+        for layer in atlas.layers:
+            memories = asked.filter(pl.col("layer") == layer)["memory"].unique().to_list()
+            triggers = needed(atlas, "triggers", layer=layer).filter(pl.col("memory").is_in(memories))
+            short = (pl.col("sign") == 1) & (pl.col("rank") < 50) & (pl.col("position") == tokens - 1)
+            said += triggers.filter(short & (pl.col("rank") == pl.col("prefix_group"))).height
+    return Estimate(float(said), int(said))

@@ -1,0 +1,81 @@
+"""Figure 8: whether a layer says what none of its memories says.
+
+A memory with a coefficient other than 0 votes for the top token of its value (of the negated value, if it is
+negative). Asked of all memories, of the major ones, which hold 90 % of the contribution, and of the layer's output.
+"""
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.patterns.stop_words import is_stop_word
+from mnemoscope.questions.answers import Answer, Claim, Paper
+from mnemoscope.questions.validation import DOCUMENTS, Predictions, add_all, contrast, least
+
+QUESTION = "layer_composition"
+PAPER = Paper(
+    figure="Figure 8",
+    section="5.1",
+    question="How often is a layer's prediction different from that of every one of its memories?",
+    claims=(
+        Claim(
+            "no memory says what the layer says, in the layer where this is rarest",
+            "68 % or more",
+            "zero_agreement_least_layer",
+            "share",
+        ),
+        Claim("where one does, the target is a stop word", "60 %", "agreeing_stop_word", "share"),
+        Claim("where one does, the prefix has fewer than 5 tokens", "43 %", "agreeing_short", "share"),
+    ),
+)
+HEADLINE = tuple(
+    (name, "share")
+    for name in (
+        "zero_agreement",
+        "zero_agreement_major",
+        "zero_agreement_output",
+        "agreeing_stop_word",
+        "agreeing_short",
+    )
+)
+PROJECTIONS = ("votes", "streams")
+INTERVAL = DOCUMENTS
+
+SHORT = 5
+"""Tokens that a prefix has fewer of, to be short."""
+
+
+def answer(atlas: Atlas) -> pl.DataFrame:
+    """Per layer and in all: prefixes without an agreeing memory, and what the agreeing cases are like.
+
+    Own column: `at_layer`. The base rates `all_stop_word` and `all_short` count every prefix once. Raises
+    AtlasUnfinished if predictions or prefixes are missing.
+    """
+    rows = Predictions(atlas)
+    found = Answer({"at_layer": pl.Int16})
+    silent = rows.share(rows["votes_ffn"] == 0)
+    add_all(found, "zero_agreement", silent)
+    add_all(found, "zero_agreement_major", rows.share(rows["votes_ffn_major"] == 0))
+    add_all(found, "zero_agreement_output", rows.share(rows["votes_output"] == 0))
+    agreeing = rows["votes_ffn"] > 0
+    stop_words = _stop_words(atlas)
+    short = rows["position"] + 1 < SHORT
+    add_all(found, "agreeing_stop_word", rows.share(stop_words[rows["next_token"]], agreeing))
+    add_all(found, "agreeing_stop_word_top", rows.share(stop_words[rows["ffn_vote_top"]], agreeing))
+    add_all(found, "agreeing_short", rows.share(short, agreeing))
+    layer, fewest = least(silent)
+    found.add(None, "zero_agreement_least_layer", fewest, at_layer=layer)
+    once = rows.once()
+    for name, hits in (("stop_word", stop_words[rows["next_token"]]), ("short", short)):
+        found.add(None, f"all_{name}", rows.share(hits, once)[None])
+        agrees, every = (rows.columns(hits, among)[None] for among in (agreeing, once))
+        found.add(None, f"agreeing_{name}_above_all", contrast((1, agrees), (-1, every)))
+    found.add(None, "documents", rows.documents())
+    return found.frame()
+
+
+def _stop_words(atlas: Atlas) -> NDArray[np.bool_]:
+    """Of every token, whether it is a stop word."""
+    texts = atlas.table("vocabulary")["text"]
+    return np.fromiter((is_stop_word(text) for text in texts), bool, len(texts))

@@ -1,0 +1,109 @@
+"""Figure 11: how does a layer change the prediction? Residual, agreement, composition or ffn, one of the four.
+
+r, u and o are the top tokens of the residual, of the feed-forward update and of the layer's output. The last layer's
+compositions can be listed, for people to judge as related or distant; what they said is counted here.
+"""
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.intervals import NOTHING
+from mnemoscope.patterns.compositions import called, read_verdicts
+from mnemoscope.questions.answers import Answer, Claim, Paper
+from mnemoscope.questions.sources import model_layers, seed, vocabulary
+from mnemoscope.questions.validation import DOCUMENTS, Predictions, add_all
+
+QUESTION = "refinement_events"
+PAPER = Paper(
+    figure="Figure 11",
+    section="5.2",
+    question="How often does a layer's output keep the residual's top token, take the feed-forward's, or neither?",
+    claims=(
+        Claim("the residual's prediction stands", "the vast majority", "unchanged", "share"),
+        Claim("a changed prediction is a composition", "far more often than ffn", "composition_of_changed", "share"),
+        Claim(
+            "last-layer compositions judged distant (judge those in refinement_events.cases.parquet)",
+            "66 of 100",
+            "composition_distant",
+            "share",
+        ),
+    ),
+)
+HEADLINE = tuple(
+    (name, "share") for name in ("residual", "agreement", "composition", "ffn", "changed", "composition_of_changed")
+)
+PROJECTIONS = ("streams",)
+INTERVAL = DOCUMENTS
+
+CASES = 100
+"""Compositions of the last layer that are listed."""
+
+
+def answer(atlas: Atlas) -> pl.DataFrame:
+    """Per layer and over all: the four events, `unchanged`, `changed`, and what the compositions are like.
+
+    `composition_distant` is what people say, null where nobody judged. Raises AtlasUnfinished if predictions or
+    prefixes are missing.
+    """
+    rows = Predictions(atlas)
+    residual, update, output = (rows[name] for name in ("residual_top", "ffn_top", "output_top"))
+    kept, taken = output == residual, output == update
+    composition = ~kept & ~taken
+    found = Answer()
+    for name, event in (
+        ("residual", kept & ~taken),
+        ("agreement", kept & taken),
+        ("composition", composition),
+        ("ffn", taken & ~kept),
+        ("changed", ~kept),
+        ("unchanged", kept),
+    ):
+        add_all(found, name, rows.share(event))
+    add_all(found, "composition_of_changed", rows.share(composition, ~kept))
+    add_all(found, "composition_from_top10", rows.share(rows["output_top_residual_rank"] < 10, composition))
+    demoted = 2 * rows["residual_top_ffn_rank"].astype(np.int64) >= vocabulary(atlas)
+    add_all(found, "composition_demoted", rows.share(demoted, composition))
+    found.add(None, "documents", rows.documents())
+    judged = judgements(atlas)
+    found.add(None, "composition_distant", NOTHING if judged is None else called(judged)["distant"])
+    return found.frame()
+
+
+def judgements(atlas: Atlas) -> pl.DataFrame | None:
+    """The verdicts on compositions that the answer counts; None for none. Raises what `read_verdicts` raises."""
+    rows = read_verdicts(atlas.path)
+    return None if rows is None or rows.is_empty() else rows
+
+
+def cases(atlas: Atlas) -> pl.DataFrame:
+    """Compositions of the model's last layer, 100 at random (seeded) or all, by prefix; none if it was not mined.
+
+    Columns: prefix, layer, residual_top, ffn_top, output_top, next_token, their texts (residual_text, ffn_text,
+    output_text, next_text), and prefix_text.
+    """
+    rows = Predictions(atlas)
+    composition = (rows["output_top"] != rows["residual_top"]) & (rows["output_top"] != rows["ffn_top"])
+    places = np.flatnonzero(composition & (rows["layer"] == model_layers(atlas) - 1))
+    chosen = np.sort(np.random.default_rng((seed(atlas), 100)).permutation(places)[:CASES])
+    tokens = {name: rows[name][chosen] for name in ("residual_top", "ffn_top", "output_top", "next_token")}
+    columns: dict[str, Any] = {name: rows[name][chosen] for name in ("prefix", "layer")} | tokens
+    for name, own in tokens.items():
+        text = name.removesuffix("_top").removesuffix("_token") + "_text"
+        columns[text] = pl.Series(atlas.token_text(own.tolist()), dtype=pl.String)
+    prefixes = _prefix_texts(atlas, rows["sentence"][chosen].tolist(), rows["position"][chosen].tolist())
+    return pl.DataFrame(columns | {"prefix_text": pl.Series(prefixes, dtype=pl.String)})
+
+
+def _prefix_texts(atlas: Atlas, sentences: list[int], positions: list[int]) -> list[str]:
+    """The text of each prefix, from its tokens."""
+    if not sentences:
+        return []
+    stored = atlas.sentences(sentences, columns=["sentence", "tokens"])
+    tokens = dict(zip(stored["sentence"].to_list(), stored["tokens"].to_list(), strict=True))
+    found = []
+    for sentence, position in zip(sentences, positions, strict=True):
+        found.append(atlas.token_bytes(tokens[sentence][: position + 1]).decode("utf-8", "replace"))
+    return found

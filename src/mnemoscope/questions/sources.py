@@ -1,0 +1,89 @@
+"""What the questions read of an atlas, with one plain line where it is not there: which table, and what makes it.
+
+Reads tables and facts of the manifest; computes nothing.
+"""
+
+import math
+
+import polars as pl
+import polars.selectors as cs
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.remedy import remedy
+from mnemoscope.errors import AtlasDamaged, AtlasUnfinished
+
+_SWITCHED_OFF = {"removals": "removals", "prefixes": "prefixes", "predictions": "prefixes"}
+"""Tables that are empty because the plan asked for none, and the plan's entry that says so."""
+
+_FILLED = ("activity", "predictions", "prefixes", "removals", "triggers", "values")
+"""Tables whose integers (signs aside) are not below 0 and whose numbers are finite, or null where not defined."""
+
+
+def needed(atlas: Atlas, name: str, *, layer: int | None = None) -> pl.DataFrame:
+    """All rows of a table that a question cannot do without, none of them left unfilled.
+
+    Raises AtlasUnfinished, AtlasDamaged.
+    """
+    refuse_part(atlas)
+    option = _SWITCHED_OFF.get(name)
+    plan = atlas.manifest["plan"]
+    if option is not None and option in plan and plan[option] in (0, "0"):
+        raise AtlasUnfinished(
+            f"{atlas.path} has an empty table {name} (--{option} 0); make it with"
+            f" {remedy(atlas.path, name, atlas.manifest)}"
+        )
+    table = atlas.table(name, layer=layer)
+    if name in _FILLED:
+        _refuse_impossible(atlas, name, table)
+    return table
+
+
+def _refuse_impossible(atlas: Atlas, name: str, table: pl.DataFrame) -> None:
+    """Raises AtlasDamaged where a number is one that no run writes: a negative count, token or rank, NaN, infinity."""
+    wrong = table.select(
+        (cs.integer() - cs.by_name("sign", require_all=False)).lt(0).fill_null(False),
+        (~cs.float().is_finite()).fill_null(False),
+    )
+    for column in wrong.columns:
+        if rows := int(wrong[column].sum()):
+            value = table.filter(wrong[column])[column][0]
+            raise AtlasDamaged(
+                f"{atlas.path}: table {name} holds {value} as {column} in {rows:,} of its rows, which no run writes;"
+                " mine the atlas again"
+            )
+
+
+def refuse_part(atlas: Atlas) -> None:
+    """Raises AtlasUnfinished for a part of an atlas, which has no table that a question could be asked of."""
+    if part := atlas.manifest.get("part"):
+        raise AtlasUnfinished(
+            f"{atlas.path} is part {part['index']} of {part['of']}; join all parts with `mnemoscope merge`, then ask"
+        )
+
+
+def seed(atlas: Atlas) -> int:
+    """The seed of the plan; draws of the answers follow it."""
+    return int(atlas.manifest["plan"].get("seed", 0))
+
+
+def model_layers(atlas: Atlas) -> int:
+    """Layers of the model, mined or not."""
+    return len(atlas.manifest["model"]["sizes"]["memories"])
+
+
+def vocabulary(atlas: Atlas) -> int:
+    """Rows of the model's head."""
+    return int(atlas.manifest["model"]["sizes"]["vocabulary"])
+
+
+def upper_layers(atlas: Atlas) -> tuple[int, ...]:
+    """The mined layers that stand for the paper's layers 11-16 of 16: from ceil(10 L / 16) on."""
+    first = math.ceil(10 * model_layers(atlas) / 16)
+    return tuple(layer for layer in atlas.layers if layer >= first)
+
+
+def projection(atlas: Atlas, *names: str) -> dict[str, str]:
+    """Which projection the manifest says was used for values, votes or streams (definitions.md section 2)."""
+    usual = {"values": "gain", "votes": "gain", "streams": "lens"}
+    said = atlas.manifest.get("projections", {})
+    return {name: str(said.get(name, usual[name])) for name in names}

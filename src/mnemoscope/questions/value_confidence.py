@@ -1,0 +1,102 @@
+"""Figure 6, Table 2: are confident values right more often? Agreement by the value's largest probability.
+
+A value's largest probability grows with its length, so the norm is reported beside it.
+"""
+
+import numpy as np
+import polars as pl
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.intervals import Estimate, mean, share
+from mnemoscope.questions.answers import MEMORIES, Answer, Claim, Paper
+from mnemoscope.questions.memories import next_tokens, values
+from mnemoscope.questions.sources import upper_layers
+
+QUESTION = "value_confidence"
+PAPER = Paper(
+    figure="Figure 6, Table 2",
+    section="4",
+    question="Do values that are sure of a token agree with the triggers of their memory more often?",
+    claims=(
+        Claim("of the 100 most confident values, in layers 11-16", "97 of 100", "top100_upper_layers", "share"),
+        Claim(
+            "of the 100 most confident values, right after at least one of their 50 triggers",
+            "46 of 100",
+            "top100_with_trigger",
+            "share",
+        ),
+    ),
+)
+HEADLINE = (("max_probability", "number"), ("max_probability_best", "number"), ("value_norm", "number"))
+PROJECTIONS = ("values",)
+INTERVAL = MEMORIES
+
+DECILES = 10
+MOST = 100
+TRIGGERS = 50
+
+
+def answer(atlas: Atlas) -> pl.DataFrame:
+    """Per layer how sure the values are; in all agreement by decile of confidence, and the 100 most confident values.
+
+    Own columns of the deciles: `decile`, `lowest` and `highest` probability in it, mean `value_norm`. Raises
+    AtlasUnfinished if values or triggers are missing.
+    """
+    rows = values(atlas)
+    own = {"decile": pl.Int16, "lowest": pl.Float64, "highest": pl.Float64, "value_norm": pl.Float64}
+    found = Answer(own)
+    for layer in atlas.layers:
+        here = rows.filter(pl.col("layer") == layer)
+        probability = here["max_probability"].cast(pl.Float64)
+        found.add(layer, "max_probability", mean(probability))
+        best = float(probability.to_numpy().max()) if here.height else None
+        found.add(layer, "max_probability_best", Estimate(best, here.height))
+        found.add(layer, "value_norm", mean(here["value_norm"]))
+    _add_deciles(found, rows)
+    _add_most_confident(found, atlas, rows)
+    found.add(None, "all_value_norm", mean(rows["value_norm"]))
+    return found.frame()
+
+
+def _add_deciles(found: Answer, rows: pl.DataFrame) -> None:
+    """Agreement within ten classes of equal size, by rising probability.
+
+    Row i of n goes to decile 10 i / n, rounded down; equal probabilities are kept in order of layer and memory.
+    """
+    ordered = rows.filter(pl.col("target").is_not_null()).sort("max_probability", "layer", "memory")
+    place = np.arange(ordered.height) * DECILES // max(1, ordered.height)
+    for decile in range(DECILES):
+        part = ordered.filter(place == decile)
+        limits = part["max_probability"].cast(pl.Float64).to_list()
+        found.add(
+            None,
+            f"decile_{decile}",
+            share(int(part["agrees"].sum()), part.height),
+            decile=decile,
+            lowest=limits[0] if limits else None,
+            highest=limits[-1] if limits else None,
+            value_norm=mean(part["value_norm"]).value,
+        )
+
+
+def _add_most_confident(found: Answer, atlas: Atlas, rows: pl.DataFrame) -> None:
+    """The 100 values with the largest probability of all layers; of equal ones the lower layer, then memory."""
+    best = rows.sort(["max_probability", "layer", "memory"], descending=[True, False, False]).head(MOST)
+    hits, triggers = [], []
+    for layer in best["layer"].unique().sort().to_list():
+        here = best.filter(pl.col("layer") == layer).select("memory", "top")
+        following = next_tokens(atlas, layer, best=TRIGGERS).join(here, on="memory")
+        each = (
+            following.group_by("memory")
+            .agg(hits=(pl.col("next_token") == pl.col("top")).fill_null(False).sum(), triggers=pl.len())
+            .sort("memory")
+        )
+        hits += each["hits"].to_list()
+        triggers += each["triggers"].to_list()
+    agrees = best["agrees"].drop_nulls()
+    upper = best["layer"].is_in(list(upper_layers(atlas)))
+    found.add(None, "top100_upper_layers", share(int(upper.sum()), best.height))
+    found.add(None, "top100_with_trigger", share(sum(hit > 0 for hit in hits), best.height))
+    found.add(None, "top100_trigger_share", mean([hit / most for hit, most in zip(hits, triggers, strict=True)]))
+    found.add(None, "top100_agreement", share(int(agrees.sum()), len(agrees)))
+    found.add(None, "top100_value_norm", mean(best["value_norm"]))

@@ -1,0 +1,118 @@
+"""Figure 3 on triggers whose changes are halves and quarters."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handbuilt_answers import VOCABULARY, Trigger, build_answers, numbers
+from mnemoscope.questions import answer
+
+Removal = tuple[int, int, int, str, float, float]
+
+
+def removals(layer: int, memory: int, rank: int, first: float, last: float, random: float) -> list[Removal]:
+    """One trigger with coefficient 2, and what is left of it."""
+    left = zip(("first", "last", "random"), (first, last, random), strict=True)
+    return [(layer, memory, rank, removed, 2.0, after) for removed, after in left]
+
+
+def one_each(count: int, memory: int = 0) -> list[Trigger]:
+    return [(memory, 6) for _ in range(count)]
+
+
+def test_medians_and_quartiles_by_layer_and_in_all(tmp_path: Path) -> None:
+    # (m' - m) / m of layer 0: first 0, -0.5, -1; last -1, -1, -1.5; random 0, 1, 0.5. Layer 2: one trigger.
+    rows = [
+        *removals(0, 0, 0, 2.0, 0.0, 2.0),
+        *removals(0, 0, 1, 1.0, 0.0, 4.0),
+        *removals(0, 1, 0, 0.0, -1.0, 3.0),
+        *removals(2, 0, 0, 1.0, 1.5, 1.0),
+    ]
+    triggers = {0: [*one_each(2), (1, 6)], 2: one_each(1)}
+    found = answer(build_answers(tmp_path, triggers=triggers, removals=rows), "key_removals")
+    assert numbers(found, "first_median") == {0: -0.5, 2: -0.5, None: -0.5}
+    assert numbers(found, "last_median") == {0: -1.0, 2: -0.25, None: -1.0}
+    assert numbers(found, "random_median") == {0: 0.5, 2: -0.5, None: 0.25}
+    assert numbers(found, "first_q25") == {0: -0.75, 2: -0.5, None: -0.625}  # linear between values
+    assert numbers(found, "last_q75") == {0: -1.0, 2: -0.25, None: -0.8125}
+    assert numbers(found, "first_median", "count") == {0: 3, 2: 1, None: 4}
+    assert numbers(found, "first_median", "removed") == {0: "first", 2: "first", None: "first"}
+    assert numbers(found, "last_q75", "statistic") == {0: "q75", 2: "q75", None: "q75"}
+    assert numbers(found, "last_q75", "kind") == {0: "all", 2: "all", None: "all"}
+    # Memories are resampled: L0.M0 alone has last -1, -1, L0.M1 alone -1.5.
+    assert numbers(found, "last_median", "low")[0] == -1.5
+    assert numbers(found, "last_median", "high")[0] == -1.0
+    assert numbers(found, "last_median", "low")[2] is None  # one memory
+    # The model has 3 layers, so layer 2 is an upper one: ceil(30 / 16) = 2. The last token hurts most in layer 0.
+    assert numbers(found, "last_hurts_most") == {None: 1 / 2}
+    assert numbers(found, "last_median_upper_minus_lower") == {None: 0.75}
+
+
+def test_the_split_takes_the_kind_of_pattern_of_each_of_the_top_25(tmp_path: Path) -> None:
+    """Ranks 0, 1 shallow; 1, 2 semantic; rank 3 none; rank 25 beyond what patterns look at."""
+    rows = [
+        *removals(0, 0, 0, 2.0, 2.0, 2.0),  # shallow: 0
+        *removals(0, 0, 1, 2.0, 1.0, 2.0),  # both: -0.5
+        *removals(0, 0, 2, 2.0, 0.0, 2.0),  # semantic: -1
+        *removals(0, 0, 3, 2.0, 4.0, 2.0),  # none: 1
+        *removals(0, 0, 25, 2.0, 6.0, 2.0),  # only in the whole
+    ]
+    patterns = [(0, 0, "shallow", [0, 1]), (0, 0, "semantic", [1, 2]), (0, 1, "shallow", [3]), (1, 0, "shallow", [3])]
+    triggers = {0: one_each(30), 1: one_each(4)}
+    atlas = build_answers(tmp_path, triggers=triggers, removals=rows, patterns=patterns)
+    found = answer(atlas, "key_removals")
+    values = {kind: numbers(found, f"last_median_{kind}") for kind in ("shallow", "semantic", "both", "none")}
+    assert {kind: value[0] for kind, value in values.items()} == {"shallow": 0, "semantic": -1, "both": -0.5, "none": 1}
+    assert all(value[1] is None and value[None] == value[0] for value in values.values())
+    assert numbers(found, "last_median") == {0: 0.0, 1: None, None: 0.0}
+    assert numbers(found, "last_median", "count") == {0: 5, 1: 0, None: 5}
+    assert numbers(found, "last_median_both", "kind") == {0: "both", 1: "both", None: "both"}
+
+
+def test_rows_without_a_coefficient_are_dropped(tmp_path: Path) -> None:
+    rows: list[Removal] = [(0, 0, 0, "last", 0.0, 1.0), (0, 0, 2, "last", 2.0, 1.0)]
+    found = answer(build_answers(tmp_path, triggers={0: one_each(3)}, removals=rows), "key_removals")
+    assert numbers(found, "last_median") == {0: -0.5, None: -0.5}
+    assert numbers(found, "last_median", "count") == {0: 1, None: 1}
+    assert numbers(found, "first_median") == {0: None, None: None}
+    assert numbers(found, "last_hurts_most") == {None: None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "excluded"),
+    [({"questions": {"removals_excluded": {"length_one": 5}}}, 5), ({}, 2)],
+    ids=["by the manifest", "by the triggers"],
+)
+def test_prefixes_of_one_token_are_counted(tmp_path: Path, changes: dict[str, Any], excluded: int) -> None:
+    """The first trigger of each memory is one token long; L0.M0 and L0.M1 were asked, L0.M2 was not."""
+    triggers = {0: [(0, 6), (0, 6), (1, 6), (1, 6), (2, 6)]}
+    rows = removals(0, 0, 1, 1.0, 1.0, 1.0) + removals(0, 1, 1, 1.0, 1.0, 1.0)
+    atlas = build_answers(tmp_path, triggers=triggers, removals=rows, **changes)
+    assert numbers(answer(atlas, "key_removals"), "excluded_length_one") == {None: excluded}
+
+
+@pytest.mark.parametrize(
+    ("said", "excluded"), [({"length_one": 0, "length_two": 7}, 7), ({"length_one": 0}, 1)], ids=["now", "older atlas"]
+)
+def test_without_a_beginning_token_two_tokens_are_not_asked(
+    tmp_path: Path, said: dict[str, int], excluded: int
+) -> None:
+    """Rows of two tokens, as older atlases hold them, were read at the attention sink after the removal."""
+    rows = removals(0, 0, 1, 1.0, 1.0, 1.0) + [(*row, 2) for row in removals(0, 0, 2, 4.0, 4.0, 4.0)]
+    sizes = {"layers": 1, "memories": [4], "vocabulary": VOCABULARY}
+    model = {"spec": "x", "fingerprint": "a" * 64, "sizes": sizes, "beginning": {"token": None, "kind": "none"}}
+    atlas = build_answers(
+        tmp_path, triggers={0: one_each(2)}, removals=rows, model=model, questions={"removals_excluded": said}
+    )
+    found = answer(atlas, "key_removals")
+    assert numbers(found, "first_median") == {0: 1.0, None: 1.0}
+    assert numbers(found, "first_median", "count") == {0: 1, None: 1}
+    assert numbers(found, "excluded_length_two") == {None: excluded}
+
+
+def test_no_memory_firing_gives_nulls(tmp_path: Path) -> None:
+    found = answer(build_answers(tmp_path, triggers={0: [], 1: []}), "key_removals")
+    others = found.filter(found["name"] != "excluded_length_one")
+    assert others["value"].null_count() == others.height == 3 * 3 * 5 * 3 + 2 + 2
+    assert others["count"].sum() == 0

@@ -1,0 +1,37 @@
+"""Figure 10 on probabilities that are eighths."""
+
+from pathlib import Path
+
+from handbuilt_answers import build_answers, numbers
+from mnemoscope.questions import answer
+
+
+def test_means_and_quartiles(tmp_path: Path) -> None:
+    prefixes = [(document, 1, 6, 7) for document in range(5)]
+    probabilities = [0.0, 0.125, 0.25, 0.5, 1.0]
+    predictions = {
+        (prefix, 0): {"residual_final_probability": p, "residual_top": 7 if p >= 0.5 else 3}
+        for prefix, p in enumerate(probabilities)
+    }
+    predictions |= {(prefix, 1): {"residual_final_probability": 0.5, "residual_top": 3} for prefix in range(5)}
+    found = answer(build_answers(tmp_path, prefixes=prefixes, predictions=predictions), "refinement_confidence")
+    assert numbers(found, "probability") == {0: 0.375, 1: 0.5}
+    assert numbers(found, "probability_matching") == {0: 0.75, 1: None}
+    assert numbers(found, "probability_matching", "count") == {0: 2, 1: 0}
+    quartiles = [numbers(found, f"probability_q{level}")[0] for level in (25, 50, 75)]
+    assert quartiles == [0.125, 0.25, 0.5]
+    assert numbers(found, "probability_q75", "quantile") == {0: 0.75, 1: 0.75}
+    assert numbers(found, "probability", "low")[1] == numbers(found, "probability_q50", "high")[1] == 0.5
+    low, high = (numbers(found, "probability_q50", end)[0] for end in ("low", "high"))
+    assert (low, high) == (0.0, 1.0)  # five documents say little
+    # Layer 0 to layer 1, of five documents: one step, and no rise is sure.
+    assert numbers(found, "rise") == {1: 0.125, None: 0.125}
+    assert numbers(found, "rising_steps") == {None: 1.0}
+    assert [numbers(found, "rising_steps", end)[None] for end in ("low", "high")] == [0.0, 1.0]
+    assert numbers(found, "documents") == {None: 5}
+
+
+def test_without_prefixes(tmp_path: Path) -> None:
+    found = answer(build_answers(tmp_path, triggers={0: []}), "refinement_confidence")
+    assert found["value"].to_list() == [None] * 8
+    assert found["count"].to_list() == [0] * 8

@@ -1,0 +1,82 @@
+"""Figure 4 on two layers of four memories, every number of which is worked out here."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from handbuilt_answers import VOCABULARY, build_answers, numbers
+from mnemoscope.atlas import Atlas
+from mnemoscope.intervals import wilson
+from mnemoscope.questions import answer
+
+
+@pytest.fixture
+def atlas(tmp_path: Path) -> Atlas:
+    # Tokens 6 and 7 follow equally often, and more often than others: the lower one, 6, is the most frequent.
+    return build_answers(
+        tmp_path,
+        model_layers=3,  # the upper layers begin at ceil(30 / 16) = 2
+        next_counts={6: 40, 7: 40, 8: 15, 9: 5},
+        triggers={
+            0: [(0, 6), (0, 8), (0, None), (1, 9), (2, None)],
+            2: [(0, 7), (1, 6), (1, 6)],
+        },
+        lowest={0: [(0, 9)]},
+        values={
+            0: [
+                (6, 6, 0, 0.5, 1.0, -1.0),  # right
+                (6, 9, 4, 0.5, 1.0, -2.0),  # wrong
+                (6, None, None, 0.5, 1.0, None),  # its only trigger ends a sentence
+                (6, None, None, 0.5, 1.0, None),  # never fired
+            ],
+            2: [(7, 7, 0, 0.5, 1.0, -0.5), (8, 6, 3, 0.5, 1.0, -3.0)],
+        },
+        memories=4,
+    )
+
+
+def test_agreement_and_its_baselines(atlas: Atlas) -> None:
+    found = answer(atlas, "value_agreement")
+    assert numbers(found, "agreement") == {0: 1 / 2, 2: 1 / 2, None: 2 / 4}
+    assert numbers(found, "agreement", "count") == {0: 2, 2: 2, None: 4}
+    assert numbers(found, "agreement", "low")[None] == pytest.approx(wilson(0.5, 4)[0])
+    assert numbers(found, "agreement", "high")[None] == pytest.approx(wilson(0.5, 4)[1])
+    # Layer 0: tops 6, 6 and targets 6, 9: 1 x 1/2. Layer 2: tops 7, 8 and targets 7, 6: 1/2 x 1/2.
+    # All: tops 6, 6, 7, 8 and targets 6, 9, 7, 6: 2/4 x 2/4 + 1/4 x 1/4.
+    assert numbers(found, "shuffled_targets") == {0: 1 / 2, 2: 1 / 4, None: 5 / 16}
+    assert numbers(found, "most_frequent_token") == {0: 1 / 2, 2: 1 / 2, None: 2 / 4}
+    assert numbers(found, "chance") == {0: 1 / VOCABULARY, 2: 1 / VOCABULARY, None: 1 / VOCABULARY}
+    assert numbers(found, "without_target") == {0: 2 / 4, 2: 0.0, None: 2 / 6}
+    assert numbers(found, "without_target", "count") == {0: 4, 2: 2, None: 6}
+
+
+def test_beyond_the_top_token(atlas: Atlas) -> None:
+    """L0.M0 is followed by 6 and 8: its unigram is the mean of log 0.4 and log 0.15; the lowest trigger has no say."""
+    gains = {
+        0: [-1.0 - (math.log(0.4) + math.log(0.15)) / 2, -2.0 - math.log(0.05)],
+        2: [-0.5 - math.log(0.4), -3.0 - math.log(0.4)],
+    }
+    found = numbers(answer(atlas, "value_agreement"), "log_probability_gain")
+    for layer, expected in gains.items():
+        assert found[layer] == pytest.approx(sum(expected) / 2)
+    assert found[None] == pytest.approx(sum(gains[0] + gains[2]) / 4)
+
+
+def test_lower_upper_and_best_layers(atlas: Atlas) -> None:
+    found = answer(atlas, "value_agreement")
+    assert numbers(found, "agreement_lower") == {None: 1 / 2}
+    assert numbers(found, "agreement_upper") == {None: 1 / 2}
+    assert numbers(found, "agreement_best_layer") == {None: 1 / 2}
+    assert numbers(found, "agreement_best_layer", "best_layer") == {None: 0}  # the lower of equal ones
+
+
+def test_without_any_target(tmp_path: Path) -> None:
+    value = (6, None, None, 0.5, 1.0, None)
+    found = answer(build_answers(tmp_path, triggers={0: []}, values={0: [value] * 4}), "value_agreement")
+    for name in ("agreement", "shuffled_targets", "most_frequent_token", "log_probability_gain"):
+        assert numbers(found, name) == {0: None, None: None}, name
+        assert numbers(found, name, "count") == {0: 0, None: 0}, name
+    assert numbers(found, "without_target") == {0: 1.0, None: 1.0}
+    assert numbers(found, "agreement_best_layer") == {None: None}
+    assert numbers(found, "agreement_upper", "count") == {None: 0}
