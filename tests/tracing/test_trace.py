@@ -14,7 +14,7 @@ from mining.conftest import byte_tokenizer
 from mining.slow_fairseq import SlowFairseq, Variant, write_checkpoint
 from mining.slow_model import SlowTransformer
 from mnemoscope.errors import InterventionError, OptionError, PromptError
-from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models import Beginning, LanguageModel, load_model
 from mnemoscope.tracing import Trace, contributions, reading, trace
 from mnemoscope.tracing.records import decision
 from models.conftest import build
@@ -78,7 +78,7 @@ def test_with_changes_every_number_is_the_changed_slow_models(name: str) -> None
 FAULTS: dict[str, Any] = {
     "norms": lambda model, layer: torch.ones(model.sizes.memories[layer]),
     "signs": lambda model, layer, memories, signs: model.folded(model.values(layer)[memories], layer=layer),
-    "position": lambda model: 0,
+    "position": property(lambda beginning: 0),
     "update": lambda model, layer, update: model.folded(update, layer=None),
     "event": lambda residual, ffn, output: "residual",
     "decision": lambda tops, final: decision(tops, final + 1),
@@ -86,7 +86,7 @@ FAULTS: dict[str, Any] = {
 NAMES = {
     "norms": "value_norms",
     "signs": "folded_values",
-    "position": "own_positions",
+    "position": "length",
     "update": "folded_updates",
     "event": "event_of",
     "decision": "decision",
@@ -96,7 +96,8 @@ NAMES = {
 @pytest.mark.parametrize("fault", list(FAULTS))
 def test_a_planted_fault_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, slow = tiny("opt-350m" if fault == "update" else "gpt2")
-    monkeypatch.setattr(contributions if fault == "signs" else reading, NAMES[fault], FAULTS[fault])
+    place: Any = {"signs": contributions, "position": Beginning}.get(fault, reading)
+    monkeypatch.setattr(place, NAMES[fault], FAULTS[fault])
     with pytest.raises(AssertionError):
         check_trace(
             trace(model, PROMPT, top=3, memories=6).to_dict(), slow, model.encode([PROMPT])[0], top=3, memories=6

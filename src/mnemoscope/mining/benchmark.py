@@ -54,10 +54,9 @@ def compare_loops(
     `rounds` groups of four batches are timed. The user's loop gets the same sentences in text order in batches of 32.
     Raises OptionError if the text is too short.
     """
-    signs = (1, -1) if model.has_negative else (1,)
     if feed.tokens(range(feed.count)) <= warm:
         raise OptionError(_TOO_SHORT.format(warm=warm))
-    shape = Shape(dict(enumerate(model.sizes.memories)), keep, signs)
+    shape = Shape(dict(enumerate(model.sizes.memories)), keep, model.signs)
     state = MiningState(shape, device=model.device)
     reader = BatchReader(model, state, per_sentence=1)
     research = ResearchLoop(model, keep)
@@ -121,7 +120,7 @@ class UserLoop:
     def read(self, batch: Batch) -> None:
         """Reads about as many tokens as `batch` has, from where it stopped; `tokens` says how many."""
         self.tokens = 0
-        beginning = [] if self.model.beginning.token is None else [self.model.beginning.token]
+        beginning = self.model.beginning.tokens
         while self.tokens < batch.tokens:
             rows = [beginning + next(self.sentences) for _ in range(USER_BATCH)]
             self.tokens += sum(len(row) - len(beginning) for row in rows)
@@ -245,8 +244,7 @@ def overlap(first: MiningState, second: MiningState) -> float:
 
 def mine_batches(model: LanguageModel, batches: Iterator[Batch], *, keep: int = 50) -> tuple[MiningState, float]:
     """The state after some batches, and tokens per second."""
-    signs = (1, -1) if model.has_negative else (1,)
-    state = MiningState(Shape(dict(enumerate(model.sizes.memories)), keep, signs), device=model.device)
+    state = MiningState(Shape(dict(enumerate(model.sizes.memories)), keep, model.signs), device=model.device)
     reader = BatchReader(model, state, per_sentence=1)
     tokens, began = 0, time.perf_counter()
     with reader.attached():

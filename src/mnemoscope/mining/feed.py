@@ -27,7 +27,7 @@ class Feed:
 
     def __init__(self, copy: WorkingCopy, model: LanguageModel, *, batch_tokens: int, seed: int) -> None:
         self._copy, self._model = copy, model
-        self._extra = 0 if model.beginning.token is None else 1
+        self._extra = model.beginning.length
         self._batches = copy.batches(batch_tokens, extra=self._extra)
         self._order = batch_order(self._batches.count, seed)
         self.count = self._batches.count

@@ -103,7 +103,6 @@ def estimate(
     sampled = min(tokens, SAMPLED_TOKENS)
     mixed = rarely + (often - rarely) / SAMPLED_EVERY
     mining = often * sampled + mixed * (tokens - sampled)
-    signs = 2 if model.has_negative else 1
     mean = int(copy.counts["tokens"]) / max(1, copy.sentences)
     removals = default_removals(
         mined_tokens=tokens, mined_sentences=round(tokens / max(1.0, mean)), layers=model.sizes.layers
@@ -120,7 +119,7 @@ def estimate(
         "predictions": prefixes * each,
         "patterns": sum(model.sizes.memories) / _PATTERNS,
     }
-    state = sum(model.sizes.memories) * (signs * _KEPT * 16 + 36 * 8 + 80)
+    state = sum(model.sizes.memories) * (len(model.signs) * _KEPT * 16 + 36 * 8 + 80)
     return Cost(tokens, exact, tokens / max(mining, 1e-9), seconds, state)
 
 
@@ -133,8 +132,7 @@ def _held_out_share(counts: dict[str, Any]) -> float:
 
 def _token_seconds(model: LanguageModel, feed: Feed, say: Progress) -> tuple[float, float]:
     """Seconds per token of batches with histogram and of batches without, after a few that are not timed."""
-    signs = (1, -1) if model.has_negative else (1,)
-    state = MiningState(Shape(dict(enumerate(model.sizes.memories)), _KEPT, signs), device=model.device)
+    state = MiningState(Shape(dict(enumerate(model.sizes.memories)), _KEPT, model.signs), device=model.device)
     reader = BatchReader(model, state, per_sentence=1)
     spent = {True: 0.0, False: 0.0}
     read = {True: 0, False: 0}

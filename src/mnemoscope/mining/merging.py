@@ -198,8 +198,7 @@ def _plans_model(
 
 
 def _merged(folders: list[Path], plan: MiningPlan, model: LanguageModel, say: Progress) -> MiningState:
-    signs = (1, -1) if model.has_negative else (1,)
-    shape = Shape({layer: model.sizes.memories[layer] for layer in plan.layers}, plan.triggers, signs)
+    shape = Shape({layer: model.sizes.memories[layer] for layer in plan.layers}, plan.triggers, model.signs)
     whole = MiningState(shape)
     for done, folder in enumerate(folders):
         say("merging", done, len(folders), "parts")

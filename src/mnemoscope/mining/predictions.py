@@ -74,7 +74,7 @@ class PredictionPass:
         votes: Mapping[int, Votes],
     ) -> None:
         self._model, self._plan, self._prefixes, self._sentences, self._votes = model, plan, prefixes, sentences, votes
-        self._extra = 0 if model.beginning.token is None else 1
+        self._extra = model.beginning.length
         self._last = model.sizes.layers - 1
         lengths = prefixes.position + 1
         self._order = np.argsort(lengths, kind="stable")

@@ -111,7 +111,7 @@ class RemovalPass:
 
     def __init__(self, model: LanguageModel, plan: MiningPlan, rows: Rows, sentences: NamedSentences) -> None:
         self._model, self._sentences, self.rows = model, sentences, rows
-        self._extra = 0 if model.beginning.token is None else 1
+        self._extra = model.beginning.length
         count = len(rows.layer)
         places = zip(*(c.tolist() for c in (rows.layer, rows.memory, rows.sentence, rows.position)), strict=True)
         chosen = np.fromiter((random_position(plan.seed, *place) for place in places), np.int64, count)
@@ -205,7 +205,7 @@ def removal_table(
 
     `directory` must hold the triggers and the sentences. Raises NotFinite, Interrupted, StoreFailed.
     """
-    first = 1 if model.beginning.token is None else 0
+    first = 1 - model.beginning.length  # position 0 is an attention sink where no beginning token stands before it
     work = RemovalPass(model, plan, chosen_rows(directory, plan, first=first), sentences)
     halved = take_steps(
         work.take, work.cuts, work.answers, checkpoint=checkpoint, every=every,

@@ -222,8 +222,7 @@ class _Run:
     def read(self) -> None:
         """Runs the model over the batches that are not counted yet."""
         model, plan = self.model, self.plan
-        signs = (1, -1) if model.has_negative else (1,)
-        shape = Shape({layer: model.sizes.memories[layer] for layer in plan.layers}, plan.triggers, signs)
+        shape = Shape({layer: model.sizes.memories[layer] for layer in plan.layers}, plan.triggers, model.signs)
         self.state = MiningState(shape, device=model.device)
         if (self.work / CHECKPOINT).is_file():
             self.state.load(self.work / CHECKPOINT, plan=plan.hash())

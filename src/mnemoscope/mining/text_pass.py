@@ -60,7 +60,8 @@ class BatchReader:
     def __init__(self, model: LanguageModel, state: MiningState, *, per_sentence: int | None) -> None:
         self.model, self.state, self.per_sentence = model, state, per_sentence
         self.layers = list(state.shape.memories)
-        self._beginning = model.beginning.token is not None
+        # Column 0 is the beginning token or, in a model without one, an attention sink: never a candidate.
+        self._first = 1 - model.beginning.length
         self._observer = Observer()
         self._found: list[tuple[int, int, Survivors]] = []
         self._measured: dict[int, list[Measured]] = {}
@@ -124,8 +125,7 @@ class BatchReader:
     def _read(self, layer: int, coefficients: Tensor) -> None:
         assert self._batch is not None
         for first, last, length in self._runs:
-            # Position 0 is the beginning token or, in a model without one, an attention sink: never a candidate.
-            block = coefficients[first:last, 1 : length + 1] if self._beginning else coefficients[first:last, 1:length]
+            block = coefficients[first:last, 1 : length + 1 - self._first]
             if block.shape[1] == 0:
                 continue
             sentences = self._batch.sentences[first:last]
@@ -136,15 +136,14 @@ class BatchReader:
             self._search(layer, block, {1: peaks, -1: None if lows is None else -lows}, sentences)
 
     def _search(self, layer: int, block: Tensor, extremes: dict[int, Tensor | None], sentences: Tensor) -> None:
-        start = 0 if self._beginning else 1
         for sign in self.state.shape.signs:
             triggers = self.state.triggers[layer, sign]
             peaks = extremes[sign]
             assert peaks is not None
             if self.per_sentence is None:
-                found = triggers.survivors_everywhere(block, sentences, sign=sign, first=start)
+                found = triggers.survivors_everywhere(block, sentences, sign=sign, first=self._first)
             else:
-                found = triggers.survivors(peaks, block, sentences, sign=sign, first=start)
+                found = triggers.survivors(peaks, block, sentences, sign=sign, first=self._first)
             self._found.append((layer, sign, found))
 
     def _name_what_is_not_finite(self) -> None:
@@ -155,7 +154,7 @@ class BatchReader:
 
         def look(layer: int, coefficients: Tensor) -> None:
             for row, length in enumerate(batch.lengths.tolist()):
-                own = coefficients[row, 1 : length + 1] if self._beginning else coefficients[row, 1:length]
+                own = coefficients[row, 1 : length + 1 - self._first]
                 if not places and not bool(torch.isfinite(own).all()):
                     places.append((layer, int(batch.sentences[row])))
 

@@ -46,7 +46,7 @@ def write_text_tables(
     provenance = provenance_of(plan)
     text, raw = model.vocabulary()
     token = np.arange(len(text), dtype=np.int32)
-    first = 0 if model.beginning.token is not None else 1
+    first = 1 - model.beginning.length
     prefixes = choose_prefixes(copy, count=plan.prefixes, seed=plan.seed, first=first)
     background = background_table(copy, plan, first_position=first)
     for name, columns in (

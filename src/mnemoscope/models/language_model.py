@@ -45,7 +45,8 @@ class LanguageModel:
     """One language model, proved readable; see the module's docstring.
 
     `block` is the blocks' kind (pre-norm, post-norm, sandwich, parallel); `has_negative` says whether coefficients can
-    lie below zero; `longest` is how many tokens of its own a sentence may have, after the beginning token;
+    lie below zero, `signs` with which signs they occur: (1, -1) or (1,); `longest` is how many tokens of its own a
+    sentence may have, after the beginning token;
     `ends` are the tokens after which a text that it writes is over: its end-of-text tokens, and the beginning token,
     with which another text would begin; `linear_head` whether the head is one matrix (an adaptive softmax is not).
     `fingerprint` names the model and how its sentences begin, `content` the model alone.
@@ -79,11 +80,12 @@ class LanguageModel:
         self.device = down.device
         self.final_norm = anatomy.final_norm is not None
         self.has_negative = self.gated or goes_negative(layers[0].activation, dtype=self.dtype, device=self.device)
+        self.signs = (1, -1) if self.has_negative else (1,)
         self.linear_head = anatomy.two_level is None
         self.shape = (0, 0)
         self._tokens = tokens
         self.beginning = beginning
-        self.ends = ends if beginning.token is None else ends | {beginning.token}
+        self.ends = ends.union(beginning.tokens)
         self.sizes = Sizes(
             layers=len(layers),
             hidden=down.shape[0],
@@ -93,7 +95,7 @@ class LanguageModel:
             parameters=sum(parameter.numel() for parameter in anatomy.model.parameters()),
             ffn_parameters=sum(_ffn_parameters(layer) for layer in layers),
         )
-        self.longest = self.sizes.context - (0 if self.beginning.token is None else 1)
+        self.longest = self.sizes.context - beginning.length
         self._readout = Readout(anatomy, hidden=self.sizes.hidden, dtype=self.dtype, device=self.device)
         batch = proof_batch(anatomy.rows, longest=self.longest, beginning=self.beginning.token)
         self.proof: Proof = prove(self, *batch)

@@ -25,6 +25,16 @@ class Beginning:
     token: int | None
     kind: Literal["bos", "end-of-text", "none"]
 
+    @property
+    def tokens(self) -> list[int]:
+        """What stands before a sentence's own tokens: the token, or nothing."""
+        return [] if self.token is None else [self.token]
+
+    @property
+    def length(self) -> int:
+        """How many columns stand before position 0: 1 or 0."""
+        return len(self.tokens)
+
 
 class Reader(Protocol):
     """What a language model needs to read text; `description` is what its fingerprint covers."""

@@ -21,7 +21,7 @@ from mnemoscope.models import LanguageModel, overwrite_coefficients
 from mnemoscope.tracing.contributions import folded_values
 from mnemoscope.tracing.generation import last_streams
 from mnemoscope.tracing.interventions import Intervention, check
-from mnemoscope.tracing.prompts import Token, alone, ids_of, own_positions, vocabulary_of
+from mnemoscope.tracing.prompts import Token, alone, ids_of, vocabulary_of
 from mnemoscope.tracing.terminal import WIDTH, Column, fitted, table
 from mnemoscope.tracing.vocabulary import top
 
@@ -198,7 +198,7 @@ def _changes(
 
         def zero(coefficients: Tensor, memories: list[int] = memories) -> Tensor:
             out = coefficients.clone()
-            first = own_positions(model) if at == "all" else out.shape[1] - 1
+            first = model.beginning.length if at == "all" else out.shape[1] - 1
             for row, memory in enumerate(memories, 1):
                 out[row, first:, memory] = 0
             return out

@@ -14,7 +14,7 @@ from mnemoscope.models import Block, LanguageModel, read_blocks
 from mnemoscope.tracing.contributions import SCORES
 from mnemoscope.tracing.generation import Step, continuation, generate
 from mnemoscope.tracing.interventions import Intervention, Interventions, check, intervene, interventions_of
-from mnemoscope.tracing.prompts import Token, alone, ids_of, own_positions, prompt_tokens, vocabulary_of
+from mnemoscope.tracing.prompts import Token, alone, ids_of, prompt_tokens, vocabulary_of
 from mnemoscope.tracing.reading import trace
 from mnemoscope.tracing.records import Trace
 from mnemoscope.tracing.terminal import WIDTH, Column, chosen_position, fitted, layer_lines, table
@@ -217,7 +217,7 @@ def _finals(model: LanguageModel, ids: Tensor, *, changes: tuple[Intervention, .
     found: list[Tensor] = []
 
     def keep(_: int, block: Block) -> None:
-        found.append(block.layer_output[0, own_positions(model) :].clone())
+        found.append(block.layer_output[0, model.beginning.length :].clone())
 
     with alone(model), intervene(model, changes), read_blocks(model, keep, layers=[model.sizes.layers - 1]):
         model.backbone(ids)

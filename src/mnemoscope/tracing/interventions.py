@@ -19,7 +19,6 @@ from torch import Tensor
 from mnemoscope.errors import InterventionError, MemoryIdError
 from mnemoscope.memory import MemoryId
 from mnemoscope.models import LanguageModel, overwrite_coefficients
-from mnemoscope.tracing.prompts import own_positions
 
 How = Literal["set", "scale"]
 At = Literal["all", "last"] | int
@@ -149,7 +148,7 @@ def intervene(
     by_layer: dict[int, list[Intervention]] = {}
     for change in changes:
         by_layer.setdefault(change.memory.layer, []).append(change)
-    first, thread = own_positions(model), get_ident()
+    first, thread = model.beginning.length, get_ident()
     with overwrite_coefficients(
         model, {layer: _overwrite(own, first=first, thread=thread) for layer, own in by_layer.items()}
     ):

@@ -88,7 +88,7 @@ def prompt_tokens(model: LanguageModel, prompt: str) -> list[int]:
     if not any(known[token] for token in tokens):
         raise PromptError(f"the prompt {_short(prompt)} has only tokens without text ({tokens[0]}); write some words")
     if len(tokens) > model.longest:
-        beside = "" if model.beginning.token is None else " after its beginning token"
+        beside = " after its beginning token" if model.beginning.length else ""
         raise PromptError(
             f"the prompt has {len(tokens):,} tokens, but the model reads at most {model.longest:,}{beside}; shorten it"
         )
@@ -97,13 +97,7 @@ def prompt_tokens(model: LanguageModel, prompt: str) -> list[int]:
 
 def ids_of(model: LanguageModel, tokens: list[int]) -> Tensor:
     """What goes into the model: ids `[1, position]`, the beginning token first where there is one."""
-    beginning = [] if model.beginning.token is None else [model.beginning.token]
-    return torch.tensor([[*beginning, *tokens]], device=model.device)
-
-
-def own_positions(model: LanguageModel) -> int:
-    """The column of position 0: 1 after a beginning token, else 0."""
-    return 0 if model.beginning.token is None else 1
+    return torch.tensor([[*model.beginning.tokens, *tokens]], device=model.device)
 
 
 def check_finite(totals: Tensor, *, changed: bool) -> None:

@@ -32,7 +32,6 @@ from mnemoscope.tracing.prompts import (
     alone,
     check_finite,
     ids_of,
-    own_positions,
     prompt_tokens,
     vocabulary_of,
 )
@@ -94,7 +93,7 @@ class _Streams:
 
 def run_blocks(model: LanguageModel, tokens: list[int]) -> list[_Streams]:
     """One forward of the prompt; every layer's streams and coefficients at its own positions."""
-    first = own_positions(model)
+    first = model.beginning.length
     found: dict[int, _Streams] = {}
 
     def keep(layer: int, block: Block) -> None:
