@@ -14,7 +14,6 @@ from mnemoscope import training
 from mnemoscope.cli import main
 from mnemoscope.cli.app import app
 from mnemoscope.mining import benchmark, inspection
-from mnemoscope.mining.plan import DTYPES
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.handmade import PLANTED_SENTENCES
 from mnemoscope.training import text as training_text
@@ -47,7 +46,7 @@ def small_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def tiny(name: str, dtype: str = "float32") -> LanguageModel:
         assert name == "builtin:pydocs"
-        return load_model(build("gpt2-relu").to(DTYPES[dtype]), tokenizer=byte_tokenizer(), dtype=dtype)
+        return load_model(build("gpt2-relu").to(getattr(torch, dtype)), tokenizer=byte_tokenizer(), dtype=dtype)
 
     (tmp_path / "long.txt").write_text((Path(__file__).parents[2] / "LICENSE").read_text())
     monkeypatch.setattr(benchmark, "TEXT", str(tmp_path / "long.txt"))

@@ -197,12 +197,11 @@ def test_the_fingerprint_is_the_texts(text: Path, tmp_path: Path) -> None:
 
 def test_progress_is_told(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparation, "_PROGRESS_EVERY", 0)
-    told: list[tuple[int, int | None, int]] = []
+    told: list[tuple[str, float, float | None, str]] = []
     make(text, tmp_path / "copy", progress=lambda *each: told.append(each))
     size = text.stat().st_size
     assert told == sorted(told)
-    assert told[-1][:2] == (size, size)
-    assert told[-1][2] > 0
+    assert told[-1] == ("reading text", size, size, "bytes")
 
 
 def test_reading_many_sentences_gives_pages_back(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import typer
 from mnemoscope.cli.frame import Debug, Json, at_least, emit, one_of
 from mnemoscope.cli.model_options import Device, Dictionary, Dtype, Model, Revision, TrustRemoteCode
 from mnemoscope.cli.progress import reporting, spoken_time
+from mnemoscope.dtypes import DTYPES
 
 
 def inspect(
@@ -30,7 +31,7 @@ def inspect(
     Example: mnemoscope inspect builtin:pydocs --corpus wiki.txt
     """
     one_of("--split", split, ("sentence", "line", "document"))
-    one_of("--dtype", dtype, ("float32", "bfloat16", "float16"))
+    one_of("--dtype", dtype, DTYPES)
     at_least("--max-tokens", max_tokens, 1)
     from mnemoscope.mining.inspection import describe, estimate
     from mnemoscope.models import load_model

@@ -8,6 +8,7 @@ import typer
 from mnemoscope.cli.frame import Debug, Json, at_least, one_of
 from mnemoscope.cli.model_options import AcceptVersions, Device, Dictionary, Dtype, Model, Revision, TrustRemoteCode
 from mnemoscope.cli.progress import reporting
+from mnemoscope.dtypes import DTYPES
 from mnemoscope.errors import OptionError
 
 
@@ -73,7 +74,7 @@ def mine(
     """
     one_of("--split", split, ("sentence", "line", "document"))
     one_of("--per-sentence", per_sentence, ("1", "all"))
-    one_of("--dtype", dtype, ("float32", "bfloat16", "float16"))
+    one_of("--dtype", dtype, DTYPES)
     at_least("--triggers", triggers, 1)
     at_least("--max-sentences", max_sentences, 1)
     at_least("--max-tokens", max_tokens, 1)

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from mnemoscope.dtypes import DTYPES
+
 Model = Annotated[
     str,
     typer.Argument(
@@ -13,7 +15,7 @@ Model = Annotated[
         show_default=False,
     ),
 ]
-Dtype = Annotated[str, typer.Option(metavar="float32|bfloat16|float16", help="Number format.")]
+Dtype = Annotated[str, typer.Option(metavar="|".join(DTYPES), help="Number format.")]
 Device = Annotated[str, typer.Option(metavar="NAME", help="Such as cpu, cuda or cuda:1.")]
 Revision = Annotated[str | None, typer.Option(metavar="NAME", help="The hub model's revision.")]
 Dictionary = Annotated[

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-Report = Callable[[str, float, float | None, str], None]
+from mnemoscope.progress import Progress
 
 LINE_EVERY = 10.0
 
 
 @contextmanager
-def reporting() -> Iterator[Report]:
+def reporting() -> Iterator[Progress]:
     """What to pass to a room as `progress`."""
     if sys.stderr.isatty():
         with _bars() as report:
@@ -103,9 +103,10 @@ def spoken_time(seconds: float) -> str:
 
 
 @contextmanager
-def _bars() -> Iterator[Report]:
+def _bars() -> Iterator[Progress]:
     """One bar per stage, drawn by rich."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
 
     from mnemoscope.cli.console import noting
 
@@ -119,7 +120,7 @@ def _bars() -> Iterator[Report]:
     )
     tasks: dict[str, Any] = {}
     began: dict[str, tuple[float, float]] = {}
-    with Progress(*columns, console=noting(), refresh_per_second=4) as drawn:
+    with Bars(*columns, console=noting(), refresh_per_second=4) as drawn:
 
         def report(stage: str, done: float, total: float | None, note: str = "") -> None:
             unit, said, scale = in_unit(note)

@@ -6,6 +6,7 @@ import typer
 
 from mnemoscope.cli.frame import Debug, Json, at_least, emit, one_of
 from mnemoscope.cli.model_options import Device, Dictionary, Dtype, Model, Revision, TrustRemoteCode
+from mnemoscope.dtypes import DTYPES
 
 
 def trace(
@@ -49,7 +50,7 @@ def trace(
 
     Example: mnemoscope trace builtin:pydocs "Return a list of" --set L7.M25=0 --generate 10
     """
-    one_of("--dtype", dtype, ("float32", "bfloat16", "float16"))
+    one_of("--dtype", dtype, DTYPES)
     for name, number, least in (("--generate", generate, 0), ("--temperature", temperature, 0), ("--top", top, 1),
                                 ("--memories", memories, 0), ("--seed", seed, 0)):  # fmt: skip
         at_least(name, number, least)

@@ -27,9 +27,7 @@ from mnemoscope.corpus.sources import Source
 from mnemoscope.corpus.streams import LONGEST, too_long
 from mnemoscope.corpus.working_copy import COLUMNS, WorkingCopy
 from mnemoscope.errors import CorpusEmpty, OptionError
-
-Progress = Callable[[int, int | None, int], None]
-"""Called with the bytes read of the files, their size where it is known, and the sentences found."""
+from mnemoscope.progress import Progress
 
 FORMAT: Final = 2
 FIRST_LOOK: Final = 65_536
@@ -70,7 +68,7 @@ def prepare(
         made_with: what else decides the copy, such as the tokenizer's fingerprint; a copy made with other entries is
             made anew.
         checkpoint_every: seconds between checkpoints.
-        progress: see `Progress`.
+        progress: told how many bytes of the text were read.
 
     Raises:
         OptionError: an impossible argument.
@@ -214,14 +212,14 @@ def _read(
                 return settled, False
         now = time.monotonic()
         if progress is not None and now - shown >= _PROGRESS_EVERY:
-            progress(source.meter.done, source.size, position.found)
+            progress("reading text", source.meter.done, source.size, "bytes")
             shown = now
         if now - saved >= checkpoint_every and not (whole_text or skipped):
             reading.checkpoint(store)
             saved = time.monotonic()
     reading.checkpoint(store)
     if progress is not None:
-        progress(source.meter.done, source.size, position.found)
+        progress("reading text", source.meter.done, source.size, "bytes")
     return settle(directory, position, rule=rule), True
 
 

@@ -7,7 +7,6 @@ that the atlas cannot answer keeps the reason.
 
 import json
 import shlex
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import polars as pl
@@ -17,11 +16,10 @@ from mnemoscope.atlas.side import covered
 from mnemoscope.atlas.store import file_hash
 from mnemoscope.errors import AtlasUnfinished, StoreFailed
 from mnemoscope.figures.answered import EMPTY, Answered
+from mnemoscope.progress import Progress
 from mnemoscope.questions import QUESTIONS, answer, paper, refinement_events
 from mnemoscope.questions.registry import judgements_hash
 from mnemoscope.questions.writing import SIDE, document, files, with_patterns, write
-
-Progress = Callable[[str, float, float | None, str], None]
 
 HEADLINES = {
     "key_patterns": "none",

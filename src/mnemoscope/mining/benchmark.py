@@ -24,11 +24,12 @@ from mnemoscope.errors import OptionError
 from mnemoscope.mining.feed import Feed
 from mnemoscope.mining.plan import SAMPLED_TOKENS, default_batch_tokens
 from mnemoscope.mining.state import MiningState, Shape
-from mnemoscope.mining.text_pass import Batch, BatchReader, Progress
+from mnemoscope.mining.text_pass import Batch, BatchReader
 from mnemoscope.mining.values import Projector, Targets, value_table
 from mnemoscope.models import LanguageModel, load_model, read_coefficients
 from mnemoscope.models.builtin import folder as builtin_folder
 from mnemoscope.models.observed import takes
+from mnemoscope.progress import Progress
 
 TEXT = "builtin:pydocs:stdlib"
 WARM = SAMPLED_TOKENS

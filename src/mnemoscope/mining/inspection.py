@@ -20,10 +20,11 @@ from mnemoscope.mining.feed import Feed
 from mnemoscope.mining.plan import SAMPLED_EVERY, SAMPLED_TOKENS, default_batch_tokens
 from mnemoscope.mining.removals import default_removals, removal_work
 from mnemoscope.mining.state import MiningState, Shape
-from mnemoscope.mining.text_pass import BatchReader, Progress
+from mnemoscope.mining.text_pass import BatchReader
 from mnemoscope.mining.values import NEIGHBOURS, Targets, neighbour_table, value_table
 from mnemoscope.mining.writing import model_facts
 from mnemoscope.models import LanguageModel
+from mnemoscope.progress import Progress, ignore_progress
 
 _SAMPLE_TOKENS = 150_000
 """Mined tokens of the sample that the text's size is judged by."""
@@ -80,7 +81,7 @@ def estimate(
     progress: Progress | None = None,
 ) -> Cost:
     """What `mine` will cost for this text; takes well under a minute for models that fit the machine."""
-    say = progress or (lambda stage, done, total, note: None)
+    say = progress or ignore_progress
     source = open_source(os.fspath(corpus), text_field=text_field, split=split)
     with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
         began = time.perf_counter()
@@ -88,7 +89,7 @@ def estimate(
         copy = prepare(
             source, model, directory=Path(folder), longest=model.longest, split=split,
             vocabulary=model.sizes.vocabulary, max_tokens=sample,
-            progress=lambda done, total, found: say("reading a sample", done, total, "bytes"),
+            progress=lambda _, done, total, unit: say("reading a sample", done, total, unit),
         )  # fmt: skip
         reading = time.perf_counter() - began
         whole = bool(copy.counts["read_whole"]) or not source.size

@@ -27,7 +27,6 @@ from mnemoscope.mining.plan import MiningPlan, all_versions, library_versions
 from mnemoscope.mining.prefixes import Prefixes
 from mnemoscope.mining.run import CHECKPOINT, PREFIXES
 from mnemoscope.mining.state import MiningState, Shape
-from mnemoscope.mining.text_pass import Progress
 from mnemoscope.mining.writing import (
     add_patterns,
     manifest_of,
@@ -38,6 +37,7 @@ from mnemoscope.mining.writing import (
     write_value_tables,
 )
 from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.progress import Progress, ignore_progress
 
 _SHARED = ("vocabulary", "tokens", "background")
 
@@ -59,7 +59,7 @@ def merge(
     Raises PartsDiffer (different plans, a missing or repeated part, another model or library), AtlasDamaged,
     AtlasExists, PlanDiffers (`out` was begun with another plan; `force` replaces what it holds), Interrupted.
     """
-    say = progress or (lambda stage, done, total, note: None)
+    say = progress or ignore_progress
     directory = Path(out)
     folders = [Path(part) for part in parts]
     manifests = _complete(folders)

@@ -36,8 +36,6 @@ _COEFFICIENTS = 1 << 22
 _SETTLED_LATER = ("corpus_fingerprint", "validation_fingerprint", "removals")
 """Entries that may be open until the text has been read."""
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
 
 @dataclass(frozen=True)
 class MiningPlan:

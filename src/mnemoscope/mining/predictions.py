@@ -22,9 +22,9 @@ from mnemoscope.mining.layers import NamedSentences
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.prefixes import Prefixes
 from mnemoscope.mining.steps import digest, packed, take_steps
-from mnemoscope.mining.text_pass import Progress
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.taps import Block, read_blocks
+from mnemoscope.progress import Progress
 from mnemoscope.tracing import distribution, rank_of, top
 from mnemoscope.tracing.contributions import activity_of, folded_updates
 

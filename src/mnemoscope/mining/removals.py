@@ -24,9 +24,9 @@ from mnemoscope.errors import NotFinite
 from mnemoscope.mining.layers import NamedSentences
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.steps import digest, packed, take_steps
-from mnemoscope.mining.text_pass import Progress
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.taps import read_coefficients
+from mnemoscope.progress import Progress
 
 ASKED = 50
 """Positive triggers of a memory that are asked about."""

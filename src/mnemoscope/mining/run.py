@@ -20,14 +20,15 @@ from mnemoscope.atlas.remedy import remedy
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import storing
 from mnemoscope.corpus import Source, WorkingCopy, open_source, prepare
+from mnemoscope.dtypes import DTYPES
 from mnemoscope.errors import AtlasExists, CorpusError, Interrupted, ModelError, OptionError, PlanDiffers
 from mnemoscope.mining.feed import Feed
 from mnemoscope.mining.heap import Heap
 from mnemoscope.mining.options import choose_layers, parse_part, parse_removals
-from mnemoscope.mining.plan import DTYPES, RULES, MiningPlan, all_versions, default_batch_tokens, library_versions
+from mnemoscope.mining.plan import RULES, MiningPlan, all_versions, default_batch_tokens, library_versions
 from mnemoscope.mining.removals import default_removals
 from mnemoscope.mining.state import MiningState, Shape
-from mnemoscope.mining.text_pass import Progress, run_pass
+from mnemoscope.mining.text_pass import run_pass
 from mnemoscope.mining.writing import (
     add_patterns,
     manifest_of,
@@ -38,6 +39,7 @@ from mnemoscope.mining.writing import (
     write_value_tables,
 )
 from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.progress import Progress, ignore_progress
 
 WORK = "work"
 CHECKPOINT = "state.safetensors"
@@ -81,7 +83,7 @@ def mine(
     a folder that is finished (without `force`) or holds something else, PlanDiffers for one begun otherwise,
     AtlasBusy, Interrupted (Ctrl-C, everything saved), and what models, corpora and the disk raise.
     """
-    say = progress or _silent
+    say = progress or ignore_progress
     directory = Path(out)
     share = None if part is None else parse_part(part)
     removals = None if removals is None else parse_removals(removals)
@@ -173,7 +175,7 @@ class _Run:
                 vocabulary=model.sizes.vocabulary, max_sentences=self.plan.max_sentences,
                 max_tokens=self.plan.max_tokens, validation=validation, made_with=self._made_with(),
                 checkpoint_every=self.checkpoint_every,
-                progress=lambda done, total, sentences: self.say("reading text", done, total, "bytes"),
+                progress=self.say,
             )  # fmt: skip
         except (CorpusError, ModelError):
             if begun is None:
@@ -285,7 +287,3 @@ def _check_folder(directory: Path, *, force: bool) -> None:
         raise AtlasExists(
             f"{directory} is finished already{patterns}; choose another folder, or --force to mine it again"
         )
-
-
-def _silent(stage: str, done: float, total: float | None, note: str) -> None:
-    pass

@@ -25,9 +25,7 @@ from mnemoscope.mining.state import MiningState
 from mnemoscope.mining.triggers import Survivors
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.taps import read_coefficients
-
-Progress = Callable[[str, float, float | None, str], None]
-"""Called with a stage's name, what is done, what is to do (None: unknown), and a note."""
+from mnemoscope.progress import Progress
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,10 @@ from mnemoscope.mining.predictions import prediction_tables
 from mnemoscope.mining.prefixes import Prefixes, choose_prefixes
 from mnemoscope.mining.removals import removal_table
 from mnemoscope.mining.state import MiningState
-from mnemoscope.mining.text_pass import Progress
 from mnemoscope.mining.values import neighbour_table, targets, value_table
 from mnemoscope.models import LanguageModel
 from mnemoscope.patterns import write_patterns
+from mnemoscope.progress import Progress
 
 
 def provenance_of(plan: MiningPlan) -> Provenance:

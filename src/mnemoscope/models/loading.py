@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from mnemoscope.dtypes import DTYPES
 from mnemoscope.errors import ModelUnsupported, OptionError
 from mnemoscope.models.fairseq import open_checkpoint
 from mnemoscope.models.fingerprint import check_finite, content_fingerprint
@@ -17,8 +18,6 @@ from mnemoscope.models.huggingface import open_model
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.noise import first_line
 from mnemoscope.models.opened import Opened
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def load_model(
@@ -72,9 +71,10 @@ def _opened(source: Any, tokenizer: Any, dictionary: Path | None, revision: str 
 
 def dtype_of(dtype: str | torch.dtype) -> torch.dtype:
     """The torch dtype of a name; raises OptionError for one that models are not run in."""
-    found = DTYPES.get(str(dtype).removeprefix("torch."))
-    if found is None:
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
         raise OptionError(f"dtype {str(dtype)!r} is not supported; choose {', '.join(DTYPES)}")
+    found: torch.dtype = getattr(torch, name)
     return found
 
 

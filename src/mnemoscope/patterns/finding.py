@@ -3,7 +3,7 @@
 Takes an opened atlas and gives rows; it writes nothing. The same atlas gives the same rows.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import log10
 
@@ -19,9 +19,7 @@ from mnemoscope.patterns.shallow import shallow_patterns
 from mnemoscope.patterns.sharing import BEST, Groups, groups_of, shared
 from mnemoscope.patterns.spelling import read_spelling
 from mnemoscope.patterns.words import Keys, Lexicon
-
-Progress = Callable[[str, int, int | None, str], None]
-"""Called with what is being done, how much of it is done, of how much, and of what."""
+from mnemoscope.progress import Progress, ignore_progress
 
 _LOOKED_AT = 200
 """Sentences that tell how the vocabulary spells."""
@@ -43,7 +41,7 @@ class Pattern:
 
 def find_patterns(atlas: Atlas, *, progress: Progress | None = None) -> Iterator[Pattern]:
     """Every pattern of the atlas's memories, by layer and memory; raises AtlasDamaged, AtlasUnfinished."""
-    say = progress or (lambda *_: None)
+    say = progress or ignore_progress
     total = sum(atlas.memories(layer) for layer in atlas.layers)
     say("patterns", 0, total, "memories")
     rows = atlas.table("background")

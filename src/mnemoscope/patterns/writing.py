@@ -12,7 +12,8 @@ from mnemoscope.atlas.manifest import provenance
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.side import cover
 from mnemoscope.atlas.store import write_table
-from mnemoscope.patterns.finding import Progress, find_patterns
+from mnemoscope.patterns.finding import find_patterns
+from mnemoscope.progress import Progress
 
 
 def write_patterns(atlas: Atlas, *, progress: Progress | None = None) -> int:

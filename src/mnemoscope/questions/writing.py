@@ -4,7 +4,7 @@ The same atlas gives the same bytes. Asking again replaces what was written. Ans
 after, so that an atlas that lacks a table keeps the answers it has.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,11 +16,11 @@ from mnemoscope.atlas.schema import ANSWER_COLUMNS, TABLES
 from mnemoscope.atlas.side import cover, covered, written_beside
 from mnemoscope.atlas.store import file_hash, write_free_table, write_json
 from mnemoscope.errors import AtlasUnfinished
+from mnemoscope.progress import Progress
 from mnemoscope.questions import refinement_events
 from mnemoscope.questions.registry import QUESTIONS, WITH_PATTERNS, answer, judgements_hash, module, paper
 from mnemoscope.questions.sources import projection, refuse_part, seed
 
-Progress = Callable[[str, float, float | None, str], None]
 Document = dict[str, Any]
 
 SIDE = "analyses"

@@ -4,7 +4,6 @@ Inside an atlas the report is the folder `report`; elsewhere any folder that is 
 gives the same bytes. Everything is made before anything is written.
 """
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +16,10 @@ from mnemoscope.errors import AtlasExists, OptionError
 from mnemoscope.figures.examples import cases, examples
 from mnemoscope.figures.figures import drawn, specification
 from mnemoscope.figures.gathering import gathered
+from mnemoscope.progress import Progress
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.reports.export import exported, script
 from mnemoscope.reports.page import page
-
-Progress = Callable[[str, float, float | None, str], None]
 
 SIDE = "report"
 PAGE = "index.html"

@@ -5,7 +5,7 @@ full-text table of the triggers' prefixes.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,10 @@ import polars as pl
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.visible import in_token
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, StoreFailed
+from mnemoscope.progress import Progress
 from mnemoscope.search.layout import BOTTOM, FULL_TEXT, TABLES, TOP
 from mnemoscope.search.prefixes import Prefixes
 from mnemoscope.search.text import prepared
-
-Progress = Callable[[str, float, float | None, str], None]
 
 _PRAGMAS = (
     "page_size=8192",

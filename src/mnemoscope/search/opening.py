@@ -20,7 +20,8 @@ from mnemoscope.atlas.folder import refuse_links
 from mnemoscope.atlas.lock import locked
 from mnemoscope.atlas.store import file_hash, flush_folder, storing
 from mnemoscope.errors import AtlasBusy, StoreFailed
-from mnemoscope.search.building import Progress, write_index
+from mnemoscope.progress import Progress
+from mnemoscope.search.building import write_index
 from mnemoscope.search.connections import is_fresh
 from mnemoscope.search.index import Index
 from mnemoscope.search.layout import FOLDER, NAME, VERSION

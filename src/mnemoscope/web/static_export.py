@@ -7,7 +7,7 @@ was not written keeps its text alone. Search, tokens, judgements and traces need
 import asyncio
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ from mnemoscope.atlas.side import made_files
 from mnemoscope.atlas.store import flush_folder, json_bytes, make_folder, storing, write_bytes
 from mnemoscope.errors import AtlasDamaged, AtlasExists, OptionError
 from mnemoscope.memory import MemoryId
+from mnemoscope.progress import Progress
 from mnemoscope.questions import QUESTIONS, striking
 from mnemoscope.web.app import create_app
 from mnemoscope.web.asking import asked
@@ -30,8 +31,6 @@ from mnemoscope.web.relative import Rewriter
 from mnemoscope.web.settings import Settings
 from mnemoscope.web.site import Site
 from mnemoscope.web.views.layer import ROWS, layer_rows
-
-Progress = Callable[[str, float, float | None, str], None]
 
 SIDE = "browse"
 PER_LAYER = 5
