@@ -9,6 +9,8 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from threading import RLock
 from typing import Any, final
 
 import torch
@@ -49,6 +51,7 @@ class LanguageModel:
     sentence may have, after the beginning token;
     `ends` are the tokens after which a text that it writes is over: its end-of-text tokens, and the beginning token,
     with which another text would begin; `linear_head` whether the head is one matrix (an adaptive softmax is not).
+    `lock` is held by whoever runs it with hooks, which see every forward: one thread at a time, which may enter again.
     `fingerprint` names the model and how its sentences begin, `content` the model alone.
     """
 
@@ -82,7 +85,8 @@ class LanguageModel:
         self.has_negative = self.gated or goes_negative(layers[0].activation, dtype=self.dtype, device=self.device)
         self.signs = (1, -1) if self.has_negative else (1,)
         self.linear_head = anatomy.two_level is None
-        self.shape = (0, 0)
+        self._shape = (0, 0)
+        self.lock = RLock()
         self._tokens = tokens
         self.beginning = beginning
         self.ends = ends.union(beginning.tokens)
@@ -105,6 +109,11 @@ class LanguageModel:
         return is_mined_model(mined, fingerprint=self.fingerprint, content=self.content, beginning=self.beginning)
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """The shape [batch, position] of the ids that the running forward, or the last one, was given."""
+        return self._shape
+
+    @property
     def attention(self) -> str:
         """The attention kernel that transformers runs, such as `sdpa`; `own` for networks that it does not know."""
         config = getattr(self.anatomy.model, "config", None)
@@ -124,8 +133,20 @@ class LanguageModel:
         return self._tokens.offsets(text)
 
     def vocabulary(self) -> tuple[list[str], list[bytes]]:
-        """Text and bytes of every row of the head; empty for rows without a token."""
+        """Text and bytes of every row of the head; empty for rows without a token. Made once: not to be changed."""
+        return self._vocabulary
+
+    @cached_property
+    def _vocabulary(self) -> tuple[list[str], list[bytes]]:
         return self._tokens.vocabulary(self.sizes.vocabulary)
+
+    @cached_property
+    def known_votes(self) -> list[Tensor]:
+        """The top token of every value with either sign, `[2 * memory]` for each layer; -1 where not projected yet.
+
+        A vote depends on the weights alone, so tracing keeps those that it has projected here.
+        """
+        return [torch.full((2 * count,), -1, device=self.device) for count in self.sizes.memories]
 
     def keys(self, layer: int) -> Tensor:
         """The keys [memory, hidden]; of a gated layer the gates."""
@@ -212,7 +233,7 @@ class LanguageModel:
         return self._forward(self.anatomy.model, ids).float()
 
     def _forward(self, module: nn.Module, ids: Tensor) -> Tensor:
-        self.shape = (ids.shape[0], ids.shape[1])
+        self._shape = (ids.shape[0], ids.shape[1])
         return run(module, ids)
 
     def _layer(self, layer: int) -> Layer:

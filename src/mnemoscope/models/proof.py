@@ -51,9 +51,13 @@ class Provable(Protocol):
     """What the proof needs of a language model."""
 
     anatomy: Anatomy
-    shape: tuple[int, int]
     dtype: torch.dtype
     device: torch.device
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The shape of the ids that the running forward was given."""
+        ...
 
     def logits(self, ids: Tensor) -> Tensor:
         """The model's own logits."""
@@ -201,8 +205,8 @@ def _residual_error(parts: Layer, block: Block, call: _Call, scale: "_Scale") ->
 def _ablation_error(model: Provable, layer: int, block: Block, call: _Call, scale: "_Scale") -> float:
     """(b): the error of the movement that coefficients and values predict, against the block's own movement."""
     parts = model.anatomy.layers[layer]
-    model.shape = (scale.own.shape[0], scale.own.shape[1])
-    with overwrite_coefficients(model, {layer: torch.zeros_like}):
+    batch, width = scale.own.shape
+    with overwrite_coefficients(model, {layer: torch.zeros_like}, shape=(batch, width)):
         without = first(parts.block(*call.inputs, **call.named)).view_as(block.layer_output)
     votes = block.coefficients.float() @ model.values(layer).float()
     bias = model.value_bias(layer)

@@ -23,7 +23,11 @@ class Tappable(Protocol):
     """What a tap needs of a language model: its parts, and the [batch, position] shape of the running forward."""
 
     anatomy: Anatomy
-    shape: tuple[int, int]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The shape of the ids that the running forward was given."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -66,22 +70,28 @@ def read_coefficients(
             down = _layer(model, layer).down
 
             def tap(_: nn.Module, inputs: tuple[Any, ...], layer: int = layer) -> None:
-                callback(layer, _batched(model, _only(inputs)))
+                callback(layer, _batched(_only(inputs), model.shape))
 
             hooks.callback(down.module.register_forward_pre_hook(tap).remove)
         yield
 
 
 @contextmanager
-def overwrite_coefficients(model: Tappable, changes: Mapping[int, Overwrite]) -> Iterator[None]:
-    """Replaces the coefficients of the given layers by what their function returns (a new tensor of the same shape)."""
+def overwrite_coefficients(
+    model: Tappable, changes: Mapping[int, Overwrite], *, shape: tuple[int, int] | None = None
+) -> Iterator[None]:
+    """Replaces the coefficients of the given layers by what their function returns (a new tensor of the same shape).
+
+    `shape` is [batch, position] of what runs where that is not the model's own forward but a block called by itself.
+    """
     with ExitStack() as hooks:
         for layer, change in changes.items():
             down = _layer(model, layer).down
 
             def tap(_: nn.Module, inputs: tuple[Any, ...], change: Overwrite = change) -> tuple[Any, ...]:
                 coefficients = _only(inputs)
-                return (change(_batched(model, coefficients)).reshape(coefficients.shape), *inputs[1:])
+                batched = _batched(coefficients, model.shape if shape is None else shape)
+                return (change(batched).reshape(coefficients.shape), *inputs[1:])
 
             hooks.callback(down.module.register_forward_pre_hook(tap).remove)
         yield
@@ -156,12 +166,12 @@ def _assemble(model: Tappable, layer: int, parts: Layer, seen: dict[str, Tensor]
         ffn_output = seen["ffn_output"]
         update = ffn_output if parts.post_norm is None else seen["normed_output"]
         return Block(
-            residual=_batched(model, residual),
-            ffn_input=_batched(model, seen["ffn_input"]),
-            coefficients=_batched(model, seen["coefficients"]),
-            ffn_output=_batched(model, ffn_output),
-            ffn_update=_batched(model, update if parts.update_scale == 1.0 else update * parts.update_scale),
-            layer_output=_batched(model, output),
+            residual=_batched(residual, model.shape),
+            ffn_input=_batched(seen["ffn_input"], model.shape),
+            coefficients=_batched(seen["coefficients"], model.shape),
+            ffn_output=_batched(ffn_output, model.shape),
+            ffn_update=_batched(update if parts.update_scale == 1.0 else update * parts.update_scale, model.shape),
+            layer_output=_batched(output, model.shape),
         )
     except KeyError as missing:
         raise ModelUnsupported(
@@ -183,6 +193,6 @@ def _only(inputs: tuple[Any, ...]) -> Tensor:
     return inputs[0]  # type: ignore[no-any-return]
 
 
-def _batched(model: Tappable, tensor: Tensor) -> Tensor:
+def _batched(tensor: Tensor, shape: tuple[int, int]) -> Tensor:
     """The tensor as [batch, position, ...]: OPT flattens the two inside its blocks."""
-    return tensor.view(*model.shape, tensor.shape[-1]) if tensor.dim() == 2 else tensor
+    return tensor.view(*shape, tensor.shape[-1]) if tensor.dim() == 2 else tensor

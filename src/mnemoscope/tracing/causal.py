@@ -21,7 +21,7 @@ from mnemoscope.models import LanguageModel, overwrite_coefficients
 from mnemoscope.tracing.contributions import folded_values
 from mnemoscope.tracing.generation import last_streams
 from mnemoscope.tracing.interventions import Intervention, check
-from mnemoscope.tracing.prompts import Token, alone, ids_of, vocabulary_of
+from mnemoscope.tracing.prompts import Token, ids_of
 from mnemoscope.tracing.terminal import WIDTH, Column, fitted, table
 from mnemoscope.tracing.vocabulary import top
 
@@ -147,7 +147,7 @@ def causal_check(
     changes = np.stack(
         [_changes(model, words, following, chosen.layer, zeroed, own, at=at) for words, following in prefixes]
     )
-    texts = vocabulary_of(model)[0]
+    texts = model.vocabulary()[0]
     return CausalCheck(
         chosen, sign, at, seed, len(prefixes), tuple(MemoryId(chosen.layer, other) for other in drawn.tolist()),
         tuple(Token(id, texts[id]) for id in own.tolist()), _summary(changes, seed=seed),
@@ -203,7 +203,7 @@ def _changes(
                 out[row, first:, memory] = 0
             return out
 
-        with alone(model), torch.inference_mode(), overwrite_coefficients(model, {layer: zero}):
+        with model.lock, torch.inference_mode(), overwrite_coefficients(model, {layer: zero}):
             scores = model.scores(last_streams(model, batch), projection="lens").double().log_softmax(1)
         values = _measures(scores, own, following)
         found.append(values[1:] - values[:1])

@@ -14,7 +14,7 @@ from mnemoscope.models import Block, LanguageModel, read_blocks
 from mnemoscope.tracing.contributions import SCORES
 from mnemoscope.tracing.generation import Step, continuation, generate
 from mnemoscope.tracing.interventions import Intervention, Interventions, check, intervene, interventions_of
-from mnemoscope.tracing.prompts import Token, alone, ids_of, prompt_tokens, vocabulary_of
+from mnemoscope.tracing.prompts import Token, ids_of, prompt_tokens
 from mnemoscope.tracing.reading import trace
 from mnemoscope.tracing.records import Trace
 from mnemoscope.tracing.terminal import WIDTH, Column, chosen_position, fitted, layer_lines, table
@@ -196,7 +196,7 @@ def compare(
     before = trace(model, prompt, top=top, memories=memories)
     after = trace(model, prompt, top=top, memories=memories, interventions=changes)
     streams = [_finals(model, ids, changes=own) for own in ((), changes)]
-    texts = vocabulary_of(model)[0]
+    texts = model.vocabulary()[0]
     differences = []
     for j, (kl, shares) in enumerate(_shares(model, streams[0], streams[1], top)):
         shifts = tuple(Shift(Token(id, texts[id]), p, q) for id, p, q in shares)
@@ -219,7 +219,7 @@ def _finals(model: LanguageModel, ids: Tensor, *, changes: tuple[Intervention, .
     def keep(_: int, block: Block) -> None:
         found.append(block.layer_output[0, model.beginning.length :].clone())
 
-    with alone(model), intervene(model, changes), read_blocks(model, keep, layers=[model.sizes.layers - 1]):
+    with model.lock, intervene(model, changes), read_blocks(model, keep, layers=[model.sizes.layers - 1]):
         model.backbone(ids)
     return found[0]
 

@@ -6,7 +6,6 @@ only the memories that it shows.
 """
 
 from collections.abc import Sequence
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -20,9 +19,6 @@ EVENTS = ("residual", "agreement", "ffn", "composition")
 """How a layer's output comes about, as Figure 11 has it."""
 SCORES = 1 << 21
 """Scores that exist at one time: 8 MiB, which an allocator keeps: no fresh memory for each product."""
-
-
-_votes: WeakKeyDictionary[LanguageModel, list[Tensor]] = WeakKeyDictionary()
 
 
 def event_of(residual: int, ffn: int, output: int) -> str:
@@ -98,12 +94,9 @@ def vote_codes(memories: Tensor, coefficients: Tensor) -> Tensor:
 def votes(model: LanguageModel, codes: Sequence[Tensor]) -> list[Tensor]:
     """The votes of each layer's `vote_codes`, in their shape.
 
-    A vote depends on the weights alone, so it is projected once for each model and kept; most prompts share memories.
+    A vote depends on the weights so it is projected once for each model and kept; most prompts share memories.
     """
-    kept = _votes.get(model)
-    if kept is None:
-        sizes = model.sizes.memories
-        kept = _votes.setdefault(model, [torch.full((2 * n,), -1, device=model.device) for n in sizes])
+    kept = model.known_votes
     new = [torch.unique(own[known[own] < 0]) for own, known in zip(codes, kept, strict=True)]
     folded = [folded_values(model, layer, own // 2, 1 - 2 * (own % 2)) for layer, own in enumerate(new)]
     found = torch.split(tops_of_folded(model, folded), [len(own) for own in new])

@@ -14,7 +14,7 @@ from torch import Tensor
 from mnemoscope.errors import OptionError
 from mnemoscope.models import Block, LanguageModel, read_blocks
 from mnemoscope.tracing.interventions import Interventions, check, intervene, interventions_of
-from mnemoscope.tracing.prompts import Guess, Token, alone, ids_of, prompt_tokens, vocabulary_of
+from mnemoscope.tracing.prompts import Guess, Token, ids_of, prompt_tokens
 from mnemoscope.tracing.reading import guesses
 
 
@@ -69,10 +69,10 @@ def generate(
     check(model, changes)
 
     def steps() -> Iterator[Step]:
-        words, texts = list(own), vocabulary_of(model)[0]
+        words, texts = list(own), model.vocabulary()[0]
         chance = torch.Generator().manual_seed(seed)
         for _ in range(min(tokens, model.longest - len(own))):
-            with alone(model), torch.inference_mode(), intervene(model, changes):
+            with model.lock, torch.inference_mode(), intervene(model, changes):
                 stream = last_streams(model, ids_of(model, words))
                 best = next(guesses(model, stream, likely, changed=bool(changes)))
                 chosen, probability = best[0].token.id, best[0].probability
@@ -103,5 +103,5 @@ def last_streams(model: LanguageModel, ids: Tensor) -> Tensor:
 
 def continuation(model: LanguageModel, steps: tuple[Step, ...]) -> str:
     """The text of the tokens that the steps wrote; what is not whole UTF-8 shows as a replacement mark."""
-    raw = vocabulary_of(model)[1]
+    raw = model.vocabulary()[1]
     return b"".join(raw[step.token.id] for step in steps).decode("utf-8", "replace")

@@ -1,25 +1,16 @@
 """A prompt as a model reads it: its tokens, their texts, and the ids that go in.
 
 Read as mining reads a sentence: special strings are plain text, the beginning token stands before it and has no
-position; positions count the prompt's own tokens from 0 (definitions.md section 3). Also what every run of a prompt
-needs: one at a time per model, since the hooks that read a model see every forward of it.
+position; positions count the prompt's own tokens from 0 (definitions.md section 3).
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Lock, RLock
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from mnemoscope.errors import InterventionError, NotFinite, PromptError
 from mnemoscope.models import LanguageModel
-
-_texts: WeakKeyDictionary[LanguageModel, tuple[list[str], list[bytes]]] = WeakKeyDictionary()
-_locks: WeakKeyDictionary[LanguageModel, RLock] = WeakKeyDictionary()
-_entry = Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +37,6 @@ class Guess:
         return {**self.token.to_dict(), "probability": self.probability}
 
 
-@contextmanager
-def alone(model: LanguageModel) -> Iterator[None]:
-    """Lets one thread at a time run the model through this room; the same thread may enter again."""
-    with _entry:
-        lock = _locks.setdefault(model, RLock())
-    with lock:
-        yield
-
-
-def token_of(model: LanguageModel, id: int) -> Token:
-    """The token with its text."""
-    return Token(id, vocabulary_of(model)[0][id])
-
-
-def vocabulary_of(model: LanguageModel) -> tuple[list[str], list[bytes]]:
-    """Text and bytes of every row of the head, worked out once for each model."""
-    found = _texts.get(model)
-    if found is None:
-        found = _texts.setdefault(model, model.vocabulary())
-    return found
-
-
 def prompt_tokens(model: LanguageModel, prompt: str) -> list[int]:
     """The prompt's own token ids, at least one; raises PromptError for what cannot be run."""
     if not prompt:
@@ -84,7 +53,7 @@ def prompt_tokens(model: LanguageModel, prompt: str) -> list[int]:
     rows = model.sizes.vocabulary
     if max(tokens) >= rows:
         raise PromptError(f"the prompt has token {max(tokens)}, but the model has only {rows} rows; write it otherwise")
-    known = vocabulary_of(model)[1]
+    known = model.vocabulary()[1]
     if not any(known[token] for token in tokens):
         raise PromptError(f"the prompt {_short(prompt)} has only tokens without text ({tokens[0]}); write some words")
     if len(tokens) > model.longest:

@@ -29,11 +29,9 @@ from mnemoscope.tracing.interventions import Interventions, intervene
 from mnemoscope.tracing.prompts import (
     Guess,
     Token,
-    alone,
     check_finite,
     ids_of,
     prompt_tokens,
-    vocabulary_of,
 )
 from mnemoscope.tracing.records import Dominant, Place, Position, Trace, decision
 from mnemoscope.tracing.vocabulary import top
@@ -53,17 +51,17 @@ def trace(
 
     `top` predictions of each, and at most `memories` memories of each layer and position, by |m_i| norm(v_i). The
     prompt is plain text, read as mining reads a sentence; positions count its own tokens. `interventions` are made for
-    this run alone, as `intervene` does. Definitions: definitions.md sections 1, 2 and 4. Raises PromptError,
+    this run as `intervene` does. Definitions: definitions.md sections 1, 2 and 4. Raises PromptError,
     InterventionError, OptionError, NotFinite.
     """
     if top < 1 or memories < 0:
         raise OptionError(f"top={top}, memories={memories} cannot be met; top must be 1 or more, memories 0 or more")
     tokens = prompt_tokens(model, prompt)
-    with alone(model), torch.inference_mode(), intervene(model, interventions) as changes:
+    with model.lock, torch.inference_mode(), intervene(model, interventions) as changes:
         blocks = run_blocks(model, tokens)
         guessed = _guesses(model, blocks, top, changed=bool(changes))
         memory_rows = _memories(model, blocks, memories)
-    texts = vocabulary_of(model)[0]
+    texts = model.vocabulary()[0]
     layers, length = len(blocks), len(tokens)
     places = tuple(
         tuple(_place(layer, j, guessed, memory_rows[layer], texts) for j in range(length)) for layer in range(layers)
@@ -107,7 +105,7 @@ def run_blocks(model: LanguageModel, tokens: list[int]) -> list[_Streams]:
 
 def guesses(model: LanguageModel, streams: Tensor, count: int, *, changed: bool) -> Iterator[tuple[Guess, ...]]:
     """The `count` best tokens of each row of `streams [row, hidden]` under the model's own readout."""
-    texts = vocabulary_of(model)[0]
+    texts = model.vocabulary()[0]
     known: dict[int, Token] = {}
     step = max(1, SCORES // model.sizes.vocabulary)
     for start in range(0, len(streams), step):

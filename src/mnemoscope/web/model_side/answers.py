@@ -16,7 +16,7 @@ from mnemoscope.tracing import Intervention, as_python, causal_check, compare, g
 from mnemoscope.tracing.contributions import SCORES
 from mnemoscope.tracing.generation import continuation
 from mnemoscope.tracing.interventions import check
-from mnemoscope.tracing.prompts import alone, prompt_tokens
+from mnemoscope.tracing.prompts import prompt_tokens
 from mnemoscope.tracing.reading import run_blocks
 from mnemoscope.web.model_side.turns import Late, ModelSide
 from mnemoscope.web.trace_address import TOKENS
@@ -58,7 +58,7 @@ def heat(side: ModelSide, prompt: str, changes: Changes, stream: str) -> dict[st
 
     def make(model: LanguageModel, late: Late) -> dict[str, Any]:
         tokens = _not_too_long(model, prompt)
-        with alone(model), torch.inference_mode(), intervene(model, changes):
+        with model.lock, torch.inference_mode(), intervene(model, changes):
             blocks = run_blocks(model, tokens)
             step = max(1, SCORES // model.sizes.vocabulary)
             rows = torch.cat([blocks[-1].output, *(getattr(block, stream) for block in blocks)])

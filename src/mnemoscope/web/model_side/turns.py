@@ -20,7 +20,6 @@ from mnemoscope.cache import Cache
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.models import LanguageModel
 from mnemoscope.tracing import trace
-from mnemoscope.tracing.prompts import vocabulary_of
 from mnemoscope.web.views.columns import Words
 
 WAITING = 8
@@ -52,7 +51,7 @@ class ModelSide:
     @cached_property
     def words(self) -> Words:
         """The model's own vocabulary, which need not be the atlas's where the model was forced."""
-        return Words(*vocabulary_of(self.model))
+        return Words(*self.model.vocabulary())
 
     def warm(self) -> None:
         """Begins what a first trace would wait for; nobody waits for it, and nothing of it is kept but the words."""
