@@ -13,8 +13,8 @@ from pathlib import Path
 from sqlalchemy import func, select
 
 from mnemoscope.annotations import Annotator, KeyView, Store, open_store
-from mnemoscope.annotations.tables import judgements
 from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.judgements.tables import judgements
 
 PEOPLE, JUDGEMENTS = 20, 50
 

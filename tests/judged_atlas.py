@@ -4,16 +4,18 @@ Memory m of either layer has 25 triggers ` w.. w.. marker` whose last token is i
 triggers of ranks 0 and 1 have the same prefix, so that it shows 24.
 """
 
+import hashlib
 from pathlib import Path
 
 import polars as pl
 
 from handbuilt_answers import write_patterns
 from handbuilt_atlas import PROVENANCE
-from mnemoscope.annotations.drawing import CASES
 from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.atlas.manifest import MANIFEST, SEAL
 from mnemoscope.atlas.side import cover
 from mnemoscope.atlas.store import write_free_table
+from mnemoscope.campaigns.sampling import CASES
 from pattern_atlas import build
 
 MEMORIES = 6
@@ -50,3 +52,12 @@ def list_cases(directory: Path, count: int) -> None:
         directory / CASES, pl.DataFrame(rows).to_arrow(), name="refinement_events.cases", provenance=PROVENANCE
     )
     cover(open_atlas(directory), "analyses", [CASES])
+
+
+def another_atlas(directory: Path) -> Atlas:
+    """The same tables under a manifest of another hash, as if another atlas had been mined."""
+    judged_atlas(directory, cases=0, patterns=False)
+    data = (directory / MANIFEST).read_bytes() + b"\n"
+    (directory / MANIFEST).write_bytes(data)
+    (directory / SEAL).write_text(f"{hashlib.sha256(data).hexdigest()}\n")
+    return open_atlas(directory)

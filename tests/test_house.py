@@ -177,3 +177,12 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_public_names_of_campaigns_are_there() -> None:
+    from mnemoscope import annotations
+
+    for name in annotations.__all__:
+        assert getattr(annotations, name).__module__.startswith("mnemoscope.campaigns."), name
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        annotations.nothing  # noqa: B018

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from handbuilt_answers import Trigger, build_answers, numbers
+from handwritten_judgements import SCHEMA
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.intervals import wilson
-from mnemoscope.patterns.annotations import ANNOTATIONS, SCHEMA
+from mnemoscope.judgements.reading import ANNOTATIONS
 from mnemoscope.questions import answer
 
 KINDS = ("shallow_only", "semantic_only", "both", "none")

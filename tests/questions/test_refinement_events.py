@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from handbuilt_answers import VOCABULARY, build_answers, numbers
-from mnemoscope.patterns.annotations import ANNOTATIONS, SCHEMA
+from handwritten_judgements import SCHEMA
+from mnemoscope.judgements.reading import ANNOTATIONS
 from mnemoscope.questions import answer
 from mnemoscope.questions.refinement_events import cases
 

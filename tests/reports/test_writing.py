@@ -11,12 +11,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from handwritten_judgements import SCHEMA
 from mnemoscope.atlas import verify
 from mnemoscope.cli import main
 from mnemoscope.errors import AtlasExists, OptionError
 from mnemoscope.figures.examples import cases
 from mnemoscope.figures.gathering import Gathered, gathered
-from mnemoscope.patterns.annotations import ANNOTATIONS, SCHEMA
+from mnemoscope.judgements.reading import ANNOTATIONS
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.reports import write_report
 from mnemoscope.reports.page import page

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from handbuilt_atlas import PROVENANCE, activity_columns, build_atlas
+from handwritten_judgements import SCHEMA
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.side import cover
 from mnemoscope.atlas.store import write_sentences
 from mnemoscope.errors import AnnotationError, MemoryIdError, OptionError, SearchError
-from mnemoscope.patterns.annotations import SCHEMA
 from mnemoscope.search import Hit, Index, open_index
 from search.conftest import sealed, value_columns, write
 

@@ -10,8 +10,8 @@ import pytest
 
 from browser import PHONE, Visit, Visits, chromium
 from mnemoscope.annotations import open_store
-from mnemoscope.annotations.exchange import rows
 from mnemoscope.atlas import open_atlas
+from mnemoscope.campaigns.import_export import rows
 from web.judging import annotated_atlas
 from web.served import running
 

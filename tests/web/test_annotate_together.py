@@ -13,8 +13,8 @@ from urllib.parse import urlencode
 import pytest
 
 from mnemoscope.annotations import open_store
-from mnemoscope.annotations.exchange import rows
 from mnemoscope.atlas import open_atlas
+from mnemoscope.campaigns.import_export import rows
 from mnemoscope.cli import main
 from mnemoscope.errors import AnnotationError
 from postgresql import postgresql

@@ -45,7 +45,7 @@ def serve(
 
     def ready(settings: Settings) -> None:
         if json:
-            from mnemoscope.annotations.database import place_text
+            from mnemoscope.campaigns.database import place_text
 
             emit(
                 {

@@ -1,22 +1,20 @@
-"""What the triggers of a memory have in common, found from the tables alone; and what people say about it.
+"""What the triggers of a memory have in common, found from the tables alone.
 
-`write_patterns` makes patterns.parquet; annotations.py reads people's judgements; stop_words.py is the project's list.
-The names are loaded when they are first used (PEP 562), so that the list of words can be read alone.
+`write_patterns` makes patterns.parquet; stop_words.py is the project's list. The name is loaded when it is first used
+(PEP 562), so that the list of words can be read alone.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mnemoscope.patterns.annotations import read_annotations
     from mnemoscope.patterns.writing import write_patterns
 
-__all__ = ["read_annotations", "write_patterns"]
-
-_FILES = {"read_annotations": "annotations", "write_patterns": "writing"}
+__all__ = ["write_patterns"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _FILES:
+    if name != "write_patterns":
         raise AttributeError(f"module 'mnemoscope.patterns' has no attribute {name!r}")
-    return getattr(import_module(f"mnemoscope.patterns.{_FILES[name]}"), name)
+    from mnemoscope.patterns.writing import write_patterns
+
+    return write_patterns

@@ -8,8 +8,8 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.intervals import Estimate, clustered_share
+from mnemoscope.judgements.reading import read_judgements
 from mnemoscope.patterns import coverage, explained
-from mnemoscope.patterns.annotations import read_annotations
 from mnemoscope.questions.answers import MEMORIES, Answer, Claim, Paper
 from mnemoscope.questions.layer_shares import share_above, turned
 from mnemoscope.questions.sources import needed, upper_layers
@@ -90,8 +90,8 @@ def _of_one_kind(rows: pl.DataFrame) -> Estimate:
 def judgements(atlas: Atlas) -> pl.DataFrame | None:
     """The judgements that the answer counts, on memories that a campaign drew, controls left out; None for none.
 
-    Raises what `read_annotations` raises.
+    Raises what `read_judgements` raises.
     """
-    rows = read_annotations(atlas.path)
+    rows = read_judgements(atlas.path)
     rows = None if rows is None else rows.filter(~pl.col("control") & pl.col("sampled"))
     return None if rows is None or rows.is_empty() else rows

@@ -11,7 +11,7 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.intervals import NOTHING
-from mnemoscope.patterns.compositions import called, read_verdicts
+from mnemoscope.judgements.verdicts import majority_calls, read_verdicts
 from mnemoscope.questions.answers import Answer, Claim, Paper
 from mnemoscope.questions.sources import model_layers, seed, vocabulary
 from mnemoscope.questions.validation import DOCUMENTS, Predictions, add_all
@@ -68,7 +68,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     add_all(found, "composition_demoted", rows.share(demoted, composition))
     found.add(None, "documents", rows.documents())
     judged = judgements(atlas)
-    found.add(None, "composition_distant", NOTHING if judged is None else called(judged)["distant"])
+    found.add(None, "composition_distant", NOTHING if judged is None else majority_calls(judged)["distant"])
     return found.frame()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
-from mnemoscope.patterns.annotations import ANNOTATIONS, read_annotations
+from mnemoscope.judgements.reading import ANNOTATIONS, read_judgements
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Judgements:
     """What people have judged of an atlas, read again when it has changed."""
 
     def __init__(self, atlas: Path, read: Callable[[], pl.DataFrame | None] | None) -> None:
-        """`read` gives the judgements that count, as `read_annotations` does, which is asked where it is None."""
+        """`read` gives the judgements that count, as `read_judgements` does, which is asked where it is None."""
         self._atlas = atlas
         self._read = read
         self._lock = threading.Lock()
@@ -36,14 +36,14 @@ class Judgements:
         self._known: tuple[Judged, ...] = ()
 
     def now(self) -> tuple[Judged, ...]:
-        """The judgements that count now, in order of memory; raises what `read_annotations` raises."""
+        """The judgements that count now, in order of memory; raises what `read_judgements` raises."""
         if self._read is not None:
             return _described(self._read())
         with self._lock:
             state = self._files()
             if state is None or state != self._state:
                 # The state is taken before reading: what is written meanwhile is read next time.
-                self._known, self._state = _described(read_annotations(self._atlas)), state
+                self._known, self._state = _described(read_judgements(self._atlas)), state
             return self._known
 
     def _files(self) -> tuple[tuple[int, int], ...] | None:

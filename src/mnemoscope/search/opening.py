@@ -37,7 +37,7 @@ def open_index(
 ) -> Index:
     """The index of the atlas, ready for any number of threads; close it, or use it as a context.
 
-    `annotations` gives the judgements that count, as `read_annotations` does, which is asked where it is left out.
+    `annotations` gives the judgements that count, as `read_judgements` does, which is asked where it is left out.
     Raises StoreFailed where it cannot be written for other reasons than permission, and what opening an atlas raises.
     """
     seen = atlas if isinstance(atlas, Atlas) else open_atlas(atlas)

@@ -26,7 +26,7 @@ from mnemoscope.web.templates import json_response, wants_json
 from mnemoscope.web.views.campaign import by_layer, campaign_view, totals
 
 if TYPE_CHECKING:
-    from mnemoscope.annotations import Annotator
+    from mnemoscope.campaigns.records import Annotator
 
 HOME = "annotate_host.html"
 Person = Annotated[str, Form(max_length=1_000, description="Somebody's name")]
@@ -63,7 +63,7 @@ def router(desk: Desk) -> APIRouter:
     @routes.get(f"{PLACE}/export.{{ending}}", response_class=Response, responses=REFUSALS)
     def exported(ending: Ending, _: Annotated[None, Depends(desk.host)]) -> Response:
         """Every judgement that was ever made, as a file."""
-        from mnemoscope.annotations.exchange import as_text
+        from mnemoscope.campaigns.import_export import as_text
 
         store = desk.begun()
         if store is None:
@@ -159,7 +159,7 @@ def _posts(routes: APIRouter, desk: Desk) -> None:
     @routes.post(f"{PLACE}/import", **post)
     def take_in(request: Request, file: UploadFile) -> Response:
         """Adds the judgements of a file that another server exported."""
-        from mnemoscope.annotations import import_judgements
+        from mnemoscope.campaigns.import_export import import_judgements
 
         ending = (file.filename or "").rpartition(".")[2].lower()
         if ending not in TYPES:

@@ -22,7 +22,8 @@ from mnemoscope.web.templates import wants_json
 from mnemoscope.web.views import judging
 
 if TYPE_CHECKING:
-    from mnemoscope.annotations import CaseView, KeyView, Store
+    from mnemoscope.campaigns.records import CaseView, KeyView
+    from mnemoscope.campaigns.store import Store
 
 Code = Annotated[str, Path(max_length=40, description="An item of the campaign, as the list of the work names it")]
 Shown = Annotated[str, Query(pattern=r"^(\d{1,2}|new)?$", description="The pattern to edit: its number, or `new`")]

@@ -33,14 +33,14 @@ class Tables:
         return self._drawings.get(mark, lambda: self._draw(pl.DataFrame(data["figure"], infer_schema_length=None)))
 
     def _current(self) -> tuple[Any, dict[str, Any]]:
-        from mnemoscope.annotations import results
+        from mnemoscope.campaigns.results import compute_results
 
         store = self._desk.begun()
         if store is None:
             raise HTTPException(404, "Nobody has judged anything yet.")
         # Rows are only ever added, so their numbers say whether anything changed.
         mark = (self._desk.site.state, self._desk.counted())
-        return mark, self._tables.get(mark, lambda: results_view(results(store)))
+        return mark, self._tables.get(mark, lambda: results_view(compute_results(store)))
 
     def _draw(self, people: pl.DataFrame) -> str:
         from dataclasses import replace

@@ -18,8 +18,8 @@ from starlette.responses import RedirectResponse, Response
 
 from mnemoscope.cache import Cache
 from mnemoscope.errors import AnnotationError
+from mnemoscope.judgements.reading import ANNOTATIONS
 from mnemoscope.memory import MemoryId
-from mnemoscope.patterns.annotations import ANNOTATIONS
 from mnemoscope.web.request_line import path_of
 from mnemoscope.web.safety import checked, cookie_name, cookies, csrf_token, give_csrf, has_token
 from mnemoscope.web.site import Site
@@ -28,7 +28,8 @@ from mnemoscope.web.templates import html, json_response, wants_json
 if TYPE_CHECKING:
     import polars as pl
 
-    from mnemoscope.annotations import Annotator, Store
+    from mnemoscope.campaigns.records import Annotator
+    from mnemoscope.campaigns.store import Store
 
 PLACE = "/annotate"
 PATIENCE = 5.0
@@ -61,7 +62,7 @@ class Desk:
                 hash, at, problem = self._failed
                 if hash == edition.hash and time.monotonic() - at < PATIENCE:
                     raise problem
-            from mnemoscope.annotations import open_store
+            from mnemoscope.campaigns.store import open_store
 
             try:
                 store = open_store(edition.atlas, self.site.settings.annotations)
@@ -89,7 +90,7 @@ class Desk:
         """How many rows there are of what people said; nothing is ever taken away."""
         from sqlalchemy import func, select
 
-        from mnemoscope.annotations.tables import GROWING
+        from mnemoscope.judgements.tables import GROWING
 
         with self.store().database.reading() as connection:
             asked = [select(func.count()).select_from(table) for table in GROWING]
@@ -163,7 +164,7 @@ class Desk:
 
     def judged(self) -> "pl.DataFrame | None":
         """Every judgement that may be told, for searches; None where there is none, or the database is out of reach."""
-        from mnemoscope.annotations.memories import all_said
+        from mnemoscope.campaigns.published import published
 
         if time.monotonic() < self._silent:
             return None
@@ -173,20 +174,20 @@ class Desk:
                 return None
             # An invitation that is withdrawn may end a campaign without a row.
             people, moment = len(store.annotators()), int(time.monotonic() / PATIENCE)
-            return self._told.get((store.database.atlas, self.counted(), people, moment), lambda: all_said(store))
+            return self._told.get((store.database.atlas, self.counted(), people, moment), lambda: published(store))
         except AnnotationError:
             self._silent = time.monotonic() + PATIENCE
             return None
 
     def said(self, memory: MemoryId) -> list[dict[str, Any]]:
         """What people say of a memory, for its page; nothing where the database is out of reach."""
-        from mnemoscope.annotations.memories import said_of
+        from mnemoscope.campaigns.published import published_for
 
         if time.monotonic() < self._silent:
             return []
         try:
             store = self.begun()
-            found = () if store is None else said_of(store, memory)
+            found = () if store is None else published_for(store, memory)
         except AnnotationError:
             self._silent = time.monotonic() + PATIENCE
             return []

@@ -8,8 +8,8 @@ from mnemoscope.web.views.judging import progress_view
 if TYPE_CHECKING:
     import polars as pl
 
-    from mnemoscope.annotations import Store
-    from mnemoscope.annotations.findings import Results
+    from mnemoscope.campaigns.results import Results
+    from mnemoscope.campaigns.store import Store
 
 NUMBERS = ("patterns_per_key", "key_class", "trigger_marked", "trigger_class", "composition")
 """The names whose values are no shares."""

@@ -5,8 +5,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mnemoscope.annotations import Annotator, CaseView, KeyView, Store
-    from mnemoscope.annotations.records import Place, Said
+    from mnemoscope.campaigns.records import Annotator, CaseView, KeyView, OthersJudgement, Place
+    from mnemoscope.campaigns.store import Store
 
 
 def work_view(store: "Store", annotator: "Annotator") -> dict[str, Any]:
@@ -55,7 +55,7 @@ def seen(view: "KeyView | CaseView") -> dict[str, Any]:
     return found | {"kind": "key" if "prefixes" in found else "case", "memory": memory, "code": memory or found["code"]}
 
 
-def _said(said: "Said") -> dict[str, Any]:
+def _said(said: "OthersJudgement") -> dict[str, Any]:
     return asdict(said)
 
 

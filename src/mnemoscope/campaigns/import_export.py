@@ -1,7 +1,7 @@
 """Judgements out of the database and into another, as CSV or JSONL: every row, in order of time, nothing lost.
 
 A file holds everything that anybody said, taken back or finished. Reading it adds what is missing and changes nothing;
-reading it twice is reading it once. What judgements add up to is in findings.py.
+reading it twice is reading it once. What judgements add up to is in results.py.
 """
 
 import csv
@@ -10,17 +10,19 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 from sqlalchemy import Connection, select
 
-from mnemoscope.annotations import drawing, judging, people
-from mnemoscope.annotations.rows import FIELDS, Known, Refused, checked
-from mnemoscope.annotations.store import Store
-from mnemoscope.annotations.tables import GROWING, campaigns, items
 from mnemoscope.atlas.store import replacing
+from mnemoscope.campaigns import annotators, sampling, saving
+from mnemoscope.campaigns.store import Store
 from mnemoscope.errors import AnnotationError, MemoryIdError
+from mnemoscope.judgements import tables
+from mnemoscope.judgements.rows import CAMPAIGN_FIELDS, FIELDS, check_row
+from mnemoscope.judgements.tables import GROWING, campaigns, items, version
 from mnemoscope.memory import MemoryId
 
 Row = dict[str, Any]
@@ -28,6 +30,43 @@ FORMS = ("csv", "jsonl")
 _FORMULA = re.compile(r"'*[=+\-@]")
 """How a cell begins that a spreadsheet would take for a formula, or that has been kept from it before."""
 _TABLES = dict(zip(("judgement", "verdict", "finish"), GROWING, strict=True))
+
+
+class Refused(Exception):
+    """A line of a file that cannot be taken."""
+
+    def __init__(self, reason: str, line: int) -> None:
+        super().__init__(reason)
+        self.line = line
+
+
+@dataclass
+class Known:
+    """What a database holds that rows are about."""
+
+    atlas: str
+    campaign: dict[str, Any] | None
+    items: dict[tuple[str, int, int], saving.Item] = field(default_factory=dict)
+    numbered: dict[int, saving.Item] = field(default_factory=dict)
+    authors: set[str] = field(default_factory=set)
+
+    @classmethod
+    def read(cls, connection: Connection) -> "Known":
+        """What the database behind the connection holds."""
+        row = connection.execute(select(*(campaigns.c[name] for name in CAMPAIGN_FIELDS))).mappings().first()
+        found = cls(connection.execute(select(version.c.atlas)).scalar_one(), None if row is None else dict(row))
+        for item in connection.execute(select(items)).mappings():
+            found._note(dict(item))
+        found.authors = set(connection.execute(select(tables.annotators.c.name)).scalars())
+        return found
+
+    def add(self, connection: Connection, code: str) -> None:
+        """Takes note of an item that was just stored."""
+        self._note(saving.read_item(connection, code))
+
+    def _note(self, item: saving.Item) -> None:
+        self.items[item["kind"], item["layer"], item["memory"]] = item
+        self.numbered[item["id"]] = item
 
 
 def export(store: Store, path: str | Path) -> int:
@@ -55,7 +94,7 @@ def as_text(store: Store, form: str) -> str:
 
 
 def rows(store: Store) -> list[Row]:
-    """Every row of every table that only grows, by time, with what it is about; the fields of rows.py."""
+    """Every row of every table that only grows, by time, with what it is about; the fields of judgements/rows.py."""
     found = []
     with store.database.reading() as connection:
         known = Known.read(connection)
@@ -90,14 +129,14 @@ def _add(store: Store, connection: Connection, lines: Iterable[tuple[int, Row]])
     facts: dict[str, Any] | None = None
     for line, raw in lines:
         with _at(line):
-            row = checked(raw, store.database.atlas)
+            row = check_row(raw, store.database.atlas)
             if row["campaign"] is not None and row["campaign"] != facts:
                 facts = row["campaign"]
                 _same_campaign(store, connection, facts)
                 known = Known.read(connection)
             item = _item(store, connection, row, known)
             if row["author"] not in known.authors:
-                people.add(connection, row["author"])
+                annotators.add(connection, row["author"])
                 known.authors.add(row["author"])
             added += _insert(connection, row, item)
     return added
@@ -108,19 +147,19 @@ def _same_campaign(store: Store, connection: Connection, facts: dict[str, Any]) 
     here = connection.execute(select(campaigns)).mappings().first()
     if here is None:
         sizes = {name: facts[name] for name in ("keys_per_layer", "controls", "cases", "seed")}
-        _, drawn = drawing.draw(store.atlas, **sizes)
-        drawing.begin(connection, drawn, facts)
+        _, drawn = sampling.sample(store.atlas, **sizes)
+        sampling.store_campaign(connection, drawn, facts)
     elif any(here[name] != value for name, value in facts.items()):
         raise AnnotationError("it belongs to another campaign than the one in the database")
 
 
-def _item(store: Store, connection: Connection, row: Row, known: Known) -> judging.Item | None:
+def _item(store: Store, connection: Connection, row: Row, known: Known) -> saving.Item | None:
     if row["item_kind"] is None:
         return None
     place = (row["item_kind"], row["layer"], row["memory"])
     if place not in known.items and row["item_kind"] == "chosen":
         memory = store.atlas[MemoryId(row["layer"], row["memory"])].id
-        drawn = drawing.Item("chosen", memory.layer, memory.memory, None).stored(row["code"])
+        drawn = sampling.Item("chosen", memory.layer, memory.memory, None).as_row(row["code"])
         connection.execute(items.insert().values(drawn | {"code": row["code"]}))
         known.add(connection, row["code"])
     item = known.items.get(place)
@@ -129,13 +168,13 @@ def _item(store: Store, connection: Connection, row: Row, known: Known) -> judgi
     if item["kind"] != "chosen" and item["code"] != row["code"]:
         raise AnnotationError(f"{place[0]} {place[2]} of layer {place[1]} was shown with other prefixes there")
     if row["event"] == "judgement":
-        outside = set(json.loads(row["triggers"])) - set(store.shown(item))
+        outside = set(json.loads(row["triggers"])) - set(store.shown_ranks(item))
         if outside:
             raise AnnotationError(f"trigger {min(outside)} is none that this item shows")
     return item
 
 
-def _insert(connection: Connection, row: Row, item: judging.Item | None) -> int:
+def _insert(connection: Connection, row: Row, item: saving.Item | None) -> int:
     table = _TABLES[row["event"]]
     values = {name: row[name] for name in ("author", "made_at", "key")}
     values["item"] = None if item is None else item["id"]
@@ -148,7 +187,7 @@ def _insert(connection: Connection, row: Row, item: judging.Item | None) -> int:
         values["verdict"] = row["kind"]
     else:
         values["finished"] = int(row["kind"] == "finished")
-    old = judging.stored(connection, table, author=row["author"], key=row["key"])
+    old = saving.find_row(connection, table, author=row["author"], key=row["key"])
     if old is None:
         connection.execute(table.insert().values(values))
         return 1

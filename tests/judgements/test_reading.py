@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from handwritten_judgements import SCHEMA
 from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasTooNew
-from mnemoscope.patterns import annotations, read_annotations
-from mnemoscope.patterns.annotations import SCHEMA
+from mnemoscope.judgements import read_judgements, reading
 
 INSERT = (
     "INSERT INTO judgements (author, made_at, layer, memory, control, pattern, kind, description, triggers)"
@@ -39,7 +39,7 @@ def database(folder: Path, rows: list[tuple[Any, ...]] = ROWS, *, script: str = 
 
 
 def test_the_latest_judgement_of_an_author_on_a_pattern_counts(tmp_path: Path) -> None:
-    found = read_annotations(database(tmp_path))
+    found = read_judgements(database(tmp_path))
     assert found is not None
     assert found.select(
         "layer", "memory", "control", "author", "pattern", "kind", "description", "triggers"
@@ -55,7 +55,7 @@ def test_the_latest_judgement_of_an_author_on_a_pattern_counts(tmp_path: Path) -
 
 def test_of_two_at_the_same_time_the_later_row_counts(tmp_path: Path) -> None:
     first = ("Ada", "2026-01-02T10:00:00Z", 0, 0, 0, 0, "shallow", "first", "[0, 1, 2]")
-    found = read_annotations(database(tmp_path, [first, (*first[:7], "second", "[0, 1, 3]")]))
+    found = read_judgements(database(tmp_path, [first, (*first[:7], "second", "[0, 1, 3]")]))
     assert found is not None
     assert found["description"].to_list() == ["second"]
 
@@ -63,14 +63,14 @@ def test_of_two_at_the_same_time_the_later_row_counts(tmp_path: Path) -> None:
 def test_a_control_is_not_the_memory_of_its_number(tmp_path: Path) -> None:
     memory = ("Ada", "2026-01-02T10:00:00Z", 0, 5, 0, 0, "shallow", "", "[0, 1, 2]")
     control = (*memory[:4], 1, *memory[5:])
-    found = read_annotations(database(tmp_path, [memory, control]))
+    found = read_judgements(database(tmp_path, [memory, control]))
     assert found is not None
     assert found["control"].to_list() == [False, True]
 
 
 def test_no_file_and_no_judgement(tmp_path: Path) -> None:
-    assert read_annotations(tmp_path) is None
-    found = read_annotations(database(tmp_path, []))
+    assert read_judgements(tmp_path) is None
+    found = read_judgements(database(tmp_path, []))
     assert found is not None
     assert found.is_empty()
     assert found.columns == [
@@ -83,14 +83,14 @@ def test_unknown_tables_and_columns_are_passed_over(tmp_path: Path) -> None:
     database(tmp_path)
     with closing(sqlite3.connect(tmp_path / "annotations.sqlite")) as opened:
         opened.executescript("ALTER TABLE judgements ADD COLUMN mood TEXT; CREATE TABLE campaigns (name TEXT);")
-    found = read_annotations(tmp_path)
+    found = read_judgements(tmp_path)
     assert found is not None
     assert found.height == 4
 
 
 def refused(folder: Path, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said) as caught:
-        read_annotations(folder)
+        read_judgements(folder)
     assert "\n" not in str(caught.value)
 
 
@@ -152,7 +152,7 @@ def test_judgements_that_cannot_be(tmp_path: Path, column: int, value: object, s
 
 def test_a_database_that_is_being_written_for_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = database(tmp_path) / "annotations.sqlite"
-    monkeypatch.setattr(annotations, "PATIENCE", 0.05)  # five seconds are too long for a test
+    monkeypatch.setattr(reading, "WAIT_SECONDS", 0.05)  # five seconds are too long for a test
     with closing(sqlite3.connect(path)) as writer:
         writer.execute("BEGIN EXCLUSIVE")
         refused(tmp_path, AtlasBusy, "is being written by another process")
@@ -161,7 +161,7 @@ def test_a_database_that_is_being_written_for_too_long(tmp_path: Path, monkeypat
 def test_a_path_that_is_no_uri(tmp_path: Path) -> None:
     folder = tmp_path / "100 % ? #1"
     folder.mkdir()
-    assert read_annotations(database(folder)) is not None
+    assert read_judgements(database(folder)) is not None
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,5 +176,5 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
         return opened.execute("SELECT count(*) FROM judgements").fetchall()
 
     monkeypatch.setattr("os.access", lambda path, mode: False)
-    assert annotations.asked(path, question) == [(len(ROWS),)]
+    assert reading.query(path, question) == [(len(ROWS),)]
     assert seen == [["annotations.sqlite"]]

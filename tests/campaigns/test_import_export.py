@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from judged_atlas import judged_atlas
+from judged_atlas import another_atlas
 from mnemoscope.annotations import Annotator, KeyView, Store, export, import_judgements, open_store, results
-from mnemoscope.annotations.exchange import as_text, rows
-from mnemoscope.annotations.tables import items, judgements
 from mnemoscope.atlas import Atlas
+from mnemoscope.campaigns.import_export import as_text, rows
 from mnemoscope.errors import AnnotationError
+from mnemoscope.judgements.tables import items, judgements
 from mnemoscope.memory import MemoryId
 
 Opening = Callable[[], Store]
@@ -260,7 +260,6 @@ def test_a_file_that_is_not_there(standing: Store, tmp_path: Path) -> None:
 
 def test_another_atlas(standing: Store, tmp_path: Path) -> None:
     export(standing, tmp_path / "a.csv")
-    atlas = judged_atlas(tmp_path / "other", cases=0, patterns=False)
-    (tmp_path / "other" / "manifest.json").write_bytes((tmp_path / "other" / "manifest.json").read_bytes() + b"\n")
+    atlas = another_atlas(tmp_path / "other")
     with open_store(atlas) as other, pytest.raises(AnnotationError, match="line 2: it is about another atlas"):
         import_judgements(other, tmp_path / "a.csv")

@@ -11,15 +11,15 @@ import polars as pl
 import pytest
 from sqlalchemy import select
 
+from handwritten_judgements import SCHEMA
 from judged_atlas import judged_atlas
 from mnemoscope.annotations import Annotator, Store, open_store, results
-from mnemoscope.annotations.tables import items
 from mnemoscope.errors import AnnotationError
 from mnemoscope.intervals import wilson
+from mnemoscope.judgements import read_judgements
+from mnemoscope.judgements.tables import items
+from mnemoscope.judgements.verdicts import majority_calls, read_verdicts
 from mnemoscope.memory import MemoryId
-from mnemoscope.patterns import read_annotations
-from mnemoscope.patterns.annotations import SCHEMA
-from mnemoscope.patterns.compositions import called, read_verdicts
 from mnemoscope.questions import answer
 
 
@@ -170,7 +170,7 @@ def test_the_question_key_patterns_reads_the_same_file(tmp_path: Any) -> None:
         say(store, ben, code_of(store, "key", 1, 2), ("both", range(25)), finish=False)
         say(store, ada, code_of(store, "control", 0, 0), ("both", range(20)))
         say(store, ada, store.choose(MemoryId(0, 0)), ("both", range(25)), finish=False)
-        read = read_annotations(atlas.path)  # while the store is open
+        read = read_judgements(atlas.path)  # while the store is open
         figure = results(store).figure
     assert read is not None
     assert read.select("layer", "memory", "control", "sampled", "author", "kind").rows() == [
@@ -207,7 +207,7 @@ def test_what_people_call_compositions_is_in_the_folder_too(tmp_path: Any) -> No
     assert found.rows() == [
         (11, "Ada", "distant"), (12, "Ada", "related"), (12, "Ben", "distant"), (13, "Ben", "related"),
     ]  # fmt: skip
-    shares = {name: one.value for name, one in called(found).items()}
+    shares = {name: one.value for name, one in majority_calls(found).items()}
     assert shares == {"related": 1 / 3, "distant": 1 / 3, "split": 1 / 3}
     assert dict(compositions.select("name", "value").rows()) == shares
     (tmp_path / "hand").mkdir()
@@ -216,7 +216,7 @@ def test_what_people_call_compositions_is_in_the_folder_too(tmp_path: Any) -> No
     by_hand = read_verdicts(tmp_path / "hand")
     assert by_hand is not None
     assert by_hand.is_empty()
-    assert called(by_hand)["distant"].value is None
+    assert majority_calls(by_hand)["distant"].value is None
 
 
 def test_judgements_of_another_atlas_are_not_counted(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_judgements_of_another_atlas_are_not_counted(tmp_path: Path) -> None:
     manifest.write_bytes(manifest.read_bytes() + b"\n")
     said = r"annotations\.sqlite holds judgements of another atlas \(manifest \w{12}, this one is \w{12}\); move"
     ways: list[Callable[[], object]] = [
-        lambda: read_annotations(atlas.path), lambda: read_verdicts(atlas.path), lambda: answer(atlas, "key_patterns"),
+        lambda: read_judgements(atlas.path), lambda: read_verdicts(atlas.path), lambda: answer(atlas, "key_patterns"),
     ]  # fmt: skip
     for way in ways:
         with pytest.raises(AnnotationError, match=said) as caught:

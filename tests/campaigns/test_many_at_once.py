@@ -10,8 +10,8 @@ from pathlib import Path
 from sqlalchemy import func, select
 
 from mnemoscope.annotations import Store, open_store
-from mnemoscope.annotations.tables import annotators, campaigns, items, judgements, version
 from mnemoscope.atlas import Atlas
+from mnemoscope.judgements.tables import annotators, campaigns, items, judgements, version
 from saving_annotators import save_all
 
 Opening = Callable[[], Store]

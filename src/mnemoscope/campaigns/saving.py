@@ -1,7 +1,7 @@
 """Judgements going into the database: every one a new row, stored once however often it is sent; and their undoing.
 
 Functions over a connection inside a writing transaction; the rules of blindness are here, those of a single judgement
-in records.py.
+in judgements/rules.py.
 """
 
 import json
@@ -12,10 +12,11 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Table, func, select
 
-from mnemoscope.annotations import people
-from mnemoscope.annotations.records import MOST_PATTERNS, Annotator, Saved
-from mnemoscope.annotations.tables import finishes, items, judgements, verdicts
+from mnemoscope.campaigns import annotators
+from mnemoscope.campaigns.records import Annotator, Saved
 from mnemoscope.errors import AnnotationError
+from mnemoscope.judgements import rules
+from mnemoscope.judgements.tables import finishes, items, judgements, verdicts
 from mnemoscope.memory import MemoryId
 
 NONE = ("none", "", "[]")
@@ -34,7 +35,7 @@ class History:
     """Of each step its key, its pattern, and what stood before."""
 
 
-def item_of(connection: Connection, code: str) -> Item:
+def read_item(connection: Connection, code: str) -> Item:
     """The item with this code; raises AnnotationError."""
     row = connection.execute(select(items).where(items.c.code == str(code))).mappings().first()
     if row is None:
@@ -42,14 +43,14 @@ def item_of(connection: Connection, code: str) -> Item:
     return dict(row)
 
 
-def chosen_item(connection: Connection, memory: MemoryId) -> Item | None:
+def find_chosen_item(connection: Connection, memory: MemoryId) -> Item | None:
     """The item of a memory that somebody judged outside the campaign; None where nobody has."""
     here = (items.c.kind == "chosen", items.c.layer == memory.layer, items.c.memory == memory.memory)
     row = connection.execute(select(items).where(*here)).mappings().first()
     return None if row is None else dict(row)
 
 
-def history(connection: Connection, item: int, author: str) -> History:
+def read_history(connection: Connection, item: int, author: str) -> History:
     """What the author said of the item, from the first word to the last."""
     asked = select(judgements).where(judgements.c.item == item, judgements.c.author == author)
     standing: dict[int, State] = {}
@@ -65,19 +66,19 @@ def history(connection: Connection, item: int, author: str) -> History:
     return History({number: state for number, state in sorted(standing.items()) if state[0] != "none"}, tuple(steps))
 
 
-def stored(connection: Connection, table: Table, *, author: str, key: str) -> RowMapping | None:
+def find_row(connection: Connection, table: Table, *, author: str, key: str) -> RowMapping | None:
     """The row that this author stored under this key, in one of the tables that only grow."""
     asked = select(table).where(table.c.author == author, table.c.key == key)
     return connection.execute(asked).mappings().first()
 
 
-def finished(connection: Connection, item: int, author: str) -> bool:
+def is_finished(connection: Connection, item: int, author: str) -> bool:
     """Whether the author has finished the item, and not taken it up again."""
     asked = select(finishes.c.finished).where(finishes.c.item == item, finishes.c.author == author)
     return bool(connection.execute(asked.order_by(finishes.c.made_at.desc(), finishes.c.id.desc()).limit(1)).scalar())
 
 
-def verdict_of(connection: Connection, item: int, author: str) -> str | None:
+def read_verdict(connection: Connection, item: int, author: str) -> str | None:
     """The author's verdict on a composition, if there is one."""
     asked = select(verdicts.c.verdict).where(verdicts.c.item == item, verdicts.c.author == author)
     found = connection.execute(asked.order_by(verdicts.c.made_at.desc(), verdicts.c.id.desc()).limit(1)).scalar()
@@ -104,33 +105,33 @@ def save(
     connection: Connection, item: Item, annotator: Annotator, *, pattern: int | None, state: State, key: str
 ) -> Saved:
     """Stores a pattern (`pattern` None: a new one), or that it is taken back; raises AnnotationError."""
-    people.alone(connection, annotator)
-    old = stored(connection, judgements, author=annotator.name, key=key)
+    annotators.lock_annotator(connection, annotator)
+    old = find_row(connection, judgements, author=annotator.name, key=key)
     if old is not None:
         same = (old["item"], old["kind"], old["description"], old["triggers"]) == (item["id"], *state)
         if not same or pattern not in (None, old["pattern"]):
             raise AnnotationError(f"key {key!r} was used for another judgement; send each under a key of its own")
         return Saved(key, old["made_at"], old["pattern"], again=True)
     may_change(connection, item, annotator)
-    known = history(connection, item["id"], annotator.name).patterns
+    known = read_history(connection, item["id"], annotator.name).patterns
     if state == NONE and pattern not in known:
         raise AnnotationError(f"there is no pattern {pattern} to take back")
     if pattern is None:
-        free = [number for number in range(MOST_PATTERNS) if number not in known]
+        free = [number for number in range(rules.MOST_PATTERNS) if number not in known]
         if not free:
-            raise AnnotationError(f"there are {MOST_PATTERNS} patterns already; take one back first")
+            raise AnnotationError(f"there are {rules.MOST_PATTERNS} patterns already; take one back first")
         pattern = free[0]
     return add_state(connection, item, annotator, pattern=pattern, state=state, key=key)
 
 
 def undo(connection: Connection, item: Item, annotator: Annotator, *, key: str) -> Saved:
     """Stores what stood before the latest step that is not undone yet; raises AnnotationError."""
-    people.alone(connection, annotator)
-    old = stored(connection, judgements, author=annotator.name, key=key)
+    annotators.lock_annotator(connection, annotator)
+    old = find_row(connection, judgements, author=annotator.name, key=key)
     if old is not None:
         return Saved(key, old["made_at"], old["pattern"], again=True)
     may_change(connection, item, annotator)
-    steps = history(connection, item["id"], annotator.name).steps
+    steps = read_history(connection, item["id"], annotator.name).steps
     if not steps:
         raise AnnotationError("there is nothing to undo")
     undone, pattern, before = steps[-1]
@@ -139,15 +140,15 @@ def undo(connection: Connection, item: Item, annotator: Annotator, *, key: str) 
 
 def finish(connection: Connection, item: Item, annotator: Annotator, *, done: bool, none: bool, key: str) -> Saved:
     """Stores that the annotator has finished the item (with `none`: found no pattern), or takes it up again."""
-    people.alone(connection, annotator)
-    old = stored(connection, finishes, author=annotator.name, key=key)
+    annotators.lock_annotator(connection, annotator)
+    old = find_row(connection, finishes, author=annotator.name, key=key)
     if old is not None:
         if (old["item"], bool(old["finished"])) != (item["id"], done):
             raise AnnotationError(f"key {key!r} was used for another judgement; send each under a key of its own")
         return Saved(key, old["made_at"], again=True)
     may_change(connection, item, annotator, whether_finished=False)
     if done:
-        known = history(connection, item["id"], annotator.name).patterns
+        known = read_history(connection, item["id"], annotator.name).patterns
         if none and known:
             raise AnnotationError(f"{len(known)} patterns are marked; take them back before saying that there is none")
         if not none and not known:
@@ -169,8 +170,8 @@ def hand_in(connection: Connection, annotator: Annotator, *, key: str) -> Saved:
 
 def judge(connection: Connection, item: Item, annotator: Annotator, *, verdict: str, key: str) -> Saved:
     """Stores a verdict on a composition; raises AnnotationError."""
-    people.alone(connection, annotator)
-    old = stored(connection, verdicts, author=annotator.name, key=key)
+    annotators.lock_annotator(connection, annotator)
+    old = find_row(connection, verdicts, author=annotator.name, key=key)
     if old is not None:
         if (old["item"], old["verdict"]) != (item["id"], verdict):
             raise AnnotationError(f"key {key!r} was used for another judgement; send each under a key of its own")
@@ -188,9 +189,9 @@ def may_change(connection: Connection, item: Item, annotator: Annotator, *, whet
         return
     if annotator.role == "host":
         raise AnnotationError("a host sees all judgements and so cannot judge; invite yourself by another name")
-    if people.handed_in(connection, annotator):
+    if annotators.has_submitted(connection, annotator):
         raise AnnotationError(f"{annotator.name} has handed in, and may have seen what others said; nothing changes")
-    if whether_finished and finished(connection, item["id"], annotator.name):
+    if whether_finished and is_finished(connection, item["id"], annotator.name):
         raise AnnotationError("this item is finished; take it up again before changing it")
 
 
@@ -205,11 +206,11 @@ def _after(connection: Connection, table: Table, item: int | None, author: str) 
     """The time, or just after the author's latest word on the item where a clock was set back: the last must count."""
     here = table.c.item.is_(None) if item is None else table.c.item == item
     latest = connection.execute(select(func.max(table.c.made_at)).where(here, table.c.author == author)).scalar()
-    time = people.now()
+    time = rules.current_time()
     if latest is not None and latest >= time:
         last = datetime.fromisoformat(latest)
         # After the end of time comes nothing; of rows at one time the one stored later counts.
-        time = latest if last == people.LAST else people.stamp(last + timedelta(microseconds=1))
+        time = latest if last == rules.LAST else rules.format_time(last + timedelta(microseconds=1))
     return time
 
 

@@ -6,9 +6,9 @@ key, with all its prefixes and authors, as a cluster.
 
 import polars as pl
 
-from mnemoscope.annotations.counted import KEY, class_of, classes, marks
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.schema import TABLES
+from mnemoscope.campaigns.final_judgements import KEY, class_of, classes, marks
 from mnemoscope.intervals import Estimate, clustered_share
 from mnemoscope.patterns import coverage
 

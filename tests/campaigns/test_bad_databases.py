@@ -13,13 +13,13 @@ import psycopg
 import pytest
 from sqlalchemy import func, select
 
-from judged_atlas import judged_atlas
+from handwritten_judgements import SCHEMA
+from judged_atlas import another_atlas, judged_atlas
 from mnemoscope.annotations import Annotator, Store, open_store
-from mnemoscope.annotations.tables import judgements
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AnnotationError
-from mnemoscope.patterns import read_annotations
-from mnemoscope.patterns.annotations import SCHEMA
+from mnemoscope.judgements import read_judgements
+from mnemoscope.judgements.tables import judgements
 from postgresql import Server
 
 Opening = Callable[[], Store]
@@ -124,16 +124,13 @@ def test_other_versions_and_other_atlases(shared_atlas: Atlas, tmp_path: Path, s
 def test_a_file_written_by_hand_is_not_taken_over(shared_atlas: Atlas, tmp_path: Path) -> None:
     path = edited(tmp_path / "annotations.sqlite", SCHEMA)
     refused(shared_atlas, path, "was not made by a campaign")
-    found = read_annotations(tmp_path)
+    found = read_judgements(tmp_path)
     assert found is not None, "it can be read as before"
 
 
 def test_another_atlas_s_server(shared_atlas: Atlas, place: str, opening: Opening, tmp_path: Path) -> None:
     opening()
-    other = judged_atlas(tmp_path / "other", cases=0, patterns=False)
-    manifest = tmp_path / "other" / "manifest.json"
-    manifest.write_bytes(manifest.read_bytes() + b"\n")
-    refused(other, place, "holds judgements of another atlas")
+    refused(another_atlas(tmp_path / "other"), place, "holds judgements of another atlas")
 
 
 def test_a_damaged_file(shared_atlas: Atlas, tmp_path: Path) -> None:
@@ -223,9 +220,9 @@ def test_a_database_that_is_full(file_store: Store) -> None:
 
 
 def test_a_writer_who_never_ends(file_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mnemoscope.annotations import database
+    from mnemoscope.campaigns import database
 
-    monkeypatch.setattr(database, "PATIENCE", 0.05)  # half a minute is too long for a test
+    monkeypatch.setattr(database, "WAIT_SECONDS", 0.05)  # half a minute is too long for a test
     with closing(sqlite3.connect(file_store.database.name, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         refused(

@@ -1,9 +1,14 @@
-"""What people say about memories: their judgements, read from an atlas's annotations.sqlite.
+"""The final judgements in an atlas's annotations.sqlite, and whether they are about this atlas.
 
 Every judgement is a row with its author and time; nothing is overwritten, and an author's latest one about a pattern of
-a memory counts, once the author has finished with that memory. Reading only: the room of annotations writes the file
+a memory is final, once the author has finished with that memory. Reads only: campaigns write the file
 (docs/annotating.md). Paper, section 3.1: experts marked which triggers share a pattern, described it and called it
 shallow or semantic.
+
+A file written by hand needs no more than docs/patterns.md shows. Where `annotations_version` has a column `atlas`, it
+is the sha256 of the manifest that the judgements are about, and they are read with no other; without it they are about
+the atlas that the file lies in. Where `judgements` has a column `item`, its number among the table `items` with `kind`
+(key, control, chosen), the judgements count whose author has finished the item: the latest row of `finishes`.
 """
 
 import json
@@ -20,38 +25,12 @@ import polars as pl
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.atlas.store import file_hash
 from mnemoscope.errors import AnnotationError, AtlasBusy, AtlasDamaged, AtlasTooNew
+from mnemoscope.judgements.rules import KINDS
 
 ANNOTATIONS = "annotations.sqlite"
 VERSION = 1
-PATIENCE = 5.0
+WAIT_SECONDS = 5.0
 """Seconds that a reader waits for a writer."""
-KINDS = ("shallow", "semantic", "both", "none")
-"""What a judgement can call a pattern; `none` says that there is no such pattern, or no longer."""
-
-SCHEMA = """
-CREATE TABLE annotations_version (version INTEGER NOT NULL);
-INSERT INTO annotations_version VALUES (1);
-CREATE TABLE judgements (
-  id INTEGER PRIMARY KEY,
-  author TEXT NOT NULL,
-  made_at TEXT NOT NULL,
-  layer INTEGER NOT NULL,
-  memory INTEGER NOT NULL,
-  control INTEGER NOT NULL,
-  pattern INTEGER NOT NULL,
-  kind TEXT NOT NULL,
-  description TEXT NOT NULL,
-  triggers TEXT NOT NULL
-);
-"""
-"""The least that the file must hold; more columns and tables may stand beside it.
-
-Where `annotations_version` has a column `atlas`, it is the sha256 of the manifest that the judgements are about, and
-they are read with no other. A file without it, written by hand, is about the atlas that it lies in.
-
-Where `judgements` has a column `item`, its number among the table `items` with `kind` (key, control, chosen), the
-judgements count whose author has finished the item: the latest row of `finishes` (author, made_at, item, finished).
-"""
 
 COLUMNS: dict[str, Any] = {
     "author": pl.String,
@@ -68,7 +47,7 @@ COLUMNS: dict[str, Any] = {
 """Of every judgement that counts; `sampled` is false for a memory that its author chose, and that no campaign drew."""
 _NAMES = ", ".join(f"judgements.{name}" for name in COLUMNS if name != "sampled")
 _PLAIN = f"SELECT judgements.id, {_NAMES}, 1, 1 FROM judgements ORDER BY judgements.id"
-FINISHED = """
+_FINISHED = """
 SELECT coalesce((
   SELECT finishes.finished FROM finishes
   WHERE finishes.item = judgements.item AND finishes.author = judgements.author
@@ -76,13 +55,13 @@ SELECT coalesce((
 ), 0)
 """
 WITH_ITEMS = f"""
-SELECT judgements.id, {_NAMES}, items.kind <> 'chosen', items.kind = 'chosen' OR ({FINISHED}) = 1
+SELECT judgements.id, {_NAMES}, items.kind <> 'chosen', items.kind = 'chosen' OR ({_FINISHED}) = 1
 FROM judgements JOIN items ON items.id = judgements.item ORDER BY judgements.id
 """
-"""Every judgement as `counting` takes it, from a database with items; SQLite and PostgreSQL both answer it."""
+"""Every judgement as `final_judgements` takes it, from a database with items; SQLite and PostgreSQL both answer it."""
 
 
-def read_annotations(atlas: Path) -> pl.DataFrame | None:
+def read_judgements(atlas: Path) -> pl.DataFrame | None:
     """The judgements that count in the folder of an atlas, or None where nobody could judge (no annotations.sqlite).
 
     Columns: author, made_at (UTC), layer, memory, control (a key of random prefixes, whose `memory` is its own number),
@@ -93,8 +72,8 @@ def read_annotations(atlas: Path) -> pl.DataFrame | None:
     or holds what cannot be, AtlasTooNew, AtlasBusy.
     """
     path = Path(atlas) / ANNOTATIONS
-    rows = asked(path, _judgements)
-    return None if rows is None else counting(rows, path)
+    rows = query(path, _judgements)
+    return None if rows is None else final_judgements(rows, path)
 
 
 def _judgements(database: sqlite3.Connection) -> list[tuple[Any, ...]]:
@@ -102,20 +81,20 @@ def _judgements(database: sqlite3.Connection) -> list[tuple[Any, ...]]:
     return database.execute(WITH_ITEMS if "item" in columns else _PLAIN).fetchall()
 
 
-def counting(rows: Iterable[Sequence[Any]], name: object) -> pl.DataFrame:
+def final_judgements(rows: Iterable[Sequence[Any]], name: object) -> pl.DataFrame:
     """The judgements that count, with COLUMNS: of the finished ones the latest of each author on each pattern.
 
     Rows are as stored: id, then COLUMNS, then whether the author has finished. `name` is the database's, for the
     AtlasDamaged that is raised for what cannot be.
     """
-    checked = [_judgement(name, row[:-1]) for row in rows if row[-1]]
+    checked = [_check_judgement(name, row[:-1]) for row in rows if row[-1]]
     found = pl.DataFrame(checked, schema={"id": pl.Int64, **COLUMNS}, orient="row")
     key = ["layer", "memory", "control", "sampled", "author", "pattern"]
     return found.sort(*key, "made_at", "id").unique(key, keep="last", maintain_order=True).drop("id")
 
 
-def asked(path: Path, question: Callable[[sqlite3.Connection], list[tuple[Any, ...]]]) -> list[tuple[Any, ...]] | None:
-    """What the question finds in the database of annotations `path` of an atlas, None where there is no such file.
+def query(path: Path, ask: Callable[[sqlite3.Connection], list[tuple[Any, ...]]]) -> list[tuple[Any, ...]] | None:
+    """What `ask` finds in the database of annotations `path` of an atlas, None where there is no such file.
 
     Raises AnnotationError for judgements of another atlas, AtlasDamaged, AtlasTooNew or AtlasBusy.
     """
@@ -124,7 +103,7 @@ def asked(path: Path, question: Callable[[sqlite3.Connection], list[tuple[Any, .
     if not path.is_file():
         raise AtlasDamaged(f"{path} is not a file but a folder or a device; move it away")
     try:
-        with closing(sqlite3.connect(_address(path), uri=True, timeout=PATIENCE)) as database:
+        with closing(sqlite3.connect(_address(path), uri=True, timeout=WAIT_SECONDS)) as database:
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
             if not {"annotations_version", "judgements"} <= tables:
                 raise AtlasDamaged(f"{path} is not a database of annotations; move it away, or restore it from a copy")
@@ -138,7 +117,7 @@ def asked(path: Path, question: Callable[[sqlite3.Connection], list[tuple[Any, .
             if versions[0][0] != VERSION:
                 raise AtlasDamaged(f"{path} has version {versions[0][0]}, expected {VERSION}; restore it from a copy")
             _refuse_another_atlas(database, path)
-            return question(database)
+            return ask(database)
     except (sqlite3.Error, UnicodeError) as error:
         if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             raise AtlasBusy(f"{path} is being written by another process; try again") from error
@@ -165,7 +144,7 @@ def _refuse_another_atlas(database: sqlite3.Connection, path: Path) -> None:
         )
 
 
-def _judgement(path: object, row: Sequence[Any]) -> tuple[Any, ...]:
+def _check_judgement(path: object, row: Sequence[Any]) -> tuple[Any, ...]:
     """One row with its time, control mark and ranks as values; raises AtlasDamaged for what cannot be."""
     id, author, made_at, layer, memory, control, pattern, kind, description, triggers, sampled = row
     try:

@@ -14,10 +14,10 @@ import numpy as np
 import polars as pl
 from sqlalchemy import Connection, select
 
-from mnemoscope.annotations.tables import campaigns, items
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.side import covered
 from mnemoscope.errors import AnnotationError, AtlasDamaged
+from mnemoscope.judgements.tables import campaigns, items
 from mnemoscope.patterns.coverage import TOP
 
 CASES = "analyses/refinement_events.cases.parquet"
@@ -36,7 +36,7 @@ class Item:
     memory: int
     content: Any
 
-    def stored(self, uid: str) -> dict[str, Any]:
+    def as_row(self, uid: str) -> dict[str, Any]:
         """The row of table `items`; the code tells nothing without the campaign's `uid`."""
         content = json.dumps(self.content)
         named = f"{uid}:{self.kind}:{self.layer}:{self.memory}:{content}"
@@ -49,12 +49,7 @@ class Item:
         }
 
 
-def manifest_hash(atlas: Atlas) -> str:
-    """The sha256 of the manifest, which names everything that was mined."""
-    return atlas.manifest_hash
-
-
-def draw(
+def sample(
     atlas: Atlas, *, keys_per_layer: int, controls: int | None, cases: int, seed: int
 ) -> tuple[dict[str, int], list[Item]]:
     """The sizes of a campaign as they are stored, and its items; raises AnnotationError for sizes that cannot be."""
@@ -65,25 +60,25 @@ def draw(
     for what, (value, most) in asked.items():
         if value is not None and (type(value) is not int or not 0 <= value <= most):
             raise AnnotationError(f"{what} is {value!r}; give a number from 0 to {most:,}")
-    keys = draw_keys(atlas, per_layer=keys_per_layer, seed=seed)
-    count = controls_for(len(keys)) if controls is None else controls
+    keys = sample_keys(atlas, per_layer=keys_per_layer, seed=seed)
+    count = usual_controls(len(keys)) if controls is None else controls
     others = [
-        *draw_controls(atlas, count=count, keys=keys, seed=seed),
-        *draw_cases(atlas, count=cases, seed=seed),
+        *sample_controls(atlas, count=count, keys=keys, seed=seed),
+        *sample_cases(atlas, count=cases, seed=seed),
     ]
     if not keys and not others:
         raise AnnotationError(f"{atlas.path} gives nothing to judge: no memory fires, or no key was asked for")
     return {"seed": seed, "keys_per_layer": keys_per_layer, "controls": count, "cases": cases}, keys + others
 
 
-def begin(connection: Connection, drawn: Sequence[Item], facts: Mapping[str, Any]) -> None:
+def store_campaign(connection: Connection, sampled: Sequence[Item], facts: Mapping[str, Any]) -> None:
     """Stores a campaign and its items, if there is none yet."""
     if connection.execute(select(campaigns.c.id)).first() is None:
         connection.execute(campaigns.insert().values(id=1, **facts))
-        connection.execute(items.insert(), [item.stored(str(facts["uid"])) for item in drawn])
+        connection.execute(items.insert(), [item.as_row(str(facts["uid"])) for item in sampled])
 
 
-def draw_keys(atlas: Atlas, *, per_layer: int, seed: int) -> list[Item]:
+def sample_keys(atlas: Atlas, *, per_layer: int, seed: int) -> list[Item]:
     """In every layer `per_layer` memories with a positive trigger, or all where there are fewer."""
     found = []
     for layer in atlas.layers:
@@ -95,12 +90,12 @@ def draw_keys(atlas: Atlas, *, per_layer: int, seed: int) -> list[Item]:
     return found
 
 
-def controls_for(keys: int) -> int:
+def usual_controls(keys: int) -> int:
     """The usual number of controls: a fifth of the keys, at least 5."""
     return max(5, math.ceil(keys / 5)) if keys else 0
 
 
-def draw_controls(atlas: Atlas, *, count: int, keys: list[Item], seed: int) -> list[Item]:
+def sample_controls(atlas: Atlas, *, count: int, keys: list[Item], seed: int) -> list[Item]:
     """So many controls: each shows different random prefixes, as many as one of the keys shows (so 25 as a rule)."""
     if not count:
         return []
@@ -116,7 +111,7 @@ def draw_controls(atlas: Atlas, *, count: int, keys: list[Item], seed: int) -> l
     return found
 
 
-def draw_cases(atlas: Atlas, *, count: int, seed: int) -> list[Item]:
+def sample_cases(atlas: Atlas, *, count: int, seed: int) -> list[Item]:
     """So many of the compositions that refinement_events lists, or all where there are fewer."""
     rows = listed_cases(atlas)
     if rows is None or not count:

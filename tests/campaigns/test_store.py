@@ -7,9 +7,9 @@ import pytest
 from sqlalchemy import func, select, text
 
 from mnemoscope.annotations import Annotator, CaseView, KeyView, Store
-from mnemoscope.annotations.records import Pattern, Place, Progress
-from mnemoscope.annotations.tables import GROWING, campaigns, items, judgements
+from mnemoscope.campaigns.records import Pattern, Place, Progress
 from mnemoscope.errors import AnnotationError, MemoryIdError
+from mnemoscope.judgements.tables import GROWING, campaigns, items, judgements
 from mnemoscope.memory import MemoryId
 
 Opening = Callable[[], Store]
@@ -56,11 +56,11 @@ def test_a_campaign_draws_keys_controls_and_compositions_once(store: Store, open
 
 
 def test_the_seed_draws_and_no_memory_that_never_fires(store: Store) -> None:
-    from mnemoscope.annotations.drawing import draw
+    from mnemoscope.campaigns.sampling import sample
 
-    first, again, other = (draw(store.atlas, keys_per_layer=3, controls=2, cases=2, seed=s)[1] for s in (0, 0, 1))
+    first, again, other = (sample(store.atlas, keys_per_layer=3, controls=2, cases=2, seed=s)[1] for s in (0, 0, 1))
     assert first == again != other
-    every = draw(store.atlas, keys_per_layer=10, controls=0, cases=0, seed=0)[1]
+    every = sample(store.atlas, keys_per_layer=10, controls=0, cases=0, seed=0)[1]
     assert [(item.layer, item.memory) for item in every] == [(layer, m) for layer in (0, 1) for m in range(5)]
 
 

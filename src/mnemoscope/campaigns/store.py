@@ -1,7 +1,6 @@
 """The store of one atlas's annotations: what a page asks of it, one method for each; every one its own transaction.
 
-Several stores, in threads or processes, may be open on one database at once. Results are in findings.py, export and
-import in exchange.py. Paper, section 3.1.
+Several stores, in threads or processes, may be open on one database at once. Paper, section 3.1.
 """
 
 import hashlib
@@ -13,24 +12,25 @@ from typing import final
 
 from sqlalchemy import Connection, func, select
 
-from mnemoscope.annotations import drawing, judging, people, records
-from mnemoscope.annotations.database import Database, address
-from mnemoscope.annotations.records import (
+from mnemoscope.atlas import Atlas
+from mnemoscope.campaigns import annotators, sampling, saving
+from mnemoscope.campaigns.database import Database, address
+from mnemoscope.campaigns.items import ItemReader
+from mnemoscope.campaigns.records import (
     Annotator,
     Campaign,
     CaseView,
     Invitation,
     KeyView,
+    OthersJudgement,
     Pattern,
     Place,
     Progress,
-    Said,
     Saved,
 )
-from mnemoscope.annotations.sights import Sights
-from mnemoscope.annotations.tables import VERDICTS, campaigns, finishes, items, verdicts
-from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AnnotationError
+from mnemoscope.judgements import rules
+from mnemoscope.judgements.tables import campaigns, finishes, items, verdicts
 from mnemoscope.memory import MemoryId
 
 
@@ -40,7 +40,7 @@ def open_store(atlas: Atlas, at: str | Path | None = None) -> "Store":
     Made where there are none. Raises AnnotationError for a database that cannot be reached, is damaged, of another
     version or of another atlas.
     """
-    return Store(atlas, Database(address(at, atlas.path), atlas=drawing.manifest_hash(atlas)))
+    return Store(atlas, Database(address(at, atlas.path), atlas=atlas.manifest_hash))
 
 
 @final
@@ -50,7 +50,7 @@ class Store:
     def __init__(self, atlas: Atlas, database: Database) -> None:
         self.atlas = atlas
         self.database = database
-        self._sights = Sights(atlas)
+        self._items = ItemReader(atlas)
 
     def __enter__(self) -> "Store":
         return self
@@ -70,12 +70,13 @@ class Store:
         controls: in all; None: a fifth of the keys, at least 5. cases: compositions of those that `mnemoscope analyze`
         listed. Raises AnnotationError where there is another campaign: a database holds one.
         """
-        asked, drawn = drawing.draw(
+        asked, sampled = sampling.sample(
             self.atlas, keys_per_layer=keys_per_layer, controls=controls, cases=cases, seed=seed
         )
         with self.database.writing() as connection:
-            self._alone(connection)
-            drawing.begin(connection, drawn, {**asked, "uid": secrets.token_hex(16), "made_at": people.now()})
+            self._lock_campaign(connection)
+            facts = {**asked, "uid": secrets.token_hex(16), "made_at": rules.current_time()}
+            sampling.store_campaign(connection, sampled, facts)
         found = self.campaign()
         if found is None or any(getattr(found, name) != value for name, value in asked.items()):
             raise AnnotationError(
@@ -85,7 +86,7 @@ class Store:
             )
         return found
 
-    def _alone(self, connection: Connection) -> None:
+    def _lock_campaign(self, connection: Connection) -> None:
         """Lets no other connection begin a campaign or choose a memory meanwhile; SQLite has one writer anyway."""
         if not self.database.sqlite:
             connection.exec_driver_sql("LOCK TABLE campaigns IN EXCLUSIVE MODE")
@@ -102,29 +103,29 @@ class Store:
     def invite(self, name: str, *, role: str = "annotator") -> Invitation:
         """A new annotator (or host) and the secret of their link, which is shown this once."""
         with self.database.writing() as connection:
-            return people.invite(connection, name, role=role)
+            return annotators.invite(connection, name, role=role)
 
     def renew(self, name: str) -> Invitation:
         """A new secret for somebody who lost theirs; the old one is void."""
         with self.database.writing() as connection:
-            found = people.renew(connection, name, withdraw=False)
+            found = annotators.renew(connection, name, withdraw=False)
         assert found is not None
         return found
 
     def withdraw(self, name: str) -> None:
         """Makes somebody's secret void; what they judged stays."""
         with self.database.writing() as connection:
-            people.renew(connection, name, withdraw=True)
+            annotators.renew(connection, name, withdraw=True)
 
     def annotator(self, token: str) -> Annotator | None:
         """Whose invitation this is, or None."""
         with self.database.reading() as connection:
-            return people.with_token(connection, token)
+            return annotators.with_token(connection, token)
 
     def annotators(self) -> tuple[Annotator, ...]:
         """Everybody who was invited or whose work was imported."""
         with self.database.reading() as connection:
-            return people.everybody(connection)
+            return annotators.all_annotators(connection)
 
     def places(self, annotator: Annotator) -> tuple[Place, ...]:
         """The campaign's items in this annotator's own order, keys (controls among them) first, then compositions."""
@@ -158,17 +159,17 @@ class Store:
         """How far the annotator is."""
         with self.database.reading() as connection:
             places = self._places(connection, annotator)
-            handed_in = people.handed_in(connection, annotator)
+            handed_in = annotators.has_submitted(connection, annotator)
         keys, cases = ([place.finished for place in places if place.kind == kind] for kind in ("key", "case"))
         return Progress(len(keys), sum(keys), len(cases), sum(cases), handed_in)
 
     def view(self, code: str, annotator: Annotator) -> KeyView | CaseView:
         """What the annotator sees of an item: its prefixes and their own judgements; never which memory it is."""
         with self.database.reading() as connection:
-            item = judging.item_of(connection, code)
+            item = saving.read_item(connection, code)
             if item["kind"] == "case":
                 texts = json.loads(item["content"])
-                verdict = judging.verdict_of(connection, item["id"], annotator.name)
+                verdict = saving.read_verdict(connection, item["id"], annotator.name)
                 return CaseView(code, texts["prefix"], texts["residual"], texts["ffn"], texts["output"], verdict)
             return self._key_view(connection, item, annotator)
 
@@ -179,16 +180,16 @@ class Store:
         """
         found = self.atlas[memory].id
         with self.database.reading() as connection:
-            item = judging.chosen_item(connection, found)
+            item = saving.find_chosen_item(connection, found)
             if item is not None:
                 return self._key_view(connection, item, annotator)
-        prefixes = self._sights.of_memory(found.layer, found.memory).prefixes
+        prefixes = self._items.read_memory(found.layer, found.memory).prefixes
         return KeyView(str(found), prefixes, (), False, False, False, str(found))
 
-    def _key_view(self, connection: Connection, item: judging.Item, annotator: Annotator) -> KeyView:
-        known = judging.history(connection, item["id"], annotator.name)
-        finished = judging.finished(connection, item["id"], annotator.name)
-        shown = self._sights.of(item)
+    def _key_view(self, connection: Connection, item: saving.Item, annotator: Annotator) -> KeyView:
+        known = saving.read_history(connection, item["id"], annotator.name)
+        finished = saving.is_finished(connection, item["id"], annotator.name)
+        shown = self._items.read(item)
         chosen = str(MemoryId(item["layer"], item["memory"])) if item["kind"] == "chosen" else None
         patterns = _patterns(known.patterns, shown.ranks)
         none = finished and not patterns
@@ -198,10 +199,10 @@ class Store:
         """The code of a memory that somebody wants to judge, outside the campaign; raises MemoryIdError."""
         found = self.atlas[memory].id
         with self.database.writing() as connection:
-            self._alone(connection)
-            stored = judging.chosen_item(connection, found)
+            self._lock_campaign(connection)
+            stored = saving.find_chosen_item(connection, found)
             if stored is None:
-                stored = drawing.Item("chosen", found.layer, found.memory, None).stored(secrets.token_hex(16))
+                stored = sampling.Item("chosen", found.layer, found.memory, None).as_row(secrets.token_hex(16))
                 connection.execute(items.insert().values(stored))
         return str(stored["code"])
 
@@ -214,27 +215,26 @@ class Store:
         pattern: which of the annotator's patterns of this item is meant; None: a new one. key: the same for every try
         to store this judgement, which then is stored once.
         """
-        found = records.checked_kind(kind), records.checked_description(description)
-        number = None if pattern is None else records.checked_pattern(pattern)
+        found = rules.check_kind(kind), rules.check_description(description)
+        number = None if pattern is None else rules.check_pattern(pattern)
         item = self._key(code)
-        shown = self._sights.of(item).ranks
-        state = (*found, judging.ranks(records.checked_marks(marks, len(shown)), shown))
+        shown = self._items.read(item).ranks
+        state = (*found, saving.ranks(rules.check_marks(marks, len(shown)), shown))
         with self.database.writing() as connection:
-            return judging.save(connection, item, annotator, pattern=number, state=state, key=records.key_of(key))
+            return saving.save(connection, item, annotator, pattern=number, state=state, key=rules.judgement_key(key))
 
     def retract(self, code: str, annotator: Annotator, *, pattern: int, key: str | None = None) -> Saved:
         """Takes a pattern back: it no longer counts, and its row stays."""
-        number, item = records.checked_pattern(pattern), self._key(code)
+        number, item = rules.check_pattern(pattern), self._key(code)
         with self.database.writing() as connection:
-            return judging.save(
-                connection, item, annotator, pattern=number, state=judging.NONE, key=records.key_of(key)
-            )
+            known = rules.judgement_key(key)
+            return saving.save(connection, item, annotator, pattern=number, state=saving.NONE, key=known)
 
     def undo(self, code: str, annotator: Annotator, *, key: str | None = None) -> Saved:
         """Takes the latest step on this item back, then the one before it, and so on."""
         item = self._key(code)
         with self.database.writing() as connection:
-            return judging.undo(connection, item, annotator, key=records.key_of(key))
+            return saving.undo(connection, item, annotator, key=rules.judgement_key(key))
 
     def finish(
         self, code: str, annotator: Annotator, *, none: bool = False, done: bool = True, key: str | None = None
@@ -242,59 +242,59 @@ class Store:
         """Says that the item is finished; `none`: that there is no pattern; `done=False`: that it is taken up again."""
         item = self._key(code)
         with self.database.writing() as connection:
-            return judging.finish(connection, item, annotator, done=done, none=none, key=records.key_of(key))
+            return saving.finish(connection, item, annotator, done=done, none=none, key=rules.judgement_key(key))
 
     def judge(self, code: str, annotator: Annotator, *, verdict: str, key: str | None = None) -> Saved:
         """Calls a composition of the last layer `related` or `distant`; `none` takes the verdict back."""
-        if verdict not in VERDICTS:
-            raise AnnotationError(f"the verdict is {verdict!r}; choose one of {', '.join(VERDICTS)}")
+        if verdict not in rules.VERDICTS:
+            raise AnnotationError(f"the verdict is {verdict!r}; choose one of {', '.join(rules.VERDICTS)}")
         with self.database.writing() as connection:
-            item = judging.item_of(connection, code)
+            item = saving.read_item(connection, code)
             if item["kind"] != "case":
                 raise AnnotationError("this item is no composition; mark its patterns instead")
-            return judging.judge(connection, item, annotator, verdict=verdict, key=records.key_of(key))
+            return saving.judge(connection, item, annotator, verdict=verdict, key=rules.judgement_key(key))
 
     def hand_in(self, annotator: Annotator, *, key: str | None = None) -> Saved:
         """Hands all work in: from then on the annotator sees what others said, and changes nothing."""
         with self.database.writing() as connection:
-            people.alone(connection, annotator)
+            annotators.lock_annotator(connection, annotator)
             left = sum(not place.finished for place in self._places(connection, annotator))
             if left:
                 raise AnnotationError(f"{left} items are not finished yet; finish them before handing in")
-            return judging.hand_in(connection, annotator, key=records.key_of(key))
+            return saving.hand_in(connection, annotator, key=rules.judgement_key(key))
 
-    def others(self, code: str, annotator: Annotator) -> tuple[Said, ...]:
+    def others(self, code: str, annotator: Annotator) -> tuple[OthersJudgement, ...]:
         """What others who have finished the item said of it; only for a host, or once the annotator has handed in."""
         with self.database.reading() as connection:
-            item = judging.item_of(connection, code)
-            if annotator.role != "host" and not people.handed_in(connection, annotator):
+            item = saving.read_item(connection, code)
+            if annotator.role != "host" and not annotators.has_submitted(connection, annotator):
                 raise AnnotationError("others' judgements can be seen once you have handed in your own")
-            names = [person.name for person in people.everybody(connection) if person.name != annotator.name]
-            return tuple(said for name in names if (said := self._said(connection, item, name)) is not None)
+            names = [person.name for person in annotators.all_annotators(connection) if person.name != annotator.name]
+            return tuple(said for name in names if (said := self._read_others(connection, item, name)) is not None)
 
-    def _said(self, connection: Connection, item: judging.Item, name: str) -> Said | None:
+    def _read_others(self, connection: Connection, item: saving.Item, name: str) -> OthersJudgement | None:
         if item["kind"] == "case":
-            verdict = judging.verdict_of(connection, item["id"], name)
-            return None if verdict is None else Said(name, (), verdict)
-        known = judging.history(connection, item["id"], name).patterns
-        seen = bool(known) if item["kind"] == "chosen" else judging.finished(connection, item["id"], name)
-        return Said(name, _patterns(known, self._sights.of(item).ranks)) if seen else None
+            verdict = saving.read_verdict(connection, item["id"], name)
+            return None if verdict is None else OthersJudgement(name, (), verdict)
+        known = saving.read_history(connection, item["id"], name).patterns
+        seen = bool(known) if item["kind"] == "chosen" else saving.is_finished(connection, item["id"], name)
+        return OthersJudgement(name, _patterns(known, self._items.read(item).ranks)) if seen else None
 
-    def shown(self, item: judging.Item) -> tuple[int, ...]:
+    def shown_ranks(self, item: saving.Item) -> tuple[int, ...]:
         """The ranks of the triggers that an item shows; a control's are its own numbers."""
-        return self._sights.of(item).ranks
+        return self._items.read(item).ranks
 
-    def _key(self, code: str) -> judging.Item:
+    def _key(self, code: str) -> saving.Item:
         """The item, read by itself: an item never changes, and reading the atlas must not keep others waiting."""
         with self.database.reading() as connection:
-            item = judging.item_of(connection, code)
+            item = saving.read_item(connection, code)
         if item["kind"] == "case":
             raise AnnotationError("this item is a composition; call it related or distant instead")
         return item
 
 
-def _patterns(known: dict[int, judging.State], shown: Sequence[int]) -> tuple[Pattern, ...]:
+def _patterns(known: dict[int, saving.State], shown: Sequence[int]) -> tuple[Pattern, ...]:
     return tuple(
-        Pattern(number, kind, description, judging.marks(triggers, shown))
+        Pattern(number, kind, description, saving.marks(triggers, shown))
         for number, (kind, description, triggers) in known.items()
     )

@@ -8,27 +8,27 @@ import json
 import polars as pl
 from sqlalchemy import text
 
-from mnemoscope.annotations.store import Store
 from mnemoscope.atlas import Atlas
+from mnemoscope.campaigns.store import Store
+from mnemoscope.judgements.reading import WITH_ITEMS, final_judgements
+from mnemoscope.judgements.verdicts import ALL_VERDICTS, final_verdicts
 from mnemoscope.patterns import coverage
-from mnemoscope.patterns.annotations import WITH_ITEMS, counting
-from mnemoscope.patterns.compositions import VERDICTS, latest
 
 KEY = ("layer", "memory")
 _PREFIXES = {"layer": pl.Int16, "memory": pl.Int32, "rank": pl.Int16, "group": pl.Int16}
 
 
 def judgements(store: Store) -> pl.DataFrame:
-    """The campaign's judgements that count, controls among them; the columns of patterns/annotations.py."""
+    """The campaign's judgements that count, controls among them; the columns of judgements/reading.py."""
     with store.database.reading() as connection:
         rows = [tuple(row) for row in connection.execute(text(WITH_ITEMS))]
-    return counting(rows, store.database.name).filter(pl.col("sampled"))
+    return final_judgements(rows, store.database.name).filter(pl.col("sampled"))
 
 
 def verdicts(store: Store) -> pl.DataFrame:
     """The latest verdict of each author on each composition: case (its prefix), author, verdict."""
     with store.database.reading() as connection:
-        return latest([tuple(row) for row in connection.execute(text(VERDICTS))])
+        return final_verdicts([tuple(row) for row in connection.execute(text(ALL_VERDICTS))])
 
 
 def key_prefixes(atlas: Atlas, judged: pl.DataFrame) -> pl.DataFrame:

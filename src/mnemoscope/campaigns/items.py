@@ -10,10 +10,10 @@ from typing import Any
 
 import polars as pl
 
-from mnemoscope.annotations.records import Prefix
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.visible import before_token
 from mnemoscope.cache import Cache
+from mnemoscope.campaigns.records import Prefix
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.patterns.coverage import TOP
 
@@ -21,38 +21,38 @@ _MOST = 1000
 
 
 @dataclass(frozen=True)
-class Sight:
+class ItemPrefixes:
     """The prefixes of an item, and of each the rank under which its marks are stored."""
 
     prefixes: tuple[Prefix, ...]
     ranks: tuple[int, ...]
 
 
-class Sights:
+class ItemReader:
     """What the items of one atlas show."""
 
     def __init__(self, atlas: Atlas) -> None:
         self._atlas = atlas
         self._known = Cache(_MOST)
 
-    def of(self, item: Mapping[str, Any]) -> Sight:
+    def read(self, item: Mapping[str, Any]) -> ItemPrefixes:
         """What a row of table `items` shows; raises AtlasDamaged."""
 
-        def read() -> Sight:
-            return self._control(item) if item["kind"] == "control" else self.of_memory(item["layer"], item["memory"])
+        def make() -> ItemPrefixes:
+            return self._control(item) if item["kind"] == "control" else self.read_memory(item["layer"], item["memory"])
 
-        return self._known.get(item["code"], read)
+        return self._known.get(item["code"], make)
 
-    def of_memory(self, layer: int, memory: int) -> Sight:
+    def read_memory(self, layer: int, memory: int) -> ItemPrefixes:
         """What a memory shows; raises AtlasDamaged."""
         rows = self._atlas.tables.having("triggers", layer, column="memory", ids=[memory])
         rows = rows.filter((pl.col("sign") == 1) & (pl.col("rank") < TOP)).sort("rank")
         rows = rows.unique("prefix_group", keep="first", maintain_order=True)
-        return Sight(self._prefixes(rows.select("sentence", "position").rows()), tuple(rows["rank"].to_list()))
+        return ItemPrefixes(self._prefixes(rows.select("sentence", "position").rows()), tuple(rows["rank"].to_list()))
 
-    def _control(self, item: Mapping[str, Any]) -> Sight:
+    def _control(self, item: Mapping[str, Any]) -> ItemPrefixes:
         places = [(int(sentence), int(position)) for sentence, position in json.loads(item["content"])]
-        return Sight(self._prefixes(places), tuple(range(len(places))))
+        return ItemPrefixes(self._prefixes(places), tuple(range(len(places))))
 
     def _prefixes(self, places: Sequence[tuple[int, int]]) -> tuple[Prefix, ...]:
         if not places:

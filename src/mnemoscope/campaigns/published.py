@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import polars as pl
 from sqlalchemy import Connection, func, select, text
 
-from mnemoscope.annotations.store import Store
-from mnemoscope.annotations.tables import annotators, finishes, items, judgements
+from mnemoscope.campaigns.store import Store
+from mnemoscope.judgements.reading import WITH_ITEMS, final_judgements
+from mnemoscope.judgements.tables import annotators, finishes, items, judgements
 from mnemoscope.memory import MemoryId
-from mnemoscope.patterns.annotations import WITH_ITEMS, counting
 
 
 @dataclass(frozen=True)
-class Opinion:
+class PublishedJudgement:
     """A pattern that somebody sees in a memory's best triggers, which are named by rank."""
 
     author: str
@@ -27,10 +27,10 @@ class Opinion:
     """Whether it was judged blind in the campaign, not chosen by its author."""
 
 
-def said_of(store: Store, memory: MemoryId) -> tuple[Opinion, ...]:
+def published_for(store: Store, memory: MemoryId) -> tuple[PublishedJudgement, ...]:
     """The patterns of the memory that count now, by author; raises AnnotationError."""
     with store.database.reading() as connection:
-        kinds = ("chosen", "key") if over(connection) else ("chosen",)
+        kinds = ("chosen", "key") if is_over(connection) else ("chosen",)
         here = (items.c.kind.in_(kinds), items.c.layer == memory.layer, items.c.memory == memory.memory)
         numbers = {row.id: row.kind for row in connection.execute(select(items.c.id, items.c.kind).where(*here))}
         if not numbers:
@@ -45,22 +45,24 @@ def said_of(store: Store, memory: MemoryId) -> tuple[Opinion, ...]:
             for row in connection.execute(told.order_by(judgements.c.made_at, judgements.c.id)).mappings()
         }
     return tuple(
-        Opinion(author, row["kind"], row["description"], tuple(json.loads(row["triggers"])), numbers[item] == "key")
+        PublishedJudgement(
+            author, row["kind"], row["description"], tuple(json.loads(row["triggers"])), campaign=numbers[item] == "key"
+        )
         for (author, item, _), row in sorted(latest.items())
         if row["kind"] != "none" and (numbers[item] == "chosen" or done.get((item, author), False))
     )
 
 
-def all_said(store: Store) -> pl.DataFrame:
-    """The judgements that count and may be told; columns of patterns/annotations.py. Raises AnnotationError."""
+def published(store: Store) -> pl.DataFrame:
+    """The judgements that count and may be told; columns of judgements/reading.py. Raises AnnotationError."""
     with store.database.reading() as connection:
         rows = [tuple(row) for row in connection.execute(text(WITH_ITEMS))]
-        told = over(connection)
-    found = counting(rows, store.database.name)
+        told = is_over(connection)
+    found = final_judgements(rows, store.database.name)
     return found if told else found.filter(~pl.col("sampled"))
 
 
-def over(connection: Connection) -> bool:
+def is_over(connection: Connection) -> bool:
     """Whether everybody whose invitation is still good has handed in, so that nobody's judgement can be swayed."""
     handed_in = select(finishes.c.author).where(finishes.c.item.is_(None))
     waiting = select(func.count()).select_from(annotators).where(

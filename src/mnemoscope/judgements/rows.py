@@ -1,19 +1,16 @@
-"""One exported row: its fields, what each may hold, and what the database holds that rows are about.
+"""One exported row: its fields, and what each may hold.
 
-Checks a row by itself; whether it fits the database is up to exchange.py.
+Checks a row by itself; whether it fits a database is up to campaigns/import_export.py.
 """
 
 import json
 import re
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, select
-
-from mnemoscope.annotations import judging, people, records
-from mnemoscope.annotations.tables import ITEM_KINDS, VERDICTS, annotators, campaigns, items, version
 from mnemoscope.errors import AnnotationError
+from mnemoscope.judgements import rules
+from mnemoscope.judgements.rules import ITEM_KINDS
 
 FIELDS = (
     "author", "made_at", "event", "item_kind", "layer", "memory", "pattern", "kind", "description", "triggers", "key",
@@ -22,48 +19,11 @@ FIELDS = (
 """event: judgement, verdict or finish. kind: the pattern's class, the verdict, or finished | taken up. A finish without
 an item says that all work was handed in. campaign: what it takes to draw the same campaign again."""
 
-_FACTS = {"uid": str, "seed": int, "keys_per_layer": int, "controls": int, "cases": int, "made_at": str}
-_KINDS = {"judgement": (*records.PATTERN_KINDS, "none"), "verdict": VERDICTS, "finish": ("finished", "taken up")}
+CAMPAIGN_FIELDS = {"uid": str, "seed": int, "keys_per_layer": int, "controls": int, "cases": int, "made_at": str}
+_KINDS = {"judgement": rules.KINDS, "verdict": rules.VERDICTS, "finish": ("finished", "taken up")}
 
 
-class Refused(Exception):
-    """A line of a file that cannot be taken."""
-
-    def __init__(self, reason: str, line: int) -> None:
-        super().__init__(reason)
-        self.line = line
-
-
-@dataclass
-class Known:
-    """What a database holds that rows are about."""
-
-    atlas: str
-    campaign: dict[str, Any] | None
-    items: dict[tuple[str, int, int], judging.Item] = field(default_factory=dict)
-    numbered: dict[int, judging.Item] = field(default_factory=dict)
-    authors: set[str] = field(default_factory=set)
-
-    @classmethod
-    def read(cls, connection: Connection) -> "Known":
-        """What the database behind the connection holds."""
-        row = connection.execute(select(*(campaigns.c[name] for name in _FACTS))).mappings().first()
-        found = cls(connection.execute(select(version.c.atlas)).scalar_one(), None if row is None else dict(row))
-        for item in connection.execute(select(items)).mappings():
-            found._keep(dict(item))
-        found.authors = set(connection.execute(select(annotators.c.name)).scalars())
-        return found
-
-    def add(self, connection: Connection, code: str) -> None:
-        """Takes note of an item that was just stored."""
-        self._keep(judging.item_of(connection, code))
-
-    def _keep(self, item: judging.Item) -> None:
-        self.items[item["kind"], item["layer"], item["memory"]] = item
-        self.numbered[item["id"]] = item
-
-
-def checked(row: dict[str, Any], atlas: str) -> dict[str, Any]:
+def check_row(row: dict[str, Any], atlas: str) -> dict[str, Any]:
     """The row as the database stores it; raises AnnotationError for fields that are missing, unknown or cannot be."""
     if set(row) != set(FIELDS):
         wrong = ", ".join(sorted(set(row) ^ set(FIELDS))[:3])
@@ -78,7 +38,7 @@ def checked(row: dict[str, Any], atlas: str) -> dict[str, Any]:
         raise AnnotationError(f"event is {row['event']!r}, none of {', '.join(_KINDS)}")
     if row["kind"] not in kinds:
         raise AnnotationError(f"kind is {row['kind']!r}, none of {', '.join(kinds)}")
-    found["author"] = records.name_of_person(row["author"])
+    found["author"] = rules.check_name(row["author"])
     found["made_at"] = _time(row["made_at"])
     for name, empty in (("key", False), ("undoes", True)):
         if not (empty and row[name] is None) and not re.fullmatch(r"[A-Za-z0-9_.-]{8,80}", str(row[name])):
@@ -89,16 +49,16 @@ def checked(row: dict[str, Any], atlas: str) -> dict[str, Any]:
         if any(row[name] is not None for name in ("pattern", "description", "triggers", "undoes")):
             raise AnnotationError(f"a {row['event']} has no pattern, description, triggers or undoes")
         return found
-    records.checked_pattern(row["pattern"])
+    rules.check_pattern(row["pattern"])
     ranks = row["triggers"]
     if not isinstance(ranks, list) or not all(type(rank) is int for rank in ranks) or ranks != sorted(set(ranks)):
         raise AnnotationError(f"triggers is {ranks!r}, not a list of ranks in order")
     said = row["description"] or ""
-    found["description"] = said if row["kind"] == "none" and not said else records.checked_description(said)
+    found["description"] = said if row["kind"] == "none" and not said else rules.check_description(said)
     if row["kind"] == "none" and (ranks or said):
         raise AnnotationError("a pattern of kind none has no triggers and no description")
-    if row["kind"] != "none" and len(ranks) < records.AT_LEAST:
-        raise AnnotationError(f"triggers is {ranks!r}; a pattern is in at least {records.AT_LEAST}")
+    if row["kind"] != "none" and len(ranks) < rules.AT_LEAST:
+        raise AnnotationError(f"triggers is {ranks!r}; a pattern is in at least {rules.AT_LEAST}")
     found["triggers"] = json.dumps(ranks)
     return found
 
@@ -123,9 +83,9 @@ def _check_campaign(row: dict[str, Any]) -> None:
     facts = row["campaign"]
     if facts is None and row["item_kind"] in ("chosen", None):
         return
-    fitting = isinstance(facts, dict) and set(facts) == set(_FACTS)
-    if not fitting or not all(type(facts[name]) is kind for name, kind in _FACTS.items()):
-        raise AnnotationError(f"campaign is {facts!r}, not {', '.join(_FACTS)}")
+    fitting = isinstance(facts, dict) and set(facts) == set(CAMPAIGN_FIELDS)
+    if not fitting or not all(type(facts[name]) is kind for name, kind in CAMPAIGN_FIELDS.items()):
+        raise AnnotationError(f"campaign is {facts!r}, not {', '.join(CAMPAIGN_FIELDS)}")
     if not re.fullmatch(r"[0-9a-f]{32}", facts["uid"]):
         raise AnnotationError(f"the campaign's uid is {facts['uid']!r}, not 32 hexadecimal digits")
     _time(facts["made_at"])
@@ -138,7 +98,7 @@ def _time(text: Any) -> str:
         raise AnnotationError(f"made_at is {text!r}, not a time") from None
     if found.tzinfo is None:
         raise AnnotationError(f"made_at is {text!r}; it needs its distance from UTC, such as +00:00")
-    if not 1 < found.year < people.LAST.year:
+    if not 1 < found.year < rules.LAST.year:
         # The author's next word on the item must come after this one, and what is read as UTC must be a time.
         raise AnnotationError(f"made_at is {text!r}, a time at which nobody can have judged")
-    return people.stamp(found)
+    return rules.format_time(found)

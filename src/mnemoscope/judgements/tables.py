@@ -1,8 +1,8 @@
 """The tables of a database of annotations, and the rule that what people said is never changed or deleted.
 
-The same tables on SQLite and PostgreSQL. `annotations_version` and `judgements` have the columns that
-patterns/annotations.py reads, and more. Three tables only ever grow (`judgements`, `verdicts`, `finishes`): triggers
-inside the database refuse anything else, whoever asks. Opens no database.
+The same tables on SQLite and PostgreSQL. Three of them only ever grow (`judgements`, `verdicts`, `finishes`): triggers
+inside the database refuse anything else, whoever asks. Opens no database. A file written by hand may hold less, which
+reading.py reads too (docs/patterns.md).
 """
 
 from sqlalchemy import (
@@ -19,14 +19,9 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from mnemoscope.patterns.annotations import KINDS
+from mnemoscope.judgements.rules import ITEM_KINDS, KINDS, VERDICTS
 
-VERSION = 1
 ROLES = ("annotator", "host")
-ITEM_KINDS = ("key", "control", "chosen", "case")
-"""What can be judged: a drawn key, a blind control, a memory that somebody chose, a composition of the last layer."""
-VERDICTS = ("related", "distant", "none")
-"""What a composition can be called; `none` takes a verdict back."""
 
 metadata = MetaData()
 

@@ -25,20 +25,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mnemoscope.annotations.exchange import export, import_judgements
-    from mnemoscope.annotations.findings import results
-    from mnemoscope.annotations.records import Annotator, CaseView, KeyView
-    from mnemoscope.annotations.store import Store, open_store
+    from mnemoscope.campaigns.import_export import export, import_judgements
+    from mnemoscope.campaigns.records import Annotator, CaseView, KeyView
+    from mnemoscope.campaigns.results import compute_results as results
+    from mnemoscope.campaigns.store import Store, open_store
 
 __all__ = ["Annotator", "CaseView", "KeyView", "Store", "export", "import_judgements", "open_store", "results"]
 
-_FILES = {
-    "export": "exchange", "import_judgements": "exchange", "Annotator": "records", "CaseView": "records",
-    "KeyView": "records", "results": "findings", "Store": "store", "open_store": "store",
+_PLACES = {
+    "export": "import_export.export", "import_judgements": "import_export.import_judgements",
+    "Annotator": "records.Annotator", "CaseView": "records.CaseView", "KeyView": "records.KeyView",
+    "results": "results.compute_results", "Store": "store.Store", "open_store": "store.open_store",
 }  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _FILES:
+    if name not in _PLACES:
         raise AttributeError(f"module 'mnemoscope.annotations' has no attribute {name!r}")
-    return getattr(import_module(f"mnemoscope.annotations.{_FILES[name]}"), name)
+    file, own_name = _PLACES[name].split(".")
+    return getattr(import_module(f"mnemoscope.campaigns.{file}"), own_name)

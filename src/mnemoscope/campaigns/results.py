@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from mnemoscope.annotations import counted
-from mnemoscope.annotations.agreement import Unit, alpha
-from mnemoscope.annotations.automatic import against_automatic
-from mnemoscope.annotations.counted import KEY
-from mnemoscope.annotations.store import Store
+from mnemoscope.campaigns import final_judgements
+from mnemoscope.campaigns.agreement import Unit, alpha
+from mnemoscope.campaigns.automatic import against_automatic
+from mnemoscope.campaigns.final_judgements import KEY
+from mnemoscope.campaigns.store import Store
 from mnemoscope.intervals import Estimate, clustered_share
+from mnemoscope.judgements.verdicts import majority_calls
 from mnemoscope.patterns import explained
-from mnemoscope.patterns.compositions import called
 
 _SCHEMA = {
     "layer": pl.Int16, "name": pl.String, "value": pl.Float64, "count": pl.Int64, "low": pl.Float64, "high": pl.Float64,
@@ -41,21 +41,21 @@ class Results:
     """author, keys, controls and compositions finished, patterns_per_key, controls_with_pattern."""
 
 
-def results(store: Store) -> Results:
+def compute_results(store: Store) -> Results:
     """Everything that the judgements add up to so far; no rows, or nulls, where nobody has judged.
 
     Raises AnnotationError, or AtlasDamaged.
     """
-    judged, cases = counted.judgements(store), counted.verdicts(store)
+    judged, cases = final_judgements.judgements(store), final_judgements.verdicts(store)
     keys, controls = (judged.filter(pl.col("control") == flag) for flag in (False, True))
-    prefixes = counted.key_prefixes(store.atlas, keys)
+    prefixes = final_judgements.key_prefixes(store.atlas, keys)
     campaign = store.campaign()
     return Results(
         _table(_figure(keys, prefixes)),
-        _table(_false_alarms(controls, counted.control_prefixes(store, controls))),
+        _table(_false_alarms(controls, final_judgements.control_prefixes(store, controls))),
         _table(_agreement(keys, prefixes, cases, 0 if campaign is None else campaign.seed)),
         _table(against_automatic(store.atlas, keys, prefixes)),
-        _table((None, name, one) for name, one in called(cases).items()),
+        _table((None, name, one) for name, one in majority_calls(cases).items()),
         _authors(keys, controls, cases),
     )
 
@@ -79,11 +79,11 @@ def _figure(keys: pl.DataFrame, prefixes: pl.DataFrame) -> Iterable[tuple[int | 
 
 def _false_alarms(controls: pl.DataFrame, prefixes: pl.DataFrame) -> Iterable[tuple[None, str, Estimate]]:
     """A control, with all who judged it, is a cluster."""
-    some = counted.classes(controls).group_by(KEY, maintain_order=True).agg(
+    some = final_judgements.classes(controls).group_by(KEY, maintain_order=True).agg(
         hits=(pl.col("patterns") > 0).sum(), cases=pl.len()
     )  # fmt: skip
     yield None, "controls_with_pattern", clustered_share(some["hits"], some["cases"])
-    marked = counted.marks(prefixes, controls).group_by(KEY, maintain_order=True).agg(
+    marked = final_judgements.marks(prefixes, controls).group_by(KEY, maintain_order=True).agg(
         hits=(pl.col("kind") != "none").sum(), cases=pl.len()
     )  # fmt: skip
     yield None, "controls_covered", clustered_share(marked["hits"], marked["cases"])
@@ -92,9 +92,9 @@ def _false_alarms(controls: pl.DataFrame, prefixes: pl.DataFrame) -> Iterable[tu
 def _agreement(
     keys: pl.DataFrame, prefixes: pl.DataFrame, cases: pl.DataFrame, seed: int
 ) -> Iterable[tuple[None, str, Estimate]]:
-    said = counted.marks(prefixes, keys).sort(*KEY, "group", "author")
+    said = final_judgements.marks(prefixes, keys).sort(*KEY, "group", "author")
     marked = said.with_columns(kind=pl.when(pl.col("kind") == "none").then(pl.lit("no")).otherwise(pl.lit("yes")))
-    yield None, "key_class", alpha(_units(counted.classes(keys), KEY, (), "class"), seed=seed)
+    yield None, "key_class", alpha(_units(final_judgements.classes(keys), KEY, (), "class"), seed=seed)
     yield None, "trigger_marked", alpha(_units(marked, KEY, ("group",), "kind"), seed=seed)
     yield None, "trigger_class", alpha(_units(said, KEY, ("group",), "kind"), seed=seed)
     yield None, "composition", alpha(_units(cases, ("case",), (), "verdict"), seed=seed)
@@ -110,7 +110,7 @@ def _units(rows: pl.DataFrame, cluster: tuple[str, ...], unit: tuple[str, ...], 
 
 
 def _authors(keys: pl.DataFrame, controls: pl.DataFrame, cases: pl.DataFrame) -> pl.DataFrame:
-    mine, blind = counted.classes(keys), counted.classes(controls)
+    mine, blind = final_judgements.classes(keys), final_judgements.classes(controls)
     rows = []
     for author in sorted({*keys["author"], *controls["author"], *cases["author"]}):
         own, other, said = (frame.filter(pl.col("author") == author) for frame in (mine, blind, cases))

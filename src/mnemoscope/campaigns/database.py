@@ -16,11 +16,11 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, m
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from mnemoscope.annotations import tables
 from mnemoscope.errors import AnnotationError
-from mnemoscope.patterns.annotations import ANNOTATIONS
+from mnemoscope.judgements import tables
+from mnemoscope.judgements.reading import ANNOTATIONS, VERSION
 
-PATIENCE = 30
+WAIT_SECONDS = 30
 """Seconds that a writer waits for others."""
 _REACH = 10
 """Seconds within which a server must answer."""
@@ -100,7 +100,7 @@ class Database:
                 if present and self.sqlite:
                     raise AnnotationError(f"{self.name} is a database of something else; choose another file")
                 tables.create(connection)
-                connection.execute(tables.version.insert().values(version=tables.VERSION, atlas=atlas))
+                connection.execute(tables.version.insert().values(version=VERSION, atlas=atlas))
                 return
             self._check(connection, missing=ours - present, atlas=atlas)
 
@@ -117,10 +117,10 @@ class Database:
         if "annotations_version" in missing:
             raise AnnotationError(f"{name} holds tables of annotations, but not their version; restore it from a copy")
         said = connection.execute(select(tables.version.c.version)).scalars().all()
-        if len(said) != 1 or said[0] != tables.VERSION:
+        if len(said) != 1 or said[0] != VERSION:
             shown = " and ".join(str(number) for number in said) or "none"
             raise AnnotationError(
-                f"{name} has version {shown} of the annotations, this package knows {tables.VERSION};"
+                f"{name} has version {shown} of the annotations, this package knows {VERSION};"
                 " use the package that wrote it, or another database"
             )
         have = {column["name"] for column in inspect(connection).get_columns("annotations_version")}
@@ -225,7 +225,7 @@ def _engine(url: URL) -> Engine:
             url,
             pool_size=8,
             max_overflow=16,
-            pool_timeout=PATIENCE,
+            pool_timeout=WAIT_SECONDS,
             pool_pre_ping=True,
             connect_args={"connect_timeout": _REACH, "application_name": "mnemoscope"},
         )
@@ -233,8 +233,8 @@ def _engine(url: URL) -> Engine:
         url,
         pool_size=8,
         max_overflow=56,
-        pool_timeout=PATIENCE,
-        connect_args={"timeout": PATIENCE, "isolation_level": None},
+        pool_timeout=WAIT_SECONDS,
+        connect_args={"timeout": WAIT_SECONDS, "isolation_level": None},
     )
     event.listen(engine, "connect", _prepare)
     event.listen(engine, "begin", _begin)
