@@ -82,7 +82,7 @@ def read_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         key_patterns.coverage, "top_prefixes", lambda tables, layer: tables.table("kinds").filter(layer=layer)
     )
-    patch.setattr(key_patterns.explained, "per_memory", lambda prefixes, patterns: prefixes.drop("layer"))
+    patch.setattr(key_patterns.coverage, "count_per_memory", lambda prefixes, patterns: prefixes.drop("layer"))
     patch.setattr(key_patterns, "judgements", lambda tables: None)
     patch.setattr(refinement_events, "judgements", lambda tables: None)
     patch.setattr(key_removals, "_changes", lambda tables: tables.table("changes"))

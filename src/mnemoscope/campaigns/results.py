@@ -16,7 +16,7 @@ from mnemoscope.campaigns.final_judgements import KEY
 from mnemoscope.campaigns.store import Store
 from mnemoscope.intervals import Estimate, clustered_share
 from mnemoscope.judgements.verdicts import majority_calls
-from mnemoscope.patterns import explained
+from mnemoscope.patterns import coverage
 
 _SCHEMA = {
     "layer": pl.Int16, "name": pl.String, "value": pl.Float64, "count": pl.Int64, "low": pl.Float64, "high": pl.Float64,
@@ -69,11 +69,11 @@ def _figure(keys: pl.DataFrame, prefixes: pl.DataFrame) -> Iterable[tuple[int | 
     frames = []
     for layer in sorted(keys["layer"].unique().to_list()):
         here = prefixes.filter(pl.col("layer") == layer).drop("layer")
-        frames.append(explained.by_author(here, keys.filter(pl.col("layer") == layer)))
-        for name, estimate in explained.mean_over_authors(frames[-1]).items():
+        frames.append(coverage.count_by_author(here, keys.filter(pl.col("layer") == layer)))
+        for name, estimate in coverage.mean_over_authors(frames[-1]).items():
             yield layer, name, estimate
     if frames:
-        for name, estimate in explained.mean_over_authors(pl.concat(frames)).items():
+        for name, estimate in coverage.mean_over_authors(pl.concat(frames)).items():
             yield None, name, estimate
 
 

@@ -1,7 +1,8 @@
 """How much of what triggers a memory its patterns explain: shares of its top 25 prefixes, by the kind of pattern.
 
-Triggers with the same prefix count once, and are explained if one of them is. Several questions share this part: keys
-(paper, Figure 2), removals by kind of pattern (Figure 3), activity beside the curves of the kinds (Figure 7).
+Patterns come from anywhere: found from the tables, or judged by people, each author then being asked alone. Triggers
+with the same prefix count once, and are explained if one of them is. Several questions share this part: keys (paper,
+section 3.2, Figure 2), removals by kind of pattern (Figure 3), activity beside the curves of the kinds (Figure 7).
 """
 
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.intervals import Estimate, clustered_share
+from mnemoscope.intervals import NOTHING, Estimate, clustered_share, mean, share
 
 TOP = 25
 """Positive triggers of a memory that patterns are looked for in."""
@@ -58,10 +59,10 @@ def counts(found: pl.DataFrame) -> pl.DataFrame:
     return found.group_by("memory").agg(*each, groups=pl.len().cast(pl.Int64)).sort("memory")
 
 
-def shares(per_memory: pl.DataFrame) -> dict[str, Estimate]:
+def shares(rows: pl.DataFrame) -> dict[str, Estimate]:
     """The shares of prefixes, over all memories of `counts`; intervals take a memory's prefixes as a cluster."""
     return {
-        name: clustered_share(per_memory.select(pl.sum_horizontal(parts)).to_series(), per_memory["groups"])
+        name: clustered_share(rows.select(pl.sum_horizontal(parts)).to_series(), rows["groups"])
         for name, parts in SHARES.items()
     }
 
@@ -69,3 +70,53 @@ def shares(per_memory: pl.DataFrame) -> dict[str, Estimate]:
 def of_layer(atlas: Atlas, layer: int, patterns: pl.DataFrame) -> pl.DataFrame:
     """The `kinds` of one layer's prefixes under the automatic patterns of the whole atlas."""
     return kinds(top_prefixes(atlas, layer), patterns.filter(pl.col("layer") == layer))
+
+
+def count_per_memory(prefixes: pl.DataFrame, patterns: pl.DataFrame) -> pl.DataFrame:
+    """The counts of prefixes by kind, and of patterns, of every memory with a positive trigger."""
+    number = patterns.group_by("memory").agg(patterns=pl.len().cast(pl.Int64))
+    rows = counts(kinds(prefixes, patterns)).join(number, on="memory", how="left", maintain_order="left")
+    return rows.with_columns(pl.col("patterns").fill_null(0))
+
+
+def key_estimates(rows: pl.DataFrame) -> dict[str, Estimate]:
+    """The shares of prefixes by kind, the share of keys with a pattern, and patterns per key, over rows of memories."""
+    with_pattern = int((rows["patterns"] > 0).sum())
+    return shares(rows) | {
+        "keys_with_pattern": share(with_pattern, rows.height),
+        "patterns_per_key": mean(rows["patterns"]),
+    }
+
+
+def count_by_author(prefixes: pl.DataFrame, judged: pl.DataFrame) -> pl.DataFrame:
+    """What `count_per_memory` gives, for every memory that an author judged; with the author's name."""
+    frames = []
+    for (author,), rows in judged.sort("author").group_by("author", maintain_order=True):
+        memories = rows["memory"].unique().to_list()
+        patterns = rows.filter(pl.col("kind") != "none")
+        own = count_per_memory(prefixes.filter(pl.col("memory").is_in(memories)), patterns)
+        frames.append(own.with_columns(author=pl.lit(str(author))))
+    empty = count_per_memory(prefixes.clear(), judged.clear()).with_columns(author=pl.lit("", pl.String))
+    return pl.concat([empty, *frames])
+
+
+def mean_over_authors(rows: pl.DataFrame) -> dict[str, Estimate]:
+    """The mean over authors of each one's estimate; counts are added up.
+
+    The interval is as wide as that of all judgements together, around the mean; a judged memory is a cluster.
+    """
+    single = [key_estimates(own) for _, own in rows.group_by("author", maintain_order=True)]
+    found = key_estimates(rows)
+    for name, pooled in found.items():
+        values = [one[name].value for one in single]
+        if pooled.value is None or pooled.low is None or pooled.high is None:
+            found[name] = pooled if pooled.value is not None else NOTHING
+            continue
+        known = [value for value in values if value is not None]
+        value = sum(known) / len(known)
+        shift = value - pooled.value
+        low, high = pooled.low + shift, pooled.high + shift
+        if name != "patterns_per_key":
+            low, high = max(0.0, low), min(1.0, high)
+        found[name] = Estimate(value, pooled.count, low, high)
+    return found

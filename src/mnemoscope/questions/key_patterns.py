@@ -9,7 +9,7 @@ import polars as pl
 from mnemoscope.atlas import Atlas
 from mnemoscope.intervals import Estimate, clustered_share
 from mnemoscope.judgements.reading import read_judgements
-from mnemoscope.patterns import coverage, explained
+from mnemoscope.patterns import coverage
 from mnemoscope.questions.answers import MEMORIES, Answer, Claim, Paper
 from mnemoscope.questions.layer_shares import share_above, turned
 from mnemoscope.questions.sources import needed, upper_layers
@@ -48,9 +48,9 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     leads: dict[int, Estimate] = {}
     for layer in atlas.layers:
         prefixes = coverage.top_prefixes(atlas, layer)
-        rows = explained.per_memory(prefixes, patterns.filter(pl.col("layer") == layer))
+        rows = coverage.count_per_memory(prefixes, patterns.filter(pl.col("layer") == layer))
         whole.append(rows)
-        estimates = explained.estimates(rows)
+        estimates = coverage.key_estimates(rows)
         for name, estimate in estimates.items():
             found.add(layer, name, estimate)
         one_kind = _of_one_kind(rows)
@@ -58,11 +58,11 @@ def answer(atlas: Atlas) -> pl.DataFrame:
         if rows.height:
             leads[layer] = one_kind
         if judged is not None:
-            by_people = explained.by_author(prefixes, judged.filter(pl.col("layer") == layer))
+            by_people = coverage.count_by_author(prefixes, judged.filter(pl.col("layer") == layer))
             everybody.append(by_people)
-            for name, estimate in explained.mean_over_authors(by_people).items():
+            for name, estimate in coverage.mean_over_authors(by_people).items():
                 people.add(layer, f"people_{name}", estimate)
-    for name, estimate in explained.estimates(pl.concat(whole)).items():
+    for name, estimate in coverage.key_estimates(pl.concat(whole)).items():
         found.add(None, name, estimate)
     upper = upper_layers(atlas)
     for name, halves in (("", (True, False)), ("_lower", (False,)), ("_upper", (True,))):
@@ -73,7 +73,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     above = [turned(one) for layer, one in leads.items() if layer in upper]
     found.add(None, "semantic_leads_upper", share_above(above, 0.5))
     if judged is not None:
-        for name, estimate in explained.mean_over_authors(pl.concat(everybody)).items():
+        for name, estimate in coverage.mean_over_authors(pl.concat(everybody)).items():
             people.add(None, f"people_{name}", estimate)
     both = pl.concat([found.frame(), people.frame()])
     return pl.concat([both.filter(pl.col("layer").is_not_null()), both.filter(pl.col("layer").is_null())])
