@@ -1,6 +1,7 @@
 """Annotating (paper, section 3): people say what the prefixes that trigger a key have in common.
 
-The host's pages are in annotate_host.py, the annotator's in annotate_items.py; who is who, in desk.py.
+The host's pages are in annotate_host.py, the annotator's in annotate_items.py; who is who, in desk.py; the store and
+what everybody may read of it, in judgements.py.
 """
 
 from fastapi import APIRouter
@@ -19,8 +20,7 @@ def router(site: Site) -> APIRouter:
     """
     desk = Desk(site)
     if site.settings.annotations is not None:
-        desk.store()
-    site.said, site.judgements = desk.said, desk.judged
+        site.judgements.store()
     routes = APIRouter()
     routes.include_router(annotate_host.router(desk))
     routes.include_router(annotate_items.router(desk))

@@ -47,7 +47,7 @@ def router(desk: Desk) -> APIRouter:
         """The campaign: its people, how far they are, and what to do next."""
         if isinstance(sent, Response):
             return sent
-        return Page("Annotate", campaign_view(desk.begun()), lambda: {"invitation": None})
+        return Page("Annotate", campaign_view(desk.site.judgements.existing_store()), lambda: {"invitation": None})
 
     @both(routes, site, f"{PLACE}/results", template="annotate_results.html", kept=False)
     def results(_: Annotated[None, Depends(desk.host)]) -> Page:
@@ -65,7 +65,7 @@ def router(desk: Desk) -> APIRouter:
         """Every judgement that was ever made, as a file."""
         from mnemoscope.campaigns.import_export import as_text
 
-        store = desk.begun()
+        store = desk.site.judgements.existing_store()
         if store is None:
             raise HTTPException(404, "Nobody has judged anything yet.")
         content = as_text(store, ending).encode()
@@ -97,7 +97,7 @@ def router(desk: Desk) -> APIRouter:
 
 def _annotator_of(desk: Desk, invitation: str) -> "Annotator":
     """Whose invitation it is; raises 401 for nobody's."""
-    store = desk.begun()
+    store = desk.site.judgements.existing_store()
     found = None if store is None else store.annotator(invitation)
     if found is None:
         raise HTTPException(401, "This invitation is not valid, or no longer; ask whoever sent it for another.")
@@ -137,24 +137,25 @@ def _posts(routes: APIRouter, desk: Desk) -> None:
     ) -> Response:
         """Draws what is to be judged."""
         given = int(controls) if controls else None
-        desk.store().start_campaign(keys_per_layer=keys_per_layer, controls=given, cases=cases, seed=seed)
-        return done(request, campaign_view(desk.store()), to=PLACE)
+        store = desk.site.judgements.store()
+        store.start_campaign(keys_per_layer=keys_per_layer, controls=given, cases=cases, seed=seed)
+        return done(request, campaign_view(desk.site.judgements.store()), to=PLACE)
 
     @routes.post(f"{PLACE}/invite", **post)
     def invite(request: Request, name: Person = "") -> Response:
         """Invites somebody; the answer holds the link, this once."""
-        return _invited(desk, request, desk.store().invite(name))
+        return _invited(desk, request, desk.site.judgements.store().invite(name))
 
     @routes.post(f"{PLACE}/renew", **post)
     def renew(request: Request, name: Person = "") -> Response:
         """Makes a new link for somebody who lost theirs; the old one is void."""
-        return _invited(desk, request, desk.store().renew(name))
+        return _invited(desk, request, desk.site.judgements.store().renew(name))
 
     @routes.post(f"{PLACE}/withdraw", **post)
     def withdraw(request: Request, name: Person = "") -> Response:
         """Makes somebody's link void; what they judged stays."""
-        desk.store().withdraw(name)
-        return done(request, campaign_view(desk.store()), to=PLACE)
+        desk.site.judgements.store().withdraw(name)
+        return done(request, campaign_view(desk.site.judgements.store()), to=PLACE)
 
     @routes.post(f"{PLACE}/import", **post)
     def take_in(request: Request, file: UploadFile) -> Response:
@@ -168,17 +169,17 @@ def _posts(routes: APIRouter, desk: Desk) -> None:
             path = Path(folder, f"judgements.{ending}")
             path.write_bytes(file.file.read())
             try:
-                import_judgements(desk.store(), path)
+                import_judgements(desk.site.judgements.store(), path)
             except AnnotationError as problem:
                 # The sentence is about the file as its owner knows it.
                 raise AnnotationError(str(problem).replace(str(path), path.name)) from problem.__cause__
-        return done(request, campaign_view(desk.store()), to=PLACE)
+        return done(request, campaign_view(desk.site.judgements.store()), to=PLACE)
 
     @routes.post(f"{PLACE}/name", **post)
     def named(request: Request, name: Person = "", memory: Annotated[str, Form(max_length=100)] = "") -> Response:
         """Gives this browser the name under which its owner judges memories outside the campaign."""
         to = f"/{MemoryId.parse(memory)}{PLACE}" if memory else PLACE
-        store = desk.store()
+        store = desk.site.judgements.store()
         wanted = " ".join(name.split()).casefold()
         known = next((one for one in store.annotators() if one.name.casefold() == wanted), None)
         if known is not None and known.role == "host":
@@ -200,5 +201,5 @@ def _invited(desk: Desk, request: Request, invitation: Any) -> Response:
     told = {"name": invitation.annotator.name, "link": link}
     if wants_json(request):
         return json_response(told, status=201)
-    values = {"title": "Annotate", **campaign_view(desk.store()), "invitation": told}
+    values = {"title": "Annotate", **campaign_view(desk.site.judgements.store()), "invitation": told}
     return desk.drawn(request, HOME, values, status=201)

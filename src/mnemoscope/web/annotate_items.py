@@ -58,7 +58,7 @@ def router(desk: Desk) -> APIRouter:
     @both(routes, site, f"{PLACE}/work", template="annotate_work.html", kept=False)
     def work(annotator: Annotated[Any, Depends(desk.annotator)]) -> Page:
         """What the annotator has to judge, and how far it is."""
-        data = judging.work_view(desk.store(), annotator)
+        data = judging.work_view(desk.site.judgements.store(), annotator)
         return Page("Your work", data, lambda: {"bare": True, "key": new_key()})
 
     @both(routes, site, PLACE + "/items/{code}", template=ITEM, kept=False)
@@ -79,7 +79,7 @@ def router(desk: Desk) -> APIRouter:
         if annotator is None:
             data: dict[str, Any] = {"memory": str(wanted), "code": None, "name": None}
             return Page(f"Annotate {wanted}", data)
-        store = desk.store()
+        store = desk.site.judgements.store()
         data = judging.item_view(store, annotator, store.view_memory(wanted, annotator)) | {"name": annotator.name}
         return Page(f"Annotate {wanted}", data, lambda: _more(data, annotator, pattern) | {"bare": False})
 
@@ -170,13 +170,13 @@ def _posts(routes: APIRouter, desk: Desk) -> None:
     @routes.post(PLACE + "/hand-in", **post)
     def hand_in(request: Request, annotator: Annotated[Any, known], key: Key = "") -> Response:
         """Hands all work in, for good."""
-        saved = desk.store().hand_in(annotator, key=key or None)
+        saved = desk.site.judgements.store().hand_in(annotator, key=key or None)
         return done(request, {"handed_in": True, "again": saved.again}, to=f"{PLACE}/work")
 
 
 def _having(desk: Desk, annotator: Any, code: str) -> "tuple[Store, KeyView | CaseView]":
     """The store and what the annotator sees of the item; raises 404."""
-    store = desk.store()
+    store = desk.site.judgements.store()
     try:
         return store, store.view(code, annotator)
     except AnnotationError as problem:
@@ -186,7 +186,7 @@ def _having(desk: Desk, annotator: Any, code: str) -> "tuple[Store, KeyView | Ca
 def _item_to_judge(desk: Desk, request: Request, annotator: Any, code: str) -> "tuple[Store, str]":
     """The store and the code of an item that is being judged; a memory's name makes one of it. Raises 404."""
     if _MEMORY.fullmatch(code) and desk.at_home(request):
-        code = desk.store().choose(MemoryId.parse(code))
+        code = desk.site.judgements.store().choose(MemoryId.parse(code))
     return _having(desk, annotator, code)[0], code
 
 
@@ -223,7 +223,7 @@ def _again(
     """The item's page with what was wrong, and with what was typed; a program gets the sentence alone."""
     if wants_json(request) or status_of(problem) != 409:
         raise problem
-    store = desk.store()
+    store = desk.site.judgements.store()
     data = judging.item_view(store, annotator, store.view(code, annotator))
     asked = "" if draft is None else "new" if draft["pattern"] is None else str(draft["pattern"])
     values = {"title": _title(data), **data, **_more(data, annotator, asked), "problem": str(problem)}

@@ -35,11 +35,11 @@ class Tables:
     def _current(self) -> tuple[Any, dict[str, Any]]:
         from mnemoscope.campaigns.results import compute_results
 
-        store = self._desk.begun()
+        store = self._desk.site.judgements.existing_store()
         if store is None:
             raise HTTPException(404, "Nobody has judged anything yet.")
         # Rows are only ever added, so their numbers say whether anything changed.
-        mark = (self._desk.site.state, self._desk.counted())
+        mark = (self._desk.site.state, self._desk.site.judgements.version_marks())
         return mark, self._tables.get(mark, lambda: results_view(compute_results(store)))
 
     def _draw(self, people: pl.DataFrame) -> str:

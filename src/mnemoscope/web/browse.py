@@ -38,7 +38,7 @@ def router(site: Site) -> APIRouter:
     def said(name: str, **_: object) -> object:
         """What people say of a memory, who may go on doing so while the rest of its page stays."""
         try:
-            return site.said(site.atlas[MemoryId.parse(name)].id) or None
+            return site.judgements.published_for(site.atlas[MemoryId.parse(name)].id) or None
         except MemoryIdError:
             return None
 
@@ -54,7 +54,8 @@ def router(site: Site) -> APIRouter:
         if not name.startswith("L"):
             raise HTTPException(404, f"There is no page {f'/{name}'!r}.")
         wanted = MemoryId.parse(name)
-        data = memory_view(site, wanted, pattern=pattern) | {"people": site.said(wanted), "set": carried}
+        people = site.judgements.published_for(wanted)
+        data = memory_view(site, wanted, pattern=pattern) | {"people": people, "set": carried}
         return Page(str(wanted), data, lambda: memory_groups(data) | _links(site, wanted, asked(prompt, carried, at)))
 
     return routes

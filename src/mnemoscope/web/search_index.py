@@ -57,7 +57,7 @@ class Opening:
 
         try:
             opened.index = open_index(
-                opened.edition.atlas, progress=opened.progress, annotations=self._site.judgements
+                opened.edition.atlas, progress=opened.progress, annotations=self._site.judgements.read_published
             )
         except Exception as problem:
             opened.problem = problem

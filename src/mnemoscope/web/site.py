@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import polars as pl
 from starlette.requests import Request
 
 from mnemoscope.atlas import Atlas, open_atlas
@@ -21,7 +20,7 @@ from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.atlas.store import file_hash
 from mnemoscope.cache import Cache
 from mnemoscope.errors import AtlasUnfinished
-from mnemoscope.memory import MemoryId
+from mnemoscope.web.judgements import SiteJudgements
 from mnemoscope.web.settings import Settings
 
 if TYPE_CHECKING:
@@ -54,8 +53,7 @@ class Site:
     """One atlas being served.
 
     `admits` are tests that let a request in without the access token (an invitation); `tasks` are begun in the
-    background when serving begins; `said` gives people's patterns of a memory, `judgements` the annotations to search
-    where they lie outside the atlas.
+    background when serving begins; `judgements` is what people said of the atlas.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -64,8 +62,7 @@ class Site:
         self.nav: list[tuple[str, str]] = []
         self.admits: list[Callable[[Request], bool]] = []
         self.tasks: list[Callable[[], object]] = []
-        self.said: Callable[[MemoryId], list[dict[str, Any]]] = lambda _: []
-        self.judgements: Callable[[], pl.DataFrame | None] | None = None
+        self.judgements = SiteJudgements(self)
         self._lock = threading.Lock()
         self.latest = self._open()
         """The edition that was opened last; to be read where opening another one must not fail."""

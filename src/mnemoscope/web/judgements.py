@@ -1,0 +1,122 @@
+"""People's judgements behind the pages: the store of the atlas as it is now, and what of it every page may show.
+
+The store is opened when it is first needed, in the atlas or where `--annotations` says. Who may see more, and who may
+judge, is in desk.py.
+"""
+
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mnemoscope.cache import Cache
+from mnemoscope.errors import AnnotationError
+from mnemoscope.judgements.reading import ANNOTATIONS
+from mnemoscope.memory import MemoryId
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from mnemoscope.campaigns.store import Store
+    from mnemoscope.web.site import Site
+
+RETRY_AFTER_SECONDS = 5.0
+"""For how long a database that did not answer is not tried again, so that readers of memories need not wait."""
+
+
+class SiteJudgements:
+    """The judgements of one site's atlas."""
+
+    def __init__(self, site: "Site") -> None:
+        self._site = site
+        self._lock = threading.Lock()
+        self._store: Store | None = None
+        self._failed: tuple[str, float, AnnotationError] | None = None
+        self._silent = 0.0
+        self._published = Cache(1)
+
+    def store(self) -> "Store":
+        """The store of the atlas as it is now, made where there is none; raises AnnotationError."""
+        edition = self._site.edition()
+        with self._lock:
+            store = self._open_store_of(edition.hash)
+            if store is not None:
+                return store
+            if self._failed is not None:
+                hash, at, problem = self._failed
+                if hash == edition.hash and time.monotonic() - at < RETRY_AFTER_SECONDS:
+                    raise problem
+            from mnemoscope.campaigns.store import open_store
+
+            try:
+                store = open_store(edition.atlas, self._site.settings.annotations)
+            except AnnotationError as problem:
+                self._failed = (edition.hash, time.monotonic(), problem)
+                raise
+            if self._store is not None:
+                # Another atlas lies in the folder; whoever still reads the old one's judgements keeps a connection.
+                self._store.close()
+            self._store = store
+            return store
+
+    def _open_store_of(self, hash: str) -> "Store | None":
+        """The open store, if it is that of the atlas with this hash."""
+        return self._store if self._store is not None and self._store.database.atlas == hash else None
+
+    def existing_store(self) -> "Store | None":
+        """The store, or None where nobody ever judged this atlas: looking at a page makes no file."""
+        given, path = self._site.settings.annotations, Path(self._site.settings.atlas, ANNOTATIONS)
+        if self._open_store_of(self._site.hash) is None and given is None and not path.exists():
+            return None
+        return self.store()
+
+    def version_marks(self) -> tuple[int, ...]:
+        """How many rows there are of what people said; nothing is ever taken away."""
+        from sqlalchemy import func, select
+
+        from mnemoscope.judgements.tables import GROWING
+
+        with self.store().database.reading() as connection:
+            asked = [select(func.count()).select_from(table) for table in GROWING]
+            return tuple(int(connection.execute(one).scalar_one()) for one in asked)
+
+    def read_published(self) -> "pl.DataFrame | None":
+        """Every judgement that may be told, for searches; None where there is none, or the database is out of reach."""
+        from mnemoscope.campaigns.published import published
+
+        if time.monotonic() < self._silent:
+            return None
+        try:
+            store = self.existing_store()
+            if store is None:
+                return None
+            # An invitation that is withdrawn may end a campaign without a row.
+            people, moment = len(store.annotators()), int(time.monotonic() / RETRY_AFTER_SECONDS)
+            marks = (store.database.atlas, self.version_marks(), people, moment)
+            return self._published.get(marks, lambda: published(store))
+        except AnnotationError:
+            self._silent = time.monotonic() + RETRY_AFTER_SECONDS
+            return None
+
+    def published_for(self, memory: MemoryId) -> list[dict[str, Any]]:
+        """What people say of a memory, for its page; nothing where the database is out of reach."""
+        from mnemoscope.campaigns.published import published_for
+
+        if time.monotonic() < self._silent:
+            return []
+        try:
+            store = self.existing_store()
+            found = () if store is None else published_for(store, memory)
+        except AnnotationError:
+            self._silent = time.monotonic() + RETRY_AFTER_SECONDS
+            return []
+        return [
+            {
+                "author": one.author,
+                "kind": one.kind,
+                "description": one.description,
+                "triggers": list(one.triggers),
+                "campaign": one.campaign,
+            }
+            for one in found
+        ]
