@@ -36,21 +36,21 @@ def add(connection: Connection, name: str, *, role: str = "annotator", token_has
 
 def renew(connection: Connection, name: str, *, withdraw: bool) -> Invitation | None:
     """A new secret for somebody who lost theirs, or (`withdraw`) none at all; the old one is void either way."""
-    person = named(connection, name)
+    person = find_annotator(connection, name)
     token = None if withdraw else secrets.token_urlsafe(24)
     hashed = None if token is None else _hash_token(token)
     connection.execute(update(annotators).where(annotators.c.name == person.name).values(token_hash=hashed))
     return None if token is None else Invitation(person, token)
 
 
-def with_token(connection: Connection, token: str) -> Annotator | None:
+def find_by_token(connection: Connection, token: str) -> Annotator | None:
     """Whose invitation this is, or None."""
     asked = select(annotators.c.name, annotators.c.role).where(annotators.c.token_hash == _hash_token(token))
     row = connection.execute(asked).first()
     return None if row is None else Annotator(row.name, row.role)
 
 
-def named(connection: Connection, name: str) -> Annotator:
+def find_annotator(connection: Connection, name: str) -> Annotator:
     """The annotator of that name; raises AnnotationError."""
     asked = select(annotators.c.name, annotators.c.role).where(annotators.c.folded == str(name).strip().casefold())
     row = connection.execute(asked).first()

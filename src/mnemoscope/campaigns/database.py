@@ -39,7 +39,7 @@ class Database:
         """
         self.url = url
         self.atlas = atlas
-        self.name = shown(url)
+        self.name = format_address(url)
         self.sqlite = url.get_backend_name() == "sqlite"
         self.engine = _engine(url)
         # Threads of one process take turns here: SQLite's own waiting sleeps, and does not keep to an order.
@@ -59,25 +59,25 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A connection that sees one state of the database; raises AnnotationError."""
-        with self._plainly("read"), self.engine.connect() as connection, connection.begin():
+        with self._in_plain_words("read"), self.engine.connect() as connection, connection.begin():
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """A connection whose changes are all stored when the block ends well, or none; raises AnnotationError."""
-        with self._plainly("stored"), self._turn, self.engine.connect() as connection:
+        with self._in_plain_words("stored"), self._turn, self.engine.connect() as connection:
             connection = connection.execution_options(writing=True)
             with connection.begin():
                 yield connection
 
     @contextmanager
-    def _plainly(self, done: str) -> Iterator[None]:
+    def _in_plain_words(self, done: str) -> Iterator[None]:
         try:
             yield
         except (DBAPIError, PoolTimeout, sqlite3.Error) as error:
-            raise AnnotationError(self._said(error, done)) from error
+            raise AnnotationError(self._describe_error(error, done)) from error
 
-    def _said(self, error: Exception, done: str) -> str:
+    def _describe_error(self, error: Exception, done: str) -> str:
         """The error as one line without a password: what the database says, and what to do."""
         if isinstance(error, PoolTimeout):
             return f"{self.name}: nothing was {done}: too many people at once; try again"
@@ -109,7 +109,7 @@ class Database:
 
         The file keeps to this for good, so it is asked for only once the file is known to be ours.
         """
-        with self._plainly("stored"), self._turn, closing(self.engine.raw_connection()) as connection:
+        with self._in_plain_words("stored"), self._turn, closing(self.engine.raw_connection()) as connection:
             connection.execute("PRAGMA journal_mode = WAL")
 
     def _check(self, connection: Connection, *, missing: set[str], atlas: str) -> None:
@@ -190,10 +190,10 @@ def address(given: str | Path | None, folder: Path) -> URL:
 
 def place_text(given: str | Path) -> str:
     """Where annotations were said to be, without password or options; raises AnnotationError like `address`."""
-    return shown(address(given, Path()))
+    return format_address(address(given, Path()))
 
 
-def shown(url: URL) -> str:
+def format_address(url: URL) -> str:
     """The address without password or options."""
     if url.get_backend_name() == "sqlite":
         return str(url.database)

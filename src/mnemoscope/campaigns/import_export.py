@@ -100,7 +100,7 @@ def rows(store: Store) -> list[Row]:
         known = Known.read(connection)
         for table in GROWING:
             for row in connection.execute(select(table)).mappings():
-                found.append(_exported(table.name, dict(row), known))
+                found.append(_export_row(table.name, dict(row), known))
     return sorted(found, key=lambda row: (row["made_at"], row["author"], row["key"]))
 
 
@@ -199,7 +199,7 @@ def _insert(connection: Connection, row: Row, item: saving.Item | None) -> int:
     return 0
 
 
-def _exported(table: str, row: Row, known: Known) -> Row:
+def _export_row(table: str, row: Row, known: Known) -> Row:
     item = known.numbered.get(row["item"])
     found: Row = dict.fromkeys(FIELDS)
     found |= {name: row[name] for name in ("author", "made_at", "key")}

@@ -100,20 +100,20 @@ def sample_controls(atlas: Atlas, *, count: int, keys: list[Item], seed: int) ->
     if not count:
         return []
     rows = atlas.table("background").select("sentence", "position").unique(maintain_order=True).rows()
-    sizes = _shown(atlas, keys) or [TOP]
+    sizes = _count_prefixes(atlas, keys) or [TOP]
     found = []
     for number in range(count):
         random = np.random.default_rng((seed, 2, number))
         size = sizes[int(random.integers(len(sizes)))]
         order = random.permutation(len(rows))[: _TRIES * size]
-        places = _different(atlas, [rows[place] for place in order], size)
+        places = _different_places(atlas, [rows[place] for place in order], size)
         found.append(Item("control", atlas.layers[number % len(atlas.layers)], number, places))
     return found
 
 
 def sample_cases(atlas: Atlas, *, count: int, seed: int) -> list[Item]:
     """So many of the compositions that refinement_events lists, or all where there are fewer."""
-    rows = listed_cases(atlas)
+    rows = read_cases(atlas)
     if rows is None or not count:
         return []
     random = np.random.default_rng((seed, 3))
@@ -125,7 +125,7 @@ def sample_cases(atlas: Atlas, *, count: int, seed: int) -> list[Item]:
     return items
 
 
-def listed_cases(atlas: Atlas) -> pl.DataFrame | None:
+def read_cases(atlas: Atlas) -> pl.DataFrame | None:
     """The compositions that refinement_events lists, or None where it has not been asked of this atlas."""
     if CASES not in covered(atlas, "analyses") or not (atlas.path / CASES).is_file():
         return None
@@ -140,7 +140,7 @@ def listed_cases(atlas: Atlas) -> pl.DataFrame | None:
         ) from error
 
 
-def _shown(atlas: Atlas, keys: list[Item]) -> list[int]:
+def _count_prefixes(atlas: Atlas, keys: list[Item]) -> list[int]:
     """How many different prefixes each key shows."""
     found = []
     for layer in sorted({key.layer for key in keys}):
@@ -151,7 +151,7 @@ def _shown(atlas: Atlas, keys: list[Item]) -> list[int]:
     return found
 
 
-def _different(atlas: Atlas, places: list[tuple[int, int]], size: int) -> list[list[int]]:
+def _different_places(atlas: Atlas, places: list[tuple[int, int]], size: int) -> list[list[int]]:
     """The first `size` places whose prefixes are different, from different sentences."""
     stored = atlas.sentences([sentence for sentence, _ in places], columns=["sentence", "tokens"])
     tokens = dict(zip(stored["sentence"].to_list(), stored["tokens"].to_list(), strict=True))

@@ -120,7 +120,7 @@ class Store:
     def annotator(self, token: str) -> Annotator | None:
         """Whose invitation this is, or None."""
         with self.database.reading() as connection:
-            return annotators.with_token(connection, token)
+            return annotators.find_by_token(connection, token)
 
     def annotators(self) -> tuple[Annotator, ...]:
         """Everybody who was invited or whose work was imported."""
@@ -135,7 +135,7 @@ class Store:
     def _places(self, connection: Connection, annotator: Annotator) -> tuple[Place, ...]:
         uid = connection.execute(select(campaigns.c.uid)).scalar()
         rows = connection.execute(select(items.c.id, items.c.code, items.c.kind).where(items.c.kind != "chosen")).all()
-        done = self._finished(connection, annotator)
+        done = self._finished_items(connection, annotator)
 
         def order(row: tuple[int, str, str]) -> tuple[bool, str]:
             mixed = hashlib.sha256(f"{uid}:{annotator.name}:{row[1]}".encode()).hexdigest()
@@ -144,7 +144,7 @@ class Store:
         ordered = sorted((tuple(row) for row in rows), key=order)
         return tuple(Place(code, "case" if kind == "case" else "key", id in done) for id, code, kind in ordered)
 
-    def _finished(self, connection: Connection, annotator: Annotator) -> set[int]:
+    def _finished_items(self, connection: Connection, annotator: Annotator) -> set[int]:
         """Numbers of the items that the annotator has finished."""
         found: dict[int, bool] = {}
         asked = select(finishes.c.item, finishes.c.finished).where(finishes.c.author == annotator.name)

@@ -1,13 +1,13 @@
 """Annotating (paper, section 3): people say what the prefixes that trigger a key have in common.
 
-The host's pages are in annotate_host.py, the annotator's in annotate_items.py; who is who, in desk.py; the store and
-what everybody may read of it, in judgements.py.
+The host's pages are in annotate_host.py, the annotator's in annotate_items.py; who is who, in annotator_session.py; the
+store, and what everybody may read of it, in judgements.py.
 """
 
 from fastapi import APIRouter
 
 from mnemoscope.web import annotate_host, annotate_items
-from mnemoscope.web.desk import PLACE, Desk
+from mnemoscope.web.annotator_session import PLACE, AnnotatorSession
 from mnemoscope.web.site import Site
 
 NAV: tuple[tuple[str, str], ...] = (("Annotate", PLACE),)
@@ -18,10 +18,10 @@ def router(site: Site) -> APIRouter:
 
     Raises AnnotationError where that cannot be reached, or is of another version or atlas.
     """
-    desk = Desk(site)
+    session = AnnotatorSession(site)
     if site.settings.annotations is not None:
         site.judgements.store()
     routes = APIRouter()
-    routes.include_router(annotate_host.router(desk))
-    routes.include_router(annotate_items.router(desk))
+    routes.include_router(annotate_host.router(session))
+    routes.include_router(annotate_items.router(session))
     return routes

@@ -18,7 +18,7 @@ from starlette.responses import RedirectResponse, Response
 from mnemoscope.errors import AnnotationError
 from mnemoscope.memory import MemoryId
 from mnemoscope.web.annotate_results import Tables
-from mnemoscope.web.desk import PLACE, Desk, done
+from mnemoscope.web.annotator_session import PLACE, AnnotatorSession, done
 from mnemoscope.web.pages import REFUSALS, Page, both
 from mnemoscope.web.request_line import path_of
 from mnemoscope.web.safety import came_from_here
@@ -36,21 +36,21 @@ Ending = Literal["csv", "jsonl"]
 TYPES = {"csv": "text/csv; charset=utf-8", "jsonl": "application/x-ndjson"}
 
 
-def router(desk: Desk) -> APIRouter:
+def router(session: AnnotatorSession) -> APIRouter:
     """The routes of a host, and the door by which annotators come in."""
     routes = APIRouter()
-    site = desk.site
-    tables = Tables(desk)
+    site = session.site
+    tables = Tables(session)
 
     @both(routes, site, PLACE, template=HOME, kept=False)
-    def home(sent: Annotated[Any, Depends(_elsewhere(desk))]) -> Page | Response:
+    def home(sent: Annotated[Any, Depends(_elsewhere(session))]) -> Page | Response:
         """The campaign: its people, how far they are, and what to do next."""
         if isinstance(sent, Response):
             return sent
-        return Page("Annotate", campaign_view(desk.site.judgements.existing_store()), lambda: {"invitation": None})
+        return Page("Annotate", campaign_view(session.site.judgements.existing_store()), lambda: {"invitation": None})
 
     @both(routes, site, f"{PLACE}/results", template="annotate_results.html", kept=False)
-    def results(_: Annotated[None, Depends(desk.host)]) -> Page:
+    def results(_: Annotated[None, Depends(session.host)]) -> Page:
         """What people found: Figure 2 from their judgements, false alarms on controls, agreement."""
         data = tables.all()
 
@@ -61,11 +61,11 @@ def router(desk: Desk) -> APIRouter:
         return Page("What people found", data, drawn)
 
     @routes.get(f"{PLACE}/export.{{ending}}", response_class=Response, responses=REFUSALS)
-    def exported(ending: Ending, _: Annotated[None, Depends(desk.host)]) -> Response:
+    def exported(ending: Ending, _: Annotated[None, Depends(session.host)]) -> Response:
         """Every judgement that was ever made, as a file."""
         from mnemoscope.campaigns.import_export import as_text
 
-        store = desk.site.judgements.existing_store()
+        store = session.site.judgements.existing_store()
         if store is None:
             raise HTTPException(404, "Nobody has judged anything yet.")
         content = as_text(store, ending).encode()
@@ -78,55 +78,56 @@ def router(desk: Desk) -> APIRouter:
         invitation: Annotated[str, Query(max_length=200, description="The secret of an invitation")] = "",
     ) -> Response:
         """Makes this browser that of the annotator who was invited; asks first where another site's page led here."""
-        found = _annotator_of(desk, invitation)
+        found = _annotator_of(session, invitation)
         if came_from_here(request.headers):
-            return _join_as(desk, found, invitation)
+            return _join_as(session, found, invitation)
         values = {"title": "Annotate", "name": found.name, "invitation": invitation, "bare": True}
-        return desk.drawn(request, "annotate_join.html", values)
+        return session.render(request, "annotate_join.html", values)
 
     @routes.post(
-        f"{PLACE}/join", dependencies=[Depends(desk.guarded)], response_class=Response, responses=REFUSALS
+        f"{PLACE}/join", dependencies=[Depends(session.guarded)], response_class=Response, responses=REFUSALS
     )
     def confirm_join(invitation: Annotated[str, Form(max_length=200)] = "") -> Response:
         """Makes this browser that of the annotator who was invited, and who says so."""
-        return _join_as(desk, _annotator_of(desk, invitation), invitation)
+        return _join_as(session, _annotator_of(session, invitation), invitation)
 
-    _posts(routes, desk)
+    _posts(routes, session)
     return routes
 
 
-def _annotator_of(desk: Desk, invitation: str) -> "Annotator":
+def _annotator_of(session: AnnotatorSession, invitation: str) -> "Annotator":
     """Whose invitation it is; raises 401 for nobody's."""
-    store = desk.site.judgements.existing_store()
+    store = session.site.judgements.existing_store()
     found = None if store is None else store.annotator(invitation)
     if found is None:
         raise HTTPException(401, "This invitation is not valid, or no longer; ask whoever sent it for another.")
     return found
 
 
-def _join_as(desk: Desk, annotator: "Annotator", invitation: str) -> Response:
+def _join_as(session: AnnotatorSession, annotator: "Annotator", invitation: str) -> Response:
     """The way to the annotator's pages, after which this browser is theirs."""
     place = PLACE if annotator.role == "host" else f"{PLACE}/work"
-    return desk.seated(RedirectResponse(place, 303), invitation)
+    return session.set_annotator_cookie(RedirectResponse(place, 303), invitation)
 
 
-def _elsewhere(desk: Desk) -> Callable[[Request], Response | None]:
+def _elsewhere(session: AnnotatorSession) -> Callable[[Request], Response | None]:
     """Where an annotator is sent who asks for the host's page; raises 403 for whoever is neither."""
 
     def sent(request: Request) -> Response | None:
-        if desk.judging(request) is not None or (not desk.at_home(request) and desk.known(request) is not None):
+        invited = not session.has_full_access(request) and session.known(request) is not None
+        if session.judging(request) is not None or invited:
             ending = ".json" if path_of(request).endswith(".json") else ""
             return RedirectResponse(f"{PLACE}/work{ending}", 303)
-        desk.host(request)
+        session.host(request)
         return None
 
     return sent
 
 
-def _posts(routes: APIRouter, desk: Desk) -> None:
-    guarded = [Depends(desk.guarded)]
+def _posts(routes: APIRouter, session: AnnotatorSession) -> None:
+    guarded = [Depends(session.guarded)]
     post: dict[str, Any] = {
-        "dependencies": [*guarded, Depends(desk.host)],
+        "dependencies": [*guarded, Depends(session.host)],
         "responses": REFUSALS,
         "response_class": Response,
     }
@@ -137,25 +138,25 @@ def _posts(routes: APIRouter, desk: Desk) -> None:
     ) -> Response:
         """Draws what is to be judged."""
         given = int(controls) if controls else None
-        store = desk.site.judgements.store()
+        store = session.site.judgements.store()
         store.start_campaign(keys_per_layer=keys_per_layer, controls=given, cases=cases, seed=seed)
-        return done(request, campaign_view(desk.site.judgements.store()), to=PLACE)
+        return done(request, campaign_view(session.site.judgements.store()), to=PLACE)
 
     @routes.post(f"{PLACE}/invite", **post)
     def invite(request: Request, name: Person = "") -> Response:
         """Invites somebody; the answer holds the link, this once."""
-        return _invited(desk, request, desk.site.judgements.store().invite(name))
+        return _invited(session, request, session.site.judgements.store().invite(name))
 
     @routes.post(f"{PLACE}/renew", **post)
     def renew(request: Request, name: Person = "") -> Response:
         """Makes a new link for somebody who lost theirs; the old one is void."""
-        return _invited(desk, request, desk.site.judgements.store().renew(name))
+        return _invited(session, request, session.site.judgements.store().renew(name))
 
     @routes.post(f"{PLACE}/withdraw", **post)
     def withdraw(request: Request, name: Person = "") -> Response:
         """Makes somebody's link void; what they judged stays."""
-        desk.site.judgements.store().withdraw(name)
-        return done(request, campaign_view(desk.site.judgements.store()), to=PLACE)
+        session.site.judgements.store().withdraw(name)
+        return done(request, campaign_view(session.site.judgements.store()), to=PLACE)
 
     @routes.post(f"{PLACE}/import", **post)
     def take_in(request: Request, file: UploadFile) -> Response:
@@ -169,37 +170,38 @@ def _posts(routes: APIRouter, desk: Desk) -> None:
             path = Path(folder, f"judgements.{ending}")
             path.write_bytes(file.file.read())
             try:
-                import_judgements(desk.site.judgements.store(), path)
+                import_judgements(session.site.judgements.store(), path)
             except AnnotationError as problem:
                 # The sentence is about the file as its owner knows it.
                 raise AnnotationError(str(problem).replace(str(path), path.name)) from problem.__cause__
-        return done(request, campaign_view(desk.site.judgements.store()), to=PLACE)
+        return done(request, campaign_view(session.site.judgements.store()), to=PLACE)
 
     @routes.post(f"{PLACE}/name", **post)
     def named(request: Request, name: Person = "", memory: Annotated[str, Form(max_length=100)] = "") -> Response:
         """Gives this browser the name under which its owner judges memories outside the campaign."""
         to = f"/{MemoryId.parse(memory)}{PLACE}" if memory else PLACE
-        store = desk.site.judgements.store()
+        store = session.site.judgements.store()
         wanted = " ".join(name.split()).casefold()
         known = next((one for one in store.annotators() if one.name.casefold() == wanted), None)
         if known is not None and known.role == "host":
             # Whoever may see all pages may take the name up again in another browser.
-            return desk.seated(done(request, {"name": known.name}, to=to), store.renew(known.name).token)
+            token = store.renew(known.name).token
+            return session.set_annotator_cookie(done(request, {"name": known.name}, to=to), token)
         invitation = store.invite(name, role="host")
-        return desk.seated(done(request, {"name": invitation.annotator.name}, to=to), invitation.token)
+        return session.set_annotator_cookie(done(request, {"name": invitation.annotator.name}, to=to), invitation.token)
 
     @routes.post(f"{PLACE}/leave", dependencies=guarded, responses=REFUSALS, response_class=Response)
     def leave(request: Request) -> Response:
         """Makes this browser nobody's; what was judged stays."""
-        to = PLACE if desk.at_home(request) else f"{PLACE}/join"
-        return desk.seated(done(request, {"name": None}, to=to), "")
+        to = PLACE if session.has_full_access(request) else f"{PLACE}/join"
+        return session.set_annotator_cookie(done(request, {"name": None}, to=to), "")
 
 
-def _invited(desk: Desk, request: Request, invitation: Any) -> Response:
+def _invited(session: AnnotatorSession, request: Request, invitation: Any) -> Response:
     """The host's page with the link of an invitation."""
     link = f"{str(request.base_url).rstrip('/')}{PLACE}/join?{urlencode({'invitation': invitation.token})}"
     told = {"name": invitation.annotator.name, "link": link}
     if wants_json(request):
         return json_response(told, status=201)
-    values = {"title": "Annotate", **campaign_view(desk.site.judgements.store()), "invitation": told}
-    return desk.drawn(request, HOME, values, status=201)
+    values = {"title": "Annotate", **campaign_view(session.site.judgements.store()), "invitation": told}
+    return session.render(request, HOME, values, status=201)

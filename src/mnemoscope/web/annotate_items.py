@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 
 from mnemoscope.errors import AnnotationError
 from mnemoscope.memory import MemoryId
-from mnemoscope.web.desk import PLACE, Desk, done, new_key
+from mnemoscope.web.annotator_session import PLACE, AnnotatorSession, done, new_key
 from mnemoscope.web.pages import REFUSALS, Page, both
 from mnemoscope.web.refusals import status_of
 from mnemoscope.web.templates import wants_json
@@ -50,58 +50,59 @@ class Given(BaseModel):
         return {"kind": self.kind, "description": self.description, "marks": self.marks, "pattern": number}
 
 
-def router(desk: Desk) -> APIRouter:
+def router(session: AnnotatorSession) -> APIRouter:
     """The routes of an annotator."""
     routes = APIRouter()
-    site = desk.site
+    site = session.site
 
     @both(routes, site, f"{PLACE}/work", template="annotate_work.html", kept=False)
-    def work(annotator: Annotated[Any, Depends(desk.annotator)]) -> Page:
+    def work(annotator: Annotated[Any, Depends(session.annotator)]) -> Page:
         """What the annotator has to judge, and how far it is."""
-        data = judging.work_view(desk.site.judgements.store(), annotator)
+        data = judging.work_view(session.site.judgements.store(), annotator)
         return Page("Your work", data, lambda: {"bare": True, "key": new_key()})
 
     @both(routes, site, PLACE + "/items/{code}", template=ITEM, kept=False)
-    def item(code: Code, annotator: Annotated[Any, Depends(desk.annotator)], pattern: Shown = "") -> Page | Response:
+    def item(code: Code, annotator: Annotated[Any, Depends(session.annotator)], pattern: Shown = "") -> Page | Response:
         """One item: prefixes to mark, or a composition to call related or distant."""
         if _MEMORY.fullmatch(code):
             return RedirectResponse(f"/{code}{PLACE}", 303)
-        store, view = _having(desk, annotator, code)
+        store, view = _having(session, annotator, code)
         data = judging.item_view(store, annotator, view)
         if data["memory"] is not None:
             return RedirectResponse(f"/{data['memory']}{PLACE}", 303)
         return Page(_title(data), data, lambda: _more(data, annotator, pattern))
 
     @both(routes, site, "/{name}" + PLACE, template="annotate_memory.html", kept=False)
-    def memory(name: Name, annotator: Annotated[Any, Depends(desk.known)], pattern: Shown = "") -> Page:
+    def memory(name: Name, annotator: Annotated[Any, Depends(session.known)], pattern: Shown = "") -> Page:
         """A memory that the reader wants to judge, outside the campaign."""
         wanted = site.atlas[MemoryId.parse(name)].id
         if annotator is None:
             data: dict[str, Any] = {"memory": str(wanted), "code": None, "name": None}
             return Page(f"Annotate {wanted}", data)
-        store = desk.site.judgements.store()
+        store = session.site.judgements.store()
         data = judging.item_view(store, annotator, store.view_memory(wanted, annotator)) | {"name": annotator.name}
         return Page(f"Annotate {wanted}", data, lambda: _more(data, annotator, pattern) | {"bare": False})
 
-    _posts(routes, desk)
+    _posts(routes, session)
     return routes
 
 
-def _posts(routes: APIRouter, desk: Desk) -> None:
-    post: dict[str, Any] = {"dependencies": [Depends(desk.guarded)], "responses": REFUSALS, "response_class": Response}
-    known = Depends(desk.annotator)
+def _posts(routes: APIRouter, session: AnnotatorSession) -> None:
+    guarded = [Depends(session.guarded)]
+    post: dict[str, Any] = {"dependencies": guarded, "responses": REFUSALS, "response_class": Response}
+    known = Depends(session.annotator)
 
     @routes.post(PLACE + "/items/{code}/save", **post)
     def save(
         request: Request, code: Code, annotator: Annotated[Any, known], form: Annotated[Given, Form()]
     ) -> Response:
         """Stores one pattern of the annotator in one item."""
-        store, code = _item_to_judge(desk, request, annotator, code)
+        store, code = _item_to_judge(session, request, annotator, code)
         given = form.judgement()
         try:
             saved = store.save(code, annotator, **given, key=form.key or None)
         except AnnotationError as problem:
-            return _again(desk, request, annotator, code, problem, draft=given)
+            return _again(session, request, annotator, code, problem, draft=given)
         data = {"pattern": saved.pattern, "made_at": saved.made_at, "again": saved.again}
         return done(request, data, to=_address(store, annotator, code, saved.pattern))
 
@@ -110,7 +111,7 @@ def _posts(routes: APIRouter, desk: Desk) -> None:
         request: Request, code: Code, annotator: Annotated[Any, known], pattern: Pattern = "", key: Key = ""
     ) -> Response:
         """Takes one of the annotator's patterns back."""
-        store, code = _item_to_judge(desk, request, annotator, code)
+        store, code = _item_to_judge(session, request, annotator, code)
         if not pattern:
             raise HTTPException(400, "Say which pattern is to be taken back.")
         saved = store.retract(code, annotator, pattern=int(pattern), key=key or None)
@@ -119,7 +120,7 @@ def _posts(routes: APIRouter, desk: Desk) -> None:
     @routes.post(PLACE + "/items/{code}/undo", **post)
     def undo(request: Request, code: Code, annotator: Annotated[Any, known], key: Key = "") -> Response:
         """Takes the annotator's latest step on the item back."""
-        store, code = _item_to_judge(desk, request, annotator, code)
+        store, code = _item_to_judge(session, request, annotator, code)
         saved = store.undo(code, annotator, key=key or None)
         return done(request, {"pattern": saved.pattern, "again": saved.again}, to=_address(store, annotator, code))
 
@@ -128,30 +129,30 @@ def _posts(routes: APIRouter, desk: Desk) -> None:
         request: Request, code: Code, annotator: Annotated[Any, known], form: Annotated[Given, Form()]
     ) -> Response:
         """Stores that the item is finished, and a pattern that the form still holds before that."""
-        store, code = _item_to_judge(desk, request, annotator, code)
+        store, code = _item_to_judge(session, request, annotator, code)
         given = form.judgement()
         try:
             if _new(store, annotator, code, given):
                 store.save(code, annotator, **given, key=f"{form.key}-p" if form.key else None)
             saved = store.finish(code, annotator, key=form.key or None)
         except AnnotationError as problem:
-            return _again(desk, request, annotator, code, problem, draft=given)
+            return _again(session, request, annotator, code, problem, draft=given)
         return _onwards(request, store, annotator, code, again=saved.again)
 
     @routes.post(PLACE + "/items/{code}/none", **post)
     def none(request: Request, code: Code, annotator: Annotated[Any, known], key: Key = "") -> Response:
         """Stores that the item is finished and that there is no pattern."""
-        store, code = _item_to_judge(desk, request, annotator, code)
+        store, code = _item_to_judge(session, request, annotator, code)
         try:
             saved = store.finish(code, annotator, none=True, key=key or None)
         except AnnotationError as problem:
-            return _again(desk, request, annotator, code, problem)
+            return _again(session, request, annotator, code, problem)
         return _onwards(request, store, annotator, code, again=saved.again)
 
     @routes.post(PLACE + "/items/{code}/reopen", **post)
     def reopen(request: Request, code: Code, annotator: Annotated[Any, known], key: Key = "") -> Response:
         """Takes a finished item up again."""
-        store, code = _item_to_judge(desk, request, annotator, code)
+        store, code = _item_to_judge(session, request, annotator, code)
         saved = store.finish(code, annotator, done=False, key=key or None)
         return done(request, {"again": saved.again}, to=_address(store, annotator, code))
 
@@ -161,7 +162,7 @@ def _posts(routes: APIRouter, desk: Desk) -> None:
         verdict: Annotated[str, Form(max_length=20, description="related, distant, or none")] = "", key: Key = "",
     ) -> Response:  # fmt: skip
         """Calls a composition of the last layer related or distant."""
-        store, code = _item_to_judge(desk, request, annotator, code)
+        store, code = _item_to_judge(session, request, annotator, code)
         saved = store.judge(code, annotator, verdict=verdict, key=key or None)
         if verdict == "none":
             return done(request, {"again": saved.again}, to=_address(store, annotator, code))
@@ -170,24 +171,24 @@ def _posts(routes: APIRouter, desk: Desk) -> None:
     @routes.post(PLACE + "/hand-in", **post)
     def hand_in(request: Request, annotator: Annotated[Any, known], key: Key = "") -> Response:
         """Hands all work in, for good."""
-        saved = desk.site.judgements.store().hand_in(annotator, key=key or None)
+        saved = session.site.judgements.store().hand_in(annotator, key=key or None)
         return done(request, {"handed_in": True, "again": saved.again}, to=f"{PLACE}/work")
 
 
-def _having(desk: Desk, annotator: Any, code: str) -> "tuple[Store, KeyView | CaseView]":
+def _having(session: AnnotatorSession, annotator: Any, code: str) -> "tuple[Store, KeyView | CaseView]":
     """The store and what the annotator sees of the item; raises 404."""
-    store = desk.site.judgements.store()
+    store = session.site.judgements.store()
     try:
         return store, store.view(code, annotator)
     except AnnotationError as problem:
         raise HTTPException(404 if problem.__cause__ is None else status_of(problem), f"{problem}.") from problem
 
 
-def _item_to_judge(desk: Desk, request: Request, annotator: Any, code: str) -> "tuple[Store, str]":
+def _item_to_judge(session: AnnotatorSession, request: Request, annotator: Any, code: str) -> "tuple[Store, str]":
     """The store and the code of an item that is being judged; a memory's name makes one of it. Raises 404."""
-    if _MEMORY.fullmatch(code) and desk.at_home(request):
-        code = desk.site.judgements.store().choose(MemoryId.parse(code))
-    return _having(desk, annotator, code)[0], code
+    if _MEMORY.fullmatch(code) and session.has_full_access(request):
+        code = session.site.judgements.store().choose(MemoryId.parse(code))
+    return _having(session, annotator, code)[0], code
 
 
 def _new(store: "Store", annotator: Any, code: str, given: dict[str, Any]) -> bool:
@@ -217,22 +218,22 @@ def _onwards(request: Request, store: "Store", annotator: Any, code: str, *, aga
 
 
 def _again(
-    desk: Desk, request: Request, annotator: Any, code: str, problem: AnnotationError, *,
+    session: AnnotatorSession, request: Request, annotator: Any, code: str, problem: AnnotationError, *,
     draft: dict[str, Any] | None = None,
 ) -> Response:  # fmt: skip
     """The item's page with what was wrong, and with what was typed; a program gets the sentence alone."""
     if wants_json(request) or status_of(problem) != 409:
         raise problem
-    store = desk.site.judgements.store()
+    store = session.site.judgements.store()
     data = judging.item_view(store, annotator, store.view(code, annotator))
     asked = "" if draft is None else "new" if draft["pattern"] is None else str(draft["pattern"])
     values = {"title": _title(data), **data, **_more(data, annotator, asked), "problem": str(problem)}
     if draft is not None and "draft" in values:
         values["draft"] = draft
     if data["memory"] is None:
-        return desk.drawn(request, ITEM, values, status=409)
+        return session.render(request, ITEM, values, status=409)
     whole = values | {"bare": False, "name": annotator.name}
-    return desk.drawn(request, "annotate_memory.html", whole, status=409)
+    return session.render(request, "annotate_memory.html", whole, status=409)
 
 
 def _title(data: dict[str, Any]) -> str:

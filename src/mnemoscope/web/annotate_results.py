@@ -9,7 +9,7 @@ import polars as pl
 from starlette.exceptions import HTTPException
 
 from mnemoscope.cache import Cache
-from mnemoscope.web.desk import Desk
+from mnemoscope.web.annotator_session import AnnotatorSession
 from mnemoscope.web.drawings import LIBRARY
 from mnemoscope.web.views.campaign import results_view
 
@@ -17,8 +17,8 @@ from mnemoscope.web.views.campaign import results_view
 class Tables:
     """The results of one site."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, session: AnnotatorSession) -> None:
+        self._session = session
         self._tables, self._drawings = Cache(1), Cache(1)
 
     def all(self) -> dict[str, Any]:
@@ -35,11 +35,11 @@ class Tables:
     def _current(self) -> tuple[Any, dict[str, Any]]:
         from mnemoscope.campaigns.results import compute_results
 
-        store = self._desk.site.judgements.existing_store()
+        store = self._session.site.judgements.existing_store()
         if store is None:
             raise HTTPException(404, "Nobody has judged anything yet.")
         # Rows are only ever added, so their numbers say whether anything changed.
-        mark = (self._desk.site.state, self._desk.site.judgements.version_marks())
+        mark = (self._session.site.state, self._session.site.judgements.version_marks())
         return mark, self._tables.get(mark, lambda: results_view(compute_results(store)))
 
     def _draw(self, people: pl.DataFrame) -> str:
@@ -50,7 +50,7 @@ class Tables:
         from mnemoscope.figures.page_svg import page_svg
         from mnemoscope.web.views.questions import answers_of
 
-        answer = answers_of(self._desk.site)["key_patterns"]
+        answer = answers_of(self._session.site)["key_patterns"]
         found = people.select(
             pl.col("layer").cast(pl.Int16), "name", "value", pl.col("count").cast(pl.Int64), "low", "high"
         )

@@ -1,7 +1,7 @@
 """People's judgements behind the pages: the store of the atlas as it is now, and what of it every page may show.
 
 The store is opened when it is first needed, in the atlas or where `--annotations` says. Who may see more, and who may
-judge, is in desk.py.
+judge, is in annotator_session.py.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""Who sits at the desk: whether a request is a host's or an annotator's.
+"""Who sends a request to the pages of annotating: a host, an annotator, or nobody who may see them.
 
 A host may see every page: somebody on this machine, or with the server's access token. An annotator comes by an
 invitation, which opens the pages of annotating alone, also where a token is asked for. A browser that judges for a
@@ -27,7 +27,7 @@ KEPT = 90 * 24 * 3600
 _TOKEN = re.compile(r"[\w-]{20,64}", re.ASCII)
 
 
-class Desk:
+class AnnotatorSession:
     """Who may see what of the annotations of one site."""
 
     def __init__(self, site: Site) -> None:
@@ -40,15 +40,15 @@ class Desk:
         if path == f"{PLACE}/join":
             return True
         ours = path in (PLACE, f"{PLACE}.json") or path.startswith((f"{PLACE}/", "/static/"))
-        return ours and bool(self._shown(request))
+        return ours and bool(self._token_of(request))
 
-    def _shown(self, request: Request) -> str:
+    def _token_of(self, request: Request) -> str:
         found = cookies(request).get(cookie_name(self.site, "judge"), "")
         return found if _TOKEN.fullmatch(found) else ""
 
     def known(self, request: Request) -> "Annotator | None":
         """Who judges in this browser, if anybody; raises AnnotationError."""
-        token = self._shown(request)
+        token = self._token_of(request)
         store = self.site.judgements.existing_store() if token else None
         return None if store is None else store.annotator(token)
 
@@ -59,7 +59,7 @@ class Desk:
             raise HTTPException(401, "Nobody judges in this browser yet; open the link of your invitation.")
         return found
 
-    def at_home(self, request: Request) -> bool:
+    def has_full_access(self, request: Request) -> bool:
         """Whether the browser may see every page."""
         return self.site.settings.token is None or has_token(self.site, request)
 
@@ -72,7 +72,7 @@ class Desk:
 
     def host(self, request: Request) -> None:
         """Raises 403 for whoever is no host."""
-        if not self.at_home(request):
+        if not self.has_full_access(request):
             raise HTTPException(403, "Only a host can see this; an invitation opens the pages of your own work.")
         found = self.judging(request)
         if found is not None:
@@ -86,13 +86,13 @@ class Desk:
         """Raises 403 unless the form was made for this browser."""
         await checked(self.site, request)
 
-    def seated(self, answer: Response, token: str) -> Response:
+    def set_annotator_cookie(self, answer: Response, token: str) -> Response:
         """The answer, after which this browser judges by that token; an empty one: no longer."""
         name = cookie_name(self.site, "judge")
         answer.set_cookie(name, token, max_age=KEPT if token else 0, httponly=True, samesite="lax")
         return answer
 
-    def drawn(self, request: Request, template: str, values: dict[str, Any], *, status: int = 200) -> Response:
+    def render(self, request: Request, template: str, values: dict[str, Any], *, status: int = 200) -> Response:
         """A page that answers a post, with a form's token."""
         token = csrf_token(self.site, request)
         text = html(self.site, request, template, values | {"csrf": token})
