@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mnemoscope.questions import QUESTIONS, paper
+from mnemoscope.questions import QUESTIONS, load_question
 
 PAGE = Path(__file__).parent / "paper.md"
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"
@@ -40,7 +40,7 @@ def table(demo: Path, replica: Path) -> str:
     """The claims as Markdown, in the paper's order."""
     lines = ["| the paper | its number | built-in model | replica | answered by |", "|---|---|---|---|---|"]
     for question in QUESTIONS:
-        asked = paper(question)
+        asked = load_question(question).paper
         ours = [totals(atlas, question) for atlas in (demo, replica)]
         for claim in asked.claims:
             numbers = " | ".join(spoken(found.get(claim.name), claim.form) for found in ours)

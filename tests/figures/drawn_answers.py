@@ -13,11 +13,10 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
-from mnemoscope.figures.answered import Answered
 from mnemoscope.figures.comparison import compared
 from mnemoscope.intervals import NOTHING
-from mnemoscope.questions import paper
 from mnemoscope.questions import registry as known
+from mnemoscope.questions.answered import Answered
 
 LAYERS = 8
 """Of a model of 8 layers 0-4 are the lower ones, 5-7 the upper."""
@@ -54,8 +53,19 @@ class Tables:
 
 def asked(question: str, tables: Tables) -> Answered:
     """The answer as the report reads it."""
-    found = known.module(question).answer(tables)
-    return Answered(question, paper(question), found, "", "", tables.layers, len(tables.layers))
+    found = known.question_module(question).answer(tables)
+    return Answered(known.load_question(question), found, "", "", tables.layers, len(tables.layers))
+
+
+def rules() -> set[str]:
+    """The names behind every claim with a rule."""
+    claims = [claim for question in known.QUESTIONS for claim in known.load_question(question).paper.claims]
+    return {claim.name for claim in claims if claim.rule is not None}
+
+
+def findings() -> set[str]:
+    """The questions with a finding."""
+    return {question for question in known.QUESTIONS if known.load_question(question).finding is not None}
 
 
 def verdicts(*answers: Answered) -> dict[str, str]:

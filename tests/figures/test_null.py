@@ -17,15 +17,15 @@ from figures.drawn_answers import (
     Tables,
     asked,
     changes,
+    findings,
     hits,
     kinds,
     predictions,
     read_nothing,
+    rules,
     values,
     verdicts,
 )
-from mnemoscope.figures.findings import FINDINGS
-from mnemoscope.figures.rules import RULES
 
 SIMULATIONS, MOST = 200, 16
 Rng = np.random.Generator
@@ -232,4 +232,4 @@ def test_with_a_clear_effect_a_rule_says_yes(what: str) -> None:
 
 @pytest.mark.parametrize("cases", [NULLS, EFFECTS], ids=["null", "effect"])
 def test_no_rule_is_left_out(cases: dict[str, tuple[Draw, tuple[str, ...]]]) -> None:
-    assert {name for _, names in cases.values() for name in names} == RULES.keys() | FINDINGS.keys()
+    assert {name for _, names in cases.values() for name in names} == rules() | findings()

@@ -8,12 +8,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mnemoscope.figures.answered import Answered
 from mnemoscope.figures.chart import PALETTE, STYLE, Figure
 from mnemoscope.figures.figures import drawn, specification
 from mnemoscope.figures.gathering import at_hand, gathered
 from mnemoscope.figures.page_svg import ATTRIBUTES, ELEMENTS, page_svg
 from mnemoscope.questions import QUESTIONS
+from mnemoscope.questions.answered import Answered
 from reports.reported_atlas import reported
 
 OURS = {"class", "role", "aria-label", "font-family", "href", "tabindex"}

@@ -12,14 +12,12 @@ from typing import Any
 import polars as pl
 import pytest
 
-from figures.drawn_answers import verdicts
-from mnemoscope.figures.answered import EMPTY, Answered
+from figures.drawn_answers import findings, rules, verdicts
 from mnemoscope.figures.comparison import compared
-from mnemoscope.figures.findings import FINDINGS
 from mnemoscope.figures.gathering import gathered
-from mnemoscope.figures.rules import RULES
 from mnemoscope.intervals import widened
-from mnemoscope.questions import QUESTIONS, paper, write_all
+from mnemoscope.questions import QUESTIONS, load_question, write_all
+from mnemoscope.questions.answered import EMPTY, Answered
 from mnemoscope.reports.page import page
 from reports.reading import section, words
 from reports.reported_atlas import reported
@@ -36,7 +34,7 @@ def answered(question: str, lines: Sequence[Line], *, documents: int = 50) -> An
     rows = [(layer, name, value, 100, low, high) for layer, name, value, low, high in lines]
     rows.append((None, "documents", float(documents), documents, None, None))
     table = pl.DataFrame(rows, schema=EMPTY.schema, orient="row")
-    return Answered(question, paper(question), table, "", "", tuple(range(LAYERS)), LAYERS)
+    return Answered(load_question(question), table, "", "", tuple(range(LAYERS)), LAYERS)
 
 
 def everything(*given: Answered) -> list[Answered]:
@@ -224,10 +222,10 @@ def test_the_dip(fewest: tuple[int, int], shallow: tuple[int, int], verdict: str
 
 def test_no_rule_is_left_out() -> None:
     names = {one[0] for one in (*TOTALS, *LAYER_RULES)} | {"top100_upper_layers"}
-    assert names == RULES.keys()
-    claims = {claim.name for question in QUESTIONS for claim in paper(question).claims}
+    assert names == rules()
+    claims = {claim.name for question in QUESTIONS for claim in load_question(question).paper.claims}
     assert names <= claims
-    assert len(FINDINGS) == 5  # each has a test above
+    assert len(findings()) == 5  # each has a test above
 
 
 def test_too_few_documents_decide_nothing() -> None:
@@ -259,7 +257,7 @@ def test_pages_print_the_verdict_that_the_memories_give(case: str, tmp_path: Pat
     atlas = reported(tmp_path, patterns=patterns)
     write_all(atlas)
     expected = expected | {"semantic_leads_upper": "—"}
-    names = {claim.text: claim.name for claim in paper("key_patterns").claims}
+    names = {claim.text: claim.name for claim in load_question("key_patterns").paper.claims}
     drawn: Any = {"figures": {}, "specifications": {}, "drawings": {}, "examples": [], "cases": [], "vega": ""}
     report = page(atlas, gathered(atlas).answers, **drawn, inside=True)
     reader = client(tmp_path)

@@ -4,7 +4,6 @@ import hashlib
 import json
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import polars as pl
@@ -19,7 +18,7 @@ from mnemoscope.atlas.lock import locked
 from mnemoscope.atlas.schema import ANSWER_COLUMNS
 from mnemoscope.atlas.side import covered
 from mnemoscope.errors import AtlasBusy, AtlasUnfinished
-from mnemoscope.questions import QUESTIONS, answer, paper, write, write_all
+from mnemoscope.questions import QUESTIONS, answer, load_question, write, write_all
 from mnemoscope.questions.writing import with_patterns
 
 PREFIXES = [(document, 1, 6, 7) for document in range(4)]
@@ -61,7 +60,10 @@ def test_the_form_of_the_files(question: str, tmp_path: Path) -> None:
     said = json.loads((tmp_path / "analyses" / f"{question}.json").read_text())
     assert said == json.loads(json.dumps(written))
     assert said["question"] == question
-    assert said["paper"] == json.loads(json.dumps(asdict(paper(question))))
+    paper = said["paper"]
+    assert paper["question"] == load_question(question).paper.question
+    assert set(paper) == {"figure", "section", "question", "claims"}
+    assert all(set(claim) == {"text", "paper", "name", "form"} for claim in paper["claims"])
     assert set(said["projections"].items()) <= {("values", "gain"), ("votes", "gain"), ("streams", "lens")}
     assert all(list(row) == sorted(["layer", "name", "value", "count", "low", "high"]) for row in said["layers"])
     assert all(list(row) == sorted(["name", "value", "count", "low", "high"]) for row in said["totals"])
@@ -80,7 +82,7 @@ def test_the_form_of_the_files(question: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_every_claim_of_the_paper_has_its_total(question: str, tmp_path: Path) -> None:
-    claims = paper(question).claims
+    claims = load_question(question).paper.claims
     totals = answer(whole(tmp_path), question).filter(pl.col("layer").is_null())["name"].to_list()
     assert {claim.name for claim in claims} <= set(totals)
     assert {claim.form for claim in claims} <= {"share", "number", "count"}

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from mnemoscope.atlas import verify
-from mnemoscope.figures.words import form_of, label, spoken
-from mnemoscope.questions import QUESTIONS, paper
+from mnemoscope.formatting import spoken
+from mnemoscope.questions import QUESTIONS, load_question
 from mnemoscope.reports import write_report
 from reports.reading import Reader, charts, section, words
 from reports.reported_atlas import HOSTILE, SPEC, reported
@@ -77,7 +77,8 @@ def test_every_number_of_the_answer_is_in_its_tables(question: str, directory: P
     shown = 0
     for row in answer_of(directory, question).filter(~pl.col("name").str.starts_with("decile_")).to_dicts():
         layer = "all" if row["layer"] is None else str(row["layer"])
-        assert cells[layer, label(row["name"])] == spoken(row["value"], form_of(row["name"])), row
+        number = load_question(question).number(row["name"])
+        assert cells[layer, number.label] == spoken(row["value"], number.form), row
         shown += 1
     assert shown >= 3
 
@@ -126,7 +127,8 @@ def test_the_first_screen_has_its_five_cards(page: str) -> None:
 
 def test_the_papers_numbers_stand_beside_ours(page: str) -> None:
     for where in ("paper", *QUESTIONS):
-        claims = paper(where).claims if where != "paper" else [c for q in QUESTIONS for c in paper(q).claims]
+        asked = QUESTIONS if where == "paper" else (where,)
+        claims = [claim for question in asked for claim in load_question(question).paper.claims]
         rows = [words(row) for row in re.findall(r"<tr>(.*?)</tr>", section(page, where), flags=re.DOTALL)]
         for claim in claims:
             assert any(" ".join(claim.text.split()) in row and claim.paper in row for row in rows), (where, claim)

@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from handbuilt_atlas import build_atlas
 from mnemoscope.atlas import open_atlas
-from mnemoscope.questions import striking
+from mnemoscope.questions import QUESTIONS, striking
 from mnemoscope.questions.writing import write_all
 from reports.reported_atlas import reported
 from web.served import client, patient
@@ -101,7 +101,7 @@ def test_the_overview_holds_what_the_atlas_says(atlas: Path, reader: TestClient)
 def test_answers_appear_when_they_are_made(tmp_path: Path) -> None:
     opened = reported(tmp_path / "atlas")
     reader = client(opened.path)
-    assert len(reader.get("/index.json").json()["unanswered"]) == 10
+    assert len(reader.get("/index.json").json()["unanswered"]) == len(QUESTIONS)
     assert "mnemoscope analyze" in reader.get("/").text
     mark = reader.get("/").headers["etag"]
     write_all(opened)

@@ -13,8 +13,8 @@ import uvicorn
 from starlette.testclient import TestClient
 
 from browser import PHONE, Visits
-from mnemoscope.figures.words import form_of, spoken
-from mnemoscope.questions import QUESTIONS, paper, write_all
+from mnemoscope.formatting import spoken
+from mnemoscope.questions import QUESTIONS, load_question, write_all
 from mnemoscope.web import Settings
 from mnemoscope.web.app import create_app
 from mnemoscope.web.serving import listening
@@ -54,12 +54,13 @@ def test_a_question_shows_its_answer(question: str, reader: TestClient) -> None:
     found = reader.get(f"/questions/{question}.json").json()
     page = reader.get(f"/questions/{question}").text
     said = words(page)
-    assert found["figure"] == paper(question).figure
-    assert paper(question).question in said
+    asked = load_question(question)
+    assert found["figure"] == asked.paper.figure
+    assert asked.paper.question in said
     by_layer = [row for row in found["answer"] if row["layer"] is not None and row["value"] is not None]
     assert by_layer
     for row in by_layer:
-        assert " ".join(spoken(row["value"], form_of(row["name"])).split()) in said, row["name"]
+        assert " ".join(spoken(row["value"], asked.number(row["name"]).form).split()) in said, row["name"]
     for line in found["comparison"]:
         assert line["paper"] in unescape(said)
     drawing = re.search(r"<svg.*?</svg>", page, flags=re.DOTALL)

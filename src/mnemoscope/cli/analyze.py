@@ -40,7 +40,7 @@ def analyze(
     from mnemoscope.atlas import open_atlas
     from mnemoscope.questions import registry as known
 
-    named = [question for question in questions or [] if known.module(question)]
+    named = [question for question in questions or [] if known.load_question(question)]
     with reporting() as progress:
         answers = _answers(open_atlas(atlas), named, patterns=patterns, progress=progress)
     if json:
@@ -72,10 +72,12 @@ def _draw(question: str, document: dict[str, Any]) -> None:
 
     from mnemoscope.cli.console import drawing
     from mnemoscope.cli.picture import grid
-    from mnemoscope.questions.registry import module
+    from mnemoscope.questions import load_question
 
     console = drawing(piped_width=_PIPED_WIDTH)
-    paper, headline = document["paper"], module(question).HEADLINE
+    asked, paper = load_question(question), document["paper"]
+    shown = [asked.number(name) for name in asked.headline]
+    headline = [(number.name, number.terminal or number.form) for number in shown]
     console.print(Text(f"{question} ({paper['figure']})", style="bold"))
     console.print(Text(paper["question"]))
     table = _wrapping(grid(("layer", "right"), *((name.replace("_", " "), "right") for name, _ in headline)))

@@ -5,13 +5,13 @@ colour of the text around them. Every series also differs in its dashes or its p
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import altair as alt
 
-from mnemoscope.figures.answered import Answered, Row
-from mnemoscope.figures.words import DASH, Form, form_of, interval, label, spoken
+from mnemoscope.formatting import DASH, interval, spoken
+from mnemoscope.questions.answered import Answered, Row
 
 BLUE, ORANGE, GREEN, PURPLE, RED, GREY = "#3b82d6", "#d9730d", "#2c9a66", "#9a6bdb", "#dd524c", "#848b96"
 PALETTE = (BLUE, ORANGE, GREEN, PURPLE, RED, GREY)
@@ -83,30 +83,24 @@ class Figure:
 
 @dataclass(frozen=True)
 class Series:
-    """One line, band or slice: the answer's name behind it, its colour and its dashes; `title` instead of its label."""
+    """One line, band or slice: the number behind it, colour, dashes; `title` instead of the label that is declared."""
 
     name: str
     colour: str
     dash: tuple[int, ...] = SOLID
     title: str = ""
 
-    @property
-    def label(self) -> str:
-        """What the legend says."""
-        return self.title or label(self.name)
 
-
-def record(row: Row, series: str, *, form: Form | None = None) -> dict[str, Any]:
+def record(row: Row, series: str) -> dict[str, Any]:
     """One number as the data of a mark, with what its tooltip says."""
-    said = form or form_of(row.name)
     return {
         "layer": row.layer,
         "series": series,
         "value": short(row.value),
         "low": short(row.low),
         "high": short(row.high),
-        "said": spoken(row.value, said),
-        "interval": interval(row.low, row.high, said) or DASH,
+        "said": spoken(row.value, row.form),
+        "interval": interval(row.low, row.high, row.form) or DASH,
         "count": f"{row.count:,}",
     }
 
@@ -117,13 +111,13 @@ def short(value: float | None) -> float | None:
 
 
 def present(answer: Answered, series: Sequence[Series]) -> list[Series]:
-    """Those of the series that the answer has numbers for."""
-    return [one for one in series if answer.rows(one.name)]
+    """Those of the series that the answer has numbers for, each with a title for the legend."""
+    return [replace(one, title=one.title or answer.label(one.name)) for one in series if answer.rows(one.name)]
 
 
 def records(answer: Answered, series: Sequence[Series]) -> list[dict[str, Any]]:
     """The numbers of every series, by layer."""
-    return [record(row, one.label) for one in series for row in answer.rows(one.name)]
+    return [record(row, one.title) for one in series for row in answer.rows(one.name)]
 
 
 def chart(name: str) -> alt.Chart:
@@ -145,14 +139,14 @@ def tooltip(first: str = "layer") -> list[alt.Tooltip]:
 
 def colours(series: Sequence[Series], *, stroke: bool = False) -> alt.Color:
     """The colour of each series, with a legend of squares or of strokes."""
-    labels, chosen = [one.label for one in series], [one.colour for one in series]
+    labels, chosen = [one.title for one in series], [one.colour for one in series]
     shown = _legend(labels, stroke=stroke)
     return alt.Color("series:N", scale=alt.Scale(domain=labels, range=chosen), legend=shown, sort=labels)
 
 
 def dashes(series: Sequence[Series]) -> alt.StrokeDash:
     """The dashes of each series, in the same legend as its colour."""
-    labels, chosen = [one.label for one in series], [list(one.dash) for one in series]
+    labels, chosen = [one.title for one in series], [list(one.dash) for one in series]
     shown = _legend(labels, stroke=True)
     return alt.StrokeDash("series:N", scale=alt.Scale(domain=labels, range=chosen), legend=shown, sort=labels)
 

@@ -11,9 +11,9 @@ import polars as pl
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.visible import before_token, in_running_text, in_token
-from mnemoscope.figures.answered import Answered
-from mnemoscope.figures.words import counted, interval, percent
+from mnemoscope.formatting import counted, interval, percent
 from mnemoscope.questions import striking
+from mnemoscope.questions.answered import Answered
 
 MEMORIES = 10
 TRIGGERS = 8

@@ -1,4 +1,4 @@
-"""The ten answers of an atlas, read from it, and made where they are missing.
+"""The answers of an atlas, read from it, and made where they are missing.
 
 An answer lies in `analyses/` and is believed only if the manifest of that folder covers it with the right hash: one of
 another atlas, or one that was changed, or that counts other judgements than there are now, is made again. A question
@@ -15,31 +15,14 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.side import covered
 from mnemoscope.atlas.store import file_hash
 from mnemoscope.errors import AtlasUnfinished, StoreFailed
-from mnemoscope.figures.answered import EMPTY, Answered
 from mnemoscope.progress import Progress
-from mnemoscope.questions import QUESTIONS, answer, paper, refinement_events
-from mnemoscope.questions.registry import judgements_hash
+from mnemoscope.questions import QUESTIONS, answer, load_question
+from mnemoscope.questions.answered import EMPTY, Answered
+from mnemoscope.questions.registry import judgements_hash, list_cases
 from mnemoscope.questions.writing import SIDE, document, files, with_patterns, write
 
-HEADLINES = {
-    "key_patterns": "none",
-    "key_removals": "last_median",
-    "value_agreement": "agreement",
-    "value_rank": "q50",
-    "value_confidence": "max_probability",
-    "layer_activity": "active",
-    "layer_composition": "zero_agreement",
-    "refinement_match": "match",
-    "refinement_confidence": "probability",
-    "refinement_events": "changed",
-}
-"""The name without which an answer has nothing to draw."""
-_NOTHING = {
-    "key": "no memory of this atlas has the triggers that this question is about; mine more text",
-    "value": "no memory of this atlas has a target; mine more text",
-    "layer": "the validation text gave no prefix to ask about; mine more text, or name one with --validation",
-    "refinement": "the validation text gave no prefix to ask about; mine more text, or name one with --validation",
-}
+COMPOSITIONS = "refinement_events"
+"""The question whose listed cases a report shows."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +61,10 @@ def gathered(atlas: Atlas, *, keep: bool = True, progress: Progress | None = Non
     }
     made = tuple(question for question in lacking if question not in reasons)
     listed = None
-    if refinement_events.QUESTION in loose:
-        listed = refinement_events.cases(atlas)
-    elif refinement_events.QUESTION not in reasons:
-        listed = pl.read_parquet(atlas.path / files(refinement_events.QUESTION)[2])
+    if COMPOSITIONS in loose:
+        listed = list_cases(atlas, COMPOSITIONS)
+    elif COMPOSITIONS not in reasons:
+        listed = pl.read_parquet(atlas.path / files(COMPOSITIONS)[2])
     return Gathered(answers, listed, made, atlas)
 
 
@@ -126,7 +109,7 @@ def _made(atlas: Atlas, question: str, *, keep: bool) -> dict[str, pl.DataFrame]
 
 
 def _answered(atlas: Atlas, question: str, missing: str, table: pl.DataFrame | None) -> Answered:
-    interval = ""
+    asked, interval = load_question(question), ""
     if missing:
         table = EMPTY
     elif table is None:
@@ -136,8 +119,7 @@ def _answered(atlas: Atlas, question: str, missing: str, table: pl.DataFrame | N
     else:
         interval = str(document(atlas, question, table)["interval"])
     depth = len(atlas.manifest["model"]["sizes"]["memories"])
-    found = Answered(question, paper(question), table, interval, missing, atlas.layers, depth)
-    if not missing and not found.rows(HEADLINES[question]):
-        reason = _NOTHING[question.split("_")[0]]
-        return Answered(question, found.paper, table, interval, reason, atlas.layers, depth)
+    found = Answered(asked, table, interval, missing, atlas.layers, depth)
+    if not missing and not found.rows(asked.main):
+        return Answered(asked, table, interval, asked.nothing, atlas.layers, depth)
     return found

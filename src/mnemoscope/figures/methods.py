@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.figures.answered import Answered
-from mnemoscope.figures.words import counted, number, percent
+from mnemoscope.formatting import counted, number, percent
+from mnemoscope.questions.answered import Answered
 
 Facts = list[tuple[str, str]]
 

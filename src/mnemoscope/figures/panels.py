@@ -5,7 +5,6 @@ from typing import Any
 
 import altair as alt
 
-from mnemoscope.figures.answered import Answered, Row
 from mnemoscope.figures.chart import (
     HEIGHT,
     PERCENT,
@@ -26,7 +25,7 @@ from mnemoscope.figures.chart import (
     short,
     tooltip,
 )
-from mnemoscope.figures.words import label
+from mnemoscope.questions.answered import Answered, Row
 
 
 def lines(
@@ -86,14 +85,14 @@ def _beside(series: Sequence[Series], layers: int) -> alt.XOffset:
     reach = min(0.4, 18 * max(1, layers) / WIDTH)
     # The scale reaches over the whole band, so its padding, in steps between series, is what keeps it in the middle.
     padding = max(1, len(series) - 1) * (1 / reach - 1) / 2
-    scale = alt.Scale(type="point", domain=[one.label for one in series], padding=padding)
+    scale = alt.Scale(type="point", domain=[one.title for one in series], padding=padding)
     return alt.XOffset("series:N", scale=scale)
 
 
 def _gaps(answer: Answered, series: Sequence[Series]) -> list[dict[str, Any]]:
     """A row without a number where a series has none, so that no line is drawn across that layer."""
     return [
-        {"layer": layer, "series": one.label, "value": None, "low": None, "high": None}
+        {"layer": layer, "series": one.title, "value": None, "low": None, "high": None}
         for one in series
         for layer in answer.layers
         if answer.at(one.name, layer) is None
@@ -114,7 +113,7 @@ def _add_bands(
     bands: Mapping[str, tuple[str, str]] | None,
 ) -> None:
     """Gives every row the ends of the band around its line."""
-    names = {one.label: one.name for one in series}
+    names = {one.title: one.name for one in series}
     for row in rows:
         row["from"], row["to"] = row["low"], row["high"]
         if bands is not None:
@@ -132,7 +131,7 @@ def stacked(answer: Answered, series: Sequence[Series], edges: Sequence[Row], *,
             assert row.layer is not None
             below = height[row.layer]
             height[row.layer] = below + row.value
-            rows.append({**record(row, one.label), "from": short(below), "to": short(below + row.value)})
+            rows.append({**record(row, one.title), "from": short(below), "to": short(below + row.value)})
     bars = (
         chart(name)
         .mark_bar()
@@ -148,7 +147,8 @@ def stacked(answer: Answered, series: Sequence[Series], edges: Sequence[Row], *,
     )
     names = list(dict.fromkeys(row.name for row in edges if row.low is not None))
     borders = {
-        f"{name}_{border}": [record(row, label(border)) for row in edges if row.name == border] for border in names
+        f"{name}_{border}": [record(row, answer.label(border)) for row in edges if row.name == border]
+        for border in names
     }
     # Beside one another: the borders may lie close together.
     places = [9 * (index - (len(names) - 1) / 2) for index in range(len(names))]

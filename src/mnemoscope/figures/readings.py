@@ -1,14 +1,13 @@
 """Clauses that say in words what a column of numbers does over the layers; used below figures and as their alt text."""
 
-from mnemoscope.figures.answered import Answered, Row
-from mnemoscope.figures.words import form_of, interval, spoken
+from mnemoscope.formatting import interval, spoken
+from mnemoscope.questions.answered import Answered, Row
 
 
 def said(row: Row, *, with_interval: bool = False) -> str:
     """The row's value, with its interval if that is wanted and there is one."""
-    form = form_of(row.name)
-    bounds = interval(row.low, row.high, form) if with_interval else ""
-    return f"{spoken(row.value, form)} {bounds}".strip()
+    bounds = interval(row.low, row.high, row.form) if with_interval else ""
+    return f"{spoken(row.value, row.form)} {bounds}".strip()
 
 
 def over_all(answer: Answered, name: str) -> str:

@@ -6,23 +6,10 @@ The report's page and the pages of `serve` show the same sections; each only dra
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mnemoscope.figures.answered import Answered
 from mnemoscope.figures.chart import Figure
 from mnemoscope.figures.comparison import Compared
 from mnemoscope.figures.tables import Table, tables
-
-TITLES = {
-    "key_patterns": "what keys detect",
-    "key_removals": "which token matters",
-    "value_agreement": "whether values predict what follows",
-    "value_rank": "how high values rank it",
-    "value_confidence": "whether confident values are right",
-    "layer_activity": "how many memories fire",
-    "layer_composition": "whether a layer says what one of its memories says",
-    "refinement_match": "when the prediction is there",
-    "refinement_confidence": "how sure the stream is of it",
-    "refinement_events": "how a layer changes the prediction",
-}
+from mnemoscope.questions.answered import Answered
 
 
 @dataclass(frozen=True)
@@ -47,7 +34,7 @@ def section(answer: Answered, figures: Mapping[str, Figure], lines: list[Compare
     return Section(
         question=answer.question,
         figure=answer.paper.figure,
-        title=TITLES[answer.question],
+        title=answer.asked.title,
         asked=answer.paper.question,
         missing=answer.missing,
         axes="" if figure is None else figure.axes,

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.figures.answered import Answered, Row
-from mnemoscope.figures.figures_of_values import top_hundred
 from mnemoscope.figures.readings import said
-from mnemoscope.figures.verdicts import corrected, judged_above
-from mnemoscope.figures.words import counted, layers_spoken, listed, percent, spoken
+from mnemoscope.figures.value_confidence import top_hundred
+from mnemoscope.formatting import counted, layers_spoken, listed, percent, spoken
+from mnemoscope.questions.answered import Answered, Row
+from mnemoscope.questions.verdicts import corrected, judged_above
 
 
 @dataclass(frozen=True)

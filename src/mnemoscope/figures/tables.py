@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from mnemoscope.figures.answered import Answered, Row
-from mnemoscope.figures.words import form_of, interval, label, number, spoken
+from mnemoscope.formatting import interval, number, spoken
+from mnemoscope.questions.answered import Answered, Row
 
 _KINDS = ("shallow", "semantic", "both", "none")
 
@@ -69,14 +69,13 @@ def _by_layer(answer: Answered, names: list[str], caption: str) -> Table:
         counts = {row.count for row in found if row is not None}
         cases = f"{counts.pop():,}" if len(counts) == 1 else "differ"
         lines.append((Cell("all" if layer is None else str(layer)), *(_cell(row) for row in found), Cell(cases)))
-    return Table(caption, ("layer", *(label(name) for name in names), "cases"), tuple(lines))
+    return Table(caption, ("layer", *(answer.label(name) for name in names), "cases"), tuple(lines))
 
 
 def _cell(row: Row | None) -> Cell:
     if row is None:
         return Cell(spoken(None, "number"))
-    form = form_of(row.name)
-    return Cell(spoken(row.value, form), interval(row.low, row.high, form))
+    return Cell(spoken(row.value, row.form), interval(row.low, row.high, row.form))
 
 
 def _deciles(answer: Answered) -> Table | None:
@@ -101,7 +100,7 @@ def _totals(answer: Answered, names: list[str]) -> Table:
         assert row is not None
         where = row.own.get("at_layer", row.own.get("best_layer"))
         place = "" if where is None else f" (layer {where:.0f})"
-        rows.append((Cell(label(name) + place), _cell(row), Cell(f"{row.count:,}")))
+        rows.append((Cell(answer.label(name) + place), _cell(row), Cell(f"{row.count:,}")))
     return Table("over all layers", ("what", "value", "cases"), tuple(rows))
 
 

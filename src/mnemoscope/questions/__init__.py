@@ -1,8 +1,11 @@
-"""What an atlas says when it is asked: tables in, a small table out; the model is never called."""
+"""What an atlas says when it is asked: tables in, a small table out; the model is never called.
 
-from mnemoscope.questions.answers import Claim, Paper
-from mnemoscope.questions.registry import QUESTIONS, answer, paper
+A question is a file of this room: its declaration (`question.Question`) and its answer. `registry` lists them.
+"""
+
+from mnemoscope.questions.question import Claim, Paper, Question
+from mnemoscope.questions.registry import QUESTIONS, answer, load_question
 from mnemoscope.questions.striking import striking
 from mnemoscope.questions.writing import write, write_all
 
-__all__ = ["QUESTIONS", "Claim", "Paper", "answer", "paper", "striking", "write", "write_all"]
+__all__ = ["QUESTIONS", "Claim", "Paper", "Question", "answer", "load_question", "striking", "write", "write_all"]

@@ -10,31 +10,89 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.intervals import Estimate, clustered_share
 from mnemoscope.judgements.reading import read_judgements
 from mnemoscope.patterns import coverage
-from mnemoscope.questions.answers import MEMORIES, Answer, Claim, Paper
+from mnemoscope.questions.answers import MEMORIES, Answer
 from mnemoscope.questions.layer_shares import share_above, turned
+from mnemoscope.questions.question import Claim, Number, Paper, Question, Rule
+from mnemoscope.questions.rules import at_least
 from mnemoscope.questions.sources import needed, upper_layers
 
-QUESTION = "key_patterns"
-PAPER = Paper(
-    figure="Figure 2",
-    section="3.2",
-    question="Which patterns, shallow or semantic, do the keys of each layer detect in the prefixes that trigger them?",
-    claims=(
-        Claim("keys with at least one pattern", "all of 160 keys", "keys_with_pattern", "share"),
-        Claim("patterns per key", "3.6", "patterns_per_key", "number"),
-        Claim("the top 25 prefixes that patterns cover", "65-80 %", "covered", "share"),
-        Claim("lower layers where shallow patterns lead", "layers 1-9: all", "shallow_leads_lower", "share"),
-        Claim("upper layers where semantic patterns lead", "layers 10-16: all", "semantic_leads_upper", "share"),
-    ),
+_KINDS = (
+    Number("shallow_only", "share", "shallow"),
+    Number("semantic_only", "share", "semantic"),
+    Number("both", "share", "shallow and semantic"),
+    Number("none", "share", "no pattern"),
+    Number("covered", "share", "any pattern"),
+    Number("shallow", "share", "shallow, alone or with semantic"),
+    Number("semantic", "share", "semantic, alone or with shallow"),
+    Number("keys_with_pattern", "share", "keys with a pattern"),
+    Number("patterns_per_key", "number", "patterns per key"),
 )
-HEADLINE = (
-    *((name, "share") for name in ("shallow_only", "semantic_only", "both", "none", "keys_with_pattern")),
-    ("patterns_per_key", "number"),
-)
-PROJECTIONS: tuple[str, ...] = ()
-INTERVAL = MEMORIES
-
 ONE_KIND = "shallow_of_one_kind"
+QUESTION = Question(
+    "key_patterns",
+    title="what keys detect",
+    paper=Paper(
+        figure="Figure 2",
+        section="3.2",
+        question="Which patterns, shallow or semantic, do the keys of each layer detect in the prefixes that trigger"
+        " them?",
+        claims=(
+            Claim(
+                "keys with at least one pattern",
+                "all of 160 keys",
+                "keys_with_pattern",
+                "share",
+                Rule("at least 95 % of the keys", at_least(0.95)),
+            ),
+            Claim("patterns per key", "3.6", "patterns_per_key", "number"),
+            Claim(
+                "the top 25 prefixes that patterns cover",
+                "65-80 %",
+                "covered",
+                "share",
+                Rule("at least 65 %", at_least(0.65)),
+            ),
+            Claim(
+                "lower layers where shallow patterns lead",
+                "layers 1-9: all",
+                "shallow_leads_lower",
+                "share",
+                Rule(
+                    "in at least two thirds of these layers more prefixes are under shallow patterns alone than under"
+                    " semantic ones alone; each layer's interval corrected for their number",
+                    at_least(2 / 3),
+                ),
+            ),
+            Claim(
+                "upper layers where semantic patterns lead",
+                "layers 10-16: all",
+                "semantic_leads_upper",
+                "share",
+                Rule(
+                    "in at least two thirds of these layers more prefixes are under semantic patterns alone than under"
+                    " shallow ones alone; each layer's interval corrected for their number",
+                    at_least(2 / 3),
+                ),
+            ),
+        ),
+    ),
+    numbers=(
+        *_KINDS,
+        *(Number(f"people_{kind.name}", kind.form, f"{kind.label} (people)") for kind in _KINDS),
+        Number(ONE_KIND, "share", "shallow, of prefixes that one kind alone explains"),
+        Number(f"{ONE_KIND}_lower", "share", "shallow, of prefixes that one kind alone explains, lower layers"),
+        Number(f"{ONE_KIND}_upper", "share", "shallow, of prefixes that one kind alone explains, upper layers"),
+        Number("shallow_leads_lower", "share", "lower layers where shallow patterns lead"),
+        Number("semantic_leads_upper", "share", "upper layers where semantic patterns lead"),
+    ),
+    main="none",
+    headline=("shallow_only", "semantic_only", "both", "none", "keys_with_pattern", "patterns_per_key"),
+    layer_page=("covered", "shallow", "semantic"),
+    nothing="no memory of this atlas has the triggers that this question is about; mine more text",
+    interval=MEMORIES,
+    needs_patterns=True,
+    counts_judgements=True,
+)
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
@@ -44,7 +102,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     """
     patterns = needed(atlas, "patterns")
     judged = judgements(atlas)
-    found, whole, people, everybody = Answer(), [], Answer(), []
+    found, whole, people, everybody = Answer(QUESTION), [], Answer(QUESTION), []
     leads: dict[int, Estimate] = {}
     for layer in atlas.layers:
         prefixes = coverage.top_prefixes(atlas, layer)

@@ -15,36 +15,77 @@ from numpy.typing import NDArray
 from mnemoscope.atlas import Atlas
 from mnemoscope.intervals import DRAWS, NOTHING, Estimate, Resamples, ends
 from mnemoscope.patterns import coverage
-from mnemoscope.questions.answers import Answer, Claim, Paper
+from mnemoscope.questions.answers import Answer
 from mnemoscope.questions.layer_shares import share_above
+from mnemoscope.questions.question import Claim, Number, Paper, Question, Rule
+from mnemoscope.questions.rules import above, at_least
 from mnemoscope.questions.sources import needed, seed, upper_layers
 from mnemoscope.questions.validation import quantile
 
-QUESTION = "key_removals"
-PAPER = Paper(
-    figure="Figure 3",
-    section="3.2",
-    question="How much does a memory's coefficient change when a token is removed from the prefixes that trigger it?",
-    claims=(
-        Claim("layers where removing the last token hurts most", "hurts most", "last_hurts_most", "share"),
-        Claim(
-            "the last token matters less in upper layers: median change there minus that in lower layers",
-            "above 0",
-            "last_median_upper_minus_lower",
-            "number",
-        ),
-    ),
-)
-HEADLINE = tuple((f"{removed}_median", "share") for removed in ("first", "last", "random"))
-PROJECTIONS: tuple[str, ...] = ()
-INTERVAL = f"over memories (bootstrap, {DRAWS} draws, seed {{seed}})"
-
-FEWEST = 10
-"""Memories of which a bootstrap says how sure a difference is; fewer give none."""
 REMOVED = ("first", "last", "random")
 STATISTICS = {"median": 0.5, "q25": 0.25, "q75": 0.75}
 KINDS = {"shallow": "shallow_only", "semantic": "semantic_only", "both": "both", "none": "none"}
 """Names of the split, and the kind of `coverage` that each takes."""
+_SAID = {"median": "median", "q25": "lower quartile", "q75": "upper quartile"}
+
+QUESTION = Question(
+    "key_removals",
+    title="which token matters",
+    paper=Paper(
+        figure="Figure 3",
+        section="3.2",
+        question="How much does a memory's coefficient change when a token is removed from the prefixes that trigger"
+        " it?",
+        claims=(
+            Claim(
+                "layers where removing the last token hurts most",
+                "hurts most",
+                "last_hurts_most",
+                "share",
+                Rule(
+                    "in at least three quarters of the layers the median without the last token is below the other two;"
+                    " each layer's interval corrected for their number",
+                    at_least(0.75),
+                ),
+            ),
+            Claim(
+                "the last token matters less in upper layers: median change there minus that in lower layers",
+                "above 0",
+                "last_median_upper_minus_lower",
+                "number",
+                Rule("above 0", above(0)),
+            ),
+        ),
+    ),
+    numbers=(
+        *(
+            Number(f"{removed}_{statistic}{kind and f'_{kind}'}", "share", f"{removed} token removed, {said}{aside}")
+            for removed in REMOVED
+            for statistic, said in _SAID.items()
+            for kind, aside in (("", ""), *((kind, f" ({kind})") for kind in KINDS))
+        ),
+        Number("last_margin", "share", "least median without another token, minus that without the last"),
+        Number("last_hurts_most", "share", "layers where removing the last token hurts most"),
+        Number(
+            "last_median_upper_minus_lower",
+            "share",
+            "median change without the last token, upper minus lower layers",
+        ),
+        Number("excluded_length_one", "count", "triggers of one token, left out"),
+        Number(
+            "excluded_length_two", "count", "triggers of two tokens, left out: the model has no beginning token"
+        ),
+    ),
+    main="last_median",
+    headline=("first_median", "last_median", "random_median"),
+    layer_page=("last_median", "first_median"),
+    nothing="no memory of this atlas has the triggers that this question is about; mine more text",
+    interval=f"over memories (bootstrap, {DRAWS} draws, seed {{seed}})",
+    needs_patterns=True,
+)
+
+FEWEST = 10
+"""Memories of which a bootstrap says how sure a difference is; fewer give none."""
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
@@ -54,7 +95,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     none). Raises AtlasUnfinished if removals, triggers or patterns are missing.
     """
     rows = _changes(atlas)
-    found = Answer({"removed": pl.String, "statistic": pl.String, "kind": pl.String})
+    found = Answer(QUESTION, {"removed": pl.String, "statistic": pl.String, "kind": pl.String})
     margins = []
     for layer in atlas.layers:
         here = rows.filter(pl.col("layer") == layer)

@@ -12,24 +12,108 @@ import polars as pl
 from mnemoscope.atlas import Atlas
 from mnemoscope.intervals import NOTHING, Estimate
 from mnemoscope.patterns import coverage
-from mnemoscope.questions.answers import Answer, Claim, Paper
+from mnemoscope.questions.answered import Answered
+from mnemoscope.questions.answers import Answer
 from mnemoscope.questions.layer_shares import may_be_least
+from mnemoscope.questions.question import Claim, Finding, Number, Paper, Question, Rule
+from mnemoscope.questions.rules import between, each_layer_between
 from mnemoscope.questions.sources import model_layers, needed
-from mnemoscope.questions.validation import DOCUMENTS, ByLayer, Predictions, add_all, least
-
-QUESTION = "layer_activity"
-PAPER = Paper(
-    figure="Figure 7",
-    section="5.1",
-    question="Which share of a layer's memories is active at a prefix?",
-    claims=(
-        Claim("memories active at a prefix", "10-50 %", "active", "share"),
-        Claim("the layer with the fewest active memories, as a part of the depth", "10 of 16", "least_depth", "number"),
-    ),
+from mnemoscope.questions.validation import (
+    DOCUMENTS,
+    NO_PREFIX,
+    NUMBER_OF_DOCUMENTS,
+    ByLayer,
+    Predictions,
+    add_all,
+    least,
 )
-HEADLINE = (("active", "share"), ("effective", "number"), ("effective_share", "share"), ("dominated", "share"))
-PROJECTIONS: tuple[str, ...] = ()
-INTERVAL = DOCUMENTS
+from mnemoscope.questions.verdicts import NOTHING_FOUND, Found, corrected
+
+
+def _dips(answers: Mapping[str, Answered]) -> Found:
+    """Whether the fewest memories fire where semantic patterns overtake shallow ones."""
+    answer, kinds = answers["layer_activity"], answers["key_patterns"]
+    least, rows = answer.total("least_depth"), kinds.rows("shallow_of_one_kind")
+    over = next((row.layer for row in rows if row.value < 0.5), None)
+    if least is None or not rows:
+        return NOTHING_FOUND
+    fewest = round(least.value * answer.depth) - 1
+    if over is None:
+        return f"fewest in layer {fewest}; semantic patterns never overtake", "", None
+    ours = f"fewest in layer {fewest}; semantic ahead from layer {over}"
+    if least.low is None or least.high is None:
+        return ours, "", "undecided"
+    places = [round(end * answer.depth) - 1 for end in (least.low, least.high)]
+    dips = [layer for layer in answer.layers if places[0] <= layer <= places[1]]
+    # The first layer that may be ahead, up to the first that surely is: twice as many looks, for there are two sets.
+    sure = corrected(rows, 2 * len(rows))
+    maybe = [row.layer for row in sure if row.low is None or row.low < 0.5]
+    ahead = next((row.layer for row in sure if row.high is not None and row.high < 0.5), None)
+    between = f"fewest in one of {dips[0]}-{dips[-1]}, ahead from one of {maybe[0]}-{'?' if ahead is None else ahead}"
+    crossings = [layer for layer in maybe if layer is not None and (ahead is None or layer <= ahead)]
+    inner = answer.layers[1:-1]
+    near = [dip in inner and abs(dip - crossing) <= 1 for dip in dips for crossing in crossings]
+    if ahead is not None and all(near):
+        return ours, between, "yes"
+    return ours, between, "undecided" if any(near) else "no"
+
+
+QUESTION = Question(
+    "layer_activity",
+    title="how many memories fire",
+    paper=Paper(
+        figure="Figure 7",
+        section="5.1",
+        question="Which share of a layer's memories is active at a prefix?",
+        claims=(
+            Claim(
+                "memories active at a prefix",
+                "10-50 %",
+                "active",
+                "share",
+                Rule(
+                    "10 to 50 % in every layer, each interval corrected for their number",
+                    each_layer_between("active", 0.1, 0.5),
+                ),
+            ),
+            Claim(
+                "the layer with the fewest active memories, as a part of the depth",
+                "10 of 16",
+                "least_depth",
+                "number",
+                Rule(
+                    "every layer that may have the fewest, the same prefixes compared and corrected for all layers, is"
+                    " within an eighth of the depth of that",
+                    between(10 / 16 - 1 / 8, 10 / 16 + 1 / 8),
+                ),
+            ),
+        ),
+    ),
+    finding=Finding(
+        "activity dips where semantic patterns overtake shallow ones",
+        "at layer 10 of 16",
+        "every layer that may have the fewest is within one of every layer where semantic patterns may overtake, and at"
+        " no end; corrected for all layers",
+        _dips,
+    ),
+    numbers=(
+        Number("active", "share", "memories that fire"),
+        Number("effective", "number", "effective number of memories"),
+        Number("effective_share", "share", "effective number, share of the layer"),
+        Number("dominated", "share", "prefixes where one memory holds more than half"),
+        Number("active_least_layer", "share", "memories that fire, in the layer where fewest do"),
+        Number("least_depth", "number", "that layer, as a part of the depth"),
+        Number("correlation_semantic", "number", "correlation with semantic patterns over layers"),
+        Number("correlation_shallow", "number", "correlation with shallow patterns over layers"),
+        NUMBER_OF_DOCUMENTS,
+    ),
+    main="active",
+    headline=("active", "effective", "effective_share", "dominated"),
+    layer_page=("active", "effective"),
+    nothing=NO_PREFIX,
+    interval=DOCUMENTS,
+    needs_patterns=True,
+)
 
 FEWEST_LAYERS = 3
 """Layers without which a correlation over layers says nothing."""
@@ -44,7 +128,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     patterns = needed(atlas, "patterns")
     rows = Predictions(atlas)
     memories = np.array([atlas.memories(layer) for layer in atlas.layers])[rows.place]
-    found = Answer({"at_layer": pl.Int16})
+    found = Answer(QUESTION, {"at_layer": pl.Int16})
     active = rows.share(rows["active"] / memories)
     add_all(found, "active", active)
     add_all(found, "effective", rows.share(rows["effective"]))

@@ -10,37 +10,82 @@ from numpy.typing import NDArray
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.patterns.stop_words import is_stop_word
-from mnemoscope.questions.answers import Answer, Claim, Paper
-from mnemoscope.questions.validation import DOCUMENTS, Predictions, add_all, contrast, least
-
-QUESTION = "layer_composition"
-PAPER = Paper(
-    figure="Figure 8",
-    section="5.1",
-    question="How often is a layer's prediction different from that of every one of its memories?",
-    claims=(
-        Claim(
-            "no memory says what the layer says, in the layer where this is rarest",
-            "68 % or more",
-            "zero_agreement_least_layer",
-            "share",
-        ),
-        Claim("where one does, the target is a stop word", "60 %", "agreeing_stop_word", "share"),
-        Claim("where one does, the prefix has fewer than 5 tokens", "43 %", "agreeing_short", "share"),
-    ),
+from mnemoscope.questions.answers import Answer
+from mnemoscope.questions.question import Claim, Number, Paper, Question, Rule
+from mnemoscope.questions.rules import above, each_layer_between
+from mnemoscope.questions.validation import (
+    DOCUMENTS,
+    NO_PREFIX,
+    NUMBER_OF_DOCUMENTS,
+    Predictions,
+    add_all,
+    contrast,
+    least,
 )
-HEADLINE = tuple(
-    (name, "share")
-    for name in (
+
+QUESTION = Question(
+    "layer_composition",
+    title="whether a layer says what one of its memories says",
+    paper=Paper(
+        figure="Figure 8",
+        section="5.1",
+        question="How often is a layer's prediction different from that of every one of its memories?",
+        claims=(
+            Claim(
+                "no memory says what the layer says, in the layer where this is rarest",
+                "68 % or more",
+                "zero_agreement_least_layer",
+                "share",
+                Rule(
+                    "at least 68 % in every layer, each interval corrected for their number",
+                    each_layer_between("zero_agreement", 0.68, 1),
+                ),
+            ),
+            Claim(
+                "where one does, the target is a stop word",
+                "60 %",
+                "agreeing_stop_word",
+                "share",
+                Rule("more often than over all prefixes; the difference", above(0), by="agreeing_stop_word_above_all"),
+            ),
+            Claim(
+                "where one does, the prefix has fewer than 5 tokens",
+                "43 %",
+                "agreeing_short",
+                "share",
+                Rule("more often than over all prefixes; the difference", above(0), by="agreeing_short_above_all"),
+            ),
+        ),
+    ),
+    numbers=(
+        Number("zero_agreement", "share", "no memory says it"),
+        Number("zero_agreement_major", "share", "no major memory says it"),
+        Number("zero_agreement_output", "share", "no memory says what the block puts out"),
+        Number("agreeing_stop_word", "share", "target is a stop word"),
+        Number("agreeing_stop_word_top", "share", "the layer's own top token is a stop word"),
+        Number("agreeing_short", "share", "prefix under 5 tokens"),
+        Number("zero_agreement_least_layer", "share", "no memory says it, in the layer where this is rarest"),
+        Number("all_stop_word", "share", "target is a stop word, over all prefixes"),
+        Number("all_short", "share", "prefix under 5 tokens, over all prefixes"),
+        Number(
+            "agreeing_stop_word_above_all", "share", "target is a stop word, where a memory agrees minus over all"
+        ),
+        Number("agreeing_short_above_all", "share", "prefix under 5 tokens, where a memory agrees minus over all"),
+        NUMBER_OF_DOCUMENTS,
+    ),
+    main="zero_agreement",
+    headline=(
         "zero_agreement",
         "zero_agreement_major",
         "zero_agreement_output",
         "agreeing_stop_word",
         "agreeing_short",
-    )
+    ),
+    layer_page=("zero_agreement",),
+    nothing=NO_PREFIX,
+    interval=DOCUMENTS,
+    projections=("votes", "streams"),
 )
-PROJECTIONS = ("votes", "streams")
-INTERVAL = DOCUMENTS
 
 SHORT = 5
 """Tokens that a prefix has fewer of, to be short."""
@@ -53,7 +98,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     AtlasUnfinished if predictions or prefixes are missing.
     """
     rows = Predictions(atlas)
-    found = Answer({"at_layer": pl.Int16})
+    found = Answer(QUESTION, {"at_layer": pl.Int16})
     silent = rows.share(rows["votes_ffn"] == 0)
     add_all(found, "zero_agreement", silent)
     add_all(found, "zero_agreement_major", rows.share(rows["votes_ffn_major"] == 0))

@@ -1,28 +1,70 @@
 """Figure 10: how the residual's confidence in the model's prediction grows, layer by layer."""
 
+from collections.abc import Mapping
 from itertools import pairwise
 
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.questions.answers import Answer, Paper
+from mnemoscope.formatting import interval, spoken
+from mnemoscope.questions.answered import Answered
+from mnemoscope.questions.answers import Answer
 from mnemoscope.questions.layer_shares import share_above
-from mnemoscope.questions.validation import DOCUMENTS, Predictions, add_all, contrast
-
-QUESTION = "refinement_confidence"
-PAPER = Paper(
-    figure="Figure 10",
-    section="5.2",
-    question="Which probability does the residual of a layer give to the model's final top token?",
-)
-HEADLINE = tuple(
-    (name, "share")
-    for name in ("probability", "probability_matching", "probability_q25", "probability_q50", "probability_q75")
-)
-PROJECTIONS = ("streams",)
-INTERVAL = DOCUMENTS
+from mnemoscope.questions.question import Finding, Number, Paper, Question
+from mnemoscope.questions.validation import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, add_all, contrast
+from mnemoscope.questions.verdicts import NOTHING_FOUND, Found, every, judged, judged_above
 
 LEVELS = (0.25, 0.5, 0.75)
+
+
+def _rises(answers: Mapping[str, Answered]) -> Found:
+    """Whether the confidence is higher at the end, and rises in most steps."""
+    answer = answers["refinement_confidence"]
+    rows, whole, steps = answer.rows("probability"), answer.total("rise"), answer.total("rising_steps")
+    if whole is None or steps is None:
+        return NOTHING_FOUND
+    ends = f"{spoken(rows[0].value, 'share')} to {spoken(rows[-1].value, 'share')}"
+    ours = f"{ends}, up in {round(steps.value * steps.count)} of {steps.count} steps"
+    said = interval(whole.low, whole.high, "share")
+    if steps.low is not None and steps.high is not None:
+        said += f", {round(steps.low * steps.count)} to {round(steps.high * steps.count)} steps"
+    return ours, said, every([judged_above(whole, 0), judged(steps, least=0.75)])
+
+
+QUESTION = Question(
+    "refinement_confidence",
+    title="how sure the stream is of it",
+    paper=Paper(
+        figure="Figure 10",
+        section="5.2",
+        question="Which probability does the residual of a layer give to the model's final top token?",
+    ),
+    finding=Finding(
+        "the residual's confidence in the final token grows",
+        "through all layers",
+        "higher at the end, and up in at least three quarters of the steps, each step's interval corrected for their"
+        " number",
+        _rises,
+    ),
+    numbers=(
+        Number("probability", "share", "probability of the final token"),
+        Number("probability_matching", "share", "the same, where the residual already says it"),
+        *(Number(f"probability_q{round(100 * level)}", "share") for level in LEVELS),
+        Number(
+            "rise",
+            "share",
+            "rise of the mean probability since the layer before; in all, since the first",
+        ),
+        Number("rising_steps", "share", "layers where that probability rises"),
+        NUMBER_OF_DOCUMENTS,
+    ),
+    main="probability",
+    headline=("probability", "probability_matching", "probability_q25", "probability_q50", "probability_q75"),
+    layer_page=("probability",),
+    nothing=NO_PREFIX,
+    interval=DOCUMENTS,
+    projections=("streams",),
+)
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
@@ -33,7 +75,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     """
     rows = Predictions(atlas)
     probability = rows["residual_final_probability"]
-    found = Answer({"quantile": pl.Float64})
+    found = Answer(QUESTION, {"quantile": pl.Float64})
     add_all(found, "probability", rows.share(probability), total=False)
     matching = rows["residual_top"] == rows["final_top"]
     add_all(found, "probability_matching", rows.share(probability, matching), total=False)

@@ -12,31 +12,64 @@ import polars as pl
 from mnemoscope.atlas import Atlas
 from mnemoscope.intervals import NOTHING
 from mnemoscope.judgements.verdicts import majority_calls, read_verdicts
-from mnemoscope.questions.answers import Answer, Claim, Paper
+from mnemoscope.questions.answers import Answer
+from mnemoscope.questions.question import Claim, Number, Paper, Question, Rule
+from mnemoscope.questions.rules import at_least
 from mnemoscope.questions.sources import model_layers, seed, vocabulary
-from mnemoscope.questions.validation import DOCUMENTS, Predictions, add_all
+from mnemoscope.questions.validation import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, add_all
 
-QUESTION = "refinement_events"
-PAPER = Paper(
-    figure="Figure 11",
-    section="5.2",
-    question="How often does a layer's output keep the residual's top token, take the feed-forward's, or neither?",
-    claims=(
-        Claim("the residual's prediction stands", "the vast majority", "unchanged", "share"),
-        Claim("a changed prediction is a composition", "far more often than ffn", "composition_of_changed", "share"),
-        Claim(
-            "last-layer compositions judged distant (judge those in refinement_events.cases.parquet)",
-            "66 of 100",
-            "composition_distant",
-            "share",
+QUESTION = Question(
+    "refinement_events",
+    title="how a layer changes the prediction",
+    paper=Paper(
+        figure="Figure 11",
+        section="5.2",
+        question="How often does a layer's output keep the residual's top token, take the feed-forward's, or neither?",
+        claims=(
+            Claim(
+                "the residual's prediction stands",
+                "the vast majority",
+                "unchanged",
+                "share",
+                Rule("at least three quarters", at_least(0.75)),
+            ),
+            Claim(
+                "a changed prediction is a composition",
+                "far more often than ffn",
+                "composition_of_changed",
+                "share",
+                Rule("at least two thirds of the changes", at_least(2 / 3)),
+            ),
+            Claim(
+                "last-layer compositions judged distant (judge those in refinement_events.cases.parquet)",
+                "66 of 100",
+                "composition_distant",
+                "share",
+            ),
         ),
     ),
+    numbers=(
+        Number("residual", "share"),
+        Number("agreement", "share"),
+        Number("composition", "share"),
+        Number("ffn", "share", "feed-forward"),
+        Number("changed", "share", "prediction changed"),
+        Number("unchanged", "share", "the residual's prediction stands"),
+        Number("composition_of_changed", "share", "composition, of the changed"),
+        Number("composition_from_top10", "share", "composed token was in the residual's first 10"),
+        Number("composition_demoted", "share", "residual's token in the layer's lower half"),
+        Number("composition_distant", "share"),
+        NUMBER_OF_DOCUMENTS,
+    ),
+    main="changed",
+    headline=("residual", "agreement", "composition", "ffn", "changed", "composition_of_changed"),
+    layer_page=("changed", "composition_of_changed"),
+    nothing=NO_PREFIX,
+    interval=DOCUMENTS,
+    projections=("streams",),
+    counts_judgements=True,
+    lists_cases=True,
 )
-HEADLINE = tuple(
-    (name, "share") for name in ("residual", "agreement", "composition", "ffn", "changed", "composition_of_changed")
-)
-PROJECTIONS = ("streams",)
-INTERVAL = DOCUMENTS
 
 CASES = 100
 """Compositions of the last layer that are listed."""
@@ -52,7 +85,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     residual, update, output = (rows[name] for name in ("residual_top", "ffn_top", "output_top"))
     kept, taken = output == residual, output == update
     composition = ~kept & ~taken
-    found = Answer()
+    found = Answer(QUESTION)
     for name, event in (
         ("residual", kept & ~taken),
         ("agreement", kept & taken),

@@ -1,23 +1,86 @@
 """Figure 9: when the residual already knows the model's prediction."""
 
+from collections.abc import Mapping
+
 import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.intervals import NOTHING, Estimate
-from mnemoscope.questions.answers import Answer, Claim, Paper
+from mnemoscope.questions.answered import Answered
+from mnemoscope.questions.answers import Answer
+from mnemoscope.questions.question import Claim, Finding, Number, Paper, Question, Rule
+from mnemoscope.questions.rules import between
 from mnemoscope.questions.sources import model_layers, upper_layers
-from mnemoscope.questions.validation import DOCUMENTS, Column, Predictions, add_all, contrast
-
-QUESTION = "refinement_match"
-PAPER = Paper(
-    figure="Figure 9",
-    section="5.2",
-    question="For which share of prefixes does the residual of a layer already have the model's final top token?",
-    claims=(Claim("decided in the bottom few layers", "about a third", "match_lower_third", "share"),),
+from mnemoscope.questions.validation import (
+    DOCUMENTS,
+    NO_PREFIX,
+    NUMBER_OF_DOCUMENTS,
+    Column,
+    Predictions,
+    add_all,
+    contrast,
 )
-HEADLINE = (("match", "share"),)
-PROJECTIONS = ("streams",)
-INTERVAL = DOCUMENTS
+from mnemoscope.questions.verdicts import NOTHING_FOUND, Found, judged_above
+
+
+def _grows_above(answers: Mapping[str, Answered]) -> Found:
+    """Whether matches grow faster from the first upper layer on than up to it."""
+    answer = answers["refinement_match"]
+    more = answer.total("match_growth_upper_minus_lower")
+    rows = answer.rows("match")
+    if more is None or not answer.upper:
+        return NOTHING_FOUND
+    turn, first, last = answer.at("match", answer.upper[0]), rows[0], rows[-1]
+    if turn is None or turn.layer is None or first.layer is None or last.layer is None:
+        return NOTHING_FOUND
+    below = 100 * (turn.value - first.value) / (turn.layer - first.layer)
+    above = 100 * (last.value - turn.value) / (last.layer - turn.layer)
+    ours = f"{below:+.1f} points a layer up to layer {turn.layer}, {above:+.1f} from there"
+    said = "" if more.low is None or more.high is None else f"[{100 * more.low:+.1f}, {100 * more.high:+.1f}]"
+    return ours, said and f"difference {said}", judged_above(more, 0)
+
+
+QUESTION = Question(
+    "refinement_match",
+    title="when the prediction is there",
+    paper=Paper(
+        figure="Figure 9",
+        section="5.2",
+        question="For which share of prefixes does the residual of a layer already have the model's final top token?",
+        claims=(
+            Claim(
+                "decided in the bottom few layers",
+                "about a third",
+                "match_lower_third",
+                "share",
+                Rule("between 25 % and 42 %", between(0.25, 0.42)),
+            ),
+        ),
+    ),
+    finding=Finding(
+        "matches grow fast in the upper layers",
+        "from layer 10",
+        "growth a layer minus that in the layers below, of the same prefixes: above 0",
+        _grows_above,
+    ),
+    numbers=(
+        Number("match", "share", "residual already says the final token"),
+        Number("match_lower_third", "share", "match at the end of the lower third"),
+        Number("match_last", "share", "match in the last layer"),
+        Number(
+            "match_growth_upper_minus_lower",
+            "share",
+            "growth of matches a layer, from the first upper layer on minus up to it",
+        ),
+        NUMBER_OF_DOCUMENTS,
+    ),
+    main="match",
+    headline=("match",),
+    layer_page=("match",),
+    nothing=NO_PREFIX,
+    interval=DOCUMENTS,
+    projections=("streams",),
+)
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
@@ -30,7 +93,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     rows = Predictions(atlas)
     hits = rows["residual_top"] == rows["final_top"]
     match = rows.share(hits)
-    found = Answer({"at_layer": pl.Int16})
+    found = Answer(QUESTION, {"at_layer": pl.Int16})
     add_all(found, "match", match, total=False)
     layers = model_layers(atlas)
     for name, layer in (("match_lower_third", -(-layers // 3) - 1), ("match_last", layers - 1)):

@@ -1,10 +1,12 @@
-"""The ten questions, in the paper's order: which module answers which, and the answer to one of them.
+"""The list of the questions, in the paper's order, and the answer to one of them.
 
+A question is a module of this room with that name, and a figure of that name in `figures`; a new one is added here.
 Writes nothing; writing.py does.
 """
 
 import hashlib
 import json
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -12,54 +14,35 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.errors import OptionError
-from mnemoscope.questions import (
-    key_patterns,
-    key_removals,
-    layer_activity,
-    layer_composition,
-    refinement_confidence,
-    refinement_events,
-    refinement_match,
-    value_agreement,
-    value_confidence,
-    value_rank,
+from mnemoscope.questions.question import Question
+
+QUESTIONS: tuple[str, ...] = (
+    "key_patterns",
+    "key_removals",
+    "value_agreement",
+    "value_rank",
+    "value_confidence",
+    "layer_activity",
+    "layer_composition",
+    "refinement_match",
+    "refinement_confidence",
+    "refinement_events",
 )
-from mnemoscope.questions.answers import Paper
-
-_MODULES: dict[str, ModuleType] = {
-    module.QUESTION: module
-    for module in (
-        key_patterns,
-        key_removals,
-        value_agreement,
-        value_rank,
-        value_confidence,
-        layer_activity,
-        layer_composition,
-        refinement_match,
-        refinement_confidence,
-        refinement_events,
-    )
-}
-QUESTIONS: tuple[str, ...] = tuple(_MODULES)
-"""The names of the ten questions, in the paper's order."""
-WITH_PATTERNS: tuple[str, ...] = (key_patterns.QUESTION, key_removals.QUESTION, layer_activity.QUESTION)
-"""Those that need patterns.parquet."""
-WITH_JUDGEMENTS: tuple[str, ...] = (key_patterns.QUESTION, refinement_events.QUESTION)
-"""Those that also count what people say; their modules have `judgements`."""
+"""The ids of all questions, in the paper's order."""
 
 
-def module(question: str) -> ModuleType:
-    """The module that answers a question (PAPER, HEADLINE, PROJECTIONS, INTERVAL, answer); raises OptionError."""
-    if question not in _MODULES:
+def question_module(question: str) -> ModuleType:
+    """The module that declares a question (QUESTION) and answers it (`answer`); raises OptionError."""
+    if question not in QUESTIONS:
         raise OptionError(f"{question!r} is not a question; the questions are {', '.join(QUESTIONS)}")
-    return _MODULES[question]
+    return import_module(f"mnemoscope.questions.{question}")
 
 
-def paper(question: str) -> Paper:
-    """Where the paper asks the question, and what it states; raises OptionError."""
-    found = module(question).PAPER
-    assert isinstance(found, Paper)
+def load_question(question: str) -> Question:
+    """What is declared of a question; raises OptionError."""
+    found = question_module(question).QUESTION
+    assert isinstance(found, Question)
+    assert found.id == question
     return found
 
 
@@ -69,8 +52,17 @@ def answer(atlas: Atlas | str | Path, question: str) -> pl.DataFrame:
     Writes nothing. Raises OptionError for an unknown question, AtlasUnfinished if the atlas lacks a table that the
     question needs, AtlasDamaged, and what `open_atlas` raises.
     """
-    asked = module(question)
+    asked = question_module(question)
     found = asked.answer(atlas if isinstance(atlas, Atlas) else open_atlas(atlas))
+    assert isinstance(found, pl.DataFrame)
+    return found
+
+
+def list_cases(atlas: Atlas, question: str) -> pl.DataFrame | None:
+    """The cases that a question lists beside its answer, for people to judge; None where it lists none."""
+    if not load_question(question).lists_cases:
+        return None
+    found = question_module(question).cases(atlas)
     assert isinstance(found, pl.DataFrame)
     return found
 
@@ -81,7 +73,9 @@ def judgements_hash(atlas: Atlas, question: str) -> str | None:
     None where there are none, or the question counts none. Raises AnnotationError for judgements of another atlas,
     AtlasDamaged, AtlasTooNew, AtlasBusy.
     """
-    rows: pl.DataFrame | None = module(question).judgements(atlas) if question in WITH_JUDGEMENTS else None
+    if not load_question(question).counts_judgements:
+        return None
+    rows: pl.DataFrame | None = question_module(question).judgements(atlas)
     if rows is None:
         return None
     return hashlib.sha256(json.dumps(rows.rows(), default=str).encode()).hexdigest()

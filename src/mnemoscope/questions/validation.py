@@ -14,10 +14,14 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.intervals import DRAWS, NOTHING, Estimate, Resamples, ends
 from mnemoscope.questions.answers import Answer
+from mnemoscope.questions.question import Number
 from mnemoscope.questions.sources import needed, seed
 
 DOCUMENTS = f"over documents (bootstrap, {DRAWS} draws, seed {{seed}})"
 """What the intervals of a question about prefixes say of themselves, once the seed is filled in."""
+NO_PREFIX = "the validation text gave no prefix to ask about; mine more text, or name one with --validation"
+"""What a question about prefixes says where it finds nothing."""
+NUMBER_OF_DOCUMENTS = Number("documents", "count", "documents that the prefixes are from")
 
 Columns = NDArray[Any]
 ByLayer = dict[int | None, Estimate]

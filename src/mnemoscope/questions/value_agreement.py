@@ -9,27 +9,73 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.intervals import NOTHING, Estimate, exact_share, mean, share
-from mnemoscope.questions.answers import MEMORIES, Answer, Claim, Paper
+from mnemoscope.questions.answers import MEMORIES, NO_TARGET, Answer
 from mnemoscope.questions.memories import next_tokens, values
+from mnemoscope.questions.question import Claim, Number, Paper, Question, Rule
+from mnemoscope.questions.rules import above, at_most
 from mnemoscope.questions.sources import needed, upper_layers, vocabulary
 
-QUESTION = "value_agreement"
-PAPER = Paper(
-    figure="Figure 4",
-    section="4",
-    question="How often is the token that a value ranks first the one that follows the memory's best trigger?",
-    claims=(
-        Claim("agreement in layers 1-10", "about 0", "agreement_lower", "share"),
-        Claim("agreement in the best layer", "up to 3.5 %", "agreement_best_layer", "share"),
-        Claim("agreement by chance", "0.0004 %", "chance", "share"),
+QUESTION = Question(
+    "value_agreement",
+    title="whether values predict what follows",
+    paper=Paper(
+        figure="Figure 4",
+        section="4",
+        question="How often is the token that a value ranks first the one that follows the memory's best trigger?",
+        claims=(
+            Claim(
+                "agreement in layers 1-10",
+                "about 0",
+                "agreement_lower",
+                "share",
+                Rule(
+                    "at most a third of the best layer's, intervals corrected for all layers; the difference",
+                    at_most(0),
+                    by="agreement_lower_above_third",
+                ),
+            ),
+            Claim(
+                "agreement in the best layer",
+                "up to 3.5 %",
+                "agreement_best_layer",
+                "share",
+                Rule(
+                    "some layer is above its own shuffled targets, and chance, with an interval corrected for all"
+                    " layers; the greatest difference",
+                    above(0),
+                    by="agreement_best_above_baseline",
+                ),
+            ),
+            Claim("agreement by chance", "0.0004 %", "chance", "share"),
+        ),
     ),
+    numbers=(
+        Number("agreement", "share"),
+        Number("shuffled_targets", "share"),
+        Number("most_frequent_token", "share", "always the most frequent next token"),
+        Number("chance", "share", "chance, 1 / vocabulary"),
+        Number(
+            "log_probability_gain", "nats", "mean log probability of its triggers' next tokens, minus the unigram's"
+        ),
+        Number("without_target", "share", "memories without a target"),
+        Number("agreement_above_baseline", "share", "agreement above shuffled targets and chance"),
+        Number("agreement_lower", "share", "agreement in the lower layers"),
+        Number("agreement_upper", "share", "agreement in the upper layers"),
+        Number("agreement_best_layer", "share", "agreement in the best layer"),
+        Number(
+            "agreement_best_above_baseline", "share", "agreement above shuffled targets and chance, where it is most"
+        ),
+        Number(
+            "agreement_lower_above_third", "share", "agreement in the lower layers, minus a third of the best layer's"
+        ),
+    ),
+    main="agreement",
+    headline=("agreement", "shuffled_targets", "most_frequent_token", "without_target", "log_probability_gain"),
+    layer_page=("agreement", "shuffled_targets"),
+    nothing=NO_TARGET,
+    interval=MEMORIES,
+    projections=("values",),
 )
-HEADLINE = (
-    *((name, "share") for name in ("agreement", "shuffled_targets", "most_frequent_token", "without_target")),
-    ("log_probability_gain", "number"),
-)
-PROJECTIONS = ("values",)
-INTERVAL = MEMORIES
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
@@ -41,7 +87,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     tokens = needed(atlas, "tokens").sort("token")
     frequent = int(tokens["next_count"].arg_max() or 0)  # the first of equal ones, the lower id
     rows = values(atlas).join(_unigram(atlas, tokens), on=["layer", "memory"], how="left", maintain_order="left")
-    found = Answer({"best_layer": pl.Int16})
+    found = Answer(QUESTION, {"best_layer": pl.Int16})
     chance = 1 / vocabulary(atlas)
     best: tuple[int | None, Estimate] = (None, NOTHING)
     by_layer: dict[int, dict[str, Estimate]] = {}

@@ -3,37 +3,93 @@
 A value's largest probability grows with its length, so the norm is reported beside it.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.formatting import interval, spoken
 from mnemoscope.intervals import Estimate, mean, share
-from mnemoscope.questions.answers import MEMORIES, Answer, Claim, Paper
+from mnemoscope.questions.answered import Answered, Row
+from mnemoscope.questions.answers import MEMORIES, NO_TARGET, Answer
 from mnemoscope.questions.memories import next_tokens, values
+from mnemoscope.questions.question import Claim, Finding, Number, Paper, Question, Rule
 from mnemoscope.questions.sources import upper_layers
-
-QUESTION = "value_confidence"
-PAPER = Paper(
-    figure="Figure 6, Table 2",
-    section="4",
-    question="Do values that are sure of a token agree with the triggers of their memory more often?",
-    claims=(
-        Claim("of the 100 most confident values, in layers 11-16", "97 of 100", "top100_upper_layers", "share"),
-        Claim(
-            "of the 100 most confident values, right after at least one of their 50 triggers",
-            "46 of 100",
-            "top100_with_trigger",
-            "share",
-        ),
-    ),
-)
-HEADLINE = (("max_probability", "number"), ("max_probability_best", "number"), ("value_norm", "number"))
-PROJECTIONS = ("values",)
-INTERVAL = MEMORIES
+from mnemoscope.questions.verdicts import NOTHING_FOUND, Found, Verdict, difference, judged_above
 
 DECILES = 10
 MOST = 100
 TRIGGERS = 50
+
+
+def _more_than_their_part(answer: Answered, row: Row) -> Verdict | None:
+    """More than the share of all memories that lie in the upper layers."""
+    memories = {found.layer: found.count for found in answer.rows("max_probability")}
+    upper = sum(memories.get(layer, 0) for layer in answer.upper)
+    whole = sum(memories.values())
+    return judged_above(row, upper / whole) if 0 < upper < whole else None
+
+
+def _grows(answers: Mapping[str, Answered]) -> Found:
+    """Whether the most confident tenth agrees more often than the least confident one."""
+    answer = answers["value_confidence"]
+    first, last = answer.total("decile_0"), answer.total("decile_9")
+    if first is None or last is None:
+        return NOTHING_FOUND
+    more = difference(last, first)
+    ours = f"{spoken(first.value, 'share')} to {spoken(last.value, 'share')}: {spoken(more.value, 'share')} more"
+    return ours, interval(more.low, more.high, "share"), judged_above(more, 0)
+
+
+QUESTION = Question(
+    "value_confidence",
+    title="whether confident values are right",
+    paper=Paper(
+        figure="Figure 6, Table 2",
+        section="4",
+        question="Do values that are sure of a token agree with the triggers of their memory more often?",
+        claims=(
+            Claim(
+                "of the 100 most confident values, in layers 11-16",
+                "97 of 100",
+                "top100_upper_layers",
+                "share",
+                Rule("more than these layers' part of all memories", _more_than_their_part),
+            ),
+            Claim(
+                "of the 100 most confident values, right after at least one of their 50 triggers",
+                "46 of 100",
+                "top100_with_trigger",
+                "share",
+            ),
+        ),
+    ),
+    finding=Finding(
+        "agreement grows with the value's largest probability",
+        "yes",
+        "in the most confident tenth minus in the least confident: above 0",
+        _grows,
+    ),
+    numbers=(
+        Number("max_probability", "share", "largest probability, mean", terminal="number"),
+        Number("max_probability_best", "share", "largest probability, best memory", terminal="number"),
+        Number("value_norm", "number", "norm of the value, mean"),
+        *(Number(f"decile_{decile}", "share") for decile in range(DECILES)),
+        Number("top100_upper_layers", "share", "of the 100 most confident values, in the upper layers"),
+        Number("top100_with_trigger", "share", "of the 100, right after at least one trigger"),
+        Number("top100_trigger_share", "share", "of the 100, share of triggers they are right after, mean"),
+        Number("top100_agreement", "share", "of the 100, agreement"),
+        Number("top100_value_norm", "number", "of the 100, norm of the value, mean"),
+        Number("all_value_norm", "number", "norm of all values, mean"),
+    ),
+    main="max_probability",
+    headline=("max_probability", "max_probability_best", "value_norm"),
+    layer_page=("max_probability",),
+    nothing=NO_TARGET,
+    interval=MEMORIES,
+    projections=("values",),
+)
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
@@ -44,7 +100,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     """
     rows = values(atlas)
     own = {"decile": pl.Int16, "lowest": pl.Float64, "highest": pl.Float64, "value_norm": pl.Float64}
-    found = Answer(own)
+    found = Answer(QUESTION, own)
     for layer in atlas.layers:
         here = rows.filter(pl.col("layer") == layer)
         probability = here["max_probability"].cast(pl.Float64)

@@ -1,30 +1,66 @@
 """Figure 5: how high does a value rank what follows its best trigger? The distribution of the target's rank."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.formatting import interval, spoken
 from mnemoscope.intervals import NOTHING, Estimate, order_statistic, share, wilson
-from mnemoscope.questions.answers import MEMORIES, Answer, Paper
+from mnemoscope.questions.answered import Answered
+from mnemoscope.questions.answers import MEMORIES, NO_TARGET, Answer
 from mnemoscope.questions.memories import values
+from mnemoscope.questions.question import Finding, Number, Paper, Question
 from mnemoscope.questions.sources import upper_layers
-
-QUESTION = "value_rank"
-PAPER = Paper(
-    figure="Figure 5",
-    section="4",
-    question="How high does a value rank the token that follows the memory's best trigger?",
-)
-HEADLINE = (
-    *((name, "number") for name in ("q05", "q25", "q50", "q75", "q95")),
-    *((name, "share") for name in ("within_10", "within_100")),
-)
-PROJECTIONS = ("values",)
-INTERVAL = MEMORIES
+from mnemoscope.questions.verdicts import NOTHING_FOUND, Found, judged_above
 
 QUANTILES = {"q00": 0.0, "q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95, "q100": 1.0}
 WITHIN = (10, 100)
+
+
+def _higher(answers: Mapping[str, Answered]) -> Found:
+    """Whether values of the upper layers rank their targets higher than those of the lower ones."""
+    answer = answers["value_rank"]
+    lower, upper = answer.mean("q50", answer.lower), answer.mean("q50", answer.upper)
+    row = answer.total("upper_ranks_higher")
+    if row is None or lower is None or upper is None:
+        return NOTHING_FOUND
+    ours = f"higher in {spoken(row.value, 'share')} of pairs; median rank {lower:,.0f} below, {upper:,.0f} above"
+    return ours, interval(row.low, row.high, "share"), judged_above(row, 0.5)
+
+
+QUESTION = Question(
+    "value_rank",
+    title="how high values rank it",
+    paper=Paper(
+        figure="Figure 5",
+        section="4",
+        question="How high does a value rank the token that follows the memory's best trigger?",
+    ),
+    finding=Finding(
+        "values rank the target higher in the upper layers",
+        "yes",
+        "of pairs of an upper and a lower layer's memory, the upper one ranks its target higher in more than half",
+        _higher,
+    ),
+    numbers=(
+        *(Number(name, "rank", alone="median rank of the target" if name == "q50" else "") for name in QUANTILES),
+        *(Number(f"within_{bound}", "share", f"target among the first {bound}") for bound in WITHIN),
+        Number(
+            "upper_ranks_higher",
+            "share",
+            "pairs of an upper and a lower memory in which the upper one ranks its target higher",
+        ),
+    ),
+    main="q50",
+    headline=("q05", "q25", "q50", "q75", "q95", "within_10", "within_100"),
+    layer_page=("q50", "within_100"),
+    nothing=NO_TARGET,
+    interval=MEMORIES,
+    projections=("values",),
+)
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
@@ -35,7 +71,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     Own column: `quantile` (0 to 1). Raises AtlasUnfinished if values are missing.
     """
     rows = values(atlas).filter(pl.col("target_rank").is_not_null())
-    found = Answer({"quantile": pl.Float64})
+    found = Answer(QUESTION, {"quantile": pl.Float64})
     for layer in (*atlas.layers, None):
         ranks = (rows if layer is None else rows.filter(pl.col("layer") == layer))["target_rank"].sort().to_numpy()
         for name, level in QUANTILES.items():

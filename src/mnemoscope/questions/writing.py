@@ -5,7 +5,7 @@ after, so that an atlas that lacks a table keeps the answers it has.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
@@ -17,8 +17,7 @@ from mnemoscope.atlas.side import cover, covered, written_beside
 from mnemoscope.atlas.store import file_hash, write_free_table, write_json
 from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.progress import Progress
-from mnemoscope.questions import refinement_events
-from mnemoscope.questions.registry import QUESTIONS, WITH_PATTERNS, answer, judgements_hash, module, paper
+from mnemoscope.questions.registry import QUESTIONS, answer, judgements_hash, list_cases, load_question
 from mnemoscope.questions.sources import projection, refuse_part, seed
 
 Document = dict[str, Any]
@@ -39,13 +38,13 @@ def document(atlas: Atlas, question: str, found: pl.DataFrame, *, judgements: st
 
     `judgements`, where there is one, is the hash of those that were counted.
     """
-    asked = module(question)
+    asked = load_question(question)
     rows = found.select([field.name for field in ANSWER_COLUMNS])
     return {
         "question": question,
-        "projections": projection(atlas, *asked.PROJECTIONS),
-        "interval": asked.INTERVAL.format(seed=seed(atlas)),
-        "paper": asdict(paper(question)),
+        "projections": projection(atlas, *asked.projections),
+        "interval": asked.interval.format(seed=seed(atlas)),
+        "paper": asked.paper.document(),
         "layers": rows.filter(pl.col("layer").is_not_null()).to_dicts(),
         "totals": rows.filter(pl.col("layer").is_null()).drop("layer").to_dicts(),
         **({} if judgements is None else {"judgements": judgements}),
@@ -61,13 +60,13 @@ def write(atlas: Atlas, questions: Sequence[str]) -> dict[str, Document]:
     # Taken before the answers: what people say meanwhile makes them outdated, and they are made again when asked for.
     judged = {question: judgements_hash(atlas, question) for question in questions}
     answers = {question: answer(atlas, question) for question in questions}
-    listed = refinement_events.cases(atlas) if refinement_events.QUESTION in answers else None
+    listed = {question: list_cases(atlas, question) for question in questions}
     documents = {
         question: document(atlas, question, found, judgements=judged[question]) for question, found in answers.items()
     }
     with written_beside(atlas):
         for question, found in answers.items():
-            _write(atlas, question, documents[question], found, listed)
+            _write(atlas, question, documents[question], found, listed[question])
     return documents
 
 
@@ -77,14 +76,14 @@ def _write(atlas: Atlas, question: str, said: Document, found: pl.DataFrame, lis
     write_json(atlas.path / written[0], said)
     path = atlas.path / written[1]
     write_free_table(path, found.to_arrow(), name=question, provenance=origin, columns=ANSWER_COLUMNS)
-    if listed is not None and question == refinement_events.QUESTION:
+    if listed is not None:
         write_free_table(atlas.path / written[2], listed.to_arrow(), name=f"{question}.cases", provenance=origin)
     cover(atlas, SIDE, written)
 
 
 def files(question: str) -> list[str]:
     """The files of one answer, relative to the atlas: the document, the table, and the listed cases if it has any."""
-    cases = [f"{SIDE}/{question}.cases.parquet"] if question == refinement_events.QUESTION else []
+    cases = [f"{SIDE}/{question}.cases.parquet"] if load_question(question).lists_cases else []
     return [f"{SIDE}/{question}.json", f"{SIDE}/{question}.parquet", *cases]
 
 
@@ -119,7 +118,7 @@ def with_patterns(
     """
     refuse_part(atlas)
     missing = not _vouched_for(atlas)
-    if not anew and not (missing and set(questions) & set(WITH_PATTERNS)):
+    if not anew and not (missing and any(load_question(question).needs_patterns for question in questions)):
         return atlas
     from mnemoscope.patterns import write_patterns
 
@@ -137,4 +136,8 @@ def _vouched_for(atlas: Atlas) -> bool:
 
 def outdated_by_patterns(atlas: Atlas) -> tuple[str, ...]:
     """The questions whose answers lie in the atlas and depend on its patterns."""
-    return tuple(question for question in WITH_PATTERNS if (atlas.path / files(question)[0]).is_file())
+    return tuple(
+        question
+        for question in QUESTIONS
+        if load_question(question).needs_patterns and (atlas.path / files(question)[0]).is_file()
+    )

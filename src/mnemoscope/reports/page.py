@@ -13,7 +13,6 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.figures.answered import Answered
 from mnemoscope.figures.chart import Figure
 from mnemoscope.figures.comparison import compared, upper_spoken
 from mnemoscope.figures.examples import Case, Example, judged_sentence
@@ -21,6 +20,7 @@ from mnemoscope.figures.methods import methods
 from mnemoscope.figures.sections import Section, section
 from mnemoscope.figures.summary import cards, warnings
 from mnemoscope.figures.tables import csv_link
+from mnemoscope.questions.answered import Answered
 
 
 @dataclass(frozen=True)

@@ -45,9 +45,9 @@ class Tables:
     def _draw(self, people: pl.DataFrame) -> str:
         from dataclasses import replace
 
-        from mnemoscope.figures.answered import EMPTY
-        from mnemoscope.figures.figures import FIGURES, specification
+        from mnemoscope.figures.figures import draw_figure, specification
         from mnemoscope.figures.page_svg import page_svg
+        from mnemoscope.questions.answered import EMPTY
         from mnemoscope.web.views.questions import answers_of
 
         answer = answers_of(self._session.site)["key_patterns"]
@@ -60,5 +60,5 @@ class Tables:
         answer = replace(answer, table=whole, missing="")
         label = "Figure 2 from people's judgements beside automatic patterns; the numbers are in the table below"
         with LIBRARY:
-            figure = FIGURES["key_patterns"]({"key_patterns": answer})
+            figure = draw_figure("key_patterns", {"key_patterns": answer})
             return page_svg(specification(answer, figure, about=""), name="people", label=label)

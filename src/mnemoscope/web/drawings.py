@@ -20,14 +20,14 @@ def question_drawing(site: Site, question: str) -> str:
     """The question's figure as an `svg` element; empty where it has no answer."""
 
     def draw() -> str:
-        from mnemoscope.figures.figures import FIGURES, specification
+        from mnemoscope.figures.figures import draw_figure, specification
         from mnemoscope.figures.page_svg import page_svg
 
         answers = answers_of(site)
         if answers[question].missing:
             return ""
         with LIBRARY:
-            figure = FIGURES[question](answers)
+            figure = draw_figure(question, answers)
             spec = specification(answers[question], figure, about="")
             return page_svg(spec, name=question, label=f"{answers[question].paper.figure}: {figure.reading}")
 

@@ -1,6 +1,6 @@
 """Numbers as pages show them: the report's way, with a dash where there is none. JSON holds the numbers themselves."""
 
-from mnemoscope.figures.words import DASH, spoken
+from mnemoscope.formatting import DASH, spoken
 
 
 def percent(share: float | None) -> str:

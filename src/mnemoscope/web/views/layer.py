@@ -11,7 +11,7 @@ import polars as pl
 
 from mnemoscope.atlas.visible import in_token
 from mnemoscope.errors import AtlasUnfinished, OptionError
-from mnemoscope.figures.words import spoken
+from mnemoscope.formatting import spoken
 from mnemoscope.web.site import Site
 from mnemoscope.web.views.questions import layer_numbers
 

@@ -6,9 +6,9 @@ from typing import Any
 import polars as pl
 
 from mnemoscope.atlas.manifest import RUN
-from mnemoscope.figures.answered import Answered
 from mnemoscope.memory import MemoryId
 from mnemoscope.questions import striking
+from mnemoscope.questions.answered import Answered
 from mnemoscope.web.site import Site
 from mnemoscope.web.views.columns import words
 from mnemoscope.web.views.questions import answers_of

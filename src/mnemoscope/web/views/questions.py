@@ -6,24 +6,10 @@ The same sections as the report's. Only answers that lie in the atlas are shown;
 from dataclasses import asdict
 from typing import Any
 
-from mnemoscope.figures.answered import Answered
-from mnemoscope.figures.gathering import HEADLINES, at_hand
-from mnemoscope.figures.words import form_of, interval, label, spoken
+from mnemoscope.figures.gathering import at_hand
+from mnemoscope.formatting import interval, spoken
+from mnemoscope.questions.answered import Answered, Row
 from mnemoscope.web.site import Site
-
-OF_A_LAYER = {
-    "key_patterns": ("covered", "shallow", "semantic"),
-    "key_removals": ("last_median", "first_median"),
-    "value_agreement": ("agreement", "shuffled_targets"),
-    "value_rank": ("q50", "within_100"),
-    "value_confidence": ("max_probability",),
-    "layer_activity": ("active", "effective"),
-    "layer_composition": ("zero_agreement",),
-    "refinement_match": ("match",),
-    "refinement_confidence": ("probability",),
-    "refinement_events": ("changed", "composition_of_changed"),
-}
-"""The numbers that a layer's page shows of each question."""
 
 
 def answers_of(site: Site) -> dict[str, Answered]:
@@ -33,47 +19,49 @@ def answers_of(site: Site) -> dict[str, Answered]:
 
 def layer_numbers(site: Site, layer: int) -> list[dict[str, Any]]:
     """What each question's answer says of one layer; nothing of questions without an answer there."""
-    from mnemoscope.figures.sections import TITLES
-
     found = []
     for question, answer in answers_of(site).items():
-        numbers = [_number(row) for name in OF_A_LAYER[question] if (row := answer.at(name, layer)) is not None]
+        rows = [answer.at(name, layer) for name in answer.asked.layer_page]
+        numbers = [_number(answer, row) for row in rows if row is not None]
         if numbers and not answer.missing:
             figure = answer.paper.figure
-            found.append({"question": question, "figure": figure, "about": TITLES[question], "numbers": numbers})
+            found.append({"question": question, "figure": figure, "about": answer.asked.title, "numbers": numbers})
     return found
 
 
-def _number(row: Any) -> dict[str, Any]:
-    form = form_of(row.name)
+def _number(answer: Answered, row: Row) -> dict[str, Any]:
     return {
         "name": row.name,
-        "label": "median rank of the target" if row.name == "q50" else label(row.name),
+        "label": _label(answer, row.name),
         "value": row.value,
         "low": row.low,
         "high": row.high,
         "count": row.count,
-        "said": spoken(row.value, form),
-        "between": interval(row.low, row.high, form),
+        "said": spoken(row.value, row.form),
+        "between": interval(row.low, row.high, row.form),
     }
+
+
+def _label(answer: Answered, name: str) -> str:
+    """What the number is called away from its question's page."""
+    number = answer.asked.number(name)
+    return number.alone or number.label
 
 
 def questions_view(site: Site) -> dict[str, Any]:
     """Every question with its headline over the layers, and why there is no answer where there is none."""
-    from mnemoscope.figures.sections import TITLES
-
     found = []
     for question, answer in answers_of(site).items():
-        rows = [] if answer.missing else answer.rows(HEADLINES[question])
+        rows = [] if answer.missing else answer.rows(answer.asked.main)
         found.append(
             {
                 "question": question,
                 "figure": answer.paper.figure,
-                "about": TITLES[question],
+                "about": answer.asked.title,
                 "asked": answer.paper.question,
                 "missing": answer.missing,
-                "headline": "median rank of the target" if question == "value_rank" else label(HEADLINES[question]),
-                "ends": [{"layer": row.layer, **_number(row)} for row in (rows[:1] + rows[-1:])[: len(rows)]],
+                "headline": _label(answer, answer.asked.main),
+                "ends": [{"layer": row.layer, **_number(answer, row)} for row in (rows[:1] + rows[-1:])[: len(rows)]],
             }
         )
     return {"questions": found}
@@ -82,12 +70,12 @@ def questions_view(site: Site) -> dict[str, Any]:
 def question_view(site: Site, question: str) -> dict[str, Any]:
     """One question: how its figure is read, what it shows, ours beside the paper's, and the numbers as tables."""
     from mnemoscope.figures.comparison import compared
-    from mnemoscope.figures.figures import FIGURES
+    from mnemoscope.figures.figures import draw_figure
     from mnemoscope.figures.sections import section
 
     answers = answers_of(site)
     answer = answers[question]
-    figures = {} if answer.missing else {question: FIGURES[question](answers)}
+    figures = {} if answer.missing else {question: draw_figure(question, answers)}
     shown = asdict(section(answer, figures, compared(answers)))
     names = list(answers)
     place = names.index(question)

@@ -9,7 +9,8 @@ from typing import Any
 
 import polars as pl
 
-from mnemoscope.questions import Paper
+from mnemoscope.formatting import Form
+from mnemoscope.questions.question import Paper, Question
 
 EMPTY = pl.DataFrame(
     schema={
@@ -25,7 +26,10 @@ EMPTY = pl.DataFrame(
 
 @dataclass(frozen=True)
 class Row:
-    """One number of an answer: of a layer, or (layer None) a total; `count` cases; its 95 % interval if it has one."""
+    """One number of an answer: of a layer, or (layer None) a total; `count` cases; its 95 % interval if it has one.
+
+    `form` is how it is to be read, `own` the question's own columns.
+    """
 
     layer: int | None
     name: str
@@ -34,23 +38,37 @@ class Row:
     low: float | None
     high: float | None
     own: Mapping[str, Any]
+    form: Form
 
 
 @dataclass(frozen=True)
 class Answered:
-    """A question's answer: what the paper says, the table, what its intervals are over, and why it is missing if so.
+    """A question with its answer: the table, what its intervals are over, and why it is missing if so.
 
     `missing` is one sentence, empty where there is an answer. `layers` are the layers of the atlas, `depth` those of
     the model: the paper's layers 11-16 of 16 are the *upper* ones, `layer >= ceil(10 * depth / 16)`.
     """
 
-    question: str
-    paper: Paper
+    asked: Question
     table: pl.DataFrame
     interval: str
     missing: str
     layers: tuple[int, ...]
     depth: int
+
+    @property
+    def question(self) -> str:
+        """The question's id."""
+        return self.asked.id
+
+    @property
+    def paper(self) -> Paper:
+        """What the paper says."""
+        return self.asked.paper
+
+    def label(self, name: str) -> str:
+        """What the number of that name is called."""
+        return self.asked.number(name).label
 
     @property
     def upper(self) -> tuple[int, ...]:
@@ -88,13 +106,13 @@ class Answered:
 
     def _rows(self, name: str) -> list[Row]:
         found = self._defined().filter(pl.col("name") == name).sort("layer", nulls_last=True, maintain_order=True)
-        return [_row(one) for one in found.to_dicts()]
+        return [_row(one, self.asked.number(name).form) for one in found.to_dicts()]
 
 
-def _row(found: dict[str, Any]) -> Row:
+def _row(found: dict[str, Any], form: Form) -> Row:
     own = {name: value for name, value in found.items() if name not in EMPTY.columns}
     layer, name, value, count, low, high = (found[column] for column in EMPTY.columns)
-    return Row(layer, name, value, count, low, high, own)
+    return Row(layer, name, value, count, low, high, own, form)
 
 
 def first_upper(depth: int) -> int:

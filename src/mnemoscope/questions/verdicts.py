@@ -11,10 +11,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from mnemoscope.figures.answered import Answered, Row
+from mnemoscope.formatting import DASH
 from mnemoscope.intervals import Estimate, widened
+from mnemoscope.questions.answered import Answered, Row
 
 Verdict = Literal["yes", "no", "undecided"]
+
+Found = tuple[str, str, Verdict | None]
+"""A finding of ours in words, its interval in words, and the verdict; None where there is nothing to judge."""
+
+NOTHING_FOUND: Found = (DASH, "", None)
 
 FEWEST_DOCUMENTS = 10
 """Documents of which a bootstrap says how sure a number is; with fewer, its interval is too short to decide by."""
@@ -58,7 +64,7 @@ def difference(of: Row, from_: Row) -> Row:
     if of.low is not None and of.high is not None and from_.low is not None and from_.high is not None:
         low = value - math.hypot(of.value - of.low, from_.high - from_.value)
         high = value + math.hypot(of.high - of.value, from_.value - from_.low)
-    return Row(None, of.name, value, of.count, low, high, {})
+    return replace(of, layer=None, value=value, low=low, high=high, own={})
 
 
 def few_documents(answer: Answered) -> bool:

@@ -1,0 +1,41 @@
+"""Figure 7: how many memories fire at once (section 5.1 of the paper)."""
+
+from collections.abc import Mapping
+
+from mnemoscope.figures.chart import BLUE, DASHED, GREEN, ORANGE, PURPLE, Figure, Series, present
+from mnemoscope.figures.panels import lines
+from mnemoscope.figures.readings import ends, over_all
+from mnemoscope.questions.answered import Answered
+
+ACTIVE = (Series("active", GREEN),)
+SPREAD = (
+    Series("effective_share", GREEN),
+    Series("dominated", PURPLE, DASHED),
+)
+KINDS = (
+    Series("shallow", BLUE, DASHED, "triggers under a shallow pattern"),
+    Series("semantic", ORANGE, DASHED, "triggers under a semantic pattern"),
+)
+
+
+def figure(answers: Mapping[str, Answered]) -> Figure:
+    """Figure 7: the share of memories that fire at a prefix, with the curves of shallow and semantic patterns."""
+    answer = answers["layer_activity"]
+    panels = [
+        lines(answer, ACTIVE, name="layer_activity", title="memories with a coefficient above zero", y="share"),
+    ]
+    if present(answer, SPREAD):
+        title = "effective number of memories that make up the layer's output, and prefixes that one dominates"
+        panels.append(lines(answer, SPREAD, name="layer_activity_spread", title=title, y="share"))
+    kinds = answers.get("key_patterns")
+    if kinds is not None and present(kinds, KINDS):
+        title = "what the keys detect in the same layers (from Figure 2)"
+        panels.append(lines(kinds, KINDS, name="layer_activity_kinds", title=title, y="share of triggers"))
+    return Figure(
+        tuple(panels),
+        "Share of a layer's memories that fire (coefficient above zero) at a prefix of the validation text, averaged"
+        " over prefixes. The effective number is (sum c)^2 / sum c^2 with c = |coefficient| x norm of the value, here"
+        " as a share of the layer; a prefix is dominated where one memory holds more than half of sum c.",
+        f"{over_all(answer, 'active')} of memories fire at a prefix: {ends(answer, 'active')}. The effective number of"
+        f" memories behind the layer's output is {ends(answer, 'effective')}.",
+    )

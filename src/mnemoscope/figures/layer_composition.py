@@ -1,0 +1,40 @@
+"""Figure 8: whether a layer says what one of its memories says (section 5.1 of the paper)."""
+
+from collections.abc import Mapping
+
+from mnemoscope.figures.chart import BLUE, DASHED, DOTTED, GREY, ORANGE, PURPLE, Figure, Series, present
+from mnemoscope.figures.panels import lines
+from mnemoscope.figures.readings import ends, over_all
+from mnemoscope.questions.answered import Answered
+
+ZERO = (
+    Series("zero_agreement", BLUE, title="no firing memory says it"),
+    Series("zero_agreement_major", ORANGE, DASHED, "none of those with 90 % of the weight"),
+    Series("zero_agreement_output", GREY, DOTTED, "no memory says the block's output (lens)"),
+)
+AGREEING = (
+    Series("agreeing_stop_word", BLUE, title="next token is a stop word"),
+    Series("agreeing_stop_word_top", PURPLE, DASHED, "layer's top token is a stop word"),
+    Series("agreeing_short", ORANGE, title="prefix under 5 tokens"),
+)
+
+
+def figure(answers: Mapping[str, Answered]) -> Figure:
+    """Figure 8: how often a layer's top token is the top token of none of its firing memories."""
+    answer = answers["layer_composition"]
+    title = "the layer's top token is the vote of none of its memories"
+    panels = [lines(answer, ZERO, name="layer_composition", title=title, y="share of prefixes", dodge=True)]
+    if present(answer, AGREEING):
+        title = "where some memory does say it"
+        name = "layer_composition_agreeing"
+        panels.append(lines(answer, AGREEING, name=name, title=title, y="share of those", dodge=True))
+    return Figure(
+        tuple(panels),
+        "Share of prefixes where the feed-forward layer ranks first a token that no memory with a coefficient other"
+        " than zero ranks first. Gated and GELU layers leave almost no coefficient at zero, so the major memories (the"
+        " fewest that hold 90 % of the weight) are asked, too. The paper's released code looks at the block's output.",
+        f"No firing memory says it: {ends(answer, 'zero_agreement')}; no major one:"
+        f" {ends(answer, 'zero_agreement_major')}. Where some memory does, the next token is a stop word in"
+        f" {over_all(answer, 'agreeing_stop_word')} (of all prefixes: {over_all(answer, 'all_stop_word')}), and the"
+        f" prefix has under 5 tokens in {over_all(answer, 'agreeing_short')} ({over_all(answer, 'all_short')}).",
+    )

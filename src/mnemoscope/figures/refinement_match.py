@@ -1,0 +1,23 @@
+"""Figure 9: when the residual already says what the model ends with (section 5.2 of the paper)."""
+
+from collections.abc import Mapping
+
+from mnemoscope.figures.chart import BLUE, Figure, Series
+from mnemoscope.figures.panels import lines
+from mnemoscope.figures.readings import ends
+from mnemoscope.questions.answered import Answered
+
+
+def figure(answers: Mapping[str, Answered]) -> Figure:
+    """Figure 9: how often the residual entering a layer already says what the model ends with."""
+    answer = answers["refinement_match"]
+    title = "the residual's top token is the model's"
+    panel = lines(
+        answer, [Series("match", BLUE, title="match")], name="refinement_match", title=title, y="share of prefixes"
+    )
+    return Figure(
+        (panel,),
+        "Share of prefixes where the residual that enters the feed-forward layer, read as a prediction, already ranks"
+        " first the token that the whole model ranks first.",
+        f"The residual already says the model's final token in {ends(answer, 'match')} of cases.",
+    )

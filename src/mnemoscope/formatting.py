@@ -1,0 +1,81 @@
+"""Numbers in plain words: how a share, a count, an interval, a list of layers is said.
+
+Knows how to say things, not what is true, nor which number is which: a question declares that.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+DASH = "\N{EM DASH}"
+"""What stands where there is no number."""
+
+Form = Literal["share", "number", "count", "rank", "nats"]
+"""How a number is to be read: a share of 1, a number with decimals, a count, a rank from 0, a log probability."""
+
+_SPACE = "\N{NO-BREAK SPACE}"
+
+def spoken(value: float | None, form: Form) -> str:
+    """The value as one reads it; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return DASH
+    if form == "share":
+        return percent(value)
+    if form in ("count", "rank"):
+        return f"{value:,.0f}"
+    return number(value)
+
+
+def percent(share: float) -> str:
+    """A share as a percentage: `34.5 %`, `3.1 %`, `0.35 %`, `0.00040 %`; `0 %` and `100 %` only where it is exact.
+
+    The space does not break.
+    """
+    value = 100 * share
+    size = abs(value)
+    if value in (0, 100, -100):
+        return f"{value:.0f}{_SPACE}%"
+    if size >= 0.995:
+        # 99.96 % is not all.
+        return f"{math.copysign(min(size, 99.9) if size < 100 else size, value):.1f}{_SPACE}%"
+    digits = 1 - math.floor(math.log10(size))
+    return f"{value:.{min(digits, 8)}f}{_SPACE}%"
+
+
+def number(value: float) -> str:
+    """A number with three figures, or whole where it is large."""
+    size = abs(value)
+    if size >= 100:
+        return f"{value:,.0f}"
+    if size >= 10:
+        return f"{value:.1f}"
+    if size >= 0.01 or size == 0:
+        return f"{value:.2f}"
+    return f"{value:.2g}"
+
+
+def interval(low: float | None, high: float | None, form: Form) -> str:
+    """`[3.1 %, 3.9 %]`, or nothing where there is no interval."""
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+        return ""
+    return f"[{spoken(low, form)}, {spoken(high, form)}]"
+
+
+def listed(parts: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    if len(parts) < 2:
+        return "".join(parts)
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def layers_spoken(layers: Sequence[int], *, bare: bool = False) -> str:
+    """`layer 3`, `layers 3-7`, `layers 3, 5`, and without the word if `bare`: for sorted layers, at least one."""
+    word = "" if bare else "layer " if len(layers) == 1 else "layers "
+    if len(layers) > 1 and list(layers) == list(range(layers[0], layers[-1] + 1)):
+        return f"{word}{layers[0]}-{layers[-1]}"
+    return word + ", ".join(str(layer) for layer in layers)
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """`1 layer`, `3,000 layers`."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
