@@ -1,4 +1,4 @@
-"""How long the ten questions of a GPT-2-small-sized atlas take: `python benchmarks/analyze.py [FOLDER]`.
+"""How long the questions of a GPT-2-small-sized atlas take: `python benchmarks/analyze.py [FOLDER]`.
 
 Makes an atlas of random numbers (12 layers of 3,072 memories, 50 triggers of each sign, 4,000 validation prefixes of
 2,000 documents, removals of 100 memories per layer, 3 patterns per memory; removed afterwards unless FOLDER is given),

@@ -235,8 +235,8 @@ def test_a_part_of_sentences_is_named_as_the_format_says(tmp_path: Path) -> None
 
 
 def test_the_format_s_questions_are_those_that_are_asked() -> None:
-    assert sorted(ANSWERS) == sorted(QUESTIONS)
-    assert all(is_named(f"analyses/{question}.json") for question in QUESTIONS)
+    assert set(ANSWERS) <= set(QUESTIONS)
+    assert all(is_named(f"analyses/{question}.json") for question in ANSWERS)
 
 
 def test_tables_without_a_mark_are_somebody_s(tmp_path: Path) -> None:

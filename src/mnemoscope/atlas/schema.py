@@ -167,7 +167,8 @@ ANSWERS = (
     "key_patterns", "key_removals", "value_agreement", "value_rank", "value_confidence", "layer_activity",
     "layer_composition", "refinement_match", "refinement_confidence", "refinement_events",
 )  # fmt: skip
-"""The questions whose answers have a place in analyses/ and report/figures/."""
+"""The questions whose answers have a place in analyses/ and report/figures/; those of later ones are an atlas's own
+because the manifests of these folders list them."""
 
 
 def place(path: str) -> tuple[TableKind, int | None] | None:
