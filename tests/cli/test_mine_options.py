@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from handbuilt_atlas import build_atlas
 from mnemoscope.cli import main
+from mnemoscope.mining_options import MiningOptions
 
 EVERY_OPTION = """
     --validation v.txt --split line --triggers 7 --per-sentence all --layers 0-3,7 --max-sentences 9 --max-tokens 99
@@ -28,14 +30,13 @@ class FakeMining(ModuleType):
         self.__path__ = importlib.import_module("mnemoscope.mining").__path__  # its options are read for real
         self.calls: list[tuple[Any, ...]] = []
 
-    def mine(self, model: str, corpus: str, *, progress: Any, **options: Any) -> Path:
+    def run_mining(self, model: str, corpus: str, out: Path, options: MiningOptions, *, progress: Any) -> Path:
         progress("mining", 5, 10, "tokens")
-        self.calls.append((model, corpus, options))
-        part: tuple[int, int] | None = options["part"]
-        return build_atlas(options["out"], part=part)
+        self.calls.append((model, corpus, {"out": out, **asdict(options)}))
+        return build_atlas(out, part=options.share)
 
     def merge(
-        self, out: Path, parts: list[Path], *, model: str | None, dict: Path | None, force: bool, progress: Any
+        self, out: Path, parts: list[Path], *, model: str | None, force: bool, progress: Any, **_: Any
     ) -> Path:
         self.calls.append((out, parts, model, force))
         return build_atlas(out)
@@ -61,7 +62,7 @@ def test_defaults_are_the_contract_s(mining: FakeMining, tmp_path: Path, capsys:
         "max_sentences": None, "max_tokens": None, "prefixes": 4000, "removals": None, "part": None,
         "batch_tokens": None, "dtype": "float32", "device": "cpu", "seed": 0, "checkpoint_every": 60.0,
         "keep_work": False, "text_field": "text", "revision": None, "trust_remote_code": False, "force": False,
-        "dict": None,
+        "dictionary": None, "accept_versions": False,
     }  # fmt: skip
     printed, progress = capsys.readouterr()
     assert printed.splitlines()[0] == f"{out} is an atlas: layers 0-1 with memories 0-3 (8 memories)"
@@ -77,7 +78,7 @@ def test_every_option_arrives(mining: FakeMining, tmp_path: Path, capsys: Captur
         "part": (2, 3), "batch_tokens": 512, "dtype": "bfloat16", "device": "cuda:1", "seed": 3,
         "checkpoint_every": 0.5, "keep_work": True, "text_field": "body",
         "revision": "main", "trust_remote_code": True, "force": True,
-        "dict": None,
+        "dictionary": None, "accept_versions": False,
     }  # fmt: skip
     assert '"part": {' in capsys.readouterr().out
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from mnemoscope.errors import OptionError
-from mnemoscope.mining.options import choose_layers, parse_layers, parse_part, parse_removals
+from mnemoscope.mining_options import choose_layers, parse_layers, parse_part, parse_removals
 
 
 def test_layers_are_named_by_text_or_by_numbers() -> None:
@@ -45,7 +45,7 @@ def test_removals_are_a_number_or_all() -> None:
 
 def test_options_are_read_without_torch() -> None:
     script = (
-        "import sys\nimport mnemoscope.mining.options\n"
+        "import sys\nimport mnemoscope.mining_options\n"
         "heavy = {'torch', 'transformers', 'polars', 'numpy'} & set(sys.modules)\nassert not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

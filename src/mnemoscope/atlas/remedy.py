@@ -7,20 +7,13 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-_USUAL: dict[str, Any] = {
-    "revision": None,
-    "text_field": "text",
-    "validation": None,
-    "split": "sentence",
-    "triggers": 50,
-    "per_sentence": "1",
-    "max_sentences": None,
-    "max_tokens": None,
-    "dtype": "float32",
-    "device": "cpu",
-    "seed": 0,
-}
-"""Entries of a plan that are options of `mine`, and what they are where nobody gives them."""
+from mnemoscope.mining_options import MiningOptions
+
+_NAMED = (
+    *("revision", "text_field", "validation", "split", "triggers", "per_sentence"),
+    *("max_sentences", "max_tokens", "dtype", "device", "seed"),
+)
+"""Entries of a plan that are options of `mine` of the same name."""
 
 
 def remedy(directory: Path, table: str, manifest: dict[str, Any]) -> str:
@@ -31,7 +24,10 @@ def remedy(directory: Path, table: str, manifest: dict[str, Any]) -> str:
     plan: dict[str, Any] = manifest.get("plan") or {}
     words = [shlex.quote(str(plan[name])) if name in plan else name.upper() for name in ("model", "corpus")]
     words += ["--out", place]
-    for name, usual in _USUAL.items():
+    for name in _NAMED:
+        usual = getattr(MiningOptions, name)
+        if name == "per_sentence":
+            usual = str(usual)  # as a plan writes it
         if (value := plan.get(name, usual)) != usual:
             words += [f"--{name.replace('_', '-')}", shlex.quote(str(value))]
     words += _layers(manifest)

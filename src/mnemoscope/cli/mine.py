@@ -10,6 +10,7 @@ from mnemoscope.cli.model_options import AcceptVersions, Device, Dictionary, Dty
 from mnemoscope.cli.progress import reporting
 from mnemoscope.dtypes import DTYPES
 from mnemoscope.errors import OptionError
+from mnemoscope.mining_options import MiningOptions, parse_layers, parse_part, parse_removals
 
 
 def _not_yet(value: Any) -> Any:
@@ -35,26 +36,32 @@ def mine(
     validation: Annotated[
         str | None, typer.Option(metavar="CORPUS", help="The text for questions on held-out prefixes.")
     ] = None,
-    split: Annotated[str, typer.Option(metavar="sentence|line|document", help="What one text is.")] = "sentence",
-    triggers: Annotated[int, typer.Option(metavar="N", help="Triggers per memory and sign.")] = 50,
+    split: Annotated[
+        str, typer.Option(metavar="sentence|line|document", help="What one text is.")
+    ] = MiningOptions.split,
+    triggers: Annotated[int, typer.Option(metavar="N", help="Triggers per memory and sign.")] = MiningOptions.triggers,
     per_sentence: Annotated[str, typer.Option(metavar="1|all", help="Triggers that one sentence may give.")] = "1",
     layers: Annotated[str | None, typer.Option(metavar="0-3,7", help="Only these layers.  [default: all]")] = None,
     max_sentences: Annotated[int | None, typer.Option(metavar="N", help="Stop after so many sentences.")] = None,
     max_tokens: Annotated[int | None, typer.Option(metavar="N", help="Stop after so many tokens.")] = None,
-    prefixes: Annotated[int, typer.Option(metavar="N", help="Held-out prefixes to ask questions on.")] = 4000,
+    prefixes: Annotated[
+        int, typer.Option(metavar="N", help="Held-out prefixes to ask questions on.")
+    ] = MiningOptions.prefixes,
     removals: Annotated[str | None, typer.Option(metavar="N|all", help="Memories per layer for token removal.")] = None,
     part: Annotated[str | None, typer.Option(metavar="I/N", help="Only every N-th batch; join with merge.")] = None,
     batch_tokens: Annotated[
         int | None, typer.Option(metavar="N", help="Padded tokens per batch.  [default: from the model's sizes]")
     ] = None,
-    dtype: Dtype = "float32",
-    device: Device = "cpu",
-    seed: Annotated[int, typer.Option(metavar="N", help="For the random samples.")] = 0,
+    dtype: Dtype = MiningOptions.dtype,
+    device: Device = MiningOptions.device,
+    seed: Annotated[int, typer.Option(metavar="N", help="For the random samples.")] = MiningOptions.seed,
     checkpoint_every: Annotated[
         float, typer.Option(metavar="SECONDS", help="How much work a sudden stop may cost.")
-    ] = 60.0,
+    ] = MiningOptions.checkpoint_every,
     keep_work: Annotated[bool, typer.Option("--keep-work", help="Keep the working copy of the text.")] = False,
-    text_field: Annotated[str, typer.Option(metavar="NAME", help="The text's field in JSONL or Parquet.")] = "text",
+    text_field: Annotated[
+        str, typer.Option(metavar="NAME", help="The text's field in JSONL or Parquet.")
+    ] = MiningOptions.text_field,
     revision: Revision = None,
     dictionary: Dictionary = None,
     trust_remote_code: TrustRemoteCode = False,
@@ -82,36 +89,17 @@ def mine(
     at_least("--batch-tokens", batch_tokens, 1)
     at_least("--checkpoint-every", checkpoint_every, 0)
     at_least("--seed", seed, 0)
-    from mnemoscope.mining.options import parse_layers, parse_part, parse_removals
-
-    options: dict[str, Any] = {
-        "out": out,
-        "validation": validation,
-        "split": split,
-        "triggers": triggers,
-        "per_sentence": "all" if per_sentence == "all" else 1,
-        "layers": None if layers is None else parse_layers(layers),
-        "max_sentences": max_sentences,
-        "max_tokens": max_tokens,
-        "prefixes": prefixes,
-        "removals": None if removals is None else parse_removals(removals),
-        "part": None if part is None else parse_part(part),
-        "batch_tokens": batch_tokens,
-        "dtype": dtype,
-        "device": device,
-        "seed": seed,
-        "checkpoint_every": checkpoint_every,
-        "keep_work": keep_work,
-        "text_field": text_field,
-        "revision": revision,
-        "dict": dictionary,
-        "trust_remote_code": trust_remote_code,
-        "accept_versions": accept_versions,
-        "force": force,
-    }
+    options = MiningOptions(
+        validation=validation, split=split, triggers=triggers, per_sentence="all" if per_sentence == "all" else 1,
+        layers=None if layers is None else parse_layers(layers), max_sentences=max_sentences, max_tokens=max_tokens,
+        prefixes=prefixes, removals=None if removals is None else parse_removals(removals),
+        part=None if part is None else parse_part(part), batch_tokens=batch_tokens, dtype=dtype, device=device,
+        seed=seed, checkpoint_every=checkpoint_every, keep_work=keep_work, text_field=text_field, revision=revision,
+        dictionary=dictionary, trust_remote_code=trust_remote_code, accept_versions=accept_versions, force=force,
+    )  # fmt: skip
     from mnemoscope import mining
     from mnemoscope.cli.summary import summarise
 
     with reporting() as progress:
-        made = mining.mine(model, corpus, progress=progress, **options)
+        made = mining.run_mining(model, corpus, out, options, progress=progress)
     summarise(Path(made), json=json)

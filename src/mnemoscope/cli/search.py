@@ -65,7 +65,7 @@ def search(
         raise OptionError(
             f"{len(given)} searches were asked for; give one of TEXT, --promotes, --demotes, --fires-on, --tokens-like"
         )
-    from mnemoscope.mining.options import parse_layers
+    from mnemoscope.mining_options import parse_layers
     from mnemoscope.search import open_index
 
     chosen = None if layers is None else parse_layers(layers)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mnemoscope.mining.merging import merge
     from mnemoscope.mining.plan import MiningPlan
-    from mnemoscope.mining.run import mine
+    from mnemoscope.mining.run import mine, run_mining
 
-__all__ = ["MiningPlan", "merge", "mine"]
+__all__ = ["MiningPlan", "merge", "mine", "run_mining"]
 
-_FILES = {"MiningPlan": "plan", "merge": "merging", "mine": "run"}
+_FILES = {"MiningPlan": "plan", "merge": "merging", "mine": "run", "run_mining": "run"}
 
 
 def __getattr__(name: str) -> Any:

@@ -17,15 +17,17 @@ import pyarrow.parquet as pq
 import torch
 
 from mnemoscope.atlas import verify
-from mnemoscope.atlas.folder import clear, occupancy, remove_work
+from mnemoscope.atlas.folder import clear, remove_work
 from mnemoscope.atlas.lock import locked
-from mnemoscope.atlas.manifest import STATE, WORK, begin, read_manifest, seal, unfinished_plan
+from mnemoscope.atlas.manifest import STATE, begin, read_manifest, seal
 from mnemoscope.atlas.schema import TABLES
-from mnemoscope.atlas.store import copy_file, make_folder, storing, write_sentences
-from mnemoscope.errors import AtlasDamaged, AtlasExists, Interrupted, OptionError, PartsDiffer, PlanDiffers
+from mnemoscope.atlas.store import copy_file, make_folder, write_sentences
+from mnemoscope.errors import AtlasDamaged, Interrupted, OptionError, PartsDiffer
+from mnemoscope.mining.context import CHECKPOINT, RunContext
+from mnemoscope.mining.folder_state import FolderState, check_writable, look_into
 from mnemoscope.mining.plan import MiningPlan, all_versions, library_versions
 from mnemoscope.mining.prefixes import Prefixes
-from mnemoscope.mining.run import CHECKPOINT, PREFIXES
+from mnemoscope.mining.run import PREFIXES
 from mnemoscope.mining.state import MiningState, Shape
 from mnemoscope.mining.writing import (
     add_patterns,
@@ -65,7 +67,7 @@ def merge(
     manifests = _complete(folders)
     if directory.resolve() in {folder.resolve() for folder in folders}:
         raise OptionError(f"{directory} is one of the parts; choose another folder for the merged atlas")
-    _check_folder(directory, force=force)
+    check_writable(directory, force=force, advice=_advice)
     for folder in folders:
         if problems := verify(folder):
             raise AtlasDamaged(f"part {folder} is damaged: {problems[0]}; mine that part again")
@@ -73,31 +75,53 @@ def merge(
     loaded = _plans_model(plan, model, None if dict is None else Path(dict), accept_versions=accept_versions)
     with locked(directory):
         try:
-            return _merge_in(directory, folders, manifests, plan, loaded, force=force, say=say)
+            return _merge_in(RunContext(directory, progress=say), folders, manifests, plan, loaded, force=force)
         except KeyboardInterrupt:
             raise Interrupted("stopped; what was saved stays, run the same command again to go on") from None
 
 
 def _merge_in(
-    directory: Path,
+    context: RunContext,
     folders: list[Path],
     manifests: list[dict[str, Any]],
     plan: MiningPlan,
     model: LanguageModel,
     *,
     force: bool,
-    say: Progress,
 ) -> Path:
     """Merges checked parts inside the locked folder, going on where an earlier merge of this plan was stopped."""
-    _check_folder(directory, force=force)  # again, now that nobody else can write
-    begun = unfinished_plan(directory)
-    versions = all_versions([*([] if begun is None else [begun]), *manifests])
-    if begun is None or not _goes_on(begun, plan, directory, force=force):
-        versions = all_versions(manifests)
-        if occupancy(directory) != "free":
-            clear(directory)
+    directory = context.directory
+    check_writable(directory, force=force, advice=_advice)  # again, now that nobody else can write
+    versions = _begin(directory, plan, manifests, force=force)
+    state = merge_states(context, folders, plan, model)
+    prefixes = copy_text_tables(directory, folders, plan, state)
+    write_mined_tables(context, state, plan)
+    write_value_tables(context, state, model, plan)
+    questions = write_question_tables(context, model, plan, prefixes)
+    write_run_record(directory, {})
+    counts = manifests[0]["corpus"]["counts"]
+    seal(directory, manifest_of(model, plan, counts, state, versions, questions=questions))
+    remove_work(directory)
+    add_patterns(directory, context.progress)
+    return directory
+
+
+def _begin(directory: Path, plan: MiningPlan, manifests: list[dict[str, Any]], *, force: bool) -> list[dict[str, str]]:
+    """Begins the merged atlas, or goes on with it; returns the versions that had a hand in it. Raises PlanDiffers."""
+    found = look_into(directory, plan, part=None, otherwise="; choose another folder, or --force")
+    if found.differs is not None and not force:
+        raise found.differs
+    versions = all_versions(manifests)
+    if found.state is FolderState.GOES_ON and found.begun is not None:
+        versions = all_versions([found.begun, *manifests])
+    elif found.state is not FolderState.FRESH:
+        clear(directory)
     begin(directory, plan={"plan": plan.document(), "part": None, "versions": versions})
-    state = _merged(folders, plan, model, say)
+    return versions
+
+
+def copy_text_tables(directory: Path, folders: list[Path], plan: MiningPlan, state: MiningState) -> Prefixes:
+    """Writes the tables that parts share and the sentences that any table names; returns the prefixes to ask."""
     for name in _SHARED:
         copy_file(folders[0] / TABLES[name].path(), directory / TABLES[name].path())
     prefixes = Prefixes.load(folders[0] / STATE / PREFIXES)
@@ -105,41 +129,11 @@ def _merge_in(
     named = np.union1d(state.named_sentences().numpy(), np.concatenate([background, prefixes.sentence]))
     make_folder(directory / "sentences")
     write_sentences(directory, _sentences(folders, named), provenance=provenance_of(plan))
-    write_mined_tables(directory, state, plan, say)
-    write_value_tables(directory, state, model, plan, say)
-    questions = write_question_tables(
-        directory, model, plan, prefixes,
-        work=directory / WORK, checkpoint_every=60.0, progress=say, mark=lambda stage: None,
-    )  # fmt: skip
-    write_run_record(directory, {})
-    counts = manifests[0]["corpus"]["counts"]
-    seal(directory, manifest_of(model, plan, counts, state, versions, questions=questions))
-    remove_work(directory)
-    add_patterns(directory, say)
-    return directory
+    return prefixes
 
 
-def _check_folder(directory: Path, *, force: bool) -> None:
-    """Raises AtlasExists unless the folder is free, an unfinished atlas, or may be replaced."""
-    with storing(directory):
-        found = occupancy(directory)
-    if found == "foreign":
-        raise AtlasExists(f"{directory} holds something that is not an atlas; choose another folder")
-    if found == "finished" and not force:
-        raise AtlasExists(f"{directory} is finished already; choose another folder, or --force to merge into it again")
-
-
-def _goes_on(begun: dict[str, Any], plan: MiningPlan, directory: Path, *, force: bool) -> bool:
-    """Whether what was begun in the folder is this merge; with `force` another plan is replaced, else PlanDiffers."""
-    try:
-        plan.check_same(begun["plan"], directory)
-        if begun["part"] is not None:
-            raise PlanDiffers(f"{directory} was begun as part {begun['part']}; choose another folder, or --force")
-        return True
-    except PlanDiffers:
-        if force:
-            return False
-        raise
+def _advice() -> str:
+    return "; choose another folder, or --force to merge into it again"
 
 
 def _complete(folders: list[Path]) -> list[dict[str, Any]]:
@@ -197,11 +191,12 @@ def _plans_model(
     return model
 
 
-def _merged(folders: list[Path], plan: MiningPlan, model: LanguageModel, say: Progress) -> MiningState:
+def merge_states(context: RunContext, folders: list[Path], plan: MiningPlan, model: LanguageModel) -> MiningState:
+    """The state of all parts together."""
     shape = Shape({layer: model.sizes.memories[layer] for layer in plan.layers}, plan.triggers, model.signs)
     whole = MiningState(shape)
     for done, folder in enumerate(folders):
-        say("merging", done, len(folders), "parts")
+        context.progress("merging", done, len(folders), "parts")
         one = MiningState(shape)
         one.load(folder / STATE / CHECKPOINT, plan=plan.hash())
         whole.merge(one)

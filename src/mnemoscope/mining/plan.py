@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from mnemoscope.errors import OptionError, PlanDiffers
+from mnemoscope.mining_options import MiningOptions, choose_layers
 from mnemoscope.models import LanguageModel
 
 RULES = 1
@@ -79,6 +80,24 @@ class MiningPlan:
             raise OptionError(f"--triggers must be at most 30000, not {self.triggers}")
         if self.per_sentence not in ("1", "all"):
             raise OptionError(f"--per-sentence must be 1 or all, not {self.per_sentence!r}")
+
+    @classmethod
+    def derive(
+        cls, options: MiningOptions, model: LanguageModel, *, corpus: str, validation: str | None
+    ) -> "MiningPlan":
+        """The plan of a run with these options; `corpus` and `validation` are how the texts are named."""
+        versions: Mapping[str, Any] = library_versions()
+        return cls(
+            model=model.spec, revision=model.revision, model_fingerprint=model.fingerprint,
+            corpus=corpus, text_field=options.text_field, validation=validation, split=options.split,
+            triggers=options.triggers, per_sentence=str(options.per_sentence),
+            layers=choose_layers(options.layers, model.sizes.layers),
+            max_sentences=options.max_sentences, max_tokens=options.max_tokens,
+            prefixes=options.prefixes, removals=options.removed,
+            batch_tokens=default_batch_tokens(model) if options.batch_tokens is None else options.batch_tokens,
+            dtype=str(model.dtype).removeprefix("torch."), device=model.device.type, seed=options.seed,
+            attention=model.attention, threads=torch.get_num_threads(), **versions,
+        )  # fmt: skip
 
     @classmethod
     def from_document(cls, stored: Mapping[str, Any], where: Path) -> "MiningPlan":

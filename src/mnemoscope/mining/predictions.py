@@ -18,13 +18,13 @@ from torch import Tensor
 
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
+from mnemoscope.mining.context import RunContext
 from mnemoscope.mining.layers import NamedSentences
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.prefixes import Prefixes
 from mnemoscope.mining.steps import digest, packed, take_steps
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.taps import Block, read_blocks
-from mnemoscope.progress import Progress
 from mnemoscope.tracing import distribution, rank_of, top
 from mnemoscope.tracing.contributions import activity_of, folded_updates
 
@@ -197,28 +197,25 @@ class PredictionPass:
 
 
 def prediction_tables(
-    directory: Path,
+    context: RunContext,
     model: LanguageModel,
     plan: MiningPlan,
     prefixes: Prefixes,
     sentences: NamedSentences,
-    *,
-    checkpoint: Path,
-    every: float,
-    progress: Progress,
 ) -> tuple[dict[str, Any], dict[str, Any], list[int]]:
     """The columns of `prefixes` and of `predictions` (sorted by prefix, layer); and the steps that were halved.
 
-    `directory` must hold the values. Raises NotFinite, Interrupted, StoreFailed.
+    The folder must hold the values. Raises NotFinite, Interrupted, StoreFailed.
     """
-    votes = {layer: votes_of(directory, layer, device=model.device) for layer in plan.layers}
+    votes = {layer: votes_of(context.directory, layer, device=model.device) for layer in plan.layers}
     work = PredictionPass(model, plan, prefixes, sentences, votes)
     halved = take_steps(
-        work.take, work.cuts, work.answers, checkpoint=checkpoint, every=every,
+        work.take, work.cuts, work.answers,
+        checkpoint=context.work / f"predictions-{plan.hash()[:16]}.safetensors", every=context.checkpoint_every,
         inputs=digest(
             plan.hash(), *vars(prefixes).values(), *sentences.arrays(),
             *(tensor.cpu() for layer in plan.layers for tensor in vars(votes[layer]).values()),
         ),
-        progress=lambda done, total: progress("predictions", done, total, "prefixes"),
+        progress=lambda done, total: context.progress("predictions", done, total, "prefixes"),
     )  # fmt: skip
     return *work.columns(), halved

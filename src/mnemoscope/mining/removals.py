@@ -21,12 +21,12 @@ from torch import Tensor
 
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
+from mnemoscope.mining.context import RunContext
 from mnemoscope.mining.layers import NamedSentences
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.steps import digest, packed, take_steps
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.taps import read_coefficients
-from mnemoscope.progress import Progress
 
 ASKED = 50
 """Positive triggers of a memory that are asked about."""
@@ -191,25 +191,22 @@ class RemovalPass:
 
 
 def removal_table(
-    directory: Path,
+    context: RunContext,
     model: LanguageModel,
     plan: MiningPlan,
     sentences: NamedSentences,
-    *,
-    checkpoint: Path,
-    every: float,
-    progress: Progress,
 ) -> tuple[dict[str, Any], dict[str, int], list[int]]:
     """The columns of `removals`, sorted by layer, memory, rank; how many triggers were left out, by why (`Rows`); and
     the steps that were halved.
 
-    `directory` must hold the triggers and the sentences. Raises NotFinite, Interrupted, StoreFailed.
+    The folder must hold the triggers and the sentences. Raises NotFinite, Interrupted, StoreFailed.
     """
     first = 1 - model.beginning.length  # position 0 is an attention sink where no beginning token stands before it
-    work = RemovalPass(model, plan, chosen_rows(directory, plan, first=first), sentences)
+    work = RemovalPass(model, plan, chosen_rows(context.directory, plan, first=first), sentences)
     halved = take_steps(
-        work.take, work.cuts, work.answers, checkpoint=checkpoint, every=every,
+        work.take, work.cuts, work.answers,
+        checkpoint=context.work / f"removals-{plan.hash()[:16]}.safetensors", every=context.checkpoint_every,
         inputs=digest(plan.hash(), *vars(work.rows).values(), work.removed_position, *sentences.arrays()),
-        progress=lambda done, total: progress("removals", done, total, "sentences"),
+        progress=lambda done, total: context.progress("removals", done, total, "sentences"),
     )  # fmt: skip
     return work.columns(), work.rows.left_out, halved

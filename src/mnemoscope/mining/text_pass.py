@@ -6,11 +6,10 @@ model runs and counted when it has run to the end: a batch that fails (memory, a
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,12 +19,13 @@ from torch import Tensor
 from mnemoscope.errors import Interrupted, MiningError, NotFinite
 from mnemoscope.interruption import CtrlC
 from mnemoscope.mining.activity import Measured, Observer
+from mnemoscope.mining.context import CHECKPOINT, RunContext
 from mnemoscope.mining.heap import Heap
+from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.state import MiningState
 from mnemoscope.mining.triggers import Survivors
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.taps import read_coefficients
-from mnemoscope.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -176,31 +176,28 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def run_pass(
+    context: RunContext,
     model: LanguageModel,
     state: MiningState,
     batches: Callable[[int], Batch],
-    numbers: range,
+    numbers: Iterable[int],
     *,
-    per_sentence: int | None,
-    plan: str,
-    checkpoint: Path,
-    checkpoint_every: float,
-    progress: Progress,
+    plan: MiningPlan,
     tokens_before: int,
     total_tokens: int,
 ) -> None:
-    """Reads the batches `numbers` that the state has not counted yet, saving the state every so many seconds.
+    """Reads the batches `numbers`, saving the state now and then, and at the end.
 
-    `plan` is the plan's hash, which the saved state carries. Raises NotFinite (nothing of that batch counted),
-    Interrupted (state saved), StoreFailed.
+    `tokens_before` were counted by an earlier run. Raises NotFinite (nothing of that batch counted), Interrupted (state
+    saved), StoreFailed.
     """
-    reader = BatchReader(model, state, per_sentence=per_sentence)
+    reader = BatchReader(model, state, per_sentence=None if plan.per_sentence == "all" else 1)
+    checkpoint, plan_hash = context.work / CHECKPOINT, plan.hash()
     heap = Heap()
     saved = time.monotonic()
-    todo = [k for k in numbers if k >= state.next_batch]
     done = tokens_before
     with CtrlC() as ctrl_c, reader.attached():
-        for k in todo:
+        for k in numbers:
             batch = batches(k)
             fits = True
             try:
@@ -216,11 +213,11 @@ def run_pass(
             state.next_batch = k + 1
             done += batch.tokens
             heap.look()
-            progress("mining", done, total_tokens, "tokens")
-            if ctrl_c.pressed or time.monotonic() - saved >= checkpoint_every:
-                state.save(checkpoint, plan=plan)
+            context.progress("mining", done, total_tokens, "tokens")
+            if ctrl_c.pressed or time.monotonic() - saved >= context.checkpoint_every:
+                state.save(checkpoint, plan=plan_hash)
                 saved = time.monotonic()
             if ctrl_c.pressed:
                 raise Interrupted("stopped after saving; run the same command again to go on from here")
-    state.save(checkpoint, plan=plan)
+    state.save(checkpoint, plan=plan_hash)
     heap.give_back()

@@ -5,7 +5,7 @@ when or how often it runs; tables of the value pass that are there already are k
 """
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from mnemoscope.atlas.store import write_json, write_sentences, write_table
 from mnemoscope.corpus import WorkingCopy
 from mnemoscope.errors import Interrupted
 from mnemoscope.mining.activity import Activity
+from mnemoscope.mining.context import RunContext
 from mnemoscope.mining.feed import background_table, sentence_rows, token_table
 from mnemoscope.mining.layers import NamedSentences, layer_triggers
 from mnemoscope.mining.plan import MiningPlan
@@ -60,9 +61,9 @@ def write_text_tables(
     return prefixes
 
 
-def write_mined_tables(directory: Path, state: MiningState, plan: MiningPlan, progress: Progress) -> None:
+def write_mined_tables(context: RunContext, state: MiningState, plan: MiningPlan) -> None:
     """Writes triggers and activity of every mined layer; `sentences` must be there."""
-    provenance = provenance_of(plan)
+    provenance, directory, progress = provenance_of(plan), context.directory, context.progress
     sentences = NamedSentences(directory)
     for done, layer in enumerate(plan.layers):
         progress("tables", done, len(plan.layers), "layers")
@@ -72,14 +73,12 @@ def write_mined_tables(directory: Path, state: MiningState, plan: MiningPlan, pr
     progress("tables", len(plan.layers), len(plan.layers), "layers")
 
 
-def write_value_tables(
-    directory: Path, state: MiningState, model: LanguageModel, plan: MiningPlan, progress: Progress
-) -> None:
+def write_value_tables(context: RunContext, state: MiningState, model: LanguageModel, plan: MiningPlan) -> None:
     """Writes values and neighbours of every mined layer, but those of this plan that are there.
 
     `sentences` must be there.
     """
-    provenance = provenance_of(plan)
+    provenance, directory, progress = provenance_of(plan), context.directory, context.progress
     sentences: NamedSentences | None = None
     for done, layer in enumerate(plan.layers):
         progress("values", done, len(plan.layers), "layers")
@@ -90,37 +89,24 @@ def write_value_tables(
         if not _is_made(directory, "neighbours", layer, provenance):
             _write(directory, "neighbours", layer, neighbour_table(model, layer, list(plan.layers)), provenance)
     progress("values", len(plan.layers), len(plan.layers), "layers")
+    context.times.end("values")
 
 
 def write_question_tables(
-    directory: Path,
-    model: LanguageModel,
-    plan: MiningPlan,
-    prefixes: Prefixes,
-    *,
-    work: Path,
-    checkpoint_every: float,
-    progress: Progress,
-    mark: Callable[[str], None],
+    context: RunContext, model: LanguageModel, plan: MiningPlan, prefixes: Prefixes
 ) -> dict[str, Any]:
     """Runs what needs all triggers and values: writes removals, prefixes and predictions; says what was asked.
 
-    What was answered before a stop is taken up from `work`. `mark` is told when each pass ends.
+    What was answered before a stop is taken up from the work folder.
     """
     provenance = provenance_of(plan)
-    sentences = NamedSentences(directory)
-    removals, left_out, removals_halved = removal_table(
-        directory, model, plan, sentences,
-        checkpoint=work / f"removals-{plan.hash()[:16]}.safetensors", every=checkpoint_every, progress=progress,
-    )  # fmt: skip
-    mark("removals")
-    listed, predictions, predictions_halved = prediction_tables(
-        directory, model, plan, prefixes, sentences,
-        checkpoint=work / f"predictions-{plan.hash()[:16]}.safetensors", every=checkpoint_every, progress=progress,
-    )  # fmt: skip
-    mark("predictions")
+    sentences = NamedSentences(context.directory)
+    removals, left_out, removals_halved = removal_table(context, model, plan, sentences)
+    context.times.end("removals")
+    listed, predictions, predictions_halved = prediction_tables(context, model, plan, prefixes, sentences)
+    context.times.end("predictions")
     for name, columns in (("removals", removals), ("predictions", predictions), ("prefixes", listed)):
-        write_table(directory / TABLES[name].path(), columns, name=name, provenance=provenance)
+        write_table(context.directory / TABLES[name].path(), columns, name=name, provenance=provenance)
     return {
         "prefixes_asked": plan.prefixes,
         "prefixes": len(prefixes.sentence),

@@ -1,0 +1,110 @@
+"""The text of a run, settled: read into its working copy, its fingerprints in the plan, the folder begun.
+
+What the folder is to the run is decided at the top, once (`FolderState`). A text that cannot be used leaves no trace,
+and a finished atlas is taken away only when there is something to replace it with.
+"""
+
+from dataclasses import dataclass
+
+from mnemoscope.atlas.folder import clear, remove_work
+from mnemoscope.atlas.manifest import begin, unfinished_plan
+from mnemoscope.corpus import Source, WorkingCopy, prepare
+from mnemoscope.errors import CorpusError, ModelError
+from mnemoscope.mining.context import CHECKPOINT, RunContext
+from mnemoscope.mining.folder_state import FolderState, FoundFolder, difference, look_into
+from mnemoscope.mining.plan import RULES, MiningPlan, all_versions, library_versions
+from mnemoscope.mining.removals import default_removals
+from mnemoscope.mining_options import MiningOptions
+from mnemoscope.models import LanguageModel
+
+
+@dataclass(frozen=True)
+class SettledText:
+    """A text as it is mined: its working copy, the complete plan, and the versions that had a hand in the atlas."""
+
+    copy: WorkingCopy
+    plan: MiningPlan
+    versions: list[dict[str, str]]
+
+
+def settle_text(
+    context: RunContext,
+    model: LanguageModel,
+    plan: MiningPlan,
+    source: Source,
+    validation: Source | None,
+    options: MiningOptions,
+) -> SettledText:
+    """The text of a run in its locked folder, which is then begun with the complete plan.
+
+    Raises PlanDiffers for a folder that was begun otherwise (without `force`), and what reading a text raises.
+    """
+    directory, checkpoint = context.directory, context.work / CHECKPOINT
+    part = None if options.share is None else list(options.share)
+    otherwise = f", now {part}; choose another folder"
+    if options.accept_versions and (begun := unfinished_plan(directory)) is not None:
+        plan = plan.with_versions_of(begun["plan"])
+    found = look_into(directory, plan, part=part, otherwise=otherwise)
+    if found.differs is not None:
+        if not options.force:
+            raise found.differs
+        clear(directory)
+        plan, found = plan.with_versions_of(library_versions()), FoundFolder(FolderState.FRESH)
+    versions = all_versions([] if found.begun is None else [found.begun])
+
+    if found.state is not FolderState.GOES_ON:
+        checkpoint.unlink(missing_ok=True)
+    if found.state is FolderState.FRESH:
+        _begin(context, plan, part, versions)
+    try:
+        copy = _prepare(context, model, plan, source, validation)
+    except (CorpusError, ModelError):
+        if found.state is not FolderState.GOES_ON:
+            remove_work(directory)
+        if found.state is FolderState.FRESH:
+            clear(directory)
+        raise
+    if found.state is FolderState.REPLACES:  # only now is it sure that there is something to replace it with
+        clear(directory, keep_work=True)
+
+    plan = _with_texts(plan, copy)
+    changed = found.begun and difference(plan, found.begun, directory, part=part, otherwise=otherwise)
+    if changed:  # a text, since the folder was begun
+        if not options.force:
+            raise changed
+        checkpoint.unlink(missing_ok=True)
+        clear(directory, keep_work=True)
+        plan, versions = plan.with_versions_of(library_versions()), all_versions([])
+    _begin(context, plan, part, versions)
+    context.times.end("text")
+    return SettledText(copy, plan, versions)
+
+
+def _begin(context: RunContext, plan: MiningPlan, part: list[int] | None, versions: list[dict[str, str]]) -> None:
+    begin(context.directory, plan={"plan": plan.document(), "part": part, "versions": versions})
+
+
+def _prepare(
+    context: RunContext, model: LanguageModel, plan: MiningPlan, source: Source, validation: Source | None
+) -> WorkingCopy:
+    """The working copy, made or opened."""
+    # What decides how the text is cut and tokenised, beside the text and the plan's own options.
+    libraries = {name: plan.versions[name] for name in ("tokenizers", "sentencex")}
+    made_with = {"tokenizer": model.tokenizer_fingerprint, "rules": str(RULES), **libraries}
+    return prepare(
+        source, model, directory=context.work / "text", longest=model.longest, split=plan.split,
+        vocabulary=model.sizes.vocabulary, max_sentences=plan.max_sentences, max_tokens=plan.max_tokens,
+        validation=validation, made_with=made_with,
+        checkpoint_every=context.checkpoint_every, progress=context.progress,
+    )  # fmt: skip
+
+
+def _with_texts(plan: MiningPlan, copy: WorkingCopy) -> MiningPlan:
+    """The plan with what only the texts tell."""
+    counts, other = copy.counts, copy.validation
+    removals = default_removals(
+        mined_tokens=int(counts["mined_tokens"]), mined_sentences=int(counts["mined_sentences"]),
+        layers=len(plan.layers),
+    )  # fmt: skip
+    validation = other.fingerprint if isinstance(other, WorkingCopy) else None
+    return plan.with_texts(copy.fingerprint, validation, removals=removals)
