@@ -6,7 +6,8 @@ from mnemoscope.tracing.generation import Step, generate
 from mnemoscope.tracing.interventions import Intervention, as_python, intervene, interventions_of
 from mnemoscope.tracing.prompts import Guess, Token
 from mnemoscope.tracing.reading import trace
-from mnemoscope.tracing.records import Decision, Dominant, Place, Position, Trace
+from mnemoscope.tracing.records import Decision, Dominant, Place, Position
+from mnemoscope.tracing.trace import Trace
 from mnemoscope.tracing.vocabulary import Distribution, distribution, rank_of, top
 
 __all__ = [

@@ -16,8 +16,8 @@ from mnemoscope.tracing.generation import Step, continuation, generate
 from mnemoscope.tracing.interventions import Intervention, Interventions, check, intervene, interventions_of
 from mnemoscope.tracing.prompts import Token, ids_of, prompt_tokens
 from mnemoscope.tracing.reading import trace
-from mnemoscope.tracing.records import Trace
-from mnemoscope.tracing.terminal import WIDTH, Column, chosen_position, fitted, layer_lines, table
+from mnemoscope.tracing.terminal import WIDTH, Column, choose_position, fitted, layer_lines, table
+from mnemoscope.tracing.trace import Trace
 from mnemoscope.tracing.vocabulary import top as best_of
 
 
@@ -125,7 +125,7 @@ class Comparison:
     def text(self, *, position: int | None = None, shown: int = 10, memories: int = 2) -> str:
         """The comparison as text of at most 118 columns; `position` as for `Trace.text`."""
         count = len(self.differences)
-        chosen = chosen_position(self.before, position)
+        chosen = choose_position(len(self.before.positions), position)
         moved = sum(difference.changed for difference in self.differences)
         lines = [
             fitted("Before and after " + ", ".join(map(str, self.interventions)), WIDTH),
@@ -153,7 +153,7 @@ class Comparison:
             if generated is not None:
                 lines += ["", f"Continued {name}:", *written(generated.steps)]
         for name, one in (("Before", self.before), ("After", self.after)):
-            head, *rest = layer_lines(one, chosen, memories)
+            head, *rest = layer_lines(one.positions[chosen], one.places, memories)
             lines += ["", f"{name}. {head}", *rest]
         return "\n".join(lines)
 

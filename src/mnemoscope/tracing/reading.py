@@ -33,7 +33,8 @@ from mnemoscope.tracing.prompts import (
     ids_of,
     prompt_tokens,
 )
-from mnemoscope.tracing.records import Dominant, Place, Position, Trace, decision
+from mnemoscope.tracing.records import Dominant, Place, Position, decision
+from mnemoscope.tracing.trace import Trace
 from mnemoscope.tracing.vocabulary import top
 
 STREAMS = ("residual", "ffn", "output")
