@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mnemoscope.errors import AtlasDamaged, PartsDiffer
 from mnemoscope.mining.activity import Activity, Measured, Observer
 from mnemoscope.mining.layers import prefix_groups
-from mnemoscope.mining.state import MiningState, Shape
+from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.triggers import Triggers
 
 MEMORIES, POSITIONS = 3, 4
@@ -247,7 +247,7 @@ def test_prefix_groups_are_the_first_rank_with_the_same_prefix() -> None:
 
 
 def test_a_state_is_saved_and_loaded_whole(tmp_path) -> None:
-    shape = Shape({0: MEMORIES, 2: MEMORIES}, 2, (1, -1))
+    shape = StateShape({0: MEMORIES, 2: MEMORIES}, 2, (1, -1))
     state = MiningState(shape)
     block = torch.randn(4, POSITIONS, MEMORIES, generator=torch.Generator().manual_seed(2))
     state.activity[2].add([measure(block)])
@@ -266,10 +266,10 @@ def test_a_state_is_saved_and_loaded_whole(tmp_path) -> None:
 @pytest.mark.parametrize("damage", ["missing", "cut", "other shape"])
 def test_a_state_that_is_none_is_refused(damage: str, tmp_path) -> None:
     path = tmp_path / "s"
-    state = MiningState(Shape({0: MEMORIES}, 3 if damage == "other shape" else 2, (1,)))
+    state = MiningState(StateShape({0: MEMORIES}, 3 if damage == "other shape" else 2, (1,)))
     if damage != "missing":
         state.save(path, plan="p")
     if damage == "cut":
         path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(AtlasDamaged, match="is not a saved state of this plan"):
-        MiningState(Shape({0: MEMORIES}, 2, (1,))).load(path, plan="p")
+        MiningState(StateShape({0: MEMORIES}, 2, (1,))).load(path, plan="p")

@@ -18,7 +18,7 @@ from mnemoscope.mining.benchmark import (
     value_rate,
 )
 from mnemoscope.mining.feed import Feed
-from mnemoscope.mining.state import MiningState, Shape
+from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.models import LanguageModel
 
 KEEP = 5
@@ -95,7 +95,7 @@ def test_the_value_pass_is_measured(model: LanguageModel) -> None:
 
 
 def test_the_overlap_is_the_mean_share_of_common_sentences() -> None:
-    first, second = (MiningState(Shape({0: 3}, 4, (1,))) for _ in range(2))
+    first, second = (MiningState(StateShape({0: 3}, 4, (1,))) for _ in range(2))
     # Two of four in common, all two in common, and a memory without triggers, which does not count.
     rows = ([[1, 2, 3, 4], [7, 8, -1, -1], [-1] * 4], [[4, 9, 1, 6], [8, 7, 5, -1], [2, -1, -1, -1]])
     for state, sentences in zip((first, second), rows, strict=True):

@@ -23,7 +23,7 @@ from mnemoscope.corpus import open_source, prepare
 from mnemoscope.errors import OptionError
 from mnemoscope.mining.feed import Feed
 from mnemoscope.mining.plan import SAMPLED_TOKENS, default_batch_tokens
-from mnemoscope.mining.state import MiningState, Shape
+from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.text_pass import Batch, BatchReader
 from mnemoscope.mining.values import Projector, Targets, value_table
 from mnemoscope.models import LanguageModel, load_model, read_coefficients
@@ -57,7 +57,7 @@ def compare_loops(
     """
     if feed.tokens(range(feed.count)) <= warm:
         raise OptionError(_TOO_SHORT.format(warm=warm))
-    shape = Shape(dict(enumerate(model.sizes.memories)), keep, model.signs)
+    shape = StateShape(dict(enumerate(model.sizes.memories)), keep, model.signs)
     state = MiningState(shape, device=model.device)
     reader = BatchReader(model, state, per_sentence=1)
     research = ResearchLoop(model, keep)
@@ -245,7 +245,7 @@ def overlap(first: MiningState, second: MiningState) -> float:
 
 def mine_batches(model: LanguageModel, batches: Iterator[Batch], *, keep: int = 50) -> tuple[MiningState, float]:
     """The state after some batches, and tokens per second."""
-    state = MiningState(Shape(dict(enumerate(model.sizes.memories)), keep, model.signs), device=model.device)
+    state = MiningState(StateShape(dict(enumerate(model.sizes.memories)), keep, model.signs), device=model.device)
     reader = BatchReader(model, state, per_sentence=1)
     tokens, began = 0, time.perf_counter()
     with reader.attached():

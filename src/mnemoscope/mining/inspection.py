@@ -19,7 +19,7 @@ from mnemoscope.corpus import open_source, prepare
 from mnemoscope.mining.feed import Feed
 from mnemoscope.mining.plan import SAMPLED_EVERY, SAMPLED_TOKENS, default_batch_tokens
 from mnemoscope.mining.removals import default_removals, removal_work
-from mnemoscope.mining.state import MiningState, Shape
+from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.text_pass import BatchReader
 from mnemoscope.mining.values import NEIGHBOURS, Targets, neighbour_table, value_table
 from mnemoscope.mining.writing import model_facts
@@ -133,7 +133,7 @@ def _held_out_share(counts: dict[str, Any]) -> float:
 
 def _token_seconds(model: LanguageModel, feed: Feed, say: Progress) -> tuple[float, float]:
     """Seconds per token of batches with histogram and of batches without, after a few that are not timed."""
-    state = MiningState(Shape(dict(enumerate(model.sizes.memories)), _KEPT, model.signs), device=model.device)
+    state = MiningState(StateShape(dict(enumerate(model.sizes.memories)), _KEPT, model.signs), device=model.device)
     reader = BatchReader(model, state, per_sentence=1)
     spent = {True: 0.0, False: 0.0}
     read = {True: 0, False: 0}

@@ -28,7 +28,7 @@ from mnemoscope.mining.folder_state import FolderState, check_writable, look_int
 from mnemoscope.mining.plan import MiningPlan, all_versions, library_versions
 from mnemoscope.mining.prefixes import Prefixes
 from mnemoscope.mining.run import PREFIXES
-from mnemoscope.mining.state import MiningState, Shape
+from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.writing import (
     add_patterns,
     manifest_of,
@@ -193,7 +193,7 @@ def _plans_model(
 
 def merge_states(context: RunContext, folders: list[Path], plan: MiningPlan, model: LanguageModel) -> MiningState:
     """The state of all parts together."""
-    shape = Shape({layer: model.sizes.memories[layer] for layer in plan.layers}, plan.triggers, model.signs)
+    shape = StateShape({layer: model.sizes.memories[layer] for layer in plan.layers}, plan.triggers, model.signs)
     whole = MiningState(shape)
     for done, folder in enumerate(folders):
         context.progress("merging", done, len(folders), "parts")

@@ -27,7 +27,7 @@ from mnemoscope.mining.heap import Heap
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.prefixes import Prefixes
 from mnemoscope.mining.settled_text import SettledText, settle_text
-from mnemoscope.mining.state import MiningState, Shape
+from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.text_pass import run_pass
 from mnemoscope.mining.writing import (
     add_patterns,
@@ -144,7 +144,7 @@ def read_text(
 ) -> MiningState:
     """The state once the model has run over every batch of the text (or of its part), going on from a saved state."""
     plan = text.plan
-    shape = Shape({layer: model.sizes.memories[layer] for layer in plan.layers}, plan.triggers, model.signs)
+    shape = StateShape({layer: model.sizes.memories[layer] for layer in plan.layers}, plan.triggers, model.signs)
     state = MiningState(shape, device=model.device)
     if (context.work / CHECKPOINT).is_file():
         state.load(context.work / CHECKPOINT, plan=plan.hash())

@@ -19,7 +19,7 @@ from mnemoscope.mining.triggers import Triggers
 
 
 @dataclass(frozen=True)
-class Shape:
+class StateShape:
     """What decides the state's size: memories of each mined layer, triggers kept, signs (+1; -1 where it exists)."""
 
     memories: dict[int, int]
@@ -30,7 +30,7 @@ class Shape:
 class MiningState:
     """The accumulators of every mined layer and the number of the next batch."""
 
-    def __init__(self, shape: Shape, *, device: torch.device | str = "cpu") -> None:
+    def __init__(self, shape: StateShape, *, device: torch.device | str = "cpu") -> None:
         self.shape = shape
         self.next_batch = 0
         self.halved: list[int] = []

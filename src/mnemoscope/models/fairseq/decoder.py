@@ -46,7 +46,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass(frozen=True)
-class Shape:
+class DecoderShape:
     """Everything that a checkpoint's options and weights say about the network.
 
     `input_bands` None: one embedding of `rows` words of width `input_width`. `output_bands` None: one matrix of width
@@ -97,7 +97,7 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """Attention, then the feed-forward layer; each norm before its part or after it."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: DecoderShape) -> None:
         super().__init__()
         self._pre_norm = shape.pre_norm
         self._activation = ACTIVATIONS[shape.activation]
@@ -124,7 +124,7 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """Everything but the head's computation; the head's weights are among its parts, as in the checkpoint."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: DecoderShape) -> None:
         super().__init__()
         self._scale = math.sqrt(shape.hidden) if shape.scaled else 1.0
         self._hidden = shape.hidden
@@ -169,7 +169,7 @@ class Decoder(nn.Module):
 class Network(nn.Module):
     """A whole language model: ids [batch, position] -> scores [batch, position, vocab]."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: DecoderShape) -> None:
         super().__init__()
         self.shape = shape
         self.decoder = Decoder(shape)

@@ -14,7 +14,7 @@ from torch import Tensor
 from mnemoscope.errors import ModelDamaged, ModelNotFound, ModelUnsupported
 from mnemoscope.models.anatomy import Anatomy, Layer, LinearMap
 from mnemoscope.models.fairseq.checkpoint import read_checkpoint
-from mnemoscope.models.fairseq.decoder import ACTIVATIONS, Block, Network, Shape
+from mnemoscope.models.fairseq.decoder import ACTIVATIONS, Block, DecoderShape, Network
 from mnemoscope.models.fairseq.dictionary import END, read_dictionary
 from mnemoscope.models.fairseq.options import Options, shape_of
 from mnemoscope.models.fingerprint import check_finite
@@ -99,7 +99,7 @@ def _version(stored: dict[str, Tensor], path: Path) -> int:
     return int(version.item())
 
 
-def build(shape: Shape, weights: dict[str, Tensor], path: Path) -> Network:
+def build(shape: DecoderShape, weights: dict[str, Tensor], path: Path) -> Network:
     """The network with the checkpoint's weights, float32, tied where the checkpoint ties them.
 
     Raises ModelDamaged for a missing weight, one of another shape, NaN, or tied copies that differ; ModelUnsupported
@@ -180,7 +180,7 @@ def anatomy_of(network: Network) -> Anatomy:
     )
 
 
-def _layer(block: Block, shape: Shape) -> Layer:
+def _layer(block: Block, shape: DecoderShape) -> Layer:
     return Layer(
         block=block,
         gate=LinearMap.whole(block.fc1, transposed=False),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mnemoscope.errors import ModelDamaged, ModelUnsupported
 from mnemoscope.models.adaptive import Bands
-from mnemoscope.models.fairseq.decoder import ACTIVATIONS, Shape
+from mnemoscope.models.fairseq.decoder import ACTIVATIONS, DecoderShape
 
 _UNKNOWN = (
     *("character_embeddings", "decoder_learned_pos", "no_token_positional_embeddings"),
@@ -89,7 +89,7 @@ class Options:
         return ModelDamaged(f"checkpoint {str(self.path)!r}: its option {name!r} is {value}, not {expected}")
 
 
-def shape_of(options: Options, weights: dict[str, Tensor], *, version: int) -> Shape:
+def shape_of(options: Options, weights: dict[str, Tensor], *, version: int) -> DecoderShape:
     """The network's shape; raises ModelDamaged or ModelUnsupported."""
     where = f"checkpoint {str(options.path)!r}"
     for name in _UNKNOWN:
@@ -113,7 +113,7 @@ def shape_of(options: Options, weights: dict[str, Tensor], *, version: int) -> S
     shared = options.flag("share_decoder_input_output_embed") and not softmax
     if shared and (adaptive_input or input_width != output_width):
         raise ModelDamaged(f"{where} shares its embedding with its head, but their widths differ")
-    return Shape(
+    return DecoderShape(
         rows=rows,
         layers=options.number("decoder_layers"),
         hidden=hidden,
