@@ -1,7 +1,7 @@
 """The parts of a causal language model that the rest of the room reads: resolved modules, not paths.
 
-`dissect` turns a transformers model into an `Anatomy`, from its family's row (families.py) or, for a family that the
-table does not know, from its structure (structure.py). Nothing here runs the model or vouches for the result: the
+`find_layers` turns a transformers model into an `Anatomy`, from its family's row (families.py) or, for a family that
+the table does not know, from its structure (structure.py). Nothing here runs the model or vouches for the result: the
 load-time proof (proof.py) does.
 """
 
@@ -134,12 +134,12 @@ def text_config(model: Any) -> Any:
     return model.config.get_text_config(decoder=True)
 
 
-def entry(config: Any, name: str, default: Any = None) -> Any:
+def config_value(config: Any, name: str, default: Any = None) -> Any:
     """A configuration entry that may be absent."""
     return getattr(config, name, default)
 
 
-def dissect(model: Any) -> Anatomy | None:
+def find_layers(model: Any) -> Anatomy | None:
     """The anatomy of a transformers causal language model by its family's row; None where no row fits."""
     family = family_of(model.config)
     try:
@@ -148,16 +148,16 @@ def dissect(model: Any) -> Anatomy | None:
         return None
 
 
-def refuse(config: Any) -> None:
+def check_supported(config: Any) -> None:
     """Raises ModelUnsupported where the configuration already tells that the memories cannot be read."""
-    kind = entry(config, "model_type", "unknown")
-    if entry(config, "is_encoder_decoder", False):
+    kind = config_value(config, "model_type", "unknown")
+    if config_value(config, "is_encoder_decoder", False):
         raise ModelUnsupported(f"model type {kind!r} is an encoder-decoder; only decoder language models can be read")
-    if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not entry(config, "is_decoder", False):
+    if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config_value(config, "is_decoder", False):
         raise ModelUnsupported(f"model type {kind!r} is an encoder; only decoder language models can be read")
     text = config.get_text_config(decoder=True)
     for name in _EXPERT_ENTRIES:
-        experts = entry(text, name)
+        experts = config_value(text, name)
         if isinstance(experts, int) and experts > 1:
             raise ModelUnsupported(
                 f"model type {kind!r} is a mixture of {experts} experts, which cannot be read yet; take a dense model"
@@ -167,7 +167,7 @@ def refuse(config: Any) -> None:
 def family_of(config: Any) -> Family | None:
     """The row that fits the configuration; None for a family or variant that the table does not know."""
     for family in FAMILIES:
-        if family.name == config.model_type and all(entry(config, name) == value for name, value in family.when):
+        if family.name == config.model_type and all(config_value(config, name) == value for name, value in family.when):
             return family
     return None
 
@@ -177,7 +177,7 @@ def resolve(model: Any, family: Family) -> Anatomy:
     config = text_config(model)
 
     def number(name: str | None, default: float) -> float:
-        value = default if name is None else entry(config, name, default)
+        value = default if name is None else config_value(config, name, default)
         return default if value is None else float(value)
 
     scale = number(family.update_scale, 1.0)
@@ -255,7 +255,7 @@ def head_of(model: Any) -> nn.Module:
 def activation_name(config: Any, default: str) -> str:
     """The activation's name as the configuration gives it, or else `default`."""
     for name in _ACTIVATION_ENTRIES:
-        value = entry(config, name)
+        value = config_value(config, name)
         if isinstance(value, str):
             return value
     return default

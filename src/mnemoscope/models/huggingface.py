@@ -18,9 +18,9 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, OptionError
 from mnemoscope.models import builtin, handmade
-from mnemoscope.models.anatomy import Anatomy, dissect, entry, refuse, text_config
-from mnemoscope.models.noise import first_line, silent
-from mnemoscope.models.opened import Opened
+from mnemoscope.models.anatomy import Anatomy, check_supported, config_value, find_layers, text_config
+from mnemoscope.models.loaded_parts import LoadedParts
+from mnemoscope.models.noise import first_line, suppress_output
 from mnemoscope.models.structure import infer
 from mnemoscope.models.tokens import Tokens, beginning_of, ends_of
 
@@ -40,7 +40,7 @@ _TOKENIZERS = (
 )
 
 
-def open_model(source: Any, *, tokenizer: Any, revision: str | None, trust_remote_code: bool) -> Opened:
+def open_model(source: Any, *, tokenizer: Any, revision: str | None, trust_remote_code: bool) -> LoadedParts:
     """The transformers model of a hub id, a local folder, `builtin:NAME`, `handmade:NAME` or an object in memory.
 
     `tokenizer` (an object, a folder or a hub id) takes the place of the model's own. Raises ModelNotFound,
@@ -52,7 +52,7 @@ def open_model(source: Any, *, tokenizer: Any, revision: str | None, trust_remot
     elif own:
         if tokenizer is None:
             raise OptionError("a model in memory needs its tokenizer: load_model(model, tokenizer=tokenizer)")
-        refuse(source.config)
+        check_supported(source.config)
         model, own_tokenizer, spec = source, None, f"memory:{type(source).__name__}"
     else:
         raise OptionError(
@@ -62,7 +62,7 @@ def open_model(source: Any, *, tokenizer: Any, revision: str | None, trust_remot
         tokenizer = _tokenizer(str(tokenizer), revision, trust_remote_code)
     found = own_tokenizer if tokenizer is None else tokenizer
     tokens, config = Tokens(found), text_config(model)
-    return Opened(
+    return LoadedParts(
         network=model,
         own=own,
         spec=spec,
@@ -76,12 +76,12 @@ def open_model(source: Any, *, tokenizer: Any, revision: str | None, trust_remot
 
 
 def _anatomy(model: Any) -> Anatomy:
-    return dissect(model) or infer(model)
+    return find_layers(model) or infer(model)
 
 
 def _context(config: Any) -> int:
     for name in _CONTEXT_ENTRIES:
-        value = entry(config, name)
+        value = config_value(config, name)
         if isinstance(value, int) and value > 0:
             return value
     return _UNSTATED_CONTEXT
@@ -118,7 +118,7 @@ def _stored(place: str, source: str, revision: str | None, trust: bool) -> tuple
     """Model and tokenizer as stored in a folder or on the hub, in the stored dtype."""
     where = _where(place, revision, trust)
     config = _guarded(source, lambda: AutoConfig.from_pretrained(place, **where))
-    refuse(config)
+    check_supported(config)
     if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not trust:
         raise ModelUnsupported(f"model type {config.model_type!r} is no causal language model that transformers knows")
     tokenizer = _tokenizer(place, revision, trust, source=source)
@@ -170,7 +170,7 @@ def _reachable() -> bool:
 def _guarded(source: str, load: Any) -> Any:
     """What `load` returns, with transformers' own failures turned into one line of the project's."""
     try:
-        with silent():
+        with suppress_output():
             return load()
     except ModelError:
         raise

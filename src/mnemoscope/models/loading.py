@@ -16,8 +16,8 @@ from mnemoscope.models.fairseq import open_checkpoint
 from mnemoscope.models.fingerprint import check_finite, content_fingerprint
 from mnemoscope.models.huggingface import open_model
 from mnemoscope.models.language_model import LanguageModel
+from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.noise import first_line
-from mnemoscope.models.opened import Opened
 
 
 def load_model(
@@ -59,7 +59,7 @@ def load_model(
         raise ModelUnsupported(f"model {opened.spec!r} cannot be run: {first_line(problem)}") from problem
 
 
-def _opened(source: Any, tokenizer: Any, dictionary: Path | None, revision: str | None, trust: bool) -> Opened:
+def _opened(source: Any, tokenizer: Any, dictionary: Path | None, revision: str | None, trust: bool) -> LoadedParts:
     if not (isinstance(source, str | Path) and str(source).startswith("fairseq:")):
         if dictionary is not None:
             raise OptionError("a dict.txt (--dict) goes with fairseq:PATH.pt only; leave it out")

@@ -13,7 +13,7 @@ from transformers.utils import logging
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def suppress_warnings() -> Iterator[None]:
     """Raises the library's logging threshold to errors, then puts it back."""
     before = logging.get_verbosity()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -24,14 +24,14 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def silent() -> Iterator[None]:
-    """As `quiet`, and without progress bars and Python warnings: for loading, where all of them occur."""
+def suppress_output() -> Iterator[None]:
+    """As `suppress_warnings`, and without progress bars and Python warnings: for loading, where all of them occur."""
     bars = logging.is_progress_bar_enabled()
     hub_before = hub_logging.get_verbosity()
     hub_logging.set_verbosity(CRITICAL)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        with quiet(), warnings.catch_warnings():
+        with suppress_warnings(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:

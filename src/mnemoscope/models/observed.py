@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mnemoscope.models.noise import quiet
+from mnemoscope.models.noise import suppress_warnings
 from mnemoscope.models.taps import first
 
 IDS = ((5, 1, 8, 3, 11, 2), (7, 4, 0, 9, 6, 10))
@@ -23,7 +23,7 @@ HALF_TOLERANCE = 8e-2
 
 
 @dataclass(frozen=True)
-class Seen:
+class ModuleCall:
     """One call of one module; `order` counts the ends of calls."""
 
     path: str
@@ -42,10 +42,10 @@ class Seen:
 class Observation:
     """The first call of every module, by path, and the model's logits."""
 
-    calls: dict[str, Seen]
+    calls: dict[str, ModuleCall]
     logits: Tensor
 
-    def within(self, prefix: str) -> Iterator[Seen]:
+    def within(self, prefix: str) -> Iterator[ModuleCall]:
         """The calls of the modules inside `prefix`, the last to end first."""
         inside = [call for path, call in self.calls.items() if path.startswith(f"{prefix}.")]
         yield from sorted(inside, key=lambda call: -call.order)
@@ -65,7 +65,7 @@ def _arguments(forward: Callable[..., Any]) -> tuple[frozenset[str], bool]:
 
 def observe(model: Any, rows: int) -> Observation:
     """One forward of the model over a few ids below `rows`, with every module watched."""
-    calls: dict[str, Seen] = {}
+    calls: dict[str, ModuleCall] = {}
     handles = []
 
     def watch(path: str, module: nn.Module) -> list[Any]:
@@ -79,7 +79,7 @@ def observe(model: Any, rows: int) -> Observation:
             given = first(output) if isinstance(output, tuple | list | Tensor) and len(output) else None
             before = taken.pop()
             if path not in calls and given is not None and _is_hidden(given) and before.numel():
-                calls[path] = Seen(path, module, len(calls), before, flat(given).clone())
+                calls[path] = ModuleCall(path, module, len(calls), before, flat(given).clone())
 
         return [module.register_forward_pre_hook(start, with_kwargs=True), module.register_forward_hook(end)]
 
@@ -101,7 +101,7 @@ def ids_for(model: nn.Module, rows: int) -> Tensor:
 
 def run(module: nn.Module, ids: Tensor) -> Tensor:
     """The logits, or the last hidden states, that a module gives for ids."""
-    with torch.inference_mode(), quiet():
+    with torch.inference_mode(), suppress_warnings():
         keywords = {"use_cache": False} if takes(module, "use_cache") else {}
         return tensor_of(module(input_ids=ids, **keywords))
 

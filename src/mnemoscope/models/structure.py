@@ -15,8 +15,18 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
 from mnemoscope.errors import ModelUnsupported
-from mnemoscope.models.anatomy import Activation, Anatomy, Layer, LinearMap, activation_name, entry, text_config
-from mnemoscope.models.observed import HALF_TOLERANCE, Observation, Seen, distance, flat, ids_for, observe, run, same
+from mnemoscope.models.anatomy import Activation, Anatomy, Layer, LinearMap, activation_name, config_value, text_config
+from mnemoscope.models.observed import (
+    HALF_TOLERANCE,
+    ModuleCall,
+    Observation,
+    distance,
+    flat,
+    ids_for,
+    observe,
+    run,
+    same,
+)
 
 _FUNCTIONS = ("relu", "gelu", "gelu_pytorch_tanh", "silu", "relu2", "tanh", "sigmoid", "quick_gelu", "mish")
 
@@ -25,7 +35,7 @@ _FUNCTIONS = ("relu", "gelu", "gelu_pytorch_tanh", "silu", "relu2", "tanh", "sig
 class _Map:
     """A linear map of the first block, as seen."""
 
-    call: Seen
+    call: ModuleCall
     path: str
     transposed: bool
 
@@ -46,14 +56,14 @@ class _Keys:
 def infer(model: Any) -> Anatomy:
     """The anatomy of a causal language model of an unknown family; raises ModelUnsupported where none is found."""
     config = text_config(model)
-    kind = str(entry(config, "model_type", type(model).__name__)) or type(model).__name__
-    path, blocks = _blocks(model, entry(config, "num_hidden_layers"), kind)
+    kind = str(config_value(config, "model_type", type(model).__name__)) or type(model).__name__
+    path, blocks = _blocks(model, config_value(config, "num_hidden_layers"), kind)
     was_training = model.training
     model.eval()
     try:
         seen = observe(model, int(config.vocab_size))
         inside = f"{path}.0"
-        hidden = int(entry(config, "hidden_size"))
+        hidden = int(config_value(config, "hidden_size"))
         make, function = _layer_maker(seen, inside, hidden, kind)
         head = _head(model, seen, kind)
         norm, project = _after_blocks(seen, f"{path}.{len(blocks) - 1}", head, kind)
@@ -186,7 +196,7 @@ def _stream(seen: Observation, inside: str, down: _Map, ffn_input: Tensor) -> tu
     others = [call for call in seen.within(inside) if not f"{down.call.path}.".startswith(f"{call.path}.")]
     changing = [call for call in others if call.changes and call.taken.shape == call.given.shape]
 
-    def local(call: Seen) -> str:
+    def local(call: ModuleCall) -> str:
         return call.path.removeprefix(f"{inside}.")
 
     after = [call for call in changing if same(call.taken, output)]
@@ -211,7 +221,7 @@ def _stream(seen: Observation, inside: str, down: _Map, ffn_input: Tensor) -> tu
     return None
 
 
-def _head(model: Any, seen: Observation, kind: str) -> Seen:
+def _head(model: Any, seen: Observation, kind: str) -> ModuleCall:
     """The call of the language-model head: the module called so, or the last map to the vocabulary."""
     named = model.get_output_embeddings()
     for call in sorted(seen.calls.values(), key=lambda call: -call.order):
@@ -220,13 +230,15 @@ def _head(model: Any, seen: Observation, kind: str) -> Seen:
     raise ModelUnsupported(f"family {kind!r} is unknown and no module of it computes scores over the vocabulary")
 
 
-def _after_blocks(seen: Observation, last: str, head: Seen, kind: str) -> tuple[nn.Module | None, nn.Module | None]:
+def _after_blocks(
+    seen: Observation, last: str, head: ModuleCall, kind: str
+) -> tuple[nn.Module | None, nn.Module | None]:
     """The final norm and the projection between the last block and the head, each where there is one."""
     stream = seen.calls[last].given
     later = [call for call in seen.calls.values() if call.order > seen.calls[last].order and call is not head]
     leaves = [call for call in later if not list(call.module.children())]
 
-    def is_map(call: Seen) -> bool:
+    def is_map(call: ModuleCall) -> bool:
         return getattr(call.module, "weight", torch.empty(0)).dim() == 2
 
     if same(stream, head.taken):
@@ -245,7 +257,7 @@ def _scaling(scores: Tensor, logits: Tensor, config: Any, kind: str) -> tuple[fl
     """The factor or soft-cap that turns the head's scores into logits."""
     if same(scores, logits):
         return 1.0, None
-    cap = entry(config, "final_logit_softcapping")
+    cap = config_value(config, "final_logit_softcapping")
     if isinstance(cap, float | int) and cap and same(torch.tanh(scores / cap) * cap, logits):
         return 1.0, float(cap)
     factor = float((scores * logits).sum() / scores.square().sum())

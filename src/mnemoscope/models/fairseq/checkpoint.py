@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import ModelDamaged, ModelNotFound, ModelUnsupported
-from mnemoscope.models.noise import silent
+from mnemoscope.models.noise import suppress_output
 
 _METERS = ("AverageMeter", "TimeMeter", "StopwatchMeter")
 _NAMED = re.compile(r"GLOBAL (\S{1,100})")
@@ -60,7 +60,7 @@ def _unpickled(path: Path) -> Any:
     try:
         # Mapped, not read: the optimiser's state, twice as large as the weights, is never looked at.
         mapped = zipfile.is_zipfile(path)
-        with silent(), torch.serialization.safe_globals(allowed):
+        with suppress_output(), torch.serialization.safe_globals(allowed):
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as problem:
         text = str(problem)

@@ -18,8 +18,8 @@ from mnemoscope.models.fairseq.decoder import ACTIVATIONS, Block, DecoderShape, 
 from mnemoscope.models.fairseq.dictionary import END, read_dictionary
 from mnemoscope.models.fairseq.options import Options, shape_of
 from mnemoscope.models.fingerprint import check_finite
-from mnemoscope.models.noise import silent
-from mnemoscope.models.opened import Opened
+from mnemoscope.models.loaded_parts import LoadedParts
+from mnemoscope.models.noise import suppress_output
 from mnemoscope.models.tokens import Beginning
 
 _NOT_WEIGHTS = re.compile(r"(^|\.)(_float_tensor|version)$|^decoder\.embed_positions\.weights$")
@@ -27,7 +27,7 @@ _NORMS = re.compile(r"(decoder\.layers\.\d+\.)layer_norms\.(\d+)\.(weight|bias)"
 _FUSED = re.compile(r"(decoder\.layers\.\d+\.self_attn\.)in_proj_(weight|bias)")
 
 
-def open_checkpoint(source: str, *, dictionary: Path | None) -> Opened:
+def open_checkpoint(source: str, *, dictionary: Path | None) -> LoadedParts:
     """The model of `fairseq:PATH.pt`, with the dictionary given or the `dict.txt` beside it.
 
     Raises ModelNotFound, ModelDamaged, ModelUnsupported.
@@ -46,7 +46,7 @@ def open_checkpoint(source: str, *, dictionary: Path | None) -> Opened:
             f"dictionary {str(place)!r} has {len(words)} words (its 4 special ones counted), the checkpoint has rows "
             f"for {shape.rows}; give the checkpoint's own dict.txt (--dict)"
         )
-    return Opened(
+    return LoadedParts(
         network=build(shape, weights, path),
         own=False,
         spec=source,
@@ -112,7 +112,7 @@ def build(shape: DecoderShape, weights: dict[str, Tensor], path: Path) -> Networ
     last = f"decoder.layers.{shape.layers - 1}.fc1.weight"
     if last not in weights:  # before a network of that many layers is made
         raise ModelDamaged(f"checkpoint {str(path)!r} lacks {last!r}, although its options say {shape.layers} layers")
-    with torch.device("meta"), silent():  # torch warns of a band so narrow that nothing is left of it
+    with torch.device("meta"), suppress_output():  # torch warns of a band so narrow that nothing is left of it
         network = Network(shape)
     network.requires_grad_(False)
     wanted = {name: tuple(weight.shape) for name, weight in network.state_dict().items()}

@@ -12,7 +12,7 @@ from mnemoscope.models.tokens import Beginning, Reader
 
 
 @dataclass(frozen=True)
-class Opened:
+class LoadedParts:
     """A network with what belongs to it.
 
     own        the network is a user's object: a change of dtype or device works on a copy
