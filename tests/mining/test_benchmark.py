@@ -8,6 +8,7 @@ import torch
 from mining.conftest import odd_text, tiny_model
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.errors import OptionError
+from mnemoscope.mining.batch_loader import BatchLoader
 from mnemoscope.mining.benchmark import (
     USER_BATCH,
     ResearchLoop,
@@ -17,7 +18,6 @@ from mnemoscope.mining.benchmark import (
     overlap,
     value_rate,
 )
-from mnemoscope.mining.feed import Feed
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.models import LanguageModel
 
@@ -30,18 +30,18 @@ def model(request: pytest.FixtureRequest) -> LanguageModel:
 
 
 @pytest.fixture
-def feed(model: LanguageModel, tmp_path: Path) -> Feed:
+def loader(model: LanguageModel, tmp_path: Path) -> BatchLoader:
     (tmp_path / "text.txt").write_text(odd_text(200))
     copy = prepare(
         open_source(str(tmp_path / "text.txt"), split="line"), model, directory=tmp_path / "copy",
         longest=model.longest, split="line", vocabulary=model.sizes.vocabulary,
     )  # fmt: skip
-    return Feed(copy, model, batch_tokens=256, seed=0)
+    return BatchLoader(copy, model, batch_tokens=256, seed=0)
 
 
-def test_the_research_loop_finds_what_mining_finds(model: LanguageModel, feed: Feed) -> None:
+def test_the_research_loop_finds_what_mining_finds(model: LanguageModel, loader: BatchLoader) -> None:
     research = ResearchLoop(model, KEEP)
-    batches = [feed(number) for number in range(feed.count)]
+    batches = [loader(number) for number in range(loader.count)]
     assert len(batches) > 3
     for batch in batches:
         research.read(batch)
@@ -60,32 +60,32 @@ def test_the_research_loop_finds_what_mining_finds(model: LanguageModel, feed: F
         assert torch.equal(position[full][clear, 0], mined["position"][full][clear, 0].long())
 
 
-def test_the_user_loop_reads_sentences_in_text_order_and_counts_them(model: LanguageModel, feed: Feed) -> None:
-    first = [tokens for tokens, _ in zip(feed.in_text_order(), range(3 * USER_BATCH), strict=False)]
-    user = UserLoop(model, feed.in_text_order())
-    batch = feed(0)
+def test_the_user_loop_reads_sentences_in_text_order_and_counts_them(model: LanguageModel, loader: BatchLoader) -> None:
+    first = [tokens for tokens, _ in zip(loader.in_text_order(), range(3 * USER_BATCH), strict=False)]
+    user = UserLoop(model, loader.in_text_order())
+    batch = loader(0)
     user.read(batch)
     groups = [sum(map(len, first[start : start + USER_BATCH])) for start in range(0, len(first), USER_BATCH)]
     sums = [sum(groups[: n + 1]) for n in range(len(groups))]
     assert user.tokens == next(total for total in sums if total >= batch.tokens)
 
 
-def test_all_loops_are_compared(model: LanguageModel, feed: Feed) -> None:
+def test_all_loops_are_compared(model: LanguageModel, loader: BatchLoader) -> None:
     told: list[str] = []
     rates = compare_loops(
-        model, feed, rounds=2, warm=300, keep=KEEP, progress=lambda stage, done, total, note: told.append(stage)
+        model, loader, rounds=2, warm=300, keep=KEEP, progress=lambda stage, done, total, note: told.append(stage)
     )
     loops = {"bare forward", "stopped forward", "mining", "user loop", "research loop"}
     assert set(rates.per_second) == set(rates.ratio) == loops
     assert rates.ratio["bare forward"] == 1.0
     assert min(rates.per_second.values()) > 0
-    assert 0 < rates.tokens <= feed.tokens(range(feed.count)) - 300
+    assert 0 < rates.tokens <= loader.tokens(range(loader.count)) - 300
     assert told.count("comparing") == 2
 
 
-def test_a_text_that_is_too_short_is_refused_at_once(model: LanguageModel, feed: Feed) -> None:
+def test_a_text_that_is_too_short_is_refused_at_once(model: LanguageModel, loader: BatchLoader) -> None:
     with pytest.raises(OptionError, match="too short to warm up with --warm 1000000 tokens and then measure"):
-        compare_loops(model, feed, rounds=1, warm=1_000_000)
+        compare_loops(model, loader, rounds=1, warm=1_000_000)
 
 
 def test_the_value_pass_is_measured(model: LanguageModel) -> None:

@@ -13,7 +13,7 @@ from mining.reference import Reference, documents_of, sentences_of
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.corpus import split_sentences
 from mnemoscope.errors import ModelNotFound
-from mnemoscope.mining import feed, mine
+from mnemoscope.mining import batch_loader, mine
 from mnemoscope.models import load_model
 from models.conftest import CASES, ROWS, build
 
@@ -135,18 +135,18 @@ def test_sentences_of_paragraphs(tmp_path: Path) -> None:
 def test_deviation_and_histogram_see_the_sampled_batches_only(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "SAMPLED_TOKENS", 300)
-    monkeypatch.setattr(feed, "SAMPLED_EVERY", 3)
+    monkeypatch.setattr(batch_loader, "SAMPLED_TOKENS", 300)
+    monkeypatch.setattr(batch_loader, "SAMPLED_EVERY", 3)
     hf, tokenizer = build("gpt2"), byte_tokenizer(bos_token=END)
     seen: list[tuple[list[int], bool]] = []
-    whole = feed.Feed.__call__
+    whole = batch_loader.BatchLoader.__call__
 
-    def note(self: feed.Feed, number: int) -> Any:
+    def note(self: batch_loader.BatchLoader, number: int) -> Any:
         batch = whole(self, number)
         seen.append((batch.sentences.tolist(), batch.sampled))
         return batch
 
-    monkeypatch.setattr(feed.Feed, "__call__", note)
+    monkeypatch.setattr(batch_loader.BatchLoader, "__call__", note)
     out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "a", split="line", batch_tokens=90)
     reference = reference_of(hf, tokenizer, text.read_text(), beginning=0, context=64)
     tokens = 0

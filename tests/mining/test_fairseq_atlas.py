@@ -18,8 +18,8 @@ from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.cli import main
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.mining import inspection, merge, mine, values
+from mnemoscope.mining.batch_loader import BatchLoader
 from mnemoscope.mining.benchmark import compare_loops, value_rate
-from mnemoscope.mining.feed import Feed
 from mnemoscope.models import load_model
 from models.checkpoints import CONTEXT, END, KINDS, LAYERS, ROWS, UNKNOWN, WORDS, Kind, Slow, args_of, weights_of, write
 
@@ -144,7 +144,7 @@ def test_the_benchmark_and_the_estimate_take_such_a_model(tmp_path: Path, briefl
         open_source(str(path), split="line"), model, directory=tmp_path / "copy", longest=model.longest, split="line",
         vocabulary=model.sizes.vocabulary,
     )  # fmt: skip
-    loops = compare_loops(model, Feed(copy, model, batch_tokens=128, seed=0), rounds=1, warm=100, keep=5)
+    loops = compare_loops(model, BatchLoader(copy, model, batch_tokens=128, seed=0), rounds=1, warm=100, keep=5)
     assert min(loops.per_second.values()) > 0
 
 

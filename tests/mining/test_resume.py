@@ -17,7 +17,7 @@ import mnemoscope
 from mining.conftest import tables_of, tiny_model
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import AtlasUnfinished, Interrupted, PlanDiffers
-from mnemoscope.mining import feed, mine, text_pass
+from mnemoscope.mining import batch_loader, mine, text_pass
 from mnemoscope.models import LanguageModel
 
 TESTS = Path(__file__).parents[1]
@@ -46,13 +46,13 @@ class Log:
         self.stages: list[str] = []
         self.stop_after: int | None = None
         self.act: dict[str, Any] = {}
-        whole = feed.Feed.__call__
+        whole = batch_loader.BatchLoader.__call__
 
-        def note(own: feed.Feed, number: int) -> Any:
+        def note(own: batch_loader.BatchLoader, number: int) -> Any:
             self.batches.append(number)
             return whole(own, number)
 
-        monkeypatch.setattr(feed.Feed, "__call__", note)
+        monkeypatch.setattr(batch_loader.BatchLoader, "__call__", note)
 
     def __call__(self, stage: str, done: float, total: float | None, note: str) -> None:
         if stage not in self.stages:

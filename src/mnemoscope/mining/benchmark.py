@@ -21,7 +21,7 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.errors import OptionError
-from mnemoscope.mining.feed import Feed
+from mnemoscope.mining.batch_loader import BatchLoader
 from mnemoscope.mining.plan import SAMPLED_TOKENS, default_batch_tokens
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.text_pass import Batch, BatchReader
@@ -47,7 +47,13 @@ class Rates:
 
 
 def compare_loops(
-    model: LanguageModel, feed: Feed, *, rounds: int, warm: int = WARM, keep: int = 50, progress: Progress | None = None
+    model: LanguageModel,
+    loader: BatchLoader,
+    *,
+    rounds: int,
+    warm: int = WARM,
+    keep: int = 50,
+    progress: Progress | None = None,
 ) -> Rates:
     """Mining (triggers and activity) against the bare backbone forward, that forward stopped where mining stops, the
     user's loop and the research loop.
@@ -55,17 +61,17 @@ def compare_loops(
     `rounds` groups of four batches are timed. The user's loop gets the same sentences in text order in batches of 32.
     Raises OptionError if the text is too short.
     """
-    if feed.tokens(range(feed.count)) <= warm:
+    if loader.tokens(range(loader.count)) <= warm:
         raise OptionError(_TOO_SHORT.format(warm=warm))
     shape = StateShape(dict(enumerate(model.sizes.memories)), keep, model.signs)
     state = MiningState(shape, device=model.device)
     reader = BatchReader(model, state, per_sentence=1)
     research = ResearchLoop(model, keep)
-    user = UserLoop(model, feed.in_text_order())
+    user = UserLoop(model, loader.in_text_order())
     number, seen = 0, 0
     with reader.attached():
         while seen < warm:
-            batch = feed(number)
+            batch = loader(number)
             reader.read(batch)
             reader.count()
             seen += batch.tokens
@@ -89,7 +95,7 @@ def compare_loops(
     tokens = dict.fromkeys(loops, 0)
     per_token: dict[str, list[float]] = {name: [] for name in loops}
     for done in range(rounds):
-        group = [feed(k) for k in range(number, min(number + 4, feed.count))]
+        group = [loader(k) for k in range(number, min(number + 4, loader.count))]
         if not group:
             break
         number += len(group)
@@ -198,9 +204,9 @@ def measure(name: str, *, rounds: int, warm: int = WARM, progress: Progress | No
             split="sentence", vocabulary=model.sizes.vocabulary,
         )  # fmt: skip
         batch_tokens = default_batch_tokens(model)
-        feed = Feed(copy, model, batch_tokens=batch_tokens, seed=0)
-        rates = compare_loops(model, feed, rounds=rounds, warm=warm, progress=progress)
-        batches = [feed(k) for k in range(min(feed.count, 4 * rounds))]
+        loader = BatchLoader(copy, model, batch_tokens=batch_tokens, seed=0)
+        rates = compare_loops(model, loader, rounds=rounds, warm=warm, progress=progress)
+        batches = [loader(k) for k in range(min(loader.count, 4 * rounds))]
     if progress is not None:
         progress("bfloat16", 0, None, "")
     single, speed = mine_batches(model, iter(batches))

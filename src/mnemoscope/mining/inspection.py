@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from mnemoscope.corpus import open_source, prepare
-from mnemoscope.mining.feed import Feed
+from mnemoscope.mining.batch_loader import BatchLoader
 from mnemoscope.mining.plan import SAMPLED_EVERY, SAMPLED_TOKENS, default_batch_tokens
 from mnemoscope.mining.removals import default_removals, removal_work
 from mnemoscope.mining.state import MiningState, StateShape
@@ -99,8 +99,8 @@ def estimate(
         tokens = int(copy.counts["mined_tokens"]) if exact else round(found)
         if max_tokens is not None:
             tokens = min(tokens, max_tokens)
-        feed = Feed(copy, model, batch_tokens=default_batch_tokens(model), seed=0)
-        often, rarely = _token_seconds(model, feed, say)
+        loader = BatchLoader(copy, model, batch_tokens=default_batch_tokens(model), seed=0)
+        often, rarely = _token_seconds(model, loader, say)
     sampled = min(tokens, SAMPLED_TOKENS)
     mixed = rarely + (often - rarely) / SAMPLED_EVERY
     mining = often * sampled + mixed * (tokens - sampled)
@@ -131,23 +131,23 @@ def _held_out_share(counts: dict[str, Any]) -> float:
     return 0.02
 
 
-def _token_seconds(model: LanguageModel, feed: Feed, say: Progress) -> tuple[float, float]:
+def _token_seconds(model: LanguageModel, loader: BatchLoader, say: Progress) -> tuple[float, float]:
     """Seconds per token of batches with histogram and of batches without, after a few that are not timed."""
     state = MiningState(StateShape(dict(enumerate(model.sizes.memories)), _KEPT, model.signs), device=model.device)
     reader = BatchReader(model, state, per_sentence=1)
     spent = {True: 0.0, False: 0.0}
     read = {True: 0, False: 0}
     with reader.attached():
-        for number in range(4 * feed.count):
-            batch = replace(feed(number % feed.count), sampled=number % 2 == 0)
+        for number in range(4 * loader.count):
+            batch = replace(loader(number % loader.count), sampled=number % 2 == 0)
             began = time.perf_counter()
             reader.read(batch)
             reader.count()
-            if number >= min(4, feed.count):
+            if number >= min(4, loader.count):
                 spent[batch.sampled] += time.perf_counter() - began
                 read[batch.sampled] += batch.tokens
             say("timing", min(sum(spent.values()), 2 * _SECONDS), 2 * _SECONDS, "seconds")
-            if min(spent.values()) >= _SECONDS or (number >= feed.count and min(read.values()) > 0):
+            if min(spent.values()) >= _SECONDS or (number >= loader.count and min(read.values()) > 0):
                 break
     return spent[True] / max(1, read[True]), spent[False] / max(1, read[False])
 

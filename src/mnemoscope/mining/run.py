@@ -20,8 +20,8 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.corpus import Source, open_source
 from mnemoscope.dtypes import DTYPES
 from mnemoscope.errors import Interrupted, OptionError
+from mnemoscope.mining.batch_loader import BatchLoader
 from mnemoscope.mining.context import CHECKPOINT, RunContext
-from mnemoscope.mining.feed import Feed
 from mnemoscope.mining.folder_state import check_writable
 from mnemoscope.mining.heap import Heap
 from mnemoscope.mining.plan import MiningPlan
@@ -148,13 +148,13 @@ def read_text(
     state = MiningState(shape, device=model.device)
     if (context.work / CHECKPOINT).is_file():
         state.load(context.work / CHECKPOINT, plan=plan.hash())
-    feed = Feed(text.copy, model, batch_tokens=plan.batch_tokens, seed=plan.seed)
+    loader = BatchLoader(text.copy, model, batch_tokens=plan.batch_tokens, seed=plan.seed)
     index, of = share or (1, 1)
-    numbers = range(index - 1, feed.count, of)
+    numbers = range(index - 1, loader.count, of)
     run_pass(
-        context, model, state, feed, [k for k in numbers if k >= state.next_batch], plan=plan,
-        tokens_before=feed.tokens(k for k in numbers if k < state.next_batch),
-        total_tokens=int(text.copy.counts["mined_tokens"]) if of == 1 else feed.tokens(numbers),
+        context, model, state, loader, [k for k in numbers if k >= state.next_batch], plan=plan,
+        tokens_before=loader.tokens(k for k in numbers if k < state.next_batch),
+        total_tokens=int(text.copy.counts["mined_tokens"]) if of == 1 else loader.tokens(numbers),
     )  # fmt: skip
     context.times.end("mining")
     return state

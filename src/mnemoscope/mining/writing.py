@@ -21,8 +21,8 @@ from mnemoscope.atlas.store import write_json, write_sentences, write_table
 from mnemoscope.corpus import WorkingCopy
 from mnemoscope.errors import Interrupted
 from mnemoscope.mining.activity import Activity
+from mnemoscope.mining.batch_loader import background_table, sentence_rows, token_table
 from mnemoscope.mining.context import RunContext
-from mnemoscope.mining.feed import background_table, sentence_rows, token_table
 from mnemoscope.mining.layers import NamedSentences, layer_triggers
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.predictions import prediction_tables

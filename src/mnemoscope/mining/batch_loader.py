@@ -22,7 +22,7 @@ _CHUNK = 8192
 """Sentences read at a time."""
 
 
-class Feed:
+class BatchLoader:
     """The batches of a plan, by number in the order of the plan."""
 
     def __init__(self, copy: WorkingCopy, model: LanguageModel, *, batch_tokens: int, seed: int) -> None:
