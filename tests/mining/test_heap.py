@@ -3,11 +3,11 @@
 import subprocess
 import sys
 
-from mnemoscope.mining.heap import Heap
+from mnemoscope.mining.heap import HeapTrimmer
 
 # In a process of its own: what earlier tests left free would take the pieces in, and no hole would show.
 PREPARED = """
-from mnemoscope.mining.heap import Heap, _resident
+from mnemoscope.mining.heap import HeapTrimmer, _resident
 
 MIB = 1 << 20
 
@@ -15,12 +15,12 @@ def make_holes():
     pieces = [bytes([1]) * (MIB // 16) for _ in range(64 * 16)]  # from the C library's heap
     return pieces[::100]
 
-heap = Heap(room={room} * MIB)
-heap.look()
+heap = HeapTrimmer(room={room} * MIB)
+heap.check()
 before = _resident()
 kept = make_holes()
 holes = _resident() - before
-heap.look()
+heap.check()
 """
 
 
@@ -42,13 +42,13 @@ def test_holes_go_back_when_they_have_become_much() -> None:
 
 def test_little_growth_is_left_alone() -> None:
     alone(
-        "assert _resident() - before > 32 * MIB\nheap.give_back()\nassert _resident() - before < 16 * MIB\n",
+        "assert _resident() - before > 32 * MIB\nheap.trim()\nassert _resident() - before < 16 * MIB\n",
         room=256,
     )
 
 
 def test_without_glibc_nothing_happens() -> None:
-    heap = Heap()
+    heap = HeapTrimmer()
     heap._trim = None
-    heap.look()
-    heap.give_back()
+    heap.check()
+    heap.trim()

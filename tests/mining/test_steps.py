@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mnemoscope.errors import MiningError
-from mnemoscope.mining.steps import digest, packed, take_steps
+from mnemoscope.mining.steps import digest, packed, run_checkpointed
 
 
 class Squares:
@@ -37,8 +37,8 @@ def cuts(count: int, size: int) -> list[slice]:
 def take(
     work: Squares, pieces: list[slice], folder: Path, *, every: float = 0, inputs: str = "these"
 ) -> list[int]:
-    return take_steps(
-        work, pieces, work.answers, checkpoint=folder / "answers", inputs=inputs, every=every,
+    return run_checkpointed(
+        work, pieces, work.answers, checkpoint=folder / "answers", inputs=inputs, checkpoint_every=every,
         progress=lambda done, total: None,
     )  # fmt: skip
 
@@ -82,9 +82,9 @@ def test_an_answer_that_no_step_gave_is_an_error(empty: np.ndarray, tmp_path: Pa
     for _ in range(2):  # the checkpoint is forgotten, so that it does not say so for ever
         asked: list[slice] = []
         with pytest.raises(MiningError, match="1 of 3 entries of one were never filled; run the same command again"):
-            take_steps(
-                asked.append, cuts(3, 2), {"one": empty.copy()}, checkpoint=tmp_path / "answers", inputs="i", every=0,
-                progress=lambda done, total: None,
+            run_checkpointed(
+                asked.append, cuts(3, 2), {"one": empty.copy()}, checkpoint=tmp_path / "answers", inputs="i",
+                checkpoint_every=0, progress=lambda done, total: None,
             )  # fmt: skip
         assert asked == [slice(0, 2), slice(2, 3)]
 

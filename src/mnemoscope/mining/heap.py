@@ -17,7 +17,7 @@ ROOM = 48 << 20
 _STATM = Path("/proc/self/statm")
 
 
-class Heap:
+class HeapTrimmer:
     """Remembers how much was resident at the first look after memory was last given back.
 
     At the first look, not at once: what every batch needs and frees again is no hole.
@@ -33,16 +33,16 @@ class Heap:
         except (OSError, AttributeError, TypeError):
             self._trim = None
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Gives back what is free if the process has grown by more than the room since it was smallest."""
         if self._trim is None:
             return
         now = _resident()
         self._least = now if self._least is None else min(self._least, now)
         if now - self._least > self._room:
-            self.give_back()
+            self.trim()
 
-    def give_back(self) -> None:
+    def trim(self) -> None:
         """Gives back what is free."""
         if self._trim is not None:
             self._trim(0)

@@ -22,7 +22,7 @@ from mnemoscope.mining.context import RunContext
 from mnemoscope.mining.layers import NamedSentences
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.prefixes import Prefixes
-from mnemoscope.mining.steps import digest, packed, take_steps
+from mnemoscope.mining.steps import digest, packed, run_checkpointed
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.taps import Block, read_blocks
 from mnemoscope.tracing import distribution, rank_of, top
@@ -209,9 +209,10 @@ def prediction_tables(
     """
     votes = {layer: votes_of(context.directory, layer, device=model.device) for layer in plan.layers}
     work = PredictionPass(model, plan, prefixes, sentences, votes)
-    halved = take_steps(
+    halved = run_checkpointed(
         work.take, work.cuts, work.answers,
-        checkpoint=context.work / f"predictions-{plan.hash()[:16]}.safetensors", every=context.checkpoint_every,
+        checkpoint=context.work / f"predictions-{plan.hash()[:16]}.safetensors",
+        checkpoint_every=context.checkpoint_every,
         inputs=digest(
             plan.hash(), *vars(prefixes).values(), *sentences.arrays(),
             *(tensor.cpu() for layer in plan.layers for tensor in vars(votes[layer]).values()),

@@ -24,7 +24,7 @@ from mnemoscope.errors import NotFinite
 from mnemoscope.mining.context import RunContext
 from mnemoscope.mining.layers import NamedSentences
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.steps import digest, packed, take_steps
+from mnemoscope.mining.steps import digest, packed, run_checkpointed
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.taps import read_coefficients
 
@@ -203,9 +203,10 @@ def removal_table(
     """
     first = 1 - model.beginning.length  # position 0 is an attention sink where no beginning token stands before it
     work = RemovalPass(model, plan, chosen_rows(context.directory, plan, first=first), sentences)
-    halved = take_steps(
+    halved = run_checkpointed(
         work.take, work.cuts, work.answers,
-        checkpoint=context.work / f"removals-{plan.hash()[:16]}.safetensors", every=context.checkpoint_every,
+        checkpoint=context.work / f"removals-{plan.hash()[:16]}.safetensors",
+        checkpoint_every=context.checkpoint_every,
         inputs=digest(plan.hash(), *vars(work.rows).values(), work.removed_position, *sentences.arrays()),
         progress=lambda done, total: context.progress("removals", done, total, "sentences"),
     )  # fmt: skip

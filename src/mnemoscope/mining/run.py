@@ -23,7 +23,7 @@ from mnemoscope.errors import Interrupted, OptionError
 from mnemoscope.mining.batch_loader import BatchLoader
 from mnemoscope.mining.context import CHECKPOINT, RunContext
 from mnemoscope.mining.folder_state import check_writable
-from mnemoscope.mining.heap import Heap
+from mnemoscope.mining.heap import HeapTrimmer
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.prefixes import Prefixes
 from mnemoscope.mining.settled_text import SettledText, settle_text
@@ -165,12 +165,12 @@ def write_mined(context: RunContext, model: LanguageModel, text: SettledText, st
 
     The working copy is not read after this.
     """
-    heap = Heap()
+    heap = HeapTrimmer()
     prefixes = write_text_tables(context.directory, text.copy, model, text.plan, state)
     text.copy.release()
-    heap.give_back()
+    heap.trim()
     write_mined_tables(context, state, text.plan)
-    heap.give_back()
+    heap.trim()
     context.times.end("tables")
     return prefixes
 

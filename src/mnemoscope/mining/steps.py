@@ -33,26 +33,26 @@ def digest(*parts: object) -> str:
     return found.hexdigest()
 
 
-def take_steps(
+def run_checkpointed(
     step: Callable[[slice], None],
     cuts: Sequence[slice],
     answers: Answers,
     *,
     checkpoint: Path,
     inputs: str,
-    every: float,
+    checkpoint_every: float,
     progress: Callable[[float, float], None],
 ) -> list[int]:
     """Fills `answers` by calling `step(items)` for every cut that no earlier run has done, in order.
 
     `answers` come filled with what no answer can be: NaN, or -1 in integers. They are changed in place and saved in
-    `checkpoint` at most `every` seconds apart. `inputs` is a digest of all that the steps read: a checkpoint of other
-    inputs or other arrays is not believed, and the work begins anew. A step that runs out of memory is taken in halves:
-    the numbers of such steps are returned. Raises Interrupted after Ctrl-C with the state saved, StoreFailed,
+    `checkpoint` at most `checkpoint_every` seconds apart. `inputs` is a digest of all that the steps read: a checkpoint
+    of other inputs or other arrays is not believed, and the work begins anew. A step that runs out of memory is taken in
+    halves: the numbers of such steps are returned. Raises Interrupted after Ctrl-C with the state saved, StoreFailed,
     MiningError (an item that does not fit alone, an answer that no step gave).
     """
     state = {**answers, "halved": np.zeros(len(cuts), bool), "next_step": np.zeros(1, np.int64)}
-    _take_up(state, checkpoint, inputs)
+    _resume(state, checkpoint, inputs)
     stated = {"inputs": inputs}
     total = float(cuts[-1].stop) if cuts else 0.0
     saved = time.monotonic()
@@ -61,7 +61,7 @@ def take_steps(
             progress(float(cuts[k].start), total)
             state["halved"][k] = not _fits(step, cuts[k])
             state["next_step"][0] = k + 1
-            if ctrl_c.pressed or time.monotonic() - saved >= every:
+            if ctrl_c.pressed or time.monotonic() - saved >= checkpoint_every:
                 write_bytes(checkpoint, save(state, stated))
                 saved = time.monotonic()
             if ctrl_c.pressed:
@@ -89,7 +89,7 @@ def _fits(step: Callable[[slice], None], items: slice) -> bool:
     return False
 
 
-def _take_up(state: Answers, checkpoint: Path, inputs: str) -> None:
+def _resume(state: Answers, checkpoint: Path, inputs: str) -> None:
     """Fills the state from the checkpoint, if that is one of the same inputs and arrays."""
     try:
         with safe_open(checkpoint, "np") as file:

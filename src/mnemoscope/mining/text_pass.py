@@ -20,7 +20,7 @@ from mnemoscope.errors import Interrupted, MiningError, NotFinite
 from mnemoscope.interruption import CtrlC
 from mnemoscope.mining.activity import Measured, Observer
 from mnemoscope.mining.context import CHECKPOINT, RunContext
-from mnemoscope.mining.heap import Heap
+from mnemoscope.mining.heap import HeapTrimmer
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.state import MiningState
 from mnemoscope.mining.triggers import Survivors
@@ -193,7 +193,7 @@ def run_pass(
     """
     reader = BatchReader(model, state, per_sentence=None if plan.per_sentence == "all" else 1)
     checkpoint, plan_hash = context.work / CHECKPOINT, plan.hash()
-    heap = Heap()
+    heap = HeapTrimmer()
     saved = time.monotonic()
     done = tokens_before
     with CtrlC() as ctrl_c, reader.attached():
@@ -212,7 +212,7 @@ def run_pass(
             reader.count()
             state.next_batch = k + 1
             done += batch.tokens
-            heap.look()
+            heap.check()
             context.progress("mining", done, total_tokens, "tokens")
             if ctrl_c.pressed or time.monotonic() - saved >= context.checkpoint_every:
                 state.save(checkpoint, plan=plan_hash)
@@ -220,4 +220,4 @@ def run_pass(
             if ctrl_c.pressed:
                 raise Interrupted("stopped after saving; run the same command again to go on from here")
     state.save(checkpoint, plan=plan_hash)
-    heap.give_back()
+    heap.trim()
