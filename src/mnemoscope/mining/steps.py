@@ -47,9 +47,9 @@ def run_checkpointed(
 
     `answers` come filled with what no answer can be: NaN, or -1 in integers. They are changed in place and saved in
     `checkpoint` at most `checkpoint_every` seconds apart. `inputs` is a digest of all that the steps read: a checkpoint
-    of other inputs or other arrays is not believed, and the work begins anew. A step that runs out of memory is taken in
-    halves: the numbers of such steps are returned. Raises Interrupted after Ctrl-C with the state saved, StoreFailed,
-    MiningError (an item that does not fit alone, an answer that no step gave).
+    of other inputs or other arrays is not believed, and the work begins anew. A step that runs out of memory is taken
+    in halves: the numbers of such steps are returned. Raises Interrupted after Ctrl-C with the state saved,
+    StoreFailed, MiningError (an item that does not fit alone, an answer that no step gave).
     """
     state = {**answers, "halved": np.zeros(len(cuts), bool), "next_step": np.zeros(1, np.int64)}
     _resume(state, checkpoint, inputs)
