@@ -71,7 +71,7 @@ def open_model(source: Any, *, tokenizer: Any, revision: str | None, trust_remot
         context=_context(config),
         anatomy=_anatomy,
         beginning=lambda rows: beginning_of(found, config, tokens, rows=rows),
-        ends=lambda rows: ends_of(found, config, model.generation_config, tokens, rows=rows),
+        ends=lambda rows: ends_of(found, config, getattr(model, "generation_config", None), tokens, rows=rows),
     )
 
 
