@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from handbuilt_atlas import build_atlas
+from mnemoscope.atlas.manifest import begin
 from mnemoscope.cli import main
 
 Capture = pytest.CaptureFixture[str]
@@ -119,8 +120,7 @@ def test_what_cannot_be_served_is_one_line(atlas: Path, tmp_path: Path, capsys: 
     assert "does not exist" in refused(capsys, str(tmp_path / "none"), "--port", "0")
     part = build_atlas(tmp_path / "part", part=(1, 2))
     assert "is part 1 of 2" in refused(capsys, str(part), "--port", "0")
-    (tmp_path / "half").mkdir()
-    (tmp_path / "half" / "unfinished.json").write_text("{}")
+    begin(tmp_path / "half", plan={"plan": {"model": "m"}, "part": None})
     assert "is not finished" in refused(capsys, str(tmp_path / "half"), "--port", "0")
     assert "not an address of this machine" in refused(capsys, str(atlas), "--host", "192.0.2.1", "--port", "0")
     assert "0 to 65535" in refused(capsys, str(atlas), "--port", "70000")
