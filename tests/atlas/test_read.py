@@ -207,7 +207,7 @@ def test_many_memories_are_read_by_row_group(tmp_path: Path) -> None:
         "prefix_group": [0] * count,
     }
     write_table(directory / TABLES["triggers"].path(0), columns, name="triggers", provenance=PROVENANCE)
-    sizes = {"layers": 2, "memories": [memories, 4]}
+    sizes = {"layers": 2, "memories": [memories, 4], "vocabulary": 24}
     seal(directory, manifest(model={"fingerprint": PROVENANCE.model, "sizes": sizes}))
     atlas = open_atlas(directory)
     for memory in (0, 127, 128, 129, 199):

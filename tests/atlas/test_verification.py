@@ -123,7 +123,7 @@ def test_an_atlas_sealed_without_a_layer_s_values(tmp_path: Path) -> None:
 
 def _manifest() -> dict[str, object]:
     return {
-        "model": {"fingerprint": PROVENANCE.model, "sizes": {"memories": [4, 4]}},
+        "model": {"fingerprint": PROVENANCE.model, "sizes": {"memories": [4, 4], "vocabulary": 24}},
         "corpus": {"fingerprint": PROVENANCE.corpus},
         "plan": {},
         "plan_hash": PROVENANCE.plan,

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from mnemoscope.atlas.form import form_faults
 from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES, Provenance, place
 from mnemoscope.atlas.store import file_hash, flush_folder, json_bytes, storing, write_bytes, write_json
 from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasTooNew, AtlasUnfinished
@@ -52,11 +53,9 @@ def table_files(directory: Path) -> list[str]:
 def seal(directory: Path, manifest: dict[str, Any]) -> None:
     """Makes the folder an atlas: adds schema, package version and the hash of every mined table, and writes it last.
 
-    `manifest` must hold `model.fingerprint`, `model.sizes`, `corpus.fingerprint`, `plan`, `plan_hash` and `layers`;
-    with `part` = {"index": I, "of": N} the files of `state/` are covered too. Numbers that are not finite: ValueError.
+    `manifest` must have the form of one (AtlasDamaged), but for what is added; with `part` = {"index": I, "of": N} the
+    files of `state/` are covered too. Numbers that are not finite: ValueError.
     """
-    for path in ("model.fingerprint", "model.sizes", "corpus.fingerprint", "plan", "plan_hash", "layers"):
-        _at(manifest, path)
     covered = [path for path in table_files(directory) if (found := place(path)) and found[0].mined]
     if "part" in manifest:
         covered += [path.relative_to(directory).as_posix() for path in (directory / STATE).rglob("*") if path.is_file()]
@@ -66,6 +65,8 @@ def seal(directory: Path, manifest: dict[str, Any]) -> None:
     }
     whole = {**manifest, "schema": SCHEMA_VERSION, "package": _package_version(), "files": files}
     data = json_bytes(whole)
+    if faults := form_faults(whole):
+        raise AtlasDamaged(faults[0])
     write_bytes(directory / SEAL, (hashlib.sha256(data).hexdigest() + "\n").encode())
     write_bytes(directory / MANIFEST, data)
     with storing(directory):
@@ -88,8 +89,17 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 def read_sealed(directory: Path) -> tuple[dict[str, Any], str]:
     """The manifest of a finished atlas (or part), and the sha256 of the very bytes that were read.
 
-    Raises AtlasNotFound, AtlasUnfinished, AtlasTooNew, or AtlasDamaged when it is not what manifest.sha256 says.
+    Raises AtlasNotFound, AtlasUnfinished, AtlasTooNew, or AtlasDamaged when it is not what manifest.sha256 says, or
+    has not the form of a manifest.
     """
+    manifest, hash = read_claimed(directory)
+    if faults := form_faults(manifest):
+        raise AtlasDamaged(f"{directory / MANIFEST}: {faults[0]}")
+    return manifest, hash
+
+
+def read_claimed(directory: Path) -> tuple[dict[str, Any], str]:
+    """As `read_sealed`, of any form: sealed, and of this schema."""
     path = directory / MANIFEST
     if not path.is_file():
         _refuse_without_manifest(directory)
@@ -110,7 +120,7 @@ def read_sealed(directory: Path) -> tuple[dict[str, Any], str]:
         raise AtlasDamaged(f"{directory / SEAL} does not hold one sha256 in hex; the atlas was changed after mining")
     if said.decode().strip() != found:
         raise AtlasDamaged(f"{path} is not the file that {SEAL} was written for; the atlas was changed after mining")
-    if schema != SCHEMA_VERSION:
+    if type(schema) is not int or schema != SCHEMA_VERSION:
         raise AtlasDamaged(f"{path}: schema is {schema!r}, expected {SCHEMA_VERSION}; mine the atlas again")
     return manifest, found
 
@@ -129,22 +139,12 @@ def _refuse_without_manifest(directory: Path) -> None:
 
 
 def provenance(manifest: dict[str, Any]) -> Provenance:
-    """What every table of the atlas must say about its origin; raises AtlasDamaged."""
+    """What every table of the atlas must say about its origin."""
     return Provenance(
-        model=str(_at(manifest, "model.fingerprint")),
-        corpus=str(_at(manifest, "corpus.fingerprint")),
-        plan=str(_at(manifest, "plan_hash")),
+        model=manifest["model"]["fingerprint"],
+        corpus=manifest["corpus"]["fingerprint"],
+        plan=manifest["plan_hash"],
     )
-
-
-def _at(manifest: dict[str, Any], path: str) -> Any:
-    """The entry at a dotted path; a manifest without it is no manifest."""
-    value: Any = manifest
-    for step in path.split("."):
-        if not isinstance(value, dict) or step not in value:
-            raise AtlasDamaged(f"the manifest has no {path}; the atlas was not written by mnemoscope")
-        value = value[step]
-    return value
 
 
 def _read(path: Path) -> bytes:

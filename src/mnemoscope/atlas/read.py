@@ -30,7 +30,8 @@ def open_atlas(path: str | Path) -> "Atlas":
 class Atlas:
     """One atlas: `atlas["L10.M222"]` is a memory, `atlas.table("triggers", layer=10)` a table.
 
-    `manifest_hash` is the sha256 of the manifest that was opened, whatever lies in the folder since.
+    `manifest` has the form of one (form.py). `manifest_hash` is the sha256 of the manifest that was opened, whatever
+    lies in the folder since.
     """
 
     def __init__(self, path: Path, manifest: dict[str, Any], manifest_hash: str) -> None:
@@ -38,14 +39,8 @@ class Atlas:
         self.manifest = manifest
         self.manifest_hash = manifest_hash
         self.tables = Tables(path, manifest)
-        try:
-            self.layers: tuple[int, ...] = tuple(int(layer) for layer in manifest["layers"])
-            self._memories: tuple[int, ...] = tuple(int(count) for count in manifest["model"]["sizes"]["memories"])
-            self._within = all(0 <= layer < len(self._memories) for layer in self.layers)
-        except (KeyError, TypeError, ValueError) as error:
-            raise AtlasDamaged(f"{path}/manifest.json does not say its layers and memories: {error!r}") from error
-        if not self._within:
-            raise AtlasDamaged(f"{path}/manifest.json names layers {self.layers} of {len(self._memories)}")
+        self.layers: tuple[int, ...] = tuple(manifest["layers"])
+        self._memories: tuple[int, ...] = tuple(manifest["model"]["sizes"]["memories"])
         self._vocabulary: tuple[pl.Series, pl.Series] | None = None
 
     def __repr__(self) -> str:

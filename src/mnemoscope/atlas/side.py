@@ -61,12 +61,16 @@ def made_files(path: Path, entry: str = "files") -> dict[str, Any]:
 
 
 def covered(atlas: Atlas, side: str) -> dict[str, Any]:
-    """The files that the manifest of `side` lists, relative to the atlas; none where it was made from another atlas."""
+    """The files that the manifest of `side` lists, relative to the atlas; none where it was made from another atlas.
+
+    Every entry is an object with a `sha256`; others are left out.
+    """
     try:
         said = json.loads((atlas.path / side / MANIFEST).read_bytes())
-        return dict(said["files"]) if said["atlas"] == atlas.manifest_hash else {}
+        listed = dict(said["files"]) if said["atlas"] == atlas.manifest_hash else {}
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}
+    return {path: entry for path, entry in listed.items() if isinstance(entry, dict) and "sha256" in entry}
 
 
 def _is_there(atlas: Atlas) -> bool:

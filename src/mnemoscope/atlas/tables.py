@@ -43,7 +43,7 @@ class Tables:
             raise OptionError(f"table {name} has one file per layer; say which, such as layer=0")
         if kind.numbered != "layer" and number is not None:
             raise OptionError(f"table {name} is not divided by layer; leave the layer out")
-        listed: dict[str, Any] = self._manifest.get("files", {})
+        listed: dict[str, Any] = self._manifest["files"]
         if kind.numbered == "part":
             parts = [path for path in listed if (named := place(path)) is not None and named[0] is kind]
             found = sorted(parts, key=lambda path: (len(path), path))
@@ -104,7 +104,7 @@ class Tables:
                 where, metadata=self._footers.get(path), memory_map=True, page_checksum_verification=True
             ) as file:
                 if path not in self._footers:
-                    self._check(path, file.schema_arrow)
+                    self._check(path, file)
                     self._footers[path] = file.metadata
                 yield file
         except FileNotFoundError:
@@ -120,18 +120,18 @@ class Tables:
 
     def _check_hash(self, path: str) -> None:
         """Refuses a changed file: a flipped bit in its footer could hide rows from `having` without a trace."""
-        said = self._manifest.get("files", {}).get(path)
+        said = self._manifest["files"].get(path)
         if said is None or path.startswith("sentences/"):
             return
-        if file_hash(self.directory / path) != said.get("sha256"):
+        if file_hash(self.directory / path) != said["sha256"]:
             raise AtlasDamaged(
                 f"{self.directory / path} is not the file that was mined (its sha256 differs);"
                 f" `mnemoscope verify {self.directory}` lists the damage"
             )
 
-    def _check(self, path: str, schema: Any) -> None:
+    def _check(self, path: str, file: Any) -> None:
         name = path.removesuffix(".parquet").split("/")[0]
-        if wrong := misfit(name, schema, self._origin):
+        if wrong := misfit(name, file.schema_arrow, self._origin):
             raise AtlasDamaged(f"{self.directory / path} does not belong to this atlas: {wrong}")
 
 

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mnemoscope.atlas.folder import is_named
-from mnemoscope.atlas.manifest import MANIFEST, provenance, read_manifest, table_files
+from mnemoscope.atlas.form import form_faults
+from mnemoscope.atlas.manifest import MANIFEST, provenance, read_claimed, table_files
 from mnemoscope.atlas.schema import TABLES, misfit, place
 from mnemoscope.atlas.store import file_hash
 from mnemoscope.errors import AtlasDamaged
@@ -28,13 +29,12 @@ def verify(path: str | Path) -> list[str]:
     """
     directory = Path(path)
     try:
-        manifest = read_manifest(directory)
-        provenance(manifest)
+        manifest, _ = read_claimed(directory)
     except AtlasDamaged as damage:
         return [str(damage)]
-    files = manifest.get("files")
-    if not isinstance(files, dict):
-        return [f"{MANIFEST} has no list of files"]
+    if faults := form_faults(manifest):
+        return faults
+    files = manifest["files"]
     problems = _wrong_files(directory, files)
     problems += _wrong_schemas(directory, manifest, [path for path in files if not _damaged(path, problems)])
     problems += _incomplete(manifest, files)
@@ -67,6 +67,8 @@ def _wrong_files(directory: Path, files: dict[str, Any]) -> list[str]:
             problems.append(f"{path}: missing")
         except OSError as error:
             problems.append(f"{path}: cannot be read ({error.strerror})")
+        except ValueError:  # no name that a file could have, or no UTF-8
+            problems.append(f"{path!a}: not an entry that mnemoscope writes")
     return problems
 
 
@@ -110,7 +112,7 @@ def _wrong_side(directory: Path, side: str) -> tuple[list[str], set[str]]:
     except FileNotFoundError:
         places = [found.relative_to(directory).as_posix() for found in folder.rglob("*")]
         return [f"{side}/{MANIFEST}: missing"] if any(map(is_named, places)) else [], set()
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return [f"{side}/{MANIFEST}: not a manifest that mnemoscope writes"], set()
     problems = _wrong_files(directory, files)
     if made_from != file_hash(directory / MANIFEST):

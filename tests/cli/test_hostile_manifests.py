@@ -1,0 +1,172 @@
+"""A manifest that agrees with its seal and with nothing else: one plain line, whatever it holds, and nothing allocated.
+
+The atlas is mined; one entry of its manifest is taken away or replaced, and the whole is sealed again.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mnemoscope.atlas import open_atlas, verify
+from mnemoscope.atlas.form import form_faults
+from mnemoscope.cli.app import app
+from mnemoscope.cli.frame import run
+from mnemoscope.errors import AtlasDamaged
+from mnemoscope.mining import mine
+
+Capture = pytest.CaptureFixture[str]
+Place = tuple[str | int, ...]
+
+ABSENT = object()
+ODD: list[Any] = [
+    ABSENT, None, True, False, -1, 0, 1, 2, 2**24, 2**24 + 1, 10**12, 2**63, 10**400, -0.5, 0.5, 1e308, float("nan"),
+    float("inf"), "", "0", "text", "\ud800", "../x", "\0", [], [0], [-1], [10**12], [[0]], [None], {}, {"": None},
+    {"index": 1}, {"index": 0, "of": 0}, {"index": 3, "of": 2}, {"sentences": 1}, {"a": {"b": []}},
+]  # fmt: skip
+NEEDED = {"schema", "model", "corpus", "plan", "plan_hash", "layers", "files"}
+LATER = ("versions", "byte_identity_promised", "questions", "projections", "package", "out_of_memory_batches", "dtype")
+"""Entries that the first atlases of schema 1 did not have, or that no reader needs."""
+
+
+@pytest.fixture(scope="module")
+def mined(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hostile")
+    (folder / "text.txt").write_text("".join(f"the cat sat on mat {number}\n" for number in range(40)))
+    return mine("handmade:planted", folder / "text.txt", out=folder / "atlas", split="line", prefixes=20, removals=2)
+
+
+@pytest.fixture
+def atlas(mined: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(mined, tmp_path / "atlas"))
+
+
+def said_by(directory: Path) -> dict[str, Any]:
+    whole: dict[str, Any] = json.loads((directory / "manifest.json").read_text())
+    return whole
+
+
+def seal_as_is(directory: Path, manifest: dict[str, Any]) -> None:
+    """As a stranger would: any JSON that Python can write, under a seal that fits."""
+    data = json.dumps(manifest).encode()
+    (directory / "manifest.json").write_bytes(data)
+    (directory / "manifest.sha256").write_text(hashlib.sha256(data).hexdigest() + "\n")
+
+
+def entries(value: Any, at: Place = ()) -> Iterator[Place]:
+    """The way to every entry, outer ones first; of the files three are enough."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for number, (key, part) in enumerate(inside):
+        if at != ("files",) or number < 3:
+            yield (*at, key)
+            yield from entries(part, (*at, key))
+
+
+def changed(manifest: dict[str, Any], at: Place, new: Any) -> dict[str, Any]:
+    """The manifest with another entry at this place, or with none."""
+    copy: dict[str, Any] = json.loads(json.dumps(manifest))
+    holder: Any = copy
+    for step in at[:-1]:
+        holder = holder[step]
+    if new is ABSENT:
+        del holder[at[-1]]
+    else:
+        holder[at[-1]] = new
+    return copy
+
+
+def opens(directory: Path) -> bool:
+    """Whether the atlas opens; verification says the same of its manifest. Any exception but AtlasDamaged gets out."""
+    try:
+        open_atlas(directory)
+    except AtlasDamaged:
+        assert verify(directory) != []
+        return False
+    verify(directory)
+    return True
+
+
+def test_every_entry_of_every_kind(mined: Path) -> None:
+    """The form alone, without the disk: it never fails, and no entry that is needed may be missing."""
+    manifest = said_by(mined)
+    assert form_faults(manifest) == []
+    for at in entries(manifest):
+        for new in ODD:
+            found = form_faults(changed(manifest, at, new))
+            assert all(len(line.splitlines()) == 1 for line in found), (at, new)
+            if new is ABSENT and len(at) == 1:
+                assert bool(found) == (at[0] in NEEDED - {"schema"}), at
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_an_atlas_with_one_hostile_entry_opens_or_is_damaged(mined: Path, tmp_path: Path, data: st.DataObject) -> None:
+    atlas, manifest = tmp_path / "atlas", said_by(mined)
+    if not atlas.is_dir():
+        shutil.copytree(mined, atlas)
+    at = data.draw(st.sampled_from(list(entries(manifest))))
+    new = data.draw(st.sampled_from(ODD))
+    seal_as_is(atlas, changed(manifest, at, new))
+    if at == ("schema",) and type(new) is int and new > 1:
+        return  # of a newer one
+    good = opens(atlas)
+    for words in (["show", str(atlas), "L1.M0"], ["verify", str(atlas)], ["analyze", str(atlas), "value_rank"]):
+        assert run(app, words) in ((0, 2) if good else (2,)), (words, at, new)
+
+
+HUGE = 10**12
+HOSTILE: dict[str, tuple[Place, Any]] = {
+    "a plan that is a list": (("plan",), ["seed"]),
+    "a model that is a string": (("model",), "gpt2"),
+    "no vocabulary": (("model", "sizes", "vocabulary"), ABSENT),
+    "a vocabulary of any size": (("model", "sizes", "vocabulary"), HUGE),
+    "memories of 7 TiB": (("model", "sizes", "memories"), [HUGE] * 3),
+    "memories in too many layers": (("model", "sizes", "memories"), [2**24] * 17),
+    "no layer": (("layers",), []),
+    "layers twice": (("layers",), [0, 0, 1]),
+    "a layer of huge number": (("layers",), [0, HUGE]),
+    "layers of truth": (("layers",), [False, True]),
+    "a part of nothing": (("part",), {"index": 1}),
+    "a seed below zero": (("plan", "seed"), -1),
+    "counts of words": (("corpus", "counts", "mined_tokens"), "many"),
+    "files that are a list": (("files",), ["tokens.parquet"]),
+    "a file without a hash": (("files", "tokens.parquet"), {"bytes": 3}),
+    "a file that is a number": (("files", "tokens.parquet"), 3),
+    "a file of no name": (("files", "a\0b"), {"bytes": 3, "sha256": "0" * 64}),
+    "a file of 5,000 digits": (("files", f"sentences/part-{'1' * 5000}.parquet"), {"bytes": 3, "sha256": "0" * 64}),
+    "a hash that no encoding holds": (("plan_hash",), "\ud800"),
+    "an infinite share": (("corpus", "held_out_share"), float("inf")),
+    "a schema that is true": (("schema",), True),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_is_hostile_is_refused(atlas: Path, name: str, capsys: Capture) -> None:
+    seal_as_is(atlas, changed(said_by(atlas), *HOSTILE[name]))
+    with pytest.raises(AtlasDamaged, match=r"manifest"):
+        open_atlas(atlas)
+    for words in (["verify"], ["show"], ["analyze"], ["report"]):
+        capsys.readouterr()
+        assert run(app, [*words, str(atlas), *(["L0.M0"] if words == ["show"] else [])]) == 2, words
+        assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_an_older_atlas_of_the_same_schema_stays_readable(atlas: Path, capsys: Capture) -> None:
+    manifest = said_by(atlas)
+    for name in LATER:
+        manifest.pop(name)
+    manifest["corpus"].pop("overlap")
+    for name in ("rules", "validation_fingerprint", "attention", "threads"):
+        manifest["plan"].pop(name, None)
+    manifest["model"].pop("head")
+    seal_as_is(atlas, manifest)
+    (atlas / "patterns.parquet").unlink()
+    shutil.rmtree(atlas / "analyses")
+    for words in (["verify"], ["show"], ["analyze"], ["report"]):
+        assert run(app, [*words, str(atlas), *(["L0.M0"] if words == ["show"] else [])]) == 0, capsys.readouterr().err
