@@ -9,6 +9,7 @@ import pytest
 
 from corpus_reference import Expected, Words, expected_copy
 from corpus_texts import varied_text
+from durable import Disk
 from mnemoscope.corpus import WorkingCopy, document_hash, documentation, open_source, preparation, prepare, settling
 from mnemoscope.corpus.sentences import split_sentences
 from mnemoscope.errors import CorpusEmpty, CorpusUnreadable, ModelDamaged, OptionError
@@ -284,3 +285,16 @@ def test_the_built_in_texts_identity_is_that_of_its_sources(tmp_path: Path, monk
     assert other != here
     (tmp_path / "module.py").write_text('"""Yet another standard library."""\n')
     assert open_source("builtin:pydocs:stdlib").identity != other
+
+
+def test_a_finished_copy_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its columns are flushed before copy.json calls them finished: their sizes alone are looked at later."""
+    (tmp_path / "text.txt").write_text(varied_text(50))
+    (tmp_path / "copy").mkdir()
+    disk = Disk(tmp_path / "copy", monkeypatch)
+    make(tmp_path / "text.txt", disk.root)
+    assert disk.at_risk() == []
+    finished = disk.named[disk.root / "copy.json"]
+    columns = [path.stat() for path in disk.root.glob("*.bin")]
+    assert len(columns) > 5
+    assert all(disk.flushed[column.st_ino, column.st_size] < finished for column in columns)

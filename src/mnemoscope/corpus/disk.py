@@ -115,6 +115,12 @@ def digest_of_files(paths: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
+def sync_file(path: Path) -> None:
+    """Make sure that what was written to a file survives a crash of the machine."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
 def sync_folder(directory: Path) -> None:
     """Make sure that the names in a folder survive a crash of the machine."""
     descriptor = os.open(directory, os.O_RDONLY)

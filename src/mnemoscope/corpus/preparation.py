@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from mnemoscope.corpus.disk import read_json, storing, sync_folder, write_json
+from mnemoscope.corpus.disk import read_json, storing, sync_file, sync_folder, write_json
 from mnemoscope.corpus.duplicates import count_repeats
 from mnemoscope.corpus.first_pass import FILES, Encoder, FirstPass, Position
 from mnemoscope.corpus.sentences import check_split, split_sentences
@@ -149,9 +149,13 @@ def _prepare(
         raise CorpusEmpty(f"{source.spec}: all {settled.sentences} sentences are held out; give more text")
     counts = _counts(position, settled, whole=whole)
     mark = fingerprint(directory, settled.sentences)
+    sizes = _sizes(directory)
+    # What is believed later is the size alone, and a power cut leaves zeros of that size.
+    for name in (name for name, size in sizes.items() if size >= 0):
+        sync_file(directory / name)
     sync_folder(directory)
     finished = {"arguments": arguments, "finished": True, "counts": counts, "fingerprint": mark}
-    write_json(directory / _STATE, finished | {"sizes": _sizes(directory)})
+    write_json(directory / _STATE, finished | {"sizes": sizes})
     (directory / "occurrences.bin").unlink(missing_ok=True)
     return WorkingCopy(directory, counts=counts, fingerprint=mark)
 
