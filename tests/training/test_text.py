@@ -251,3 +251,15 @@ def test_a_folder_made_before_a_way_of_reading_was_known_still_holds(
     prepare_text(recipe, tmp_path, say=print, wanted=Wanted((files[0],)))
     with pytest.raises(TrainingError, match="another recipe"):
         prepare_text(recipe, tmp_path, say=print, wanted=Wanted((files[0],), split="line"))
+
+
+@pytest.mark.parametrize(
+    "content", [b"{}", b"[]", b"{", b'{"wanted": {"x": 1}}', b'{"documents": 1, "wanted": []}', b"\xff"]
+)
+def test_somebody_s_text_json_is_refused(
+    recipe: Recipe, documentation: list[str], tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "text.json").write_bytes(content)
+    with pytest.raises(TrainingError, match="choose another folder"):
+        prepare_text(recipe, tmp_path, say=lambda text: None)
+    assert (tmp_path / "text.json").read_bytes() == content

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerFast
 
+from mnemoscope.atlas.store import write_bytes
 from mnemoscope.training.evaluate import Loss, dead_shares, held_out_loss
 from mnemoscope.training.ngram import NgramModel
 from mnemoscope.training.recipe import BEGINNING, Recipe
@@ -33,11 +34,11 @@ def export(model: Any, text: Prepared, recipe: Recipe, directory: Path) -> Path:
         clean_up_tokenization_spaces=False,
     )
     tokenizer.save_pretrained(folder)
-    (folder / "held_out.txt").write_text("\n".join(text.held_out_keys) + "\n")
+    write_bytes(folder / "held_out.txt", ("\n".join(text.held_out_keys) + "\n").encode())
     figures = measure(model.__class__.from_pretrained(folder, dtype=torch.float32).eval(), text, recipe)
     facts = {"recipe": asdict(recipe), "text": asdict(text.wanted), **figures}
-    (folder / "training.json").write_text(json.dumps(facts, indent=1) + "\n")
-    (folder / "MODEL_CARD.md").write_text(card(recipe, text.wanted, figures))
+    write_bytes(folder / "training.json", (json.dumps(facts, indent=1) + "\n").encode())
+    write_bytes(folder / "MODEL_CARD.md", card(recipe, text.wanted, figures).encode())
     return folder
 
 

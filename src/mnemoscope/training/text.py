@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from mnemoscope.atlas.store import write_bytes
 from mnemoscope.corpus import Source, open_source
 from mnemoscope.corpus.documentation import document_key, documents
 from mnemoscope.corpus.held_out import document_hash, held_out_threshold
@@ -85,11 +86,10 @@ def prepare_text(
     if not done.is_file():
         directory.mkdir(parents=True, exist_ok=True)
         facts = _prepare(recipe, directory, wanted, say)
-        done.write_text(json.dumps({**facts, "wanted": asdict(wanted)}))
-    facts = json.loads(done.read_text())
+        write_bytes(done, json.dumps({**facts, "wanted": asdict(wanted)}).encode())
+    facts = _facts(done)
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    begun = facts.get("wanted", {})
-    if tokenizer.get_vocab_size() > recipe.vocabulary or _of(begun) != wanted:
+    if tokenizer.get_vocab_size() > recipe.vocabulary or _of(facts["wanted"]) != wanted:
         raise TrainingError(f"{directory} holds text prepared for another recipe; choose another folder")
     names = ("training", "held_out") if wanted.validation is None else ("training", "held_out", "validation")
     texts = {name: _load(directory / f"{name}.npz") for name in names}
@@ -163,6 +163,20 @@ def _documents(wanted: Wanted) -> Iterator[str]:
 
 def _open(spec: str, wanted: Wanted) -> Source:
     return open_source(spec, text_field=wanted.text_field, split=wanted.split)
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    """What `prepare_text` stored about its text; raises TrainingError for a file of something else."""
+    try:
+        facts = json.loads(path.read_bytes())
+        _of(facts.setdefault("wanted", {}))
+        sound = isinstance(facts["documents"], int) and isinstance(facts["held_out_keys"], list)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        sound = False
+    if not sound or not (path.parent / "tokenizer.json").is_file():
+        raise TrainingError(f"{path} is not the record of a text that was prepared there; choose another folder")
+    assert isinstance(facts, dict)
+    return facts
 
 
 def _of(begun: dict[str, Any]) -> Wanted:
