@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.manifest import MANIFEST, seal
-from mnemoscope.atlas.store import file_hash
+from mnemoscope.atlas.store import file_hash, write_bytes
 from mnemoscope.questions import QUESTIONS, write_all
 from mnemoscope.web import Settings
+from mnemoscope.web import site as site_module
 from mnemoscope.web.app import create_app
 from mnemoscope.web.asking import warming
 from reports.reported_atlas import reported
@@ -240,3 +242,17 @@ def test_the_mined_model_s_pages_end_with_its_atlas(tmp_path: Path) -> None:
         assert refused.status_code == 409
         assert "is not the model that" in refused.text
         assert "is not the model that was mined." in forced.get(path).text
+
+
+def test_an_edition_s_hash_is_of_the_manifest_that_was_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another atlas takes the folder between opening and showing: its hash is not put beside the old one's numbers."""
+    atlas = reported(tmp_path).path
+
+    def opened(path: Path) -> Atlas:
+        found = open_atlas(path)
+        write_bytes(path / "manifest.json", (path / "manifest.json").read_bytes() + b" ")
+        return found
+
+    before = file_hash(atlas / "manifest.json")
+    monkeypatch.setattr(site_module, "open_atlas", opened)
+    assert site_module.Site(Settings(atlas)).latest.hash == before

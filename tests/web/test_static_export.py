@@ -4,14 +4,17 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
 from browser import PHONE, Visits
+from mnemoscope.atlas.store import write_bytes
 from mnemoscope.cli import main
-from mnemoscope.errors import AtlasExists, MemoryIdError, OptionError, StoreFailed
+from mnemoscope.errors import AtlasBusy, AtlasExists, MemoryIdError, OptionError, StoreFailed
 from mnemoscope.questions import write_all
+from mnemoscope.web import static_export
 from mnemoscope.web.relative import DEAD, Rewriter
 from mnemoscope.web.static_export import Exported, write_pages
 from reports.reading import words
@@ -236,3 +239,30 @@ def test_everything_else_passes_through_as_it_was() -> None:
         '<svg viewBox="0 0 1 1"><a href="here.html" tabindex="-1"><circle r="1"/></a></svg>'
         f'<a title="{DEAD}">gone</a></main>'
     )
+
+
+@pytest.mark.parametrize("times", [1, 99])
+def test_all_pages_are_of_one_edition(
+    atlas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Answers that are written while the pages are made: all are made again, and where it never ends, it is said."""
+    begun, real = [], static_export.asked
+
+    async def asked(app: Any, address: str) -> tuple[int, bytes]:
+        answer = await real(app, address)
+        if address == "/":
+            begun.append(address)
+            if len(begun) <= times:
+                # Another file of this name, as `analyze` leaves it.
+                manifest = atlas / "analyses" / "manifest.json"
+                write_bytes(manifest, manifest.read_bytes())
+        return answer
+
+    monkeypatch.setattr(static_export, "asked", asked)
+    if times == 1:
+        write_pages(atlas, tmp_path / "pages", memories="L0.M0")
+        assert len(begun) == 2
+        return
+    with pytest.raises(AtlasBusy, match="changed while its pages were made"):
+        write_pages(atlas, tmp_path / "pages", memories="L0.M0")
+    assert not (tmp_path / "pages").exists()

@@ -17,7 +17,6 @@ from starlette.requests import Request
 
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.manifest import MANIFEST
-from mnemoscope.atlas.store import file_hash
 from mnemoscope.cache import Cache
 from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.web.judgements import SiteJudgements
@@ -36,17 +35,21 @@ Footprint = tuple[tuple[int, int, int] | None, ...]
 
 @dataclass(frozen=True)
 class Edition:
-    """The atlas as its folder was at one moment: `hash` is its manifest's sha256, `state` names the moment for readers.
+    """The atlas as its folder was at one moment, which `state` names for readers.
 
     `pages` holds the most recent pages and views, `tables` the few large things that many pages need.
     """
 
     atlas: Atlas
-    hash: str
     state: str
     footprint: Footprint
     pages: Cache = field(default_factory=lambda: Cache(PAGES))
     tables: Cache = field(default_factory=Cache)
+
+    @property
+    def hash(self) -> str:
+        """The sha256 of the atlas's manifest, of the very bytes that were opened."""
+        return self.atlas.manifest_hash
 
 
 class Site:
@@ -153,11 +156,10 @@ class Site:
             from mnemoscope.web.model_side.loading import difference
 
             self.model.differs = difference(self.settings, self.model.model, atlas)
-        hash = file_hash(self.settings.atlas / MANIFEST)
-        state = hash[:16]
+        state = atlas.manifest_hash[:16]
         if (made := footprint[1]) is not None:
             state += f"-{made[1]:x}-{made[2]:x}"
-        return Edition(atlas, hash, state, footprint)
+        return Edition(atlas, state, footprint)
 
     def _is_current(self, edition: Edition) -> bool:
         return _footprint(self.settings.atlas) == edition.footprint

@@ -21,7 +21,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.atlas.side import made_files
 from mnemoscope.atlas.store import flush_folder, json_bytes, make_folder, storing, write_bytes
-from mnemoscope.errors import AtlasDamaged, AtlasExists, OptionError
+from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasExists, MnemoscopeError, OptionError
 from mnemoscope.memory import MemoryId
 from mnemoscope.progress import Progress
 from mnemoscope.questions import QUESTIONS, striking
@@ -35,6 +35,7 @@ from mnemoscope.web.views.layer import ROWS, layer_rows
 SIDE = "browse"
 PER_LAYER = 5
 STRIKING = 10
+TRIES = 3
 NAMED = 1_000
 """Memories of a layer that its own page can name; with more, the page lists the layer from its first memory on."""
 
@@ -56,18 +57,18 @@ def write_pages(
 
     `memories` are names apart by commas, or a number of memories per layer; by default the most striking ones and the
     best of each layer. Raises what opening an atlas raises, OptionError, MemoryIdError, AtlasExists for a folder of
-    something else, StoreFailed.
+    something else, AtlasBusy where the atlas or its answers change again and again meanwhile, StoreFailed.
     """
     app = create_app(Settings(atlas.absolute()))
     site: Site = app.state.site
     directory = (site.atlas.path / SIDE if out is None else out).absolute()
     _check(directory, site.atlas)
-    chosen = selection(site, memories)
+    selection(site, memories)  # what cannot be met is refused before anything is written
     # Begun before the pages are made, so that a folder that cannot be written is known at once.
     with _fresh(directory) as fresh:
-        files = _made(_Writer(app, site, chosen, progress))
+        atlas_hash, chosen, files = _of_one_edition(app, site, memories, progress)
         listed = {name: len(data) for name, data in sorted(files.items())}
-        files[MANIFEST] = json_bytes({"atlas": site.hash, "pages": listed})
+        files[MANIFEST] = json_bytes({"atlas": atlas_hash, "pages": listed})
         if taken := sorted(set(_foreign_files(directory)) & files.keys()):
             raise AtlasExists(f"{directory / taken[0]} is none of the pages written there; move it, or choose another")
         for name, data in files.items():
@@ -113,6 +114,24 @@ def _check(directory: Path, atlas: Atlas) -> None:
         empty = not any(directory.iterdir())
     if not empty and not made_files(directory / MANIFEST, "pages"):
         raise AtlasExists(f"{directory} holds something else than browsing pages; choose another folder")
+
+
+def _of_one_edition(
+    app: Any, site: Site, memories: str | None, progress: Progress | None
+) -> tuple[str, list[MemoryId], dict[str, bytes]]:
+    """The atlas's hash, the memories and the files, all made while the atlas and its answers stayed what they are."""
+    for _ in range(TRIES):
+        edition = site.edition()
+        try:
+            chosen = selection(site, memories)
+            files = _made(_Writer(app, site, chosen, progress))
+        except MnemoscopeError:
+            if site.edition() is edition:
+                raise
+            continue
+        if site.edition() is edition:
+            return edition.hash, chosen, files
+    raise AtlasBusy(f"{site.settings.atlas} changed while its pages were made; run the command again")
 
 
 def _made(writer: "_Writer") -> dict[str, bytes]:
