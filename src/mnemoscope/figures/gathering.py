@@ -5,16 +5,18 @@ another atlas, or one that was changed, or that counts other judgements than the
 that the atlas cannot answer keeps the reason.
 """
 
+import hashlib
+import io
 import json
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.side import covered
-from mnemoscope.atlas.store import file_hash
-from mnemoscope.errors import AtlasUnfinished, StoreFailed
+from mnemoscope.errors import AtlasBusy, AtlasUnfinished, StoreFailed
 from mnemoscope.progress import Progress
 from mnemoscope.questions import QUESTIONS, answer, load_question
 from mnemoscope.questions.answered import EMPTY, Answered
@@ -64,7 +66,7 @@ def gathered(atlas: Atlas, *, keep: bool = True, progress: Progress | None = Non
     if COMPOSITIONS in loose:
         listed = list_cases(atlas, COMPOSITIONS)
     elif COMPOSITIONS not in reasons:
-        listed = pl.read_parquet(atlas.path / files(COMPOSITIONS)[2])
+        listed = _table(_vouched(atlas, COMPOSITIONS)[files(COMPOSITIONS)[2]])
     return Gathered(answers, listed, made, atlas)
 
 
@@ -75,26 +77,45 @@ def at_hand(atlas: Atlas) -> dict[str, Answered]:
     """
     remedy = f"make it with `mnemoscope analyze {shlex.quote(str(atlas.path))}`"
     return {
-        question: _answered(atlas, question, "" if _at_hand(atlas, question) else remedy, None)
-        for question in QUESTIONS
+        question: _answered(atlas, question, "", stored) if stored else _answered(atlas, question, remedy, None)
+        for question, stored in ((question, _at_hand(atlas, question)) for question in QUESTIONS)
     }
 
 
 def is_current(atlas: Atlas, question: str) -> bool:
     """Whether the answer lies in the atlas, and counts what people say now; raises what `judgements_hash` raises."""
-    if not _at_hand(atlas, question):
+    stored = _at_hand(atlas, question)
+    if not stored:
         return False
-    said = json.loads((atlas.path / files(question)[0]).read_bytes())
-    return bool(said.get("judgements") == judgements_hash(atlas, question))
+    return bool(json.loads(stored[files(question)[0]]).get("judgements") == judgements_hash(atlas, question))
 
 
-def _at_hand(atlas: Atlas, question: str) -> bool:
-    said = covered(atlas, SIDE)
-    paths = files(question)
-    return all(
-        path in said and (atlas.path / path).is_file() and file_hash(atlas.path / path) == said[path].get("sha256")
-        for path in paths
-    )
+def _at_hand(atlas: Atlas, question: str) -> dict[str, bytes]:
+    """The answer's files as the folder's manifest covers them; empty where one is missing or another.
+
+    They are read once, so that what is shown is what was compared.
+    """
+    covering = covered(atlas, SIDE)
+    found: dict[str, bytes] = {}
+    for path in files(question):
+        try:
+            found[path] = (atlas.path / path).read_bytes()
+        except OSError:
+            return {}
+        if path not in covering or hashlib.sha256(found[path]).hexdigest() != covering[path].get("sha256"):
+            return {}
+    return found
+
+
+def _vouched(atlas: Atlas, question: str) -> dict[str, bytes]:
+    """The files of an answer that was there or was made a moment ago; raises AtlasBusy where it has changed since."""
+    if stored := _at_hand(atlas, question):
+        return stored
+    raise AtlasBusy(f"{atlas.path}: the answer {question} changed while it was read; run the same command again")
+
+
+def _table(data: bytes) -> pl.DataFrame:
+    return pl.read_parquet(io.BytesIO(data))
 
 
 def _made(atlas: Atlas, question: str, *, keep: bool) -> dict[str, pl.DataFrame]:
@@ -108,14 +129,18 @@ def _made(atlas: Atlas, question: str, *, keep: bool) -> dict[str, pl.DataFrame]
     return {}
 
 
-def _answered(atlas: Atlas, question: str, missing: str, table: pl.DataFrame | None) -> Answered:
+def _answered(
+    atlas: Atlas, question: str, missing: str, table: pl.DataFrame | Mapping[str, bytes] | None
+) -> Answered:
+    """The answer, from its table or its files; None: those in the atlas."""
     asked, interval = load_question(question), ""
     if missing:
         table = EMPTY
-    elif table is None:
-        path = atlas.path / files(question)[0]
-        interval = str(json.loads(path.read_bytes()).get("interval", ""))
-        table = pl.read_parquet(path.with_suffix(".parquet"))
+    elif not isinstance(table, pl.DataFrame):
+        stored = table or _vouched(atlas, question)
+        saying, rows = files(question)[:2]
+        interval = str(json.loads(stored[saying]).get("interval", ""))
+        table = _table(stored[rows])
     else:
         interval = str(document(atlas, question, table)["interval"])
     depth = len(atlas.manifest["model"]["sizes"]["memories"])
