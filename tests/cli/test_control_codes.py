@@ -37,7 +37,7 @@ def atlas(tmp_path: Path) -> Path:
     manifest = json.loads((path / "manifest.json").read_text())
     manifest["model"]["spec"] = manifest["corpus"]["spec"] = HOSTILE
     manifest["corpus"]["counts"][HOSTILE] = 1
-    manifest["files"][HOSTILE] = "0" * 64
+    manifest["files"][HOSTILE] = {"bytes": 0, "sha256": "0" * 64}
     raw = json.dumps(manifest).encode()
     (path / "manifest.json").write_bytes(raw)
     (path / "manifest.sha256").write_text(hashlib.sha256(raw).hexdigest() + "\n")
