@@ -50,3 +50,4 @@ def running(atlas: Path, *, port: int = 0, **settings: Any) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join()
+            app.state.site.close()

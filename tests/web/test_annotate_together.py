@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from http.cookiejar import CookieJar
 from pathlib import Path
 from urllib.parse import urlencode
@@ -122,11 +123,23 @@ def test_a_database_that_is_gone_is_503_until_it_is_back(atlas: Path) -> None:
     with postgresql() as server:
         app = served(atlas, annotations=server.database())
         boss = host(app)
-    answer = boss.web.get("/annotate")
-    assert answer.status_code == 503
-    assert "nothing was read" in answer.text
-    assert "password" not in answer.text
-    answer = boss.web.post("/annotate/invite", data={"name": "Ada", "csrf": boss.csrf}, headers=JSON)
-    assert answer.status_code == 503
-    assert "nothing was stored" in answer.json()["message"]
-    assert boss.web.get("/L0.M0").status_code == 200
+    with closing(app.state.site):
+        answer = boss.web.get("/annotate")
+        assert answer.status_code == 503
+        assert "nothing was read" in answer.text
+        assert "password" not in answer.text
+        answer = boss.web.post("/annotate/invite", data={"name": "Ada", "csrf": boss.csrf}, headers=JSON)
+        assert answer.status_code == 503
+        assert "nothing was stored" in answer.json()["message"]
+        assert boss.web.get("/L0.M0").status_code == 200
+
+
+def test_a_server_that_ends_gives_its_connections_back(atlas: Path) -> None:
+    app = served(atlas)
+    host(app)
+    log = atlas / "annotations.sqlite-wal"
+    assert log.exists(), "an open store writes a log beside the file"
+    app.state.site.close()
+    assert not log.exists()
+    assert host(app, begin=False).json("/annotate")["people"] == [], "a store that was closed is opened again"
+    app.state.site.close()

@@ -59,6 +59,13 @@ class SiteJudgements:
             self._store = store
             return store
 
+    def close(self) -> None:
+        """Gives back the connections of the store; it is opened again when it is next needed."""
+        with self._lock:
+            if self._store is not None:
+                self._store.close()
+                self._store = None
+
     def _open_store_of(self, hash: str) -> "Store | None":
         """The open store, if it is that of the atlas with this hash."""
         return self._store if self._store is not None and self._store.database.atlas == hash else None

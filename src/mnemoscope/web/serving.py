@@ -5,6 +5,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 from mnemoscope.atlas.visible import in_running_text
@@ -35,7 +36,7 @@ def serve(settings: Settings, *, ready: Callable[[Settings], None]) -> None:
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, lifespan="off", server_header=False, use_colors=False
         )
-        with warming(app, app.state.site, settings):
+        with closing(app.state.site), warming(app, app.state.site, settings):
             uvicorn.Server(config).run(sockets=[door])
 
 

@@ -78,6 +78,10 @@ class Site:
             self.model = load(self.settings, self.atlas)
         return self
 
+    def close(self) -> None:
+        """Gives back the connections to people's judgements, once no page is made any more."""
+        self.judgements.close()
+
     def has(self, address: str) -> bool:
         """Whether there are pages at or below this address."""
         return any(place == address or place.startswith(f"{address}/") for _, place in self.nav)
