@@ -12,12 +12,11 @@ from handbuilt_atlas import SENTENCES, build_atlas
 from mnemoscope.atlas import open_atlas
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.memory import MemoryId
-from mnemoscope.web.settings import Settings
-from mnemoscope.web.site import Site
-from mnemoscope.web.views import sentences
-from mnemoscope.web.views.columns import Words
-from mnemoscope.web.views.one_memory import bars
-from mnemoscope.web.views.triggers import grouped
+from mnemoscope.pages import sentences
+from mnemoscope.pages.columns import Words
+from mnemoscope.pages.edition import Edition
+from mnemoscope.pages.memory import bars
+from mnemoscope.pages.triggers import grouped
 from reports.reported_atlas import reported
 from web.served import client
 
@@ -55,11 +54,11 @@ def test_sentences_that_are_too_many_to_keep_are_read(atlas: Path, data: Any, mo
 
 
 def test_a_sentence_that_is_not_stored_is_refused(atlas: Path) -> None:
-    site = Site(Settings(atlas))
-    assert sentences.tokens_of(site, [3, 0, 3]) == {3: SENTENCES[3], 0: SENTENCES[0]}
+    edition = Edition(open_atlas(atlas))
+    assert sentences.tokens_of(edition, [3, 0, 3]) == {3: SENTENCES[3], 0: SENTENCES[0]}
     for missing in (4, -1):
         with pytest.raises(AtlasDamaged, match=f"sentence {missing} is named by a table but not stored"):
-            sentences.tokens_of(site, [0, missing])
+            sentences.tokens_of(edition, [0, missing])
 
 
 def test_the_value_says_what_the_table_says(data: Any) -> None:

@@ -17,13 +17,13 @@ from starlette.responses import RedirectResponse, Response
 
 from mnemoscope.errors import AnnotationError
 from mnemoscope.memory import MemoryId
+from mnemoscope.pages.annotate_host import by_layer, campaign_view, totals
 from mnemoscope.web.annotate_results import Tables
 from mnemoscope.web.annotator_session import PLACE, AnnotatorSession, done
 from mnemoscope.web.pages import REFUSALS, Page, both
 from mnemoscope.web.request_line import path_of
 from mnemoscope.web.safety import came_from_here
 from mnemoscope.web.templates import json_response, wants_json
-from mnemoscope.web.views.campaign import by_layer, campaign_view, totals
 
 if TYPE_CHECKING:
     from mnemoscope.campaigns.records import Annotator

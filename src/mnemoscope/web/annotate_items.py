@@ -15,11 +15,11 @@ from starlette.responses import RedirectResponse, Response
 
 from mnemoscope.errors import AnnotationError
 from mnemoscope.memory import MemoryId
+from mnemoscope.pages import annotate_item as judging
 from mnemoscope.web.annotator_session import PLACE, AnnotatorSession, done, new_key
 from mnemoscope.web.pages import REFUSALS, Page, both
 from mnemoscope.web.refusals import status_of
 from mnemoscope.web.templates import wants_json
-from mnemoscope.web.views import judging
 
 if TYPE_CHECKING:
     from mnemoscope.campaigns.records import CaseView, KeyView

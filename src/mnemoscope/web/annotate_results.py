@@ -9,9 +9,9 @@ import polars as pl
 from starlette.exceptions import HTTPException
 
 from mnemoscope.cache import Cache
+from mnemoscope.pages.annotate_host import results_view
+from mnemoscope.pages.drawings import LIBRARY
 from mnemoscope.web.annotator_session import AnnotatorSession
-from mnemoscope.web.drawings import LIBRARY
-from mnemoscope.web.views.campaign import results_view
 
 
 class Tables:
@@ -47,10 +47,10 @@ class Tables:
 
         from mnemoscope.figures.figures import draw_figure, specification
         from mnemoscope.figures.page_svg import page_svg
+        from mnemoscope.pages.questions import answers_of
         from mnemoscope.questions.answered import EMPTY
-        from mnemoscope.web.views.questions import answers_of
 
-        answer = answers_of(self._session.site)["key_patterns"]
+        answer = answers_of(self._session.site.edition())["key_patterns"]
         found = people.select(
             pl.col("layer").cast(pl.Int16), "name", "value", pl.col("count").cast(pl.Int64), "low", "high"
         )

@@ -8,11 +8,11 @@ from starlette.responses import Response
 
 from mnemoscope.errors import MemoryIdError
 from mnemoscope.memory import MemoryId
+from mnemoscope.pages.memory import memory_groups, memory_view
+from mnemoscope.pages.overview import overview_view, overview_words
+from mnemoscope.pages.trace_address import CHANGES, PROMPT, Asked, asked
 from mnemoscope.web.pages import Page, both
 from mnemoscope.web.site import Site
-from mnemoscope.web.trace_address import CHANGES, PROMPT, Asked, asked
-from mnemoscope.web.views.one_memory import memory_groups, memory_view
-from mnemoscope.web.views.overview import overview_view, overview_words
 
 NAV: tuple[tuple[str, str], ...] = ()
 
@@ -32,8 +32,8 @@ def router(site: Site) -> APIRouter:
     @both(routes, site, "/", template="overview.html")
     def overview() -> Page:
         """What was mined, the answers in words, and the most striking memories."""
-        data = site.tables.get("overview", lambda: overview_view(site))
-        return Page("", data, lambda: overview_words(site, data))
+        data = site.tables.get("overview", lambda: overview_view(site.edition()))
+        return Page("", data, lambda: overview_words(site.edition(), data))
 
     def said(name: str, **_: object) -> object:
         """What people say of a memory, who may go on doing so while the rest of its page stays."""
@@ -55,7 +55,7 @@ def router(site: Site) -> APIRouter:
             raise HTTPException(404, f"There is no page {f'/{name}'!r}.")
         wanted = MemoryId.parse(name)
         people = site.judgements.published_for(wanted)
-        data = memory_view(site, wanted, pattern=pattern) | {"people": people, "set": carried}
+        data = memory_view(site.edition(), wanted, pattern=pattern) | {"people": people, "set": carried}
         return Page(str(wanted), data, lambda: memory_groups(data) | _links(site, wanted, asked(prompt, carried, at)))
 
     return routes

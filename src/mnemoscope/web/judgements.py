@@ -6,6 +6,7 @@ judge, is in annotator_session.py.
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,13 @@ from mnemoscope.cache import Cache
 from mnemoscope.errors import AnnotationError
 from mnemoscope.judgements.reading import ANNOTATIONS
 from mnemoscope.memory import MemoryId
+from mnemoscope.pages.edition import Edition
+from mnemoscope.web.settings import Settings
 
 if TYPE_CHECKING:
     import polars as pl
 
     from mnemoscope.campaigns.store import Store
-    from mnemoscope.web.site import Site
 
 RETRY_AFTER_SECONDS = 5.0
 """For how long a database that did not answer is not tried again, so that readers of memories need not wait."""
@@ -27,8 +29,8 @@ RETRY_AFTER_SECONDS = 5.0
 class SiteJudgements:
     """The judgements of one site's atlas."""
 
-    def __init__(self, site: "Site") -> None:
-        self._site = site
+    def __init__(self, settings: Settings, edition: Callable[[], Edition]) -> None:
+        self._settings, self._edition = settings, edition
         self._lock = threading.Lock()
         self._store: Store | None = None
         self._failed: tuple[str, float, AnnotationError] | None = None
@@ -37,7 +39,7 @@ class SiteJudgements:
 
     def store(self) -> "Store":
         """The store of the atlas as it is now, made where there is none; raises AnnotationError."""
-        edition = self._site.edition()
+        edition = self._edition()
         with self._lock:
             store = self._open_store_of(edition.hash)
             if store is not None:
@@ -49,7 +51,7 @@ class SiteJudgements:
             from mnemoscope.campaigns.store import open_store
 
             try:
-                store = open_store(edition.atlas, self._site.settings.annotations)
+                store = open_store(edition.atlas, self._settings.annotations)
             except AnnotationError as problem:
                 self._failed = (edition.hash, time.monotonic(), problem)
                 raise
@@ -72,8 +74,8 @@ class SiteJudgements:
 
     def existing_store(self) -> "Store | None":
         """The store, or None where nobody ever judged this atlas: looking at a page makes no file."""
-        given, path = self._site.settings.annotations, Path(self._site.settings.atlas, ANNOTATIONS)
-        if self._open_store_of(self._site.hash) is None and given is None and not path.exists():
+        given, path = self._settings.annotations, Path(self._settings.atlas, ANNOTATIONS)
+        if self._open_store_of(self._edition().hash) is None and given is None and not path.exists():
             return None
         return self.store()
 

@@ -7,10 +7,10 @@ from markupsafe import Markup
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
-from mnemoscope.web.drawings import layers_frame
+from mnemoscope.pages.drawings import layers_frame
+from mnemoscope.pages.layer import DOWN_FIRST, Choice, Sort, chosen, layer_rows, layer_view, layers_view, titles
 from mnemoscope.web.pages import Page, both
 from mnemoscope.web.site import Site
-from mnemoscope.web.views.layer import DOWN_FIRST, Choice, Sort, chosen, layer_rows, layer_view, layers_view, titles
 
 NAV: tuple[tuple[str, str], ...] = (("Layers", "/layers"),)
 
@@ -28,7 +28,7 @@ def router(site: Site) -> APIRouter:
     @both(routes, site, "/layers", template="layers.html")
     def layers() -> Page:
         """Every layer in a line."""
-        return Page("Layers", layers_view(site))
+        return Page("Layers", layers_view(site.edition()))
 
     @both(routes, site, "/layers/{layer}", template="layer.html", stored=False)
     def layer(
@@ -59,7 +59,7 @@ def router(site: Site) -> APIRouter:
         }
         given = {name: None if bound == "" else float(bound) for name, bound in bounds.items()}
         choice = Choice(sort, order, fires, agreement, kind, token, memories, **given)
-        view = layer_view(site, layer, choice, page=page)
+        view = layer_view(site.edition(), layer, choice, page=page)
         if page > view["pages"]:
             raise HTTPException(404, f"There is no page {page} of these memories; the last one is {view['pages']}.")
 
@@ -77,9 +77,12 @@ def _picture(site: Site, layer: int, choice: Choice) -> str:
     def draw() -> str:
         from mnemoscope.figures.layer_picture import picture
 
-        rows = layer_rows(site, layer)
+        edition = site.edition()
+        rows = layer_rows(edition, layer)
         shown = chosen(rows.with_row_index("row"), choice)["row"].sort().to_list()
-        return picture(layers_frame(site), rows, shown=shown, titles=titles(site, layer), link=f"/L{layer}.M")
+        return picture(
+            layers_frame(edition), rows, shown=shown, titles=titles(edition, layer), link=f"/L{layer}.M"
+        )
 
     return draw() if choice.narrowed else site.pages.get(("picture", layer), draw)
 

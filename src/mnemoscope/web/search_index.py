@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 from starlette.exceptions import HTTPException
 
-from mnemoscope.web.site import Edition, Site
+from mnemoscope.pages.edition import Edition
+from mnemoscope.web.site import Site
 
 if TYPE_CHECKING:
     from mnemoscope.search import Index

@@ -10,11 +10,11 @@ from starlette.responses import RedirectResponse, Response
 
 from mnemoscope.errors import OptionError
 from mnemoscope.memory import MemoryId
+from mnemoscope.pages.columns import words
+from mnemoscope.pages.search import PAGE, search_view, token_view, tokens_view
 from mnemoscope.web.pages import Page, both
 from mnemoscope.web.search_index import Opening
 from mnemoscope.web.site import Site
-from mnemoscope.web.views.columns import words
-from mnemoscope.web.views.searches import PAGE, search_view, token_view, tokens_view
 
 NAV: tuple[tuple[str, str], ...] = (("Search", "/search"), ("Tokens", "/tokens"))
 
@@ -41,7 +41,7 @@ def router(site: Site) -> APIRouter:
             named = MemoryId.parse(q.strip().upper())
             return RedirectResponse(f"/{site.atlas[named].id}", 303)
         data = search_view(
-            site, opening.index, text=q, fields=tuple(fields), layers=chosen_layers(site, layers), page=page
+            site.edition(), opening.index, text=q, fields=tuple(fields), layers=chosen_layers(site, layers), page=page
         )
         data |= {"layers": layers, "page": page}
         return Page(
@@ -51,7 +51,7 @@ def router(site: Site) -> APIRouter:
     @both(routes, site, "/tokens", template="tokens.html", kept=False)
     def tokens(q: Annotated[str, Query(max_length=200, description="Part of the token's text")] = "") -> Page:
         """Tokens that read like a text; without one, the most frequent."""
-        return Page(f"{q} · Tokens" if q else "Tokens", tokens_view(site, opening.index, text=q))
+        return Page(f"{q} · Tokens" if q else "Tokens", tokens_view(site.edition(), opening.index, text=q))
 
     @both(routes, site, "/tokens/{token}", template="token.html", kept=False)
     def token(
@@ -60,10 +60,10 @@ def router(site: Site) -> APIRouter:
         page: Number = 1,
     ) -> Page:
         """One token: the values that promote it, those that speak against it, and the keys that fire on it."""
-        last = len(words(site).texts) - 1
+        last = len(words(site.edition()).texts) - 1
         if token > last:
             raise HTTPException(404, f"Token {token} is not in the vocabulary, which has tokens 0-{last}.")
-        data = token_view(site, opening.index, token=token, layers=chosen_layers(site, layers), page=page)
+        data = token_view(site.edition(), opening.index, token=token, layers=chosen_layers(site, layers), page=page)
         data |= {"layers": layers, "page": page}
         return Page(f"{data['token']['shown']} · Token", data, lambda: {"page_links": _pages(data, [])})
 

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,6 +18,7 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.cache import Cache
 from mnemoscope.errors import AtlasUnfinished
+from mnemoscope.pages.edition import Edition, Footprint
 from mnemoscope.web.judgements import SiteJudgements
 from mnemoscope.web.settings import Settings
 
@@ -26,30 +26,7 @@ if TYPE_CHECKING:
     from mnemoscope.web.model_side import ModelSide
 
 T = TypeVar("T")
-PAGES = 2_000
-"""Pages and views kept of one edition, the most recent ones."""
 _ANALYSES = Path("analyses", MANIFEST)
-
-Footprint = tuple[tuple[int, int, int] | None, ...]
-
-
-@dataclass(frozen=True)
-class Edition:
-    """The atlas as its folder was at one moment, which `state` names for readers.
-
-    `pages` holds the most recent pages and views, `tables` the few large things that many pages need.
-    """
-
-    atlas: Atlas
-    state: str
-    footprint: Footprint
-    pages: Cache = field(default_factory=lambda: Cache(PAGES))
-    tables: Cache = field(default_factory=Cache)
-
-    @property
-    def hash(self) -> str:
-        """The sha256 of the atlas's manifest, of the very bytes that were opened."""
-        return self.atlas.manifest_hash
 
 
 class Site:
@@ -65,7 +42,7 @@ class Site:
         self.nav: list[tuple[str, str]] = []
         self.admits: list[Callable[[Request], bool]] = []
         self.tasks: list[Callable[[], object]] = []
-        self.judgements = SiteJudgements(self)
+        self.judgements = SiteJudgements(settings, self.edition)
         self._lock = threading.Lock()
         self.latest = self._open()
         """The edition that was opened last; to be read where opening another one must not fail."""

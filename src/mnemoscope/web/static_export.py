@@ -23,6 +23,7 @@ from mnemoscope.atlas.side import made_files
 from mnemoscope.atlas.store import flush_folder, json_bytes, make_folder, storing, write_bytes
 from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasExists, MnemoscopeError, OptionError
 from mnemoscope.memory import MemoryId
+from mnemoscope.pages.layer import ROWS, layer_rows
 from mnemoscope.progress import Progress
 from mnemoscope.questions import QUESTIONS, striking
 from mnemoscope.web.app import create_app
@@ -30,7 +31,6 @@ from mnemoscope.web.asking import asked
 from mnemoscope.web.relative import Rewriter
 from mnemoscope.web.settings import Settings
 from mnemoscope.web.site import Site
-from mnemoscope.web.views.layer import ROWS, layer_rows
 
 SIDE = "browse"
 PER_LAYER = 5
@@ -93,8 +93,8 @@ def selection(site: Site, wanted: str | None) -> list[MemoryId]:
     found = {MemoryId(layer, memory) for layer, memory in ordered.select("layer", "memory").head(STRIKING).iter_rows()}
     for layer in site.atlas.layers:
         best = ordered.filter(ordered["layer"] == layer)["memory"].to_list()
-        confident = layer_rows(site, layer).sort(["max_probability", "memory"], descending=[True, False])["memory"]
-        first = list(dict.fromkeys([*best, *confident.to_list()]))[:each]
+        rows = layer_rows(site.edition(), layer).sort(["max_probability", "memory"], descending=[True, False])
+        first = list(dict.fromkeys([*best, *rows["memory"].to_list()]))[:each]
         found |= {MemoryId(layer, memory) for memory in first}
     return sorted(found)
 

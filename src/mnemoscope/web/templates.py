@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from mnemoscope.atlas.visible import in_running_text, in_token
 from mnemoscope.finite import finite
-from mnemoscope.web import spelling
+from mnemoscope.pages import number_format as spelling
 from mnemoscope.web.assets import address
 from mnemoscope.web.request_line import path_of
 from mnemoscope.web.site import Site
@@ -21,7 +21,7 @@ from mnemoscope.web.site import Site
 def environment() -> Environment:
     """The engine, with autoescape and undefined names refused."""
     found = Environment(
-        loader=PackageLoader("mnemoscope.web", "template"),
+        loader=PackageLoader("mnemoscope.pages"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -12,12 +12,12 @@ from starlette.responses import Response
 
 from mnemoscope.errors import InterventionError, MnemoscopeError, PromptError
 from mnemoscope.memory import MemoryId
+from mnemoscope.pages.causal import causal_view
+from mnemoscope.pages.trace import chosen_place, drawn
+from mnemoscope.pages.trace_address import CHANGES, LONGEST, PROMPT, TOKENS, WRITTEN, Asked, Cell, Stream, View, asked
 from mnemoscope.web.pages import REFUSALS, Page, both
 from mnemoscope.web.refusals import status_of
 from mnemoscope.web.site import Site
-from mnemoscope.web.trace_address import CHANGES, LONGEST, PROMPT, TOKENS, WRITTEN, Asked, Cell, Stream, View, asked
-from mnemoscope.web.views.causal import causal_view
-from mnemoscope.web.views.trace import chosen_place, drawn
 
 NAV: tuple[tuple[str, str], ...] = ()
 

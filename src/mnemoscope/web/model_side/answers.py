@@ -12,6 +12,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.errors import PromptError
 from mnemoscope.memory import MemoryId
 from mnemoscope.models import LanguageModel
+from mnemoscope.pages.trace_address import TOKENS
 from mnemoscope.tracing import Intervention, as_python, causal_check, compare, generate, intervene, rank_of, top, trace
 from mnemoscope.tracing.contributions import SCORES
 from mnemoscope.tracing.generation import continuation
@@ -19,7 +20,6 @@ from mnemoscope.tracing.interventions import check
 from mnemoscope.tracing.prompts import prompt_tokens
 from mnemoscope.tracing.reading import run_blocks
 from mnemoscope.web.model_side.turns import Late, ModelSide
-from mnemoscope.web.trace_address import TOKENS
 
 Changes = tuple[str, ...]
 TOP = 10

@@ -19,8 +19,8 @@ from starlette.exceptions import HTTPException
 from mnemoscope.cache import Cache
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.models import LanguageModel
+from mnemoscope.pages.columns import Words
 from mnemoscope.tracing import trace
-from mnemoscope.web.views.columns import Words
 
 WAITING = 8
 """Requests that may be with the model or wait for it."""

@@ -12,8 +12,8 @@ import polars as pl
 from mnemoscope.atlas.visible import in_token
 from mnemoscope.errors import AtlasUnfinished, OptionError
 from mnemoscope.formatting import spoken
-from mnemoscope.web.site import Site
-from mnemoscope.web.views.questions import layer_numbers
+from mnemoscope.pages.edition import Edition
+from mnemoscope.pages.questions import layer_numbers
 
 ROWS = 100
 """Memories on one page."""
@@ -79,14 +79,14 @@ class Choice:
         return [int(part) for part in parts]
 
 
-def layer_rows(site: Site, layer: int) -> pl.DataFrame:
+def layer_rows(edition: Edition, layer: int) -> pl.DataFrame:
     """A row for every memory of the layer: rate, confidence, norm, tokens, agreement, kind (null: no patterns made)."""
-    site.atlas.memories(layer)
-    return site.pages.get(("layer rows", layer), lambda: _rows(site, layer))
+    edition.atlas.memories(layer)
+    return edition.pages.get(("layer rows", layer), lambda: _rows(edition, layer))
 
 
-def _rows(site: Site, layer: int) -> pl.DataFrame:
-    atlas = site.atlas
+def _rows(edition: Edition, layer: int) -> pl.DataFrame:
+    atlas = edition.atlas
     activity = atlas.table("activity", layer=layer).select(
         "memory", "positive", "prefixes", rate=pl.col("positive") / pl.col("prefixes").clip(1), largest=pl.col("max")
     )
@@ -94,10 +94,10 @@ def _rows(site: Site, layer: int) -> pl.DataFrame:
         "memory", "max_probability", "value_norm", "target", "target_rank", top_token=pl.col("top_tokens").list.first()
     )
     rows = activity.join(values, on="memory", how="full", coalesce=True).join(
-        _kinds(site, layer), on="memory", how="left"
+        _kinds(edition, layer), on="memory", how="left"
     )
     texts = [atlas.token_text(rows[name].to_list()) for name in ("top_token", "target")]
-    made = _patterns(site) is not None
+    made = _patterns(edition) is not None
     return rows.with_columns(
         pl.Series("top_text", texts[0], dtype=pl.String),
         pl.Series("target_text", texts[1], dtype=pl.String),
@@ -107,18 +107,18 @@ def _rows(site: Site, layer: int) -> pl.DataFrame:
     ).sort("memory")
 
 
-def _patterns(site: Site) -> pl.DataFrame | None:
+def _patterns(edition: Edition) -> pl.DataFrame | None:
     try:
-        return site.pages.get(
-            ("pattern kinds",), lambda: site.atlas.table("patterns").select("layer", "memory", "kind").rechunk()
+        return edition.pages.get(
+            ("pattern kinds",), lambda: edition.atlas.table("patterns").select("layer", "memory", "kind").rechunk()
         )
     except AtlasUnfinished:
         return None
 
 
-def _kinds(site: Site, layer: int) -> pl.DataFrame:
+def _kinds(edition: Edition, layer: int) -> pl.DataFrame:
     """What the triggers of each memory share: shallow, semantic or both; and how many patterns there are."""
-    found = _patterns(site)
+    found = _patterns(edition)
     if found is None:
         return pl.DataFrame(schema={"memory": pl.Int32, "kind": pl.String, "patterns": pl.UInt32})
     shallow, semantic = (pl.col("kind") == "shallow").any(), (pl.col("kind") == "semantic").any()
@@ -161,12 +161,12 @@ def chosen(rows: pl.DataFrame, choice: Choice) -> pl.DataFrame:
     return found.sort([column, "memory"], descending=[choice.order == "down", False], nulls_last=True)
 
 
-def layer_view(site: Site, layer: int, choice: Choice, *, page: int) -> dict[str, Any]:
+def layer_view(edition: Edition, layer: int, choice: Choice, *, page: int) -> dict[str, Any]:
     """One page of the layer's memories, how many there are, and the headline numbers; raises MemoryIdError."""
-    rows = layer_rows(site, layer)
+    rows = layer_rows(edition, layer)
     found = chosen(rows, choice)
     pages = max(1, -(-found.height // ROWS))
-    place = site.atlas.layers.index(layer)
+    place = edition.atlas.layers.index(layer)
     columns = ["memory", "positive", "prefixes", "rate", "largest", "max_probability", "value_norm", "top_token"]
     columns += ["top_text", "target", "target_text", "target_rank", "agrees", "kind", "patterns"]
     listed = found.slice((page - 1) * ROWS, ROWS).select(columns).to_dicts()
@@ -181,31 +181,31 @@ def layer_view(site: Site, layer: int, choice: Choice, *, page: int) -> dict[str
         "pages": pages,
         "choice": asdict(choice),
         "rows": [{"name": f"L{layer}.M{row['memory']}", **row} for row in listed],
-        "previous": site.atlas.layers[place - 1] if place else None,
-        "next": site.atlas.layers[place + 1] if place + 1 < len(site.atlas.layers) else None,
-        "numbers": layer_numbers(site, layer),
+        "previous": edition.atlas.layers[place - 1] if place else None,
+        "next": edition.atlas.layers[place + 1] if place + 1 < len(edition.atlas.layers) else None,
+        "numbers": layer_numbers(edition, layer),
     }
 
 
-def titles(site: Site, layer: int) -> list[str]:
+def titles(edition: Edition, layer: int) -> list[str]:
     """What each memory's point in the picture says."""
 
     def make() -> list[str]:
-        rows = layer_rows(site, layer).select("memory", "top_text", "rate", "max_probability")
+        rows = layer_rows(edition, layer).select("memory", "top_text", "rate", "max_probability")
         return [
             f"L{layer}.M{memory} {'' if text is None else in_token(text)}: fires at {spoken(rate, 'share')},"
             f" largest probability {spoken(most, 'share')}"
             for memory, text, rate, most in rows.iter_rows()
         ]
 
-    return site.pages.get(("titles", layer), make)
+    return edition.pages.get(("titles", layer), make)
 
 
-def layers_view(site: Site) -> dict[str, Any]:
+def layers_view(edition: Edition) -> dict[str, Any]:
     """Every layer in a line: how many memories, how many never fire, how many agree, and the headline numbers."""
     found = []
-    for layer in site.atlas.layers:
-        rows = layer_rows(site, layer)
+    for layer in edition.atlas.layers:
+        rows = layer_rows(edition, layer)
         found.append(
             {
                 "layer": layer,

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from mnemoscope.web.views.judging import progress_view
+from mnemoscope.pages.annotate_item import progress_view
 
 if TYPE_CHECKING:
     import polars as pl

@@ -6,40 +6,40 @@ from typing import Any
 from mnemoscope.atlas.schema import HISTOGRAM_EDGES
 from mnemoscope.errors import OptionError
 from mnemoscope.memory import MemoryId
-from mnemoscope.web.site import Site
-from mnemoscope.web.views.columns import patterns, row, words
-from mnemoscope.web.views.neighbours import by_triggers, by_value
-from mnemoscope.web.views.triggers import grouped, triggers_view
+from mnemoscope.pages.columns import patterns, row, words
+from mnemoscope.pages.edition import Edition
+from mnemoscope.pages.neighbours import by_triggers, by_value
+from mnemoscope.pages.triggers import grouped, triggers_view
 
 BEST = 25
 """Triggers that patterns are looked for in, and that the value's top token is compared with."""
 
 
-def memory_view(site: Site, wanted: MemoryId, *, pattern: int | None = None) -> dict[str, Any]:
+def memory_view(edition: Edition, wanted: MemoryId, *, pattern: int | None = None) -> dict[str, Any]:
     """The memory; `pattern` is the number of the one whose triggers are to be marked.
 
     Raises MemoryIdError for a memory that the atlas does not have, OptionError for a pattern that it does not have.
     """
-    found = patterns(site, site.atlas[wanted].id.layer, memory=wanted.memory)
+    found = patterns(edition, edition.atlas[wanted].id.layer, memory=wanted.memory)
     numbers = [one["pattern"] for one in found or []]
     if pattern is not None and pattern not in numbers:
         said = f"has {len(numbers)}, counted from 0" if numbers else "has none"
         raise OptionError(f"pattern {pattern} is not one of {wanted}, which {said}")
-    triggers = triggers_view(site, wanted, patterns=found or [])
-    value = row(site, "values", layer=wanted.layer, memory=wanted.memory)
+    triggers = triggers_view(edition, wanted, patterns=found or [])
+    value = row(edition, "values", layer=wanted.layer, memory=wanted.memory)
     return {
         "memory": str(wanted),
         "layer": wanted.layer,
-        "previous": _beside(site, wanted, -1),
-        "next": _beside(site, wanted, 1),
+        "previous": _beside(edition, wanted, -1),
+        "next": _beside(edition, wanted, 1),
         "triggers": triggers,
-        "value": _value(site, value),
-        "follows": _follows(site, value, triggers),
-        "activity": _activity(row(site, "activity", layer=wanted.layer, memory=wanted.memory)),
+        "value": _value(edition, value),
+        "follows": _follows(edition, value, triggers),
+        "activity": _activity(row(edition, "activity", layer=wanted.layer, memory=wanted.memory)),
         "patterns": None if found is None else [_pattern(one) for one in found],
         "pattern": pattern,
-        "neighbours": {"value": by_value(site, wanted), "triggers": by_triggers(site, wanted, triggers=triggers)},
-        "reference": reference(site, wanted),
+        "neighbours": {"value": by_value(edition, wanted), "triggers": by_triggers(edition, wanted, triggers=triggers)},
+        "reference": reference(edition, wanted),
     }
 
 
@@ -53,13 +53,13 @@ def memory_groups(data: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def reference(site: Site, wanted: MemoryId) -> dict[str, Any]:
+def reference(edition: Edition, wanted: MemoryId) -> dict[str, Any]:
     """What names this memory for good: the weights and the atlas by their hashes."""
-    model = site.atlas.manifest["model"]
+    model = edition.atlas.manifest["model"]
     revision = f", revision {model['revision']}" if model.get("revision") else ""
     line = (
         f"Memory {wanted} of {model.get('spec')}{revision} (model sha256 {model['fingerprint']}), as mined from"
-        f" {site.atlas.manifest['corpus'].get('spec')} (atlas sha256 {site.hash})."
+        f" {edition.atlas.manifest['corpus'].get('spec')} (atlas sha256 {edition.hash})."
     )
     return {
         "text": line,
@@ -67,29 +67,29 @@ def reference(site: Site, wanted: MemoryId) -> dict[str, Any]:
         "model": model.get("spec"),
         "revision": model.get("revision"),
         "fingerprint": model["fingerprint"],
-        "atlas": site.hash,
+        "atlas": edition.hash,
     }
 
 
-def _beside(site: Site, wanted: MemoryId, step: int) -> str | None:
+def _beside(edition: Edition, wanted: MemoryId, step: int) -> str | None:
     """The memory before or after, also in the next layer that was mined; None at the atlas's ends."""
-    layers, memory = site.atlas.layers, wanted.memory + step
-    if 0 <= memory < site.atlas.memories(wanted.layer):
+    layers, memory = edition.atlas.layers, wanted.memory + step
+    if 0 <= memory < edition.atlas.memories(wanted.layer):
         return str(MemoryId(wanted.layer, memory))
     at = layers.index(wanted.layer) + step
     if not 0 <= at < len(layers):
         return None
-    return str(MemoryId(layers[at], 0 if step > 0 else site.atlas.memories(layers[at]) - 1))
+    return str(MemoryId(layers[at], 0 if step > 0 else edition.atlas.memories(layers[at]) - 1))
 
 
-def _value(site: Site, value: dict[str, Any]) -> dict[str, Any]:
+def _value(edition: Edition, value: dict[str, Any]) -> dict[str, Any]:
     """Top and bottom tokens with their probabilities under the softmax of the value's scores.
 
     The bottom tokens' scores are those of -v; only under a linear head do they tell the probability under v.
     """
-    vocabulary = words(site)
+    vocabulary = words(edition)
     best, most = value["top_scores"][0], value["max_probability"]
-    linear = site.atlas.manifest["model"].get("head", "linear") == "linear"
+    linear = edition.atlas.manifest["model"].get("head", "linear") == "linear"
 
     def listed(end: str, sign: int) -> list[dict[str, Any]]:
         pairs = zip(value[f"{end}_tokens"], value[f"{end}_scores"], strict=True)
@@ -106,18 +106,18 @@ def _value(site: Site, value: dict[str, Any]) -> dict[str, Any]:
     return {"top": listed("top", 1), "bottom": listed("bottom", -1), **{name: value[name] for name in names}}
 
 
-def _follows(site: Site, value: dict[str, Any], triggers: list[dict[str, Any]]) -> dict[str, Any]:
+def _follows(edition: Edition, value: dict[str, Any], triggers: list[dict[str, Any]]) -> dict[str, Any]:
     """Whether the value says what follows the memory's own triggers."""
     best = [one for one in triggers if one["sign"] == 1 and one["rank"] < BEST]
     says = value["top_tokens"][0]
     target = value["target"]
     return {
-        "target": None if target is None else words(site).token(target),
+        "target": None if target is None else words(edition).token(target),
         "target_rank": value["target_rank"],
         "trigger_log_probability": value["trigger_log_probability"],
         "followed": sum(one["next"] is not None and one["next"]["token"] == says for one in best),
         "best": len(best),
-        "vocabulary": len(words(site).texts),
+        "vocabulary": len(words(edition).texts),
     }
 
 

@@ -1,7 +1,7 @@
 """The tables that many pages need, kept in memory: values, activity, patterns, the vocabulary, and who fires where.
 
 For a model of GPT-2's size these are some 100 MB; triggers and sentences, which are larger, are read for each page.
-Kept by the site, so that they are read once and again only when the atlas's folder changes.
+Kept by the edition, so that they are read once and again only when the atlas's folder changes.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ import polars as pl
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.visible import in_token
 from mnemoscope.errors import AtlasDamaged
-from mnemoscope.web.site import Site
+from mnemoscope.pages.edition import Edition
 
 _SPAN = 1 << 24
 """More than any layer has memories, and any sentence positions."""
@@ -45,35 +45,35 @@ class Words:
         return {"token": token, "text": self.texts[token], "shown": self.shown(token)}
 
 
-def words(site: Site) -> Words:
+def words(edition: Edition) -> Words:
     """The vocabulary of the atlas."""
 
     def make() -> Words:
-        rows = site.atlas.table("vocabulary")
+        rows = edition.atlas.table("vocabulary")
         # Asked for by their ids, they are checked to be in order.
-        return Words([text or "" for text in site.atlas.token_text(range(rows.height))], rows["bytes"].to_list())
+        return Words([text or "" for text in edition.atlas.token_text(range(rows.height))], rows["bytes"].to_list())
 
-    return site.tables.get("words", make)
+    return edition.tables.get("words", make)
 
 
-def table(site: Site, name: str, *, layer: int) -> pl.DataFrame:
+def table(edition: Edition, name: str, *, layer: int) -> pl.DataFrame:
     """The rows of `values` or `activity` of one layer, by memory."""
-    return site.tables.get((name, layer), lambda: site.atlas.table(name, layer=layer).sort("memory"))
+    return edition.tables.get((name, layer), lambda: edition.atlas.table(name, layer=layer).sort("memory"))
 
 
-def row(site: Site, name: str, *, layer: int, memory: int) -> dict[str, Any]:
+def row(edition: Edition, name: str, *, layer: int, memory: int) -> dict[str, Any]:
     """The one row of a memory in `values` or `activity`."""
-    rows = table(site, name, layer=layer)
+    rows = table(edition, name, layer=layer)
     found = rows.row(memory, named=True) if memory < rows.height else None
     if found is None or found["memory"] != memory:
-        raise AtlasDamaged(f"{site.atlas.path}: table {name} does not have one row for each memory of layer {layer}")
+        raise AtlasDamaged(f"{edition.atlas.path}: table {name} does not have one row for each memory of layer {layer}")
     return found
 
 
-def top_token(site: Site, layer: int, *, memory: int) -> int:
+def top_token(edition: Edition, layer: int, *, memory: int) -> int:
     """The token that the value ranks first."""
-    tops = site.tables.get(
-        ("tops", layer), lambda: table(site, "values", layer=layer)["top_tokens"].list.first().to_numpy()
+    tops = edition.tables.get(
+        ("tops", layer), lambda: table(edition, "values", layer=layer)["top_tokens"].list.first().to_numpy()
     )
     return int(tops[memory])
 
@@ -84,16 +84,16 @@ class _Patterns:
     places: Any
 
 
-def patterns(site: Site, layer: int, *, memory: int) -> list[dict[str, Any]] | None:
+def patterns(edition: Edition, layer: int, *, memory: int) -> list[dict[str, Any]] | None:
     """The memory's patterns in their order; None where patterns were not made."""
-    if not (site.atlas.path / TABLES["patterns"].path()).is_file():
+    if not (edition.atlas.path / TABLES["patterns"].path()).is_file():
         return None
 
     def make() -> _Patterns:
-        rows = site.atlas.table("patterns").sort("layer", "memory", "pattern")
+        rows = edition.atlas.table("patterns").sort("layer", "memory", "pattern")
         return _Patterns(rows, rows["layer"].to_numpy().astype(np.int64) * _SPAN + rows["memory"].to_numpy())
 
-    found = site.tables.get("patterns", make)
+    found = edition.tables.get("patterns", make)
     first, last = np.searchsorted(found.places, [layer * _SPAN + memory, layer * _SPAN + memory + 1])
     return found.rows.slice(int(first), int(last - first)).to_dicts()
 
@@ -106,9 +106,9 @@ class _Places:
     memories: Any
 
 
-def sharing(site: Site, prefixes: list[tuple[int, int]]) -> dict[tuple[int, int], int]:
+def sharing(edition: Edition, prefixes: list[tuple[int, int]]) -> dict[tuple[int, int], int]:
     """How many of these prefixes (sentence, position) are positive triggers of each (layer, memory)."""
-    found = site.tables.get("places", lambda: _places(site))
+    found = edition.tables.get("places", lambda: _places(edition))
     asked = np.array([sentence * _SPAN + position for sentence, position in prefixes], dtype=np.int64)
     first, last = np.searchsorted(found.prefixes, asked, "left"), np.searchsorted(found.prefixes, asked, "right")
     pieces = [found.memories[start:end] for start, end in zip(first, last, strict=True)]
@@ -116,10 +116,10 @@ def sharing(site: Site, prefixes: list[tuple[int, int]]) -> dict[tuple[int, int]
     return {(int(name) // _SPAN, int(name) % _SPAN): int(count) for name, count in zip(names, counts, strict=True)}
 
 
-def _places(site: Site) -> _Places:
+def _places(edition: Edition) -> _Places:
     prefixes, memories = [], []
-    for layer in site.atlas.layers:
-        rows = site.atlas.table("triggers", layer=layer).filter(pl.col("sign") == 1)
+    for layer in edition.atlas.layers:
+        rows = edition.atlas.table("triggers", layer=layer).filter(pl.col("sign") == 1)
         prefixes.append(rows["sentence"].to_numpy().astype(np.int64) * _SPAN + rows["position"].to_numpy())
         memories.append(layer * _SPAN + rows["memory"].to_numpy().astype(np.int64))
     whole = np.concatenate(prefixes)

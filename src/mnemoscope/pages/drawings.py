@@ -6,8 +6,8 @@ Drawing takes tenths of a second, and the drawing library a second to come; both
 import threading
 from typing import TYPE_CHECKING
 
-from mnemoscope.web.site import Site
-from mnemoscope.web.views.questions import answers_of
+from mnemoscope.pages.edition import Edition
+from mnemoscope.pages.questions import answers_of
 
 if TYPE_CHECKING:
     from mnemoscope.figures.layer_picture import Frame
@@ -16,14 +16,14 @@ LIBRARY = threading.Lock()
 """Held by whoever draws with the figures' library."""
 
 
-def question_drawing(site: Site, question: str) -> str:
+def question_drawing(edition: Edition, question: str) -> str:
     """The question's figure as an `svg` element; empty where it has no answer."""
 
     def draw() -> str:
         from mnemoscope.figures.figures import draw_figure, specification
         from mnemoscope.figures.page_svg import page_svg
 
-        answers = answers_of(site)
+        answers = answers_of(edition)
         if answers[question].missing:
             return ""
         with LIBRARY:
@@ -31,20 +31,20 @@ def question_drawing(site: Site, question: str) -> str:
             spec = specification(answers[question], figure, about="")
             return page_svg(spec, name=question, label=f"{answers[question].paper.figure}: {figure.reading}")
 
-    return site.tables.get(("drawing", question), draw)
+    return edition.tables.get(("drawing", question), draw)
 
 
-def layers_frame(site: Site) -> "Frame":
+def layers_frame(edition: Edition) -> "Frame":
     """The axes that the pictures of all layers share."""
 
     def make() -> "Frame":
         from mnemoscope.figures.layer_picture import frame
 
-        return frame(site.atlas, patterns=has_patterns(site))
+        return frame(edition.atlas, patterns=has_patterns(edition))
 
-    return site.tables.get("layers frame", make)
+    return edition.tables.get("layers frame", make)
 
 
-def has_patterns(site: Site) -> bool:
+def has_patterns(edition: Edition) -> bool:
     """Whether the atlas has patterns, so that kinds of memories can be told."""
-    return (site.atlas.path / "patterns.parquet").is_file()
+    return (edition.atlas.path / "patterns.parquet").is_file()

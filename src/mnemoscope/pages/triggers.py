@@ -8,28 +8,28 @@ import polars as pl
 from mnemoscope.atlas.visible import in_running_text
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.memory import MemoryId
-from mnemoscope.web.site import Site
-from mnemoscope.web.views.columns import words
-from mnemoscope.web.views.sentences import tokens_of
+from mnemoscope.pages.columns import words
+from mnemoscope.pages.edition import Edition
+from mnemoscope.pages.sentences import tokens_of
 
 BEFORE, AFTER = 160, 100
 """Characters that are shown of a long sentence on either side of the trigger token."""
 CUT = "\N{HORIZONTAL ELLIPSIS}"
 
 
-def triggers_view(site: Site, wanted: MemoryId, *, patterns: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def triggers_view(edition: Edition, wanted: MemoryId, *, patterns: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Every trigger of both signs, the positive ones first, each by rank.
 
     `patterns` are the numbers of the patterns that explain the trigger (those of its prefix group).
     """
-    atlas = site.atlas
+    atlas = edition.atlas
     table = atlas.tables.having("triggers", wanted.layer, column="memory", ids=[wanted.memory])
     rows = table.sort(-pl.col("sign").cast(pl.Int32), "rank").to_dicts()
     explained = _explained(rows, patterns)
     if not rows:
         return []
-    sentences = tokens_of(site, [row["sentence"] for row in rows])
-    vocabulary = words(site)
+    sentences = tokens_of(edition, [row["sentence"] for row in rows])
+    vocabulary = words(edition)
     found = []
     for row in rows:
         tokens, position = sentences[row["sentence"]], row["position"]

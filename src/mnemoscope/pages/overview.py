@@ -7,21 +7,21 @@ import polars as pl
 
 from mnemoscope.atlas.manifest import RUN
 from mnemoscope.memory import MemoryId
+from mnemoscope.pages.columns import words
+from mnemoscope.pages.edition import Edition
+from mnemoscope.pages.questions import answers_of
+from mnemoscope.pages.triggers import grouped, triggers_view
 from mnemoscope.questions import striking
 from mnemoscope.questions.answered import Answered
-from mnemoscope.web.site import Site
-from mnemoscope.web.views.columns import words
-from mnemoscope.web.views.questions import answers_of
-from mnemoscope.web.views.triggers import grouped, triggers_view
 
 STRIKING = 10
 
 
-def overview_view(site: Site) -> dict[str, Any]:
+def overview_view(edition: Edition) -> dict[str, Any]:
     """Model, text, plan, run, the totals of every question, warnings, and the most striking memories."""
-    manifest = site.atlas.manifest
+    manifest = edition.atlas.manifest
     model, corpus = manifest["model"], manifest["corpus"]
-    answers = answers_of(site)
+    answers = answers_of(edition)
     return {
         "model": {
             name: model.get(name) for name in ("spec", "revision", "fingerprint", "family", "block", "activation")
@@ -29,32 +29,32 @@ def overview_view(site: Site) -> dict[str, Any]:
         | {"sizes": model["sizes"]},
         "text": {name: corpus.get(name) for name in ("spec", "fingerprint", "counts", "held_out_share", "overlap")},
         "plan": manifest["plan"],
-        "finished": _run(site).get("finished"),
+        "finished": _run(edition).get("finished"),
         "package": manifest.get("package"),
-        "atlas": site.hash,
-        "layers": [{"layer": layer, "memories": site.atlas.memories(layer)} for layer in site.atlas.layers],
-        "memories": sum(site.atlas.memories(layer) for layer in site.atlas.layers),
+        "atlas": edition.hash,
+        "layers": [{"layer": layer, "memories": edition.atlas.memories(layer)} for layer in edition.atlas.layers],
+        "memories": sum(edition.atlas.memories(layer) for layer in edition.atlas.layers),
         "answers": {question: _totals(found) for question, found in answers.items() if _is_there(found)},
         "unanswered": [question for question, found in answers.items() if not _is_there(found)],
-        "striking": [_striking(site, row) for row in striking(site.atlas, STRIKING).to_dicts()],
+        "striking": [_striking(edition, row) for row in striking(edition.atlas, STRIKING).to_dicts()],
     }
 
 
-def overview_words(site: Site, data: dict[str, Any]) -> dict[str, Any]:
+def overview_words(edition: Edition, data: dict[str, Any]) -> dict[str, Any]:
     """What the template needs besides: the report's sentences, where all questions are answered."""
     # The room of figures loads the drawing library; only this page needs it.
     from mnemoscope.figures.summary import cards, mined, warnings
 
     if data["unanswered"]:
-        return {"mined": mined(site.atlas), "cards": [], "warnings": warnings(site.atlas)}
-    found = cards(site.atlas, answers_of(site))
-    return {"mined": found[0].sentences, "cards": found[1:], "warnings": warnings(site.atlas)}
+        return {"mined": mined(edition.atlas), "cards": [], "warnings": warnings(edition.atlas)}
+    found = cards(edition.atlas, answers_of(edition))
+    return {"mined": found[0].sentences, "cards": found[1:], "warnings": warnings(edition.atlas)}
 
 
-def _run(site: Site) -> dict[str, Any]:
+def _run(edition: Edition) -> dict[str, Any]:
     """When it was mined; no hash covers this, so nothing depends on it."""
     try:
-        said = json.loads((site.atlas.path / RUN).read_bytes())
+        said = json.loads((edition.atlas.path / RUN).read_bytes())
     except (OSError, ValueError):
         return {}
     return said if isinstance(said, dict) else {}
@@ -70,14 +70,14 @@ def _totals(found: Answered) -> list[dict[str, Any]]:
     return found.table.filter(pl.col("layer").is_null()).drop("layer").to_dicts()
 
 
-def _striking(site: Site, row: dict[str, Any]) -> dict[str, Any]:
+def _striking(edition: Edition, row: dict[str, Any]) -> dict[str, Any]:
     """A striking memory with its best trigger, one that is followed by what the value says if there is one."""
     name = MemoryId(row["layer"], row["memory"])
-    groups = grouped(triggers_view(site, name, patterns=()), 1, says=row["top_token"])
+    groups = grouped(triggers_view(edition, name, patterns=()), 1, says=row["top_token"])
     shown = next((group for group in groups if group["foretold"]), groups[0])
     return {
         "memory": str(name),
-        "says": words(site).token(row["top_token"]),
+        "says": words(edition).token(row["top_token"]),
         "agreement": row["agreement"],
         "max_probability": row["max_probability"],
         "prefixes": row["prefixes"],

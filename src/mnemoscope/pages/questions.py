@@ -8,19 +8,19 @@ from typing import Any
 
 from mnemoscope.figures.gathering import at_hand
 from mnemoscope.formatting import interval, spoken
+from mnemoscope.pages.edition import Edition
 from mnemoscope.questions.answered import Answered, Row
-from mnemoscope.web.site import Site
 
 
-def answers_of(site: Site) -> dict[str, Answered]:
+def answers_of(edition: Edition) -> dict[str, Answered]:
     """The answers by question, in the paper's order."""
-    return site.tables.get("answers", lambda: at_hand(site.atlas))
+    return edition.tables.get("answers", lambda: at_hand(edition.atlas))
 
 
-def layer_numbers(site: Site, layer: int) -> list[dict[str, Any]]:
+def layer_numbers(edition: Edition, layer: int) -> list[dict[str, Any]]:
     """What each question's answer says of one layer; nothing of questions without an answer there."""
     found = []
-    for question, answer in answers_of(site).items():
+    for question, answer in answers_of(edition).items():
         rows = [answer.at(name, layer) for name in answer.asked.layer_page]
         numbers = [_number(answer, row) for row in rows if row is not None]
         if numbers and not answer.missing:
@@ -48,10 +48,10 @@ def _label(answer: Answered, name: str) -> str:
     return number.alone or number.label
 
 
-def questions_view(site: Site) -> dict[str, Any]:
+def questions_view(edition: Edition) -> dict[str, Any]:
     """Every question with its headline over the layers, and why there is no answer where there is none."""
     found = []
-    for question, answer in answers_of(site).items():
+    for question, answer in answers_of(edition).items():
         rows = [] if answer.missing else answer.rows(answer.asked.main)
         found.append(
             {
@@ -67,13 +67,13 @@ def questions_view(site: Site) -> dict[str, Any]:
     return {"questions": found}
 
 
-def question_view(site: Site, question: str) -> dict[str, Any]:
+def question_view(edition: Edition, question: str) -> dict[str, Any]:
     """One question: how its figure is read, what it shows, ours beside the paper's, and the numbers as tables."""
     from mnemoscope.figures.comparison import compared
     from mnemoscope.figures.figures import draw_figure
     from mnemoscope.figures.sections import section
 
-    answers = answers_of(site)
+    answers = answers_of(edition)
     answer = answers[question]
     figures = {} if answer.missing else {question: draw_figure(question, answers)}
     shown = asdict(section(answer, figures, compared(answers)))

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from mnemoscope.web.views.columns import Words
+from mnemoscope.pages.columns import Words
 
 MEASURES = {
     "own_tokens_probability": "its own tokens' probability, added up",

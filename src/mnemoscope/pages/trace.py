@@ -7,9 +7,9 @@ import math
 from typing import Any
 
 from mnemoscope.errors import OptionError
-from mnemoscope.web.spelling import number, percent
-from mnemoscope.web.trace_address import Asked
-from mnemoscope.web.views.columns import Words
+from mnemoscope.pages.columns import Words
+from mnemoscope.pages.number_format import number, percent
+from mnemoscope.pages.trace_address import Asked
 
 WIDE = 32
 """Positions that the heat map shows at one time."""

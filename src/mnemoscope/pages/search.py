@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from mnemoscope.errors import OptionError
-from mnemoscope.web.site import Site
-from mnemoscope.web.views.columns import top_token, words
+from mnemoscope.pages.columns import top_token, words
+from mnemoscope.pages.edition import Edition
 
 if TYPE_CHECKING:
     from mnemoscope.memory import MemoryId
@@ -23,7 +23,7 @@ Opened = Callable[[], "Index"]
 
 
 def search_view(
-    site: Site, index: Opened, *, text: str, fields: Sequence[str], layers: Sequence[int] | None, page: int
+    edition: Edition, index: Opened, *, text: str, fields: Sequence[str], layers: Sequence[int] | None, page: int
 ) -> dict[str, Any]:
     """One page of hits for the text; none, and no total, for an empty text. Raises what Index.search raises."""
     wanted = tuple(dict.fromkeys(piece for field in fields for piece in field.split(",") if piece)) or USUAL
@@ -42,7 +42,7 @@ def search_view(
     opened = index()
     found = opened.search(text, fields=wanted, layers=layers, limit=PAGE, offset=PAGE * (page - 1))
     hits = [
-        _memory(site, hit.memory)
+        _memory(edition, hit.memory)
         | {
             "field": hit.field,
             "parts": [{"text": piece, "marked": marked} for piece, marked in hit.parts],
@@ -53,7 +53,7 @@ def search_view(
         }
         for hit in found.hits
     ]
-    like = [words(site).token(token.id) for token in opened.tokens_like(text.strip()[:200], limit=LIKE)]
+    like = [words(edition).token(token.id) for token in opened.tokens_like(text.strip()[:200], limit=LIKE)]
     lacking = [field for field in opened.lacking if field in wanted]
     return data | {
         "total": found.total,
@@ -66,37 +66,40 @@ def search_view(
     }
 
 
-def tokens_view(site: Site, index: Opened, *, text: str) -> dict[str, Any]:
+def tokens_view(edition: Edition, index: Opened, *, text: str) -> dict[str, Any]:
     """The tokens that read like the text, the most frequent first; without a text the most frequent of all."""
     if text:
         ids = [token.id for token in index().tokens_like(text, limit=2 * PAGE)]
     else:
-        ids = _counts(site).sort("count", descending=True, maintain_order=True).head(2 * PAGE)["token"].to_list()
-    counts = _counts(site)
+        ids = _counts(edition).sort("count", descending=True, maintain_order=True).head(2 * PAGE)["token"].to_list()
+    counts = _counts(edition)
     return {
         "q": text,
         "tokens": [
-            words(site).token(id) | {"count": counts["count"][id], "next_count": counts["next_count"][id]} for id in ids
+            words(edition).token(id) | {"count": counts["count"][id], "next_count": counts["next_count"][id]}
+            for id in ids
         ],
     }
 
 
-def token_view(site: Site, index: Opened, *, token: int, layers: Sequence[int] | None, page: int) -> dict[str, Any]:
+def token_view(
+    edition: Edition, index: Opened, *, token: int, layers: Sequence[int] | None, page: int
+) -> dict[str, Any]:
     """One token: how often it occurs, the values with it at their top and bottom, and the keys that fire on it."""
-    vocabulary = words(site)
+    vocabulary = words(edition)
     opened, offset = index(), PAGE * (page - 1)
     kinds = ("promotes", "demotes", "fires")
     totals = {kind: opened.count(token, kind=kind, layers=layers) for kind in kinds}
-    counts = _counts(site).row(token, named=True)
+    counts = _counts(edition).row(token, named=True)
     said = [
         [
-            _memory(site, one.memory) | {"rank": one.rank, "probability": one.probability, "score": one.score}
+            _memory(edition, one.memory) | {"rank": one.rank, "probability": one.probability, "score": one.score}
             for one in opened.promoting(token, bottom=bottom, layers=layers, limit=PAGE, offset=offset)
         ]
         for bottom in (False, True)
     ]
     fires = [
-        _memory(site, one.memory) | {"rank": one.rank, "triggers": one.triggers}
+        _memory(edition, one.memory) | {"rank": one.rank, "triggers": one.triggers}
         for one in opened.firing_on(token, layers=layers, limit=PAGE, offset=offset)
     ]
     return {
@@ -110,9 +113,9 @@ def token_view(site: Site, index: Opened, *, token: int, layers: Sequence[int] |
     }
 
 
-def _memory(site: Site, memory: "MemoryId") -> dict[str, Any]:
-    return {"memory": str(memory), "top": words(site).token(top_token(site, memory.layer, memory=memory.memory))}
+def _memory(edition: Edition, memory: "MemoryId") -> dict[str, Any]:
+    return {"memory": str(memory), "top": words(edition).token(top_token(edition, memory.layer, memory=memory.memory))}
 
 
-def _counts(site: Site) -> pl.DataFrame:
-    return site.tables.get("tokens", lambda: site.atlas.table("tokens").sort("token"))
+def _counts(edition: Edition) -> pl.DataFrame:
+    return edition.tables.get("tokens", lambda: edition.atlas.table("tokens").sort("token"))
