@@ -82,4 +82,4 @@ def trace(
         return
     print(text)
     if generate:
-        print("\n".join(["", "Continued:", *tracing.written(steps)]))
+        print("\n".join(["", "Continued:", *tracing.continuation_lines(steps)]))

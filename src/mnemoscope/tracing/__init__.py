@@ -1,13 +1,11 @@
 """One prompt: what vectors say about the vocabulary, what every layer predicts, and what changing memories does."""
 
 from mnemoscope.tracing.causal import CausalCheck, causal_check
-from mnemoscope.tracing.comparison import Comparison, Difference, Generated, Shift, compare, written
-from mnemoscope.tracing.generation import Step, generate
+from mnemoscope.tracing.comparison import Comparison, Difference, Generated, Shift, compare, continuation_lines
 from mnemoscope.tracing.interventions import Intervention, as_python, intervene, interventions_of
-from mnemoscope.tracing.prompts import Guess, Token
-from mnemoscope.tracing.reading import trace
-from mnemoscope.tracing.records import Decision, Dominant, Place, Position
-from mnemoscope.tracing.trace import Trace
+from mnemoscope.tracing.predictions import Step, generate
+from mnemoscope.tracing.records import Decision, Dominant, LayerState, Position, Prediction, Token
+from mnemoscope.tracing.trace import Trace, trace
 from mnemoscope.tracing.vocabulary import Distribution, distribution, rank_of, top
 
 __all__ = [
@@ -18,10 +16,10 @@ __all__ = [
     "Distribution",
     "Dominant",
     "Generated",
-    "Guess",
     "Intervention",
-    "Place",
+    "LayerState",
     "Position",
+    "Prediction",
     "Shift",
     "Step",
     "Token",
@@ -29,6 +27,7 @@ __all__ = [
     "as_python",
     "causal_check",
     "compare",
+    "continuation_lines",
     "distribution",
     "generate",
     "intervene",
@@ -36,5 +35,4 @@ __all__ = [
     "rank_of",
     "top",
     "trace",
-    "written",
 ]

@@ -19,10 +19,10 @@ from mnemoscope.errors import InterventionError, ModelDiffers, OptionError
 from mnemoscope.memory import MemoryId
 from mnemoscope.models import LanguageModel, overwrite_coefficients
 from mnemoscope.tracing.contributions import folded_values
-from mnemoscope.tracing.generation import last_streams
 from mnemoscope.tracing.interventions import Intervention, check
-from mnemoscope.tracing.prompts import Token, ids_of
-from mnemoscope.tracing.terminal import WIDTH, Column, fitted, table
+from mnemoscope.tracing.predictions import ids_of, last_streams
+from mnemoscope.tracing.records import Token
+from mnemoscope.tracing.rendering import WIDTH, Column, fit, table
 from mnemoscope.tracing.vocabulary import top
 
 DRAWS = 2000
@@ -82,7 +82,7 @@ class CausalCheck:
         lines = [
             f"{self.memory} set to zero on its {kind} triggers ({self.triggers} prefixes), beside {len(self.controls)} "
             f"random memories of layer {self.memory.layer}",
-            fitted("its own tokens: " + " ".join(in_token(token.text) for token in self.own), WIDTH),
+            fit("its own tokens: " + " ".join(in_token(token.text) for token in self.own), WIDTH),
             f"prefixes with a known next token: {followed}",
             "",
         ]

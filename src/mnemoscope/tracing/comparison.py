@@ -10,33 +10,31 @@ from torch import Tensor
 
 from mnemoscope.atlas.visible import in_token
 from mnemoscope.errors import InterventionError
-from mnemoscope.models import Block, LanguageModel, read_blocks
+from mnemoscope.models import LanguageModel
 from mnemoscope.tracing.contributions import SCORES
-from mnemoscope.tracing.generation import Step, continuation, generate
 from mnemoscope.tracing.interventions import Intervention, Interventions, check, intervene, interventions_of
-from mnemoscope.tracing.prompts import Token, ids_of, prompt_tokens
-from mnemoscope.tracing.reading import trace
-from mnemoscope.tracing.terminal import WIDTH, Column, choose_position, fitted, layer_lines, table
-from mnemoscope.tracing.trace import Trace
+from mnemoscope.tracing.predictions import Step, continuation, generate, prompt_tokens
+from mnemoscope.tracing.records import Record, Token
+from mnemoscope.tracing.rendering import WIDTH, Column, choose_position, fit, layer_lines, prediction_text, table
+from mnemoscope.tracing.trace import STREAMS, Trace, run_blocks, trace
 from mnemoscope.tracing.vocabulary import top as best_of
 
 
 @dataclass(frozen=True, slots=True)
-class Shift:
-    """One token's probability before and after."""
+class Shift(Record):
+    """One token's probability before and after; `change` is after less before."""
+
+    spread = "token"
 
     token: Token
     before: float
     after: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON; `change` is after less before."""
-        return {**self.token.to_dict(), "before": self.before, "after": self.after, "change": self.after - self.before}
+    change: float
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """What changed in the model's prediction after one position.
+class Difference(Record):
+    """What changed in the model's prediction after one position; `changed` says whether the top token is another.
 
     `shifts` are the tokens among the best of before or after, those of before first; `kl` is KL(before || after), nats.
     """
@@ -44,36 +42,17 @@ class Difference:
     position: int
     before: Token
     after: Token
+    changed: bool
     kl: float
     shifts: tuple[Shift, ...]
 
-    @property
-    def changed(self) -> bool:
-        """Whether the top token is another."""
-        return self.before.id != self.after.id
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON."""
-        return {
-            "position": self.position,
-            "before": self.before.to_dict(),
-            "after": self.after.to_dict(),
-            "changed": self.changed,
-            "kl": self.kl,
-            "shifts": [shift.to_dict() for shift in self.shifts],
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Generated:
-    """A continuation: its steps, and their text as a whole."""
+class Generated(Record):
+    """A continuation: its text as a whole, and its steps."""
 
-    steps: tuple[Step, ...]
     text: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON."""
-        return {"text": self.text, "steps": [step.to_dict() for step in self.steps]}
+    steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True)
@@ -96,28 +75,25 @@ class Comparison:
         found = []
         for old_row, new_row in zip(self.before.places, self.after.places, strict=True):
             for old, new in zip(old_row, new_row, strict=True):
+                tops = {name: [getattr(state, name)[0].token for state in (old, new)] for name in STREAMS}
                 moved = {
-                    name: {"before": a[0].token.to_dict(), "after": b[0].token.to_dict()}
-                    for name, a, b in (
-                        ("residual", old.residual, new.residual), ("ffn", old.ffn, new.ffn),
-                        ("output", old.output, new.output),
-                    )
-                    if a[0].token.id != b[0].token.id
-                }  # fmt: skip
+                    name: {"before": before.to_dict(), "after": after.to_dict()}
+                    for name, (before, after) in tops.items()
+                    if before.id != after.id
+                }
                 if moved:
                     found.append({"layer": old.layer, "position": old.position, **moved})
         return found
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON, both traces included."""
-        generated = (self.generated_before, self.generated_after)
+        generated = {"before": self.generated_before, "after": self.generated_after}
+        generation = {name: one.to_dict() for name, one in generated.items() if one is not None}
         return {
-            "interventions": [str(change) for change in self.interventions],
+            "interventions": list(map(str, self.interventions)),
             "differences": [difference.to_dict() for difference in self.differences],
             "changed_places": self.changed_places(),
-            "generation": None
-            if generated[0] is None or generated[1] is None
-            else {"before": generated[0].to_dict(), "after": generated[1].to_dict()},
+            "generation": generation or None,
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
         }
@@ -128,7 +104,7 @@ class Comparison:
         chosen = choose_position(len(self.before.positions), position)
         moved = sum(difference.changed for difference in self.differences)
         lines = [
-            fitted("Before and after " + ", ".join(map(str, self.interventions)), WIDTH),
+            fit("Before and after " + ", ".join(map(str, self.interventions)), WIDTH),
             f"The top token differs after {moved} of {count} positions and at {len(self.changed_places())} of "
             f"{count * len(self.before.places)} places of the layers.",
             "",
@@ -137,21 +113,17 @@ class Comparison:
                                  ("after", "left", 24), ("KL", "right", 8)]  # fmt: skip
         rows = []
         for old, new, difference in zip(self.before.positions, self.after.positions, self.differences, strict=True):
-            first, second = old.prediction[0], new.prediction[0]
-            cells = [f"{in_token(guess.token.text)} {guess.probability:.3f}" for guess in (first, second)]
+            first, second = (prediction_text(at.prediction[0]) for at in (old, new))
             mark = " *" if difference.changed else ""
-            rows.append(
-                [str(old.position), in_token(old.token.text), cells[0], cells[1] + mark, f"{difference.kl:.4f}"]
-            )
+            rows.append([str(old.position), in_token(old.token.text), first, second + mark, f"{difference.kl:.4f}"])
         lines += [*table(columns, rows), "", f"Probabilities after position {chosen}"]
         columns = [("token", "left", 30), ("before", "right", 8), ("after", "right", 8), ("change", "right", 8)]
         ordered = sorted(self.differences[chosen].shifts, key=lambda shift: -max(shift.before, shift.after))[:shown]
-        numbers = [[in_token(s.token.text), f"{s.before:.4f}", f"{s.after:.4f}", f"{s.after - s.before:+.4f}"]
-                   for s in ordered]  # fmt: skip
-        lines += table(columns, numbers)
+        rows = [[in_token(s.token.text), f"{s.before:.4f}", f"{s.after:.4f}", f"{s.change:+.4f}"] for s in ordered]
+        lines += table(columns, rows)
         for name, generated in (("before", self.generated_before), ("after", self.generated_after)):
             if generated is not None:
-                lines += ["", f"Continued {name}:", *written(generated.steps)]
+                lines += ["", f"Continued {name}:", *continuation_lines(generated.steps)]
         for name, one in (("Before", self.before), ("After", self.after)):
             head, *rest = layer_lines(one.positions[chosen], one.places, memories)
             lines += ["", f"{name}. {head}", *rest]
@@ -161,7 +133,7 @@ class Comparison:
         return self.text()
 
 
-def written(steps: tuple[Step, ...]) -> list[str]:
+def continuation_lines(steps: tuple[Step, ...]) -> list[str]:
     """A continuation as lines of at most 118 columns, indented."""
     lines = [""]
     for step in steps:
@@ -169,7 +141,7 @@ def written(steps: tuple[Step, ...]) -> list[str]:
         if cell_len(lines[-1] + token) > WIDTH - 2:
             lines.append("")
         lines[-1] += token
-    return [fitted(f"  {line}", WIDTH) for line in lines]
+    return [fit(f"  {line}", WIDTH) for line in lines]
 
 
 def compare(
@@ -192,36 +164,26 @@ def compare(
     if not changes:
         raise InterventionError("there is no change to compare; give at least one, such as L10.M222=0")
     check(model, changes)
-    ids = ids_of(model, prompt_tokens(model, prompt))
-    before = trace(model, prompt, top=top, memories=memories)
-    after = trace(model, prompt, top=top, memories=memories, interventions=changes)
-    streams = [_finals(model, ids, changes=own) for own in ((), changes)]
+    own_tokens = prompt_tokens(model, prompt)
+    before, after = (trace(model, prompt, top=top, memories=memories, interventions=own) for own in ((), changes))
+    streams = []
+    for own in ((), changes):
+        with model.lock, torch.inference_mode(), intervene(model, own):
+            streams.append(run_blocks(model, own_tokens)[-1].output)
     texts = model.vocabulary()[0]
     differences = []
     for j, (kl, shares) in enumerate(_shares(model, streams[0], streams[1], top)):
-        shifts = tuple(Shift(Token(id, texts[id]), p, q) for id, p, q in shares)
+        shifts = tuple(Shift(Token(id, texts[id]), p, q, q - p) for id, p, q in shares)
         first, second = (one.positions[j].prediction[0].token for one in (before, after))
-        differences.append(Difference(j, first, second, kl, shifts))
+        differences.append(Difference(j, first, second, first.id != second.id, kl, shifts))
 
-    def written_with(own: tuple[Intervention, ...]) -> Generated | None:
+    def write(own: tuple[Intervention, ...]) -> Generated | None:
         if not tokens:
             return None
         steps = tuple(generate(model, prompt, tokens=tokens, interventions=own, temperature=temperature, seed=seed))
-        return Generated(steps, continuation(model, steps))
+        return Generated(continuation(model, steps), steps)
 
-    return Comparison(before, after, tuple(differences), written_with(()), written_with(changes))
-
-
-def _finals(model: LanguageModel, ids: Tensor, *, changes: tuple[Intervention, ...]) -> Tensor:
-    """The last layer's output `[position, hidden]` at the prompt's own positions."""
-    found: list[Tensor] = []
-
-    def keep(_: int, block: Block) -> None:
-        found.append(block.layer_output[0, model.beginning.length :].clone())
-
-    with model.lock, intervene(model, changes), read_blocks(model, keep, layers=[model.sizes.layers - 1]):
-        model.backbone(ids)
-    return found[0]
+    return Comparison(before, after, tuple(differences), write(()), write(changes))
 
 
 def _shares(

@@ -156,7 +156,7 @@ def intervene(
 
 
 def _overwrite(changes: list[Intervention], *, first: int, thread: int) -> Callable[[Tensor], Tensor]:
-    def changed(coefficients: Tensor) -> Tensor:
+    def change_coefficients(coefficients: Tensor) -> Tensor:
         if get_ident() != thread:
             return coefficients
         out = coefficients.clone()
@@ -168,7 +168,7 @@ def _overwrite(changes: list[Intervention], *, first: int, thread: int) -> Calla
                 place.mul_(change.value)
         return out
 
-    return changed
+    return change_coefficients
 
 
 def _columns(at: At, *, first: int, length: int) -> slice:

@@ -1,18 +1,63 @@
 """What a trace is made of: plain records of what every layer predicts at every position, ready for JSON.
 
-No number is computed here, except when a prediction was made, which is read off the layers' top tokens. trace.py holds
-them together; drawing is terminal.py and notebook.py.
+No number is computed here, except when a prediction was made, which is read off the layers' top tokens. trace.py makes
+them and holds them together; drawing is rendering.py.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from mnemoscope.memory import MemoryId
-from mnemoscope.tracing.prompts import Guess, Token
 
 
 @dataclass(frozen=True, slots=True)
-class Dominant:
+class Record:
+    """A dataclass that can be JSON."""
+
+    spread: ClassVar[str] = ""
+    """The field whose own fields stand in its place in JSON."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain JSON, in order: records as dictionaries, memories by name."""
+        found: dict[str, Any] = {}
+        names: tuple[str, ...] = self.__slots__
+        for name in names:
+            value = _plain(getattr(self, name))
+            if name == self.spread:
+                found |= value
+            else:
+                found[name] = value
+        return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Record):
+        return value.to_dict()
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, MemoryId) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Token(Record):
+    """One token: its id, and its text as it appears in running text (empty for a row of the head without a token)."""
+
+    id: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction(Record):
+    """A token with the probability that it is given."""
+
+    spread = "token"
+
+    token: Token
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class Dominant(Record):
     """One of the memories that contribute most at a place: `contribution` is |m| norm(v), `share` its part of the sum.
 
     `vote` is top(sign(m) v) under the values' projection; `agrees` says whether it is what the whole update votes for.
@@ -26,21 +71,9 @@ class Dominant:
     vote: Token
     agrees: bool
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON."""
-        return {
-            "memory": str(self.memory),
-            "coefficient": self.coefficient,
-            "sign": self.sign,
-            "contribution": self.contribution,
-            "share": self.share,
-            "vote": self.vote.to_dict(),
-            "agrees": self.agrees,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LayerState(Record):
     """One layer at one position: what residual, update and output predict (`lens`, best first), and who made it.
 
     `event` is the class of Figure 11. `ffn_vote` is the update's top token under the values' projection. `active`
@@ -49,9 +82,9 @@ class Place:
 
     layer: int
     position: int
-    residual: tuple[Guess, ...]
-    ffn: tuple[Guess, ...]
-    output: tuple[Guess, ...]
+    residual: tuple[Prediction, ...]
+    ffn: tuple[Prediction, ...]
+    output: tuple[Prediction, ...]
     event: str
     ffn_vote: Token
     active: int
@@ -60,24 +93,9 @@ class Place:
     major: int
     memories: tuple[Dominant, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON."""
-        return {
-            "layer": self.layer,
-            "position": self.position,
-            **{name: [guess.to_dict() for guess in getattr(self, name)] for name in ("residual", "ffn", "output")},
-            "event": self.event,
-            "ffn_vote": self.ffn_vote.to_dict(),
-            "active": self.active,
-            "effective": self.effective,
-            "top_share": self.top_share,
-            "major": self.major,
-            "memories": [memory.to_dict() for memory in self.memories],
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Record):
     """When one kind of stream has the model's own prediction on top: first at all, and from when on for good.
 
     Both are layers, or None where the last layer's stream does not have it (the output of the last layer always has).
@@ -87,30 +105,16 @@ class Decision:
     first: int | None
     decided: int | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON."""
-        return {"first": self.first, "decided": self.decided}
-
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class Position(Record):
     """One token of the prompt, what the model predicts after it (best first), and when that was decided."""
 
     position: int
     token: Token
-    prediction: tuple[Guess, ...]
+    prediction: tuple[Prediction, ...]
     residual: Decision
     output: Decision
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON."""
-        return {
-            "position": self.position,
-            "token": self.token.to_dict(),
-            "prediction": [guess.to_dict() for guess in self.prediction],
-            "residual": self.residual.to_dict(),
-            "output": self.output.to_dict(),
-        }
 
 
 def decision(tops: list[int], final: int) -> Decision:

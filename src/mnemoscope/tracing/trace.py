@@ -1,16 +1,36 @@
-"""A trace: the records of one prompt, held together; as JSON, as text and as a notebook's table.
+"""One prompt, once through the model: what every layer predicts at every position, and which memories dominate.
 
-Making one from a model is reading.py.
+Streams are read with the model's own readout, values and votes under the values' projection; the numbers are those of
+mining's predictions, for one text (paper, section 5 and Figures 7-11). One forward; the streams of all layers and
+positions are projected together, and of the memories only those that are shown.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
-from mnemoscope.tracing.interventions import Intervention
-from mnemoscope.tracing.notebook import trace_html
-from mnemoscope.tracing.prompts import Token
-from mnemoscope.tracing.records import Place, Position
-from mnemoscope.tracing.terminal import trace_text
+import torch
+from torch import Tensor
+
+from mnemoscope.errors import OptionError
+from mnemoscope.memory import MemoryId
+from mnemoscope.models import Block, LanguageModel, read_blocks
+from mnemoscope.tracing.contributions import (
+    activity_of,
+    contributions,
+    event_of,
+    folded_updates,
+    tops_of_folded,
+    value_norms,
+    vote_codes,
+    votes,
+)
+from mnemoscope.tracing.interventions import Intervention, Interventions, intervene
+from mnemoscope.tracing.predictions import best_predictions, ids_of, prompt_tokens
+from mnemoscope.tracing.records import Dominant, LayerState, Position, Prediction, Token, decision
+from mnemoscope.tracing.rendering import WIDTH, choose_position, fit, layer_lines, position_lines, trace_html
+from mnemoscope.tracing.vocabulary import top as best_of
+
+STREAMS = ("residual", "ffn", "output")
 
 
 @dataclass(frozen=True)
@@ -25,7 +45,7 @@ class Trace:
     prompt: str
     beginning: Token | None
     positions: tuple[Position, ...]
-    places: tuple[tuple[Place, ...], ...]
+    places: tuple[tuple[LayerState, ...], ...]
     interventions: tuple[Intervention, ...] = ()
 
     @property
@@ -40,11 +60,11 @@ class Trace:
             "fingerprint": self.fingerprint,
             "prompt": self.prompt,
             "beginning": None if self.beginning is None else self.beginning.to_dict(),
-            "interventions": [str(change) for change in self.interventions],
+            "interventions": list(map(str, self.interventions)),
             "positions": [position.to_dict() for position in self.positions],
             "layers": [
-                {"layer": layer, "positions": [place.to_dict() for place in places]}
-                for layer, places in enumerate(self.places)
+                {"layer": layer, "positions": [state.to_dict() for state in states]}
+                for layer, states in enumerate(self.places)
             ],
         }
 
@@ -54,12 +74,133 @@ class Trace:
         `position` counts from 0; negative ones from the end, and None is the last. Raises PromptError for a position
         that the prompt does not have.
         """
-        return trace_text(
-            self.model, self.positions, self.places, self.interventions, position=position, memories=memories
-        )
+        chosen = self.positions[choose_position(len(self.positions), position)]
+        about = [self._about(), *(["with " + self._changes()] if self.interventions else [])]
+        layers = layer_lines(chosen, self.places, memories)
+        return "\n".join([*(fit(line, WIDTH) for line in about), "", *position_lines(self.positions), "", *layers])
 
     def __str__(self) -> str:
         return self.text()
 
     def _repr_html_(self) -> str:
-        return trace_html(self.model, self.positions, self.places, self.interventions)
+        about = self._about() + (f" with {self._changes()}" if self.interventions else "")
+        return trace_html(about, self.positions, self.places)
+
+    def _about(self) -> str:
+        return f"{self.model}: {len(self.positions)} tokens, {len(self.places)} layers"
+
+    def _changes(self) -> str:
+        return ", ".join(map(str, self.interventions))
+
+
+def trace(
+    model: LanguageModel,
+    prompt: str,
+    *,
+    top: int = 10,
+    memories: int = 10,
+    interventions: Interventions = None,
+) -> Trace:
+    """What residual, feed-forward update and output of every layer predict after every token of the prompt.
+
+    `top` predictions of each, and at most `memories` memories of each layer and position, by |m_i| norm(v_i). The
+    prompt is plain text, read as mining reads a sentence; positions count its own tokens. `interventions` are made for
+    this run as `intervene` does. Definitions: definitions.md sections 1, 2 and 4. Raises PromptError,
+    InterventionError, OptionError, NotFinite.
+    """
+    if top < 1 or memories < 0:
+        raise OptionError(f"top={top}, memories={memories} cannot be met; top must be 1 or more, memories 0 or more")
+    tokens = prompt_tokens(model, prompt)
+    with model.lock, torch.inference_mode(), intervene(model, interventions) as changes:
+        blocks = run_blocks(model, tokens)
+        predicted = _predictions(model, blocks, top, changed=bool(changes))
+        places = _layer_states(model, blocks, predicted, memories)
+    texts = model.vocabulary()[0]
+    positions = []
+    for j, token in enumerate(tokens):
+        final = places[-1][j].output
+        residual, output = (
+            decision([getattr(states[j], name)[0].token.id for states in places], final[0].token.id)
+            for name in ("residual", "output")
+        )
+        positions.append(Position(j, Token(token, texts[token]), final, residual, output))
+    first = model.beginning.token
+    beginning = None if first is None else Token(first, texts[first])
+    return Trace(model.spec, model.fingerprint, prompt, beginning, tuple(positions), places, changes)
+
+
+@dataclass(frozen=True)
+class Streams:
+    """One layer at the prompt's own positions, each `[position, ...]`."""
+
+    residual: Tensor
+    ffn: Tensor
+    output: Tensor
+    coefficients: Tensor
+
+
+def run_blocks(model: LanguageModel, tokens: list[int]) -> list[Streams]:
+    """One forward of the prompt; every layer's streams and coefficients at its own positions."""
+    first = model.beginning.length
+    found: dict[int, Streams] = {}
+
+    def keep(layer: int, block: Block) -> None:
+        parts = (block.residual, block.ffn_update, block.layer_output, block.coefficients)
+        found[layer] = Streams(*(part[0, first:].clone() for part in parts))
+
+    with read_blocks(model, keep):
+        model.backbone(ids_of(model, tokens))
+    return [found[layer] for layer in range(model.sizes.layers)]
+
+
+Predicted = dict[tuple[str, int, int], tuple[Prediction, ...]]
+"""The predictions by (stream, layer, position)."""
+
+
+def _predictions(model: LanguageModel, blocks: list[Streams], count: int, *, changed: bool) -> Predicted:
+    """The `count` best predictions of all streams, in few products."""
+    length = len(blocks[0].residual)
+    keys = [(name, layer, j) for name in STREAMS for layer in range(len(blocks)) for j in range(length)]
+    rows = torch.cat([getattr(block, name) for name in STREAMS for block in blocks])
+    return dict(zip(keys, best_predictions(model, rows, count, changed=changed), strict=True))
+
+
+def _layer_states(
+    model: LanguageModel, blocks: list[Streams], predicted: Predicted, count: int
+) -> tuple[tuple[LayerState, ...], ...]:
+    """Every layer's state at every position; of its memories the `count` dominant ones, whose votes are projected."""
+    columns, codes, updates = [], [], []
+    for layer, block in enumerate(blocks):
+        norms = value_norms(model, layer)
+        weight = contributions(block.coefficients, norms)
+        memory, contribution = best_of(weight, count)
+        coefficient = block.coefficients.gather(1, memory)
+        codes.append(vote_codes(memory, coefficient))
+        updates.append(folded_updates(model, layer, block.ffn))
+        activity = activity_of(block.coefficients, norms)
+        numbers = (activity[name] for name in ("active", "effective", "top_share", "major"))
+        columns.append([memory, coefficient, contribution, weight.sum(1), *numbers])
+    voted = votes(model, codes)
+    ffn_votes = torch.split(tops_of_folded(model, updates), [len(part) for part in updates])
+    texts = model.vocabulary()[0]
+    states = []
+    for layer, own in enumerate(columns):
+        rows = zip(*(column.tolist() for column in (voted[layer], ffn_votes[layer], *own)), strict=True)
+        states.append(tuple(_layer_state(layer, j, predicted, row, texts) for j, row in enumerate(rows)))
+    return tuple(states)
+
+
+def _layer_state(layer: int, j: int, predicted: Predicted, row: tuple[Any, ...], texts: list[str]) -> LayerState:
+    """One state, of a row of the columns that `_layer_states` makes."""
+    own_votes, ffn_vote, dominant, coefficients, parts, total, active, effective, top_share, major = row
+    residual, ffn, output = (predicted[name, layer, j] for name in STREAMS)
+    event = event_of(residual[0].token.id, ffn[0].token.id, output[0].token.id)
+    memories = tuple(
+        Dominant(MemoryId(layer, i), m, 1 if m > 0 else -1, c, c / total, Token(vote, texts[vote]), vote == ffn_vote)
+        for i, m, c, vote in zip(dominant, coefficients, parts, own_votes, strict=True)
+        if c > 0
+    )
+    vote_of_update = Token(ffn_vote, texts[ffn_vote])
+    return LayerState(
+        layer, j, residual, ffn, output, event, vote_of_update, active, effective, top_share, major, memories
+    )

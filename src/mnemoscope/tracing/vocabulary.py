@@ -31,7 +31,7 @@ def top(scores: Tensor, count: int, *, lowest: bool = False) -> tuple[Tensor, Te
     vocabulary = scores.shape[1]
     count = min(count, vocabulary)
     if count == 0 or vocabulary <= 4 * count * BLOCK:
-        return _sorted(scores, count, lowest=lowest)
+        return _sort(scores, count, lowest=lowest)
     whole = vocabulary // BLOCK * BLOCK
     blocks = scores[:, :whole].reshape(len(scores), -1, BLOCK)
     tail = scores[:, whole:]
@@ -52,11 +52,11 @@ def top(scores: Tensor, count: int, *, lowest: bool = False) -> tuple[Tensor, Te
     tokens = columns.gather(1, place.gather(1, order))
     rows = tied.nonzero()[:, 0]
     if len(rows):
-        tokens[rows], values[rows] = _sorted(scores[rows], count, lowest=lowest)
+        tokens[rows], values[rows] = _sort(scores[rows], count, lowest=lowest)
     return tokens, values
 
 
-def _sorted(scores: Tensor, count: int, *, lowest: bool) -> tuple[Tensor, Tensor]:
+def _sort(scores: Tensor, count: int, *, lowest: bool) -> tuple[Tensor, Tensor]:
     values, tokens = scores.sort(dim=1, descending=not lowest, stable=True)
     return tokens[:, :count], values[:, :count]
 

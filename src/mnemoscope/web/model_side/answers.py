@@ -15,10 +15,9 @@ from mnemoscope.models import LanguageModel
 from mnemoscope.pages.trace_address import TOKENS
 from mnemoscope.tracing import Intervention, as_python, causal_check, compare, generate, intervene, rank_of, top, trace
 from mnemoscope.tracing.contributions import SCORES
-from mnemoscope.tracing.generation import continuation
 from mnemoscope.tracing.interventions import check
-from mnemoscope.tracing.prompts import prompt_tokens
-from mnemoscope.tracing.reading import run_blocks
+from mnemoscope.tracing.predictions import continuation, prompt_tokens
+from mnemoscope.tracing.trace import run_blocks
 from mnemoscope.web.model_side.turns import Late, ModelSide
 
 Changes = tuple[str, ...]

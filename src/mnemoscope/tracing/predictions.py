@@ -1,0 +1,163 @@
+"""What a model predicts after a prompt: the best tokens of its streams, and the prompt continued token by token.
+
+A prompt is read as mining reads a sentence: special strings are plain text, the beginning token stands before it and
+has no position; positions count the prompt's own tokens from 0 (definitions.md section 3). Every step of a continuation
+runs the whole text again, so that a change holds at exactly the positions that it names; between steps no hook is left,
+whatever the reader of the steps does.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mnemoscope.errors import InterventionError, NotFinite, OptionError, PromptError
+from mnemoscope.models import Block, LanguageModel, read_blocks
+from mnemoscope.tracing.contributions import SCORES
+from mnemoscope.tracing.interventions import Interventions, check, intervene, interventions_of
+from mnemoscope.tracing.records import Prediction, Record, Token
+from mnemoscope.tracing.vocabulary import top
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Record):
+    """One token written: its position, its probability (at temperature 1), and what else was likely, best first.
+
+    `end` says that nothing comes after it: it is one of the model's end-of-text tokens or its beginning token, or the
+    context is full.
+    """
+
+    position: int
+    token: Token
+    probability: float
+    likely: tuple[Prediction, ...]
+    end: bool
+
+
+def prompt_tokens(model: LanguageModel, prompt: str) -> list[int]:
+    """The prompt's own token ids, at least one; raises PromptError for what cannot be run."""
+    if not prompt:
+        raise PromptError("the prompt is empty; write at least one word")
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:
+        raise PromptError(
+            f"the prompt is not text: character {error.start} is half of one; write it as UTF-8"
+        ) from None
+    tokens = model.encode([prompt])[0]
+    if not tokens:
+        raise PromptError(f"the prompt {_short(prompt)} has no token in this model's vocabulary; write some words")
+    rows = model.sizes.vocabulary
+    if max(tokens) >= rows:
+        raise PromptError(f"the prompt has token {max(tokens)}, but the model has only {rows} rows; write it otherwise")
+    known = model.vocabulary()[1]
+    if not any(known[token] for token in tokens):
+        raise PromptError(f"the prompt {_short(prompt)} has only tokens without text ({tokens[0]}); write some words")
+    if len(tokens) > model.longest:
+        beside = " after its beginning token" if model.beginning.length else ""
+        raise PromptError(
+            f"the prompt has {len(tokens):,} tokens, but the model reads at most {model.longest:,}{beside}; shorten it"
+        )
+    return tokens
+
+
+def ids_of(model: LanguageModel, tokens: list[int]) -> Tensor:
+    """What goes into the model: ids `[1, position]`, the beginning token first where there is one."""
+    return torch.tensor([[*model.beginning.tokens, *tokens]], device=model.device)
+
+
+def _short(prompt: str) -> str:
+    return repr(prompt if len(prompt) <= 40 else prompt[:40] + "...")
+
+
+def best_predictions(
+    model: LanguageModel, streams: Tensor, count: int, *, changed: bool
+) -> Iterator[tuple[Prediction, ...]]:
+    """The `count` best tokens of each row of `streams [row, hidden]` under the model's own readout.
+
+    Raises InterventionError (where memories were `changed`) or NotFinite for scores that are no numbers.
+    """
+    texts = model.vocabulary()[0]
+    known: dict[int, Token] = {}
+    step = max(1, SCORES // model.sizes.vocabulary)
+    for start in range(0, len(streams), step):
+        scores = model.scores(streams[start : start + step], projection="lens")
+        tokens, best = top(scores, count)
+        highest = best[:, :1]
+        # Not a number if any score is none, or if none is finite.
+        totals = (scores - highest).exp_().sum(1, keepdim=True)
+        if not bool(totals.isfinite().all()):
+            if changed:
+                raise InterventionError("the changes make the model's numbers NaN or infinite; choose smaller ones")
+            raise NotFinite(
+                "the model gives NaN or infinite scores for this prompt; try --dtype float32, or check its weights"
+            )
+        shares = (best - highest).exp() / totals
+        for ids, probabilities in zip(tokens.tolist(), shares.tolist(), strict=True):
+            own = [known.get(id) or known.setdefault(id, Token(id, texts[id])) for id in ids]
+            yield tuple(map(Prediction, own, probabilities))
+
+
+def generate(
+    model: LanguageModel,
+    prompt: str,
+    *,
+    tokens: int,
+    interventions: Interventions = None,
+    temperature: float = 0.0,
+    seed: int = 0,
+    likely: int = 5,
+) -> Iterator[Step]:
+    """At most `tokens` steps that continue the prompt, each computed when it is asked for.
+
+    Temperature 0 takes the best token (of equal ones the lower id), above 0 draws by `seed`. Ends early with one of
+    the model's end-of-text tokens, its beginning token, or a full context. An intervention at `last` changes the last
+    position of each step alone. Raises PromptError, InterventionError or OptionError at once.
+    """
+    if tokens < 0 or temperature < 0 or likely < 1:
+        raise OptionError(
+            f"tokens={tokens}, temperature={temperature}, likely={likely} cannot be met; "
+            "tokens and temperature must be 0 or more, likely 1 or more"
+        )
+    own = prompt_tokens(model, prompt)
+    changes = interventions_of(interventions)
+    check(model, changes)
+
+    def steps() -> Iterator[Step]:
+        words, texts = list(own), model.vocabulary()[0]
+        chance = torch.Generator().manual_seed(seed)
+        for _ in range(min(tokens, model.longest - len(own))):
+            with model.lock, torch.inference_mode(), intervene(model, changes):
+                stream = last_streams(model, ids_of(model, words))
+                best = next(best_predictions(model, stream, likely, changed=bool(changes)))
+                chosen, probability = best[0].token.id, best[0].probability
+                if temperature > 0:
+                    scores = model.scores(stream, projection="lens")[0].double().cpu()
+                    chosen = int(torch.multinomial((scores / temperature).softmax(0), 1, generator=chance))
+                    probability = float(scores.softmax(0)[chosen])
+            words.append(chosen)
+            end = chosen in model.ends or len(words) == model.longest
+            yield Step(len(words) - 1, Token(chosen, texts[chosen]), probability, best, end)
+            if end:
+                return
+
+    return steps()
+
+
+def last_streams(model: LanguageModel, ids: Tensor) -> Tensor:
+    """The last layer's output `[batch, hidden]` at the last position of `ids [batch, position]`."""
+    found: list[Tensor] = []
+
+    def keep(_: int, block: Block) -> None:
+        found.append(block.layer_output[:, -1].clone())
+
+    with read_blocks(model, keep, layers=[model.sizes.layers - 1]):
+        model.backbone(ids)
+    return found[0]
+
+
+def continuation(model: LanguageModel, steps: tuple[Step, ...]) -> str:
+    """The text of the tokens that the steps wrote; what is not whole UTF-8 shows as a replacement mark."""
+    raw = model.vocabulary()[1]
+    return b"".join(raw[step.token.id] for step in steps).decode("utf-8", "replace")

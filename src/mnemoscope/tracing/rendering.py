@@ -1,0 +1,141 @@
+"""A trace as text for a terminal and as HTML for a notebook.
+
+The text is at most 118 columns wide: all positions' predictions, then one position layer by layer. Spaces inside tokens
+show as middle dots and control characters as signs (atlas/visible.py), so that no prompt can disturb a terminal. The
+HTML is self-contained: inline styles, no script, nothing fetched, every text escaped; `mnemoscope serve` draws its own.
+"""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from rich.cells import cell_len, set_cell_size
+
+from mnemoscope.atlas.visible import in_token
+from mnemoscope.errors import PromptError
+from mnemoscope.tracing.records import Dominant, LayerState, Position, Prediction
+
+WIDTH = 118
+_GAP = "  "
+_CELL = "padding:2px 6px;white-space:nowrap;text-align:left;color:inherit"
+_SHOWN = 5
+
+Column = tuple[str, str, int]
+"""A column's name, `left` or `right`, and the most cells that it may take."""
+
+
+def fit(text: str, width: int) -> str:
+    """The text in at most so many cells; what is cut off leaves an ellipsis."""
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table without rules, header first."""
+    cells = [[fit(text, most) for text, (_, _, most) in zip(row, columns, strict=True)] for row in rows]
+    widths = [max([cell_len(name), *(cell_len(row[i]) for row in cells)]) for i, (name, _, _) in enumerate(columns)]
+    lines = []
+    for row in [[name for name, _, _ in columns], *cells]:
+        padded = [
+            " " * (width - cell_len(text)) + text if side == "right" else text + " " * (width - cell_len(text))
+            for text, width, (_, side, _) in zip(row, widths, columns, strict=True)
+        ]
+        lines.append(fit(_GAP.join(padded).rstrip(), WIDTH))
+    return lines
+
+
+def prediction_text(prediction: Prediction, *, width: int | None = None) -> str:
+    """A prediction in one cell, at most so wide: the token and its probability."""
+    token = in_token(prediction.token.text)
+    return f"{token if width is None else fit(token, width - 6)} {prediction.probability:.3f}"
+
+
+def choose_position(count: int, position: int | None) -> int:
+    """The one of `count` positions meant: negative ones count from the end, None is the last; raises PromptError."""
+    chosen = count - 1 if position is None else position + count if position < 0 else position
+    if not 0 <= chosen < count:
+        raise PromptError(f"position {position} is not in the prompt, which has positions 0 to {count - 1}")
+    return chosen
+
+
+def position_lines(positions: Sequence[Position]) -> list[str]:
+    """What the model predicts after every position, as lines."""
+    columns: list[Column] = [("position", "right", 8), ("token", "left", 20), ("predicted next", "left", 24),
+                             ("then", "left", 50), ("decided in", "left", 10)]  # fmt: skip
+    rows = [
+        [
+            str(at.position),
+            in_token(at.token.text),
+            prediction_text(at.prediction[0], width=24),
+            _GAP.join(prediction_text(other, width=15) for other in at.prediction[1:4]),
+            "never" if at.output.decided is None else f"layer {at.output.decided}",
+        ]
+        for at in positions
+    ]
+    return table(columns, rows)
+
+
+def layer_lines(at: Position, places: Sequence[Sequence[LayerState]], memories: int) -> list[str]:
+    """What every layer does after one position, as lines; `places[layer][position]`."""
+    token = fit(in_token(at.token.text), 30)
+    lines = [f"Layer by layer after position {at.position}, {token}: what is on top, and who contributes most"]
+    columns: list[Column] = [("layer", "right", 5), ("residual", "left", 16), ("feed-forward", "left", 16),
+                             ("output", "left", 16), ("event", "left", 11), ("active", "right", 6),
+                             ("share memory → vote", "left", 40)]  # fmt: skip
+    rows = []
+    for layer, row in enumerate(places):
+        state = row[at.position]
+        streams = (prediction_text(best[0], width=15) for best in (state.residual, state.ffn, state.output))
+        start = [str(layer), *streams, state.event, str(state.active)]
+        for dominant in [_memory_text(one) for one in state.memories[:memories]] or ["(none)"]:
+            rows.append([*start, dominant])
+            start = [""] * len(start)
+    return [*lines, *table(columns, rows)]
+
+
+def _memory_text(one: Dominant) -> str:
+    return f"{one.share:5.1%} {'+' if one.sign > 0 else '-'}{one.memory} → {in_token(one.vote.text)}"
+
+
+def trace_html(about: str, positions: Sequence[Position], places: Sequence[Sequence[LayerState]]) -> str:
+    """A trace as HTML: one table, layers by tokens, and the last position's memories; `places[layer][position]`."""
+    layers, last = list(reversed(range(len(places)))), positions[-1]
+    grid = [_row("layer", (in_token(at.token.text) for at in positions), tag="th")]
+    for layer in layers:
+        cells = map(_cell, places[layer], (at.prediction[0].token.id for at in positions))
+        grid.append(f'<tr><th scope="row" style="{_CELL}">{layer}</th>{"".join(cells)}</tr>')
+    strongest = []
+    for layer in layers:
+        state = places[layer][-1]
+        memories = (_memory_text(one).lstrip() for one in state.memories[:_SHOWN])
+        strongest.append(_row(str(layer), [state.event, *memories]))
+    lines = [
+        '<div style="overflow-x:auto;font-size:90%">',
+        f"<p>{escape(about)}. Each cell: what the layer's output "
+        "predicts after the token; the darker, the more probable the model's final prediction is among its best.</p>",
+        *_html_table(grid),
+        f"<p>After position {last.position}, {escape(in_token(last.token.text))}: "
+        "the memories that contribute most (share of the layer's contributions, memory, vote).</p>",
+        *_html_table(strongest),
+        "</div>",
+    ]
+    return "\n".join(lines)
+
+
+def _html_table(rows: list[str]) -> list[str]:
+    return ['<table style="border-collapse:collapse">', *rows, "</table>"]
+
+
+def _row(head: str, texts: Iterable[str], *, tag: str = "td") -> str:
+    cells = "".join(f'<{tag} style="{_CELL}">{escape(text)}</{tag}>' for text in texts)
+    return f'<tr><th style="{_CELL}">{escape(head)}</th>{cells}</tr>'
+
+
+def _cell(state: LayerState, final: int) -> str:
+    """A layer's output at one position, coloured by the probability of the token `final` among its best."""
+    share = next((one.probability for one in state.output if one.token.id == final), 0.0)
+    streams = "\n".join(
+        f"{name}: " + ", ".join(map(prediction_text, best[:_SHOWN]))
+        for name, best in (("residual", state.residual), ("feed-forward", state.ffn), ("output", state.output))
+    )
+    title = escape(f"layer {state.layer}, {state.event}\n{streams}", quote=True)
+    style = f"{_CELL};background:rgba(31,119,180,{0.6 * min(1.0, share):.3f})"
+    return f'<td style="{style}" title="{title}">{escape(in_token(state.output[0].token.text))}</td>'
