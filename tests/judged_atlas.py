@@ -15,7 +15,7 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.manifest import MANIFEST, SEAL
 from mnemoscope.atlas.side import cover
 from mnemoscope.atlas.store import write_free_table
-from mnemoscope.campaigns.sampling import CASES
+from mnemoscope.campaigns.items import CASES
 from pattern_atlas import build
 
 MEMORIES = 6

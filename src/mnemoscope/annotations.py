@@ -26,15 +26,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mnemoscope.campaigns.import_export import export, import_judgements
-    from mnemoscope.campaigns.records import Annotator, CaseView, KeyView
     from mnemoscope.campaigns.results import compute_results as results
     from mnemoscope.campaigns.store import Store, open_store
+    from mnemoscope.campaigns.views import Annotator, CaseView, KeyView
 
 __all__ = ["Annotator", "CaseView", "KeyView", "Store", "export", "import_judgements", "open_store", "results"]
 
 _PLACES = {
     "export": "import_export.export", "import_judgements": "import_export.import_judgements",
-    "Annotator": "records.Annotator", "CaseView": "records.CaseView", "KeyView": "records.KeyView",
+    "Annotator": "views.Annotator", "CaseView": "views.CaseView", "KeyView": "views.KeyView",
     "results": "results.compute_results", "Store": "store.Store", "open_store": "store.open_store",
 }  # fmt: skip
 

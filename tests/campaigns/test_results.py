@@ -17,8 +17,8 @@ from mnemoscope.annotations import Annotator, Store, open_store, results
 from mnemoscope.errors import AnnotationError
 from mnemoscope.intervals import wilson
 from mnemoscope.judgements import read_judgements
+from mnemoscope.judgements.reading import majority_calls, read_verdicts
 from mnemoscope.judgements.tables import items
-from mnemoscope.judgements.verdicts import majority_calls, read_verdicts
 from mnemoscope.memory import MemoryId
 from mnemoscope.questions import answer
 

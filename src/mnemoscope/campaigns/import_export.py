@@ -10,29 +10,27 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 from sqlalchemy import Connection, select
 
 from mnemoscope.atlas.store import replacing
-from mnemoscope.campaigns import annotators, sampling, saving
+from mnemoscope.campaigns.items import Row, read_item, sample, store_campaign, store_chosen
+from mnemoscope.campaigns.saving import add_annotator, find_row
 from mnemoscope.campaigns.store import Store
 from mnemoscope.errors import AnnotationError, MemoryIdError
-from mnemoscope.judgements import tables
-from mnemoscope.judgements.rows import CAMPAIGN_FIELDS, FIELDS, check_row
-from mnemoscope.judgements.tables import GROWING, campaigns, items, version
+from mnemoscope.judgements.rules import CAMPAIGN_FIELDS, FIELDS, check_choice, check_row
+from mnemoscope.judgements.tables import GROWING, annotators, campaigns, items, version
 from mnemoscope.memory import MemoryId
 
-Row = dict[str, Any]
 FORMS = ("csv", "jsonl")
 _FORMULA = re.compile(r"'*[=+\-@]")
 """How a cell begins that a spreadsheet would take for a formula, or that has been kept from it before."""
 _TABLES = dict(zip(("judgement", "verdict", "finish"), GROWING, strict=True))
 
 
-class Refused(Exception):
+class _BadLine(Exception):
     """A line of a file that cannot be taken."""
 
     def __init__(self, reason: str, line: int) -> None:
@@ -40,31 +38,22 @@ class Refused(Exception):
         self.line = line
 
 
-@dataclass
-class Known:
+class _Known:
     """What a database holds that rows are about."""
 
-    atlas: str
-    campaign: dict[str, Any] | None
-    items: dict[tuple[str, int, int], saving.Item] = field(default_factory=dict)
-    numbered: dict[int, saving.Item] = field(default_factory=dict)
-    authors: set[str] = field(default_factory=set)
-
-    @classmethod
-    def read(cls, connection: Connection) -> "Known":
-        """What the database behind the connection holds."""
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.atlas: str = connection.execute(select(version.c.atlas)).scalar_one()
         row = connection.execute(select(*(campaigns.c[name] for name in CAMPAIGN_FIELDS))).mappings().first()
-        found = cls(connection.execute(select(version.c.atlas)).scalar_one(), None if row is None else dict(row))
+        self.campaign = None if row is None else dict(row)
+        self.items: dict[tuple[str, int, int], Row] = {}
+        self.numbered: dict[int, Row] = {}
         for item in connection.execute(select(items)).mappings():
-            found._note(dict(item))
-        found.authors = set(connection.execute(select(tables.annotators.c.name)).scalars())
-        return found
+            self.add(dict(item))
+        self.authors = set(connection.execute(select(annotators.c.name)).scalars())
 
-    def add(self, connection: Connection, code: str) -> None:
-        """Takes note of an item that was just stored."""
-        self._note(saving.read_item(connection, code))
-
-    def _note(self, item: saving.Item) -> None:
+    def add(self, item: Row) -> None:
+        """Takes note of an item."""
         self.items[item["kind"], item["layer"], item["memory"]] = item
         self.numbered[item["id"]] = item
 
@@ -81,8 +70,7 @@ def export(store: Store, path: str | Path) -> int:
 
 def as_text(store: Store, form: str) -> str:
     """Every row as CSV (`csv`) or JSON lines (`jsonl`), for a download."""
-    if form not in FORMS:
-        raise AnnotationError(f"the form is {form!r}; choose one of {', '.join(FORMS)}")
+    check_choice(form, FORMS, what="form")
     found = rows(store)
     if form == "jsonl":
         return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found)
@@ -94,13 +82,14 @@ def as_text(store: Store, form: str) -> str:
 
 
 def rows(store: Store) -> list[Row]:
-    """Every row of every table that only grows, by time, with what it is about; the fields of judgements/rows.py."""
-    found = []
+    """Every row of every table that only grows, by time, with what it is about; the fields of judgements/rules.py."""
     with store.database.reading() as connection:
-        known = Known.read(connection)
-        for table in GROWING:
-            for row in connection.execute(select(table)).mappings():
-                found.append(_export_row(table.name, dict(row), known))
+        known = _Known(connection)
+        found = [
+            _export_row(event, dict(row), known)
+            for event, table in _TABLES.items()
+            for row in connection.execute(select(table)).mappings()
+        ]
     return sorted(found, key=lambda row: (row["made_at"], row["author"], row["key"]))
 
 
@@ -115,7 +104,7 @@ def import_judgements(store: Store, path: str | Path) -> int:
     try:
         with where.open(encoding="utf-8-sig", newline="") as file, store.database.writing() as connection:
             return _add(store, connection, _read(file, form))
-    except Refused as refused:
+    except _BadLine as refused:
         raise AnnotationError(f"{where} line {refused.line}: {refused}; nothing was imported") from refused
     except UnicodeDecodeError as error:
         raise AnnotationError(f"{where} is not UTF-8 text ({error.reason}); nothing was imported") from error
@@ -125,43 +114,33 @@ def import_judgements(store: Store, path: str | Path) -> int:
 
 def _add(store: Store, connection: Connection, lines: Iterable[tuple[int, Row]]) -> int:
     added = 0
-    known = Known.read(connection)
-    facts: dict[str, Any] | None = None
+    known = _Known(connection)
     for line, raw in lines:
         with _at(line):
             row = check_row(raw, store.database.atlas)
-            if row["campaign"] is not None and row["campaign"] != facts:
-                facts = row["campaign"]
-                _same_campaign(store, connection, facts)
-                known = Known.read(connection)
-            item = _item(store, connection, row, known)
+            facts = row["campaign"]
+            if facts is not None and known.campaign is None:
+                sizes = {name: facts[name] for name in ("keys_per_layer", "controls", "cases", "seed")}
+                store_campaign(connection, sample(store.atlas, **sizes)[1], facts)
+                known = _Known(connection)
+            if facts not in (None, known.campaign):
+                raise AnnotationError("it belongs to another campaign than the one in the database")
+            item = _item(store, row, known)
             if row["author"] not in known.authors:
-                annotators.add(connection, row["author"])
+                add_annotator(connection, row["author"])
                 known.authors.add(row["author"])
             added += _insert(connection, row, item)
     return added
 
 
-def _same_campaign(store: Store, connection: Connection, facts: dict[str, Any]) -> None:
-    """Starts the campaign of the file where there is none; raises AnnotationError where there is another."""
-    here = connection.execute(select(campaigns)).mappings().first()
-    if here is None:
-        sizes = {name: facts[name] for name in ("keys_per_layer", "controls", "cases", "seed")}
-        _, drawn = sampling.sample(store.atlas, **sizes)
-        sampling.store_campaign(connection, drawn, facts)
-    elif any(here[name] != value for name, value in facts.items()):
-        raise AnnotationError("it belongs to another campaign than the one in the database")
-
-
-def _item(store: Store, connection: Connection, row: Row, known: Known) -> saving.Item | None:
+def _item(store: Store, row: Row, known: _Known) -> Row | None:
+    """The item that the row is about; a chosen memory becomes one."""
     if row["item_kind"] is None:
         return None
     place = (row["item_kind"], row["layer"], row["memory"])
     if place not in known.items and row["item_kind"] == "chosen":
         memory = store.atlas[MemoryId(row["layer"], row["memory"])].id
-        drawn = sampling.Item("chosen", memory.layer, memory.memory, None).as_row(row["code"])
-        connection.execute(items.insert().values(drawn | {"code": row["code"]}))
-        known.add(connection, row["code"])
+        known.add(read_item(known.connection, store_chosen(known.connection, memory, row["code"])))
     item = known.items.get(place)
     if item is None:
         raise AnnotationError(f"the campaign has no {place[0]} {place[2]} in layer {place[1]}")
@@ -174,7 +153,7 @@ def _item(store: Store, connection: Connection, row: Row, known: Known) -> savin
     return item
 
 
-def _insert(connection: Connection, row: Row, item: saving.Item | None) -> int:
+def _insert(connection: Connection, row: Row, item: Row | None) -> int:
     table = _TABLES[row["event"]]
     values = {name: row[name] for name in ("author", "made_at", "key")}
     values["item"] = None if item is None else item["id"]
@@ -187,7 +166,7 @@ def _insert(connection: Connection, row: Row, item: saving.Item | None) -> int:
         values["verdict"] = row["kind"]
     else:
         values["finished"] = int(row["kind"] == "finished")
-    old = saving.find_row(connection, table, author=row["author"], key=row["key"])
+    old = find_row(connection, table, author=row["author"], key=row["key"])
     if old is None:
         connection.execute(table.insert().values(values))
         return 1
@@ -199,21 +178,18 @@ def _insert(connection: Connection, row: Row, item: saving.Item | None) -> int:
     return 0
 
 
-def _export_row(table: str, row: Row, known: Known) -> Row:
+def _export_row(event: str, row: Row, known: _Known) -> Row:
     item = known.numbered.get(row["item"])
-    found: Row = dict.fromkeys(FIELDS)
-    found |= {name: row[name] for name in ("author", "made_at", "key")}
-    found |= {"atlas": known.atlas, "campaign": known.campaign}
+    found: Row = dict.fromkeys(FIELDS) | {name: row[name] for name in ("author", "made_at", "key")}
+    found |= {"event": event, "atlas": known.atlas, "campaign": known.campaign}
     if item is not None:
         found |= {name: item[name] for name in ("layer", "memory", "code")} | {"item_kind": item["kind"]}
-    if table == "judgements":
+    if event == "judgement":
         found |= {name: row[name] for name in ("pattern", "kind", "description", "undoes")}
-        found |= {"event": "judgement", "triggers": json.loads(row["triggers"])}
-    elif table == "verdicts":
-        found |= {"event": "verdict", "kind": row["verdict"]}
-    else:
-        found |= {"event": "finish", "kind": "finished" if row["finished"] else "taken up"}
-    return found
+        return found | {"triggers": json.loads(row["triggers"])}
+    if event == "verdict":
+        return found | {"kind": row["verdict"]}
+    return found | {"kind": "finished" if row["finished"] else "taken up"}
 
 
 def _cell(value: Any) -> Any:
@@ -235,35 +211,35 @@ def _at(line: int) -> Iterator[None]:
     try:
         yield
     except (AnnotationError, MemoryIdError) as error:
-        raise Refused(str(error), line) from error
+        raise _BadLine(str(error), line) from error
 
 
 def _read(file: TextIO, form: str) -> Iterator[tuple[int, Row]]:
-    """Number and fields of every line; raises Refused for a line that has no such form."""
+    """Number and fields of every line; raises _BadLine for a line that has no such form."""
     if form == "jsonl":
         for line, text in enumerate(file, start=1):
             try:
                 row = json.loads(text)
             except (ValueError, RecursionError) as error:
-                raise Refused(f"is not JSON ({error})", line) from error
+                raise _BadLine(f"is not JSON ({error})", line) from error
             if not isinstance(row, dict):
-                raise Refused("is not a JSON object", line)
+                raise _BadLine("is not a JSON object", line)
             yield line, row
         return
     table = csv.reader(file, strict=True)
     try:
         header = next(table, None)
         if header != list(FIELDS):
-            raise Refused(f"the columns are not {', '.join(FIELDS)}", 1)
+            raise _BadLine(f"the columns are not {', '.join(FIELDS)}", 1)
         for cells in table:
             if len(cells) != len(FIELDS):
-                raise Refused(f"has {len(cells)} columns, not {len(FIELDS)}", table.line_num)
+                raise _BadLine(f"has {len(cells)} columns, not {len(FIELDS)}", table.line_num)
             yield (
                 table.line_num,
                 {name: _value(name, cell, table.line_num) for name, cell in zip(FIELDS, cells, strict=True)},
             )
     except csv.Error as error:
-        raise Refused(f"is not CSV ({error})", table.line_num) from error
+        raise _BadLine(f"is not CSV ({error})", table.line_num) from error
 
 
 def _value(name: str, cell: str, line: int) -> Any:
@@ -279,4 +255,4 @@ def _value(name: str, cell: str, line: int) -> Any:
     try:
         return json.loads(cell)
     except (ValueError, RecursionError) as error:
-        raise Refused(f"{name} is {cell[:40]!r}, not a number or JSON", line) from error
+        raise _BadLine(f"{name} is {cell[:40]!r}, not a number or JSON", line) from error

@@ -1,69 +1,43 @@
 """Judgements going into the database: every one a new row, stored once however often it is sent; and their undoing.
 
-Functions over a connection inside a writing transaction; the rules of blindness are here, those of a single judgement
-in judgements/rules.py.
+Everything happens inside a writing transaction that the store begins; the rules of blindness are here, those of a
+single judgement in judgements/rules.py.
 """
 
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Table, func, select
 
-from mnemoscope.campaigns import annotators
-from mnemoscope.campaigns.records import Annotator, Saved
+from mnemoscope.campaigns.items import Row
+from mnemoscope.campaigns.views import NONE, Annotator, History, State, has_submitted, is_finished, read_history
 from mnemoscope.errors import AnnotationError
 from mnemoscope.judgements import rules
-from mnemoscope.judgements.tables import finishes, items, judgements, verdicts
-from mnemoscope.memory import MemoryId
+from mnemoscope.judgements.tables import annotators, finishes, judgements, verdicts
 
-NONE = ("none", "", "[]")
-"""Kind, description and triggers of a pattern that is not there."""
-State = tuple[str, str, str]
-Item = dict[str, Any]
-"""A row of table `items`."""
+ALL_WORK: Row = {"id": None}
+"""In place of an item, where all work is handed in."""
 
 
 @dataclass(frozen=True)
-class History:
-    """All that one author ever said of one key: the patterns that stand, and the steps that can be undone."""
+class Saved:
+    """A judgement that is stored: its key, time and pattern; `again` if it had been stored before."""
 
-    patterns: dict[int, State]
-    steps: tuple[tuple[str, int, State], ...]
-    """Of each step its key, its pattern, and what stood before."""
-
-
-def read_item(connection: Connection, code: str) -> Item:
-    """The item with this code; raises AnnotationError."""
-    row = connection.execute(select(items).where(items.c.code == str(code))).mappings().first()
-    if row is None:
-        raise AnnotationError(f"there is no item {str(code)[:40]!r} to judge; go back to the list")
-    return dict(row)
+    key: str
+    made_at: str
+    pattern: int | None = None
+    again: bool = False
 
 
-def find_chosen_item(connection: Connection, memory: MemoryId) -> Item | None:
-    """The item of a memory that somebody judged outside the campaign; None where nobody has."""
-    here = (items.c.kind == "chosen", items.c.layer == memory.layer, items.c.memory == memory.memory)
-    row = connection.execute(select(items).where(*here)).mappings().first()
-    return None if row is None else dict(row)
-
-
-def read_history(connection: Connection, item: int, author: str) -> History:
-    """What the author said of the item, from the first word to the last."""
-    asked = select(judgements).where(judgements.c.item == item, judgements.c.author == author)
-    standing: dict[int, State] = {}
-    steps: list[tuple[str, int, State]] = []
-    for row in connection.execute(asked.order_by(judgements.c.made_at, judgements.c.id)).mappings():
-        before = standing.get(row["pattern"], NONE)
-        state = (row["kind"], row["description"], row["triggers"])
-        if row["undoes"] is not None:
-            steps = [step for step in steps if step[0] != row["undoes"]]
-        elif state != before:
-            steps.append((row["key"], row["pattern"], before))
-        standing[row["pattern"]] = state
-    return History({number: state for number, state in sorted(standing.items()) if state[0] != "none"}, tuple(steps))
+def add_annotator(connection: Connection, name: str, *, role: str = "annotator", token_hash: str | None = None) -> None:
+    """Adds a person; raises AnnotationError where the name is taken, whatever its case."""
+    folded = name.casefold()
+    taken = connection.execute(select(annotators.c.name).where(annotators.c.folded == folded)).scalar()
+    if taken is not None:
+        raise AnnotationError(f"there is an annotator {taken!r} already; choose another name, or renew that invitation")
+    row = {"name": name, "folded": folded, "role": role, "token_hash": token_hash, "made_at": rules.current_time()}
+    connection.execute(annotators.insert().values(row))
 
 
 def find_row(connection: Connection, table: Table, *, author: str, key: str) -> RowMapping | None:
@@ -72,155 +46,131 @@ def find_row(connection: Connection, table: Table, *, author: str, key: str) -> 
     return connection.execute(asked).mappings().first()
 
 
-def is_finished(connection: Connection, item: int, author: str) -> bool:
-    """Whether the author has finished the item, and not taken it up again."""
-    asked = select(finishes.c.finished).where(finishes.c.item == item, finishes.c.author == author)
-    return bool(connection.execute(asked.order_by(finishes.c.made_at.desc(), finishes.c.id.desc()).limit(1)).scalar())
+class Turn:
+    """An annotator's turn at an item (or at ALL_WORK), for one judgement with a key of its own.
 
+    Other transactions of this annotator wait meanwhile, so that what was read stays true until this one ends. Every
+    method may raise AnnotationError.
+    """
 
-def read_verdict(connection: Connection, item: int, author: str) -> str | None:
-    """The author's verdict on a composition, if there is one."""
-    asked = select(verdicts.c.verdict).where(verdicts.c.item == item, verdicts.c.author == author)
-    found = connection.execute(asked.order_by(verdicts.c.made_at.desc(), verdicts.c.id.desc()).limit(1)).scalar()
-    return None if found in (None, "none") else str(found)
+    def __init__(self, connection: Connection, item: Row, annotator: Annotator, *, key: str) -> None:
+        self.connection = connection
+        self._item = item
+        self._annotator = annotator
+        self._key = key
+        asked = select(annotators.c.id).where(annotators.c.name == annotator.name).with_for_update()
+        if connection.execute(asked).scalar() is None:
+            raise AnnotationError(f"there is no annotator {annotator.name!r}; invite them first")
 
+    def save(self, pattern: int | None, state: State) -> Saved:
+        """Stores a pattern (`pattern` None: a new one), or that it is taken back."""
+        same = dict(zip(("kind", "description", "triggers"), state, strict=True))
+        stored = self._find_stored(judgements, **same, **({} if pattern is None else {"pattern": pattern}))
+        if stored is not None:
+            return stored
+        self._check_blind()
+        known = self._history().patterns
+        if state == NONE and pattern not in known:
+            raise AnnotationError(f"there is no pattern {pattern} to take back")
+        if pattern is None:
+            pattern = next((number for number in range(rules.MOST_PATTERNS) if number not in known), None)
+            if pattern is None:
+                raise AnnotationError(f"there are {rules.MOST_PATTERNS} patterns already; take one back first")
+        return self._add_state(pattern, state)
 
-def add_state(
-    connection: Connection, item: Item, annotator: Annotator, *, pattern: int, state: State, key: str,
-    undoes: str | None = None,
-) -> Saved:  # fmt: skip
-    """Stores what stands for one pattern from now on."""
-    kind, description, triggers = state
-    made_at = _after(connection, judgements, item["id"], annotator.name)
-    row = {
-        "author": annotator.name, "made_at": made_at, "layer": item["layer"], "memory": item["memory"],
-        "control": int(item["kind"] == "control"), "pattern": pattern, "kind": kind, "description": description,
-        "triggers": triggers, "item": item["id"], "key": key, "undoes": undoes,
-    }  # fmt: skip
-    connection.execute(judgements.insert().values(row))
-    return Saved(key, made_at, pattern)
+    def undo(self) -> Saved:
+        """Stores what stood before the latest step that is not undone yet."""
+        row = find_row(self.connection, judgements, author=self._annotator.name, key=self._key)
+        if row is not None:
+            return Saved(self._key, row["made_at"], row["pattern"], again=True)
+        self._check_blind()
+        steps = self._history().steps
+        if not steps:
+            raise AnnotationError("there is nothing to undo")
+        undone, pattern, before = steps[-1]
+        return self._add_state(pattern, before, undoes=undone)
 
-
-def save(
-    connection: Connection, item: Item, annotator: Annotator, *, pattern: int | None, state: State, key: str
-) -> Saved:
-    """Stores a pattern (`pattern` None: a new one), or that it is taken back; raises AnnotationError."""
-    annotators.lock_annotator(connection, annotator)
-    old = find_row(connection, judgements, author=annotator.name, key=key)
-    if old is not None:
-        same = (old["item"], old["kind"], old["description"], old["triggers"]) == (item["id"], *state)
-        if not same or pattern not in (None, old["pattern"]):
-            raise AnnotationError(f"key {key!r} was used for another judgement; send each under a key of its own")
-        return Saved(key, old["made_at"], old["pattern"], again=True)
-    may_change(connection, item, annotator)
-    known = read_history(connection, item["id"], annotator.name).patterns
-    if state == NONE and pattern not in known:
-        raise AnnotationError(f"there is no pattern {pattern} to take back")
-    if pattern is None:
-        free = [number for number in range(rules.MOST_PATTERNS) if number not in known]
-        if not free:
-            raise AnnotationError(f"there are {rules.MOST_PATTERNS} patterns already; take one back first")
-        pattern = free[0]
-    return add_state(connection, item, annotator, pattern=pattern, state=state, key=key)
-
-
-def undo(connection: Connection, item: Item, annotator: Annotator, *, key: str) -> Saved:
-    """Stores what stood before the latest step that is not undone yet; raises AnnotationError."""
-    annotators.lock_annotator(connection, annotator)
-    old = find_row(connection, judgements, author=annotator.name, key=key)
-    if old is not None:
-        return Saved(key, old["made_at"], old["pattern"], again=True)
-    may_change(connection, item, annotator)
-    steps = read_history(connection, item["id"], annotator.name).steps
-    if not steps:
-        raise AnnotationError("there is nothing to undo")
-    undone, pattern, before = steps[-1]
-    return add_state(connection, item, annotator, pattern=pattern, state=before, key=key, undoes=undone)
-
-
-def finish(connection: Connection, item: Item, annotator: Annotator, *, done: bool, none: bool, key: str) -> Saved:
-    """Stores that the annotator has finished the item (with `none`: found no pattern), or takes it up again."""
-    annotators.lock_annotator(connection, annotator)
-    old = find_row(connection, finishes, author=annotator.name, key=key)
-    if old is not None:
-        if (old["item"], bool(old["finished"])) != (item["id"], done):
-            raise AnnotationError(f"key {key!r} was used for another judgement; send each under a key of its own")
-        return Saved(key, old["made_at"], again=True)
-    may_change(connection, item, annotator, whether_finished=False)
-    if done:
-        known = read_history(connection, item["id"], annotator.name).patterns
-        if none and known:
+    def finish(self, *, done: bool, none: bool) -> Saved:
+        """Stores that the annotator has finished the item (with `none`: found no pattern), or takes it up again."""
+        stored = self._find_stored(finishes, finished=int(done))
+        if stored is not None:
+            return stored
+        self._check_blind(whether_finished=False)
+        known = self._history().patterns if done else {}
+        if done and none and known:
             raise AnnotationError(f"{len(known)} patterns are marked; take them back before saying that there is none")
-        if not none and not known:
+        if done and not none and not known:
             raise AnnotationError("no pattern is marked; mark one, or say that there is none")
-        if none:
-            add_state(connection, item, annotator, pattern=0, state=NONE, key=f"{key}.none")
-    return _event(connection, item["id"], annotator, done=done, key=key)
+        if done and none:
+            self._add_state(0, NONE, key=f"{self._key}.none")
+        return self._add(finishes, finished=int(done))
 
+    def judge(self, verdict: str) -> Saved:
+        """Stores a verdict on a composition."""
+        stored = self._find_stored(verdicts, verdict=verdict)
+        if stored is not None:
+            return stored
+        self._check_blind(whether_finished=False)
+        return self._add(verdicts, verdict=verdict)
 
-def hand_in(connection: Connection, annotator: Annotator, *, key: str) -> Saved:
-    """Stores that the annotator has handed in all work; may be sent again."""
-    old = connection.execute(
-        select(finishes).where(finishes.c.author == annotator.name, finishes.c.item.is_(None))
-    ).mappings().first()  # fmt: skip
-    if old is not None:
-        return Saved(old["key"], old["made_at"], again=True)
-    return _event(connection, None, annotator, done=True, key=key)
+    def hand_in(self) -> Saved:
+        """Stores that the annotator has handed in all work; may be sent again."""
+        asked = select(finishes).where(finishes.c.author == self._annotator.name, finishes.c.item.is_(None))
+        row = self.connection.execute(asked).mappings().first()
+        if row is not None:
+            return Saved(row["key"], row["made_at"], again=True)
+        return self._add(finishes, finished=1)
 
+    def _history(self) -> History:
+        return read_history(self.connection, self._item["id"], self._annotator.name)
 
-def judge(connection: Connection, item: Item, annotator: Annotator, *, verdict: str, key: str) -> Saved:
-    """Stores a verdict on a composition; raises AnnotationError."""
-    annotators.lock_annotator(connection, annotator)
-    old = find_row(connection, verdicts, author=annotator.name, key=key)
-    if old is not None:
-        if (old["item"], old["verdict"]) != (item["id"], verdict):
-            raise AnnotationError(f"key {key!r} was used for another judgement; send each under a key of its own")
-        return Saved(key, old["made_at"], again=True)
-    may_change(connection, item, annotator, whether_finished=False)
-    made_at = _after(connection, verdicts, item["id"], annotator.name)
-    row = {"author": annotator.name, "made_at": made_at, "item": item["id"], "verdict": verdict, "key": key}
-    connection.execute(verdicts.insert().values(row))
-    return Saved(key, made_at)
+    def _find_stored(self, table: Table, **values: Any) -> Saved | None:
+        """What is stored under the key already, None for nothing; raises AnnotationError for another judgement."""
+        row = find_row(self.connection, table, author=self._annotator.name, key=self._key)
+        if row is None:
+            return None
+        if any(row[name] != value for name, value in (values | {"item": self._item["id"]}).items()):
+            raise AnnotationError(f"key {self._key!r} was used for another judgement; send each under a key of its own")
+        return Saved(self._key, row["made_at"], row.get("pattern"), again=True)
 
+    def _check_blind(self, *, whether_finished: bool = True) -> None:
+        """Raises AnnotationError where a judgement would no longer be blind, or the item is finished."""
+        item, name = self._item, self._annotator.name
+        if item["kind"] == "chosen":
+            return
+        if self._annotator.role == "host":
+            raise AnnotationError("a host sees all judgements and so cannot judge; invite yourself by another name")
+        if has_submitted(self.connection, self._annotator):
+            raise AnnotationError(f"{name} has handed in, and may have seen what others said; nothing changes")
+        if whether_finished and is_finished(self.connection, item["id"], name):
+            raise AnnotationError("this item is finished; take it up again before changing it")
 
-def may_change(connection: Connection, item: Item, annotator: Annotator, *, whether_finished: bool = True) -> None:
-    """Raises AnnotationError where a judgement would no longer be blind, or the item is finished."""
-    if item["kind"] == "chosen":
-        return
-    if annotator.role == "host":
-        raise AnnotationError("a host sees all judgements and so cannot judge; invite yourself by another name")
-    if annotators.has_submitted(connection, annotator):
-        raise AnnotationError(f"{annotator.name} has handed in, and may have seen what others said; nothing changes")
-    if whether_finished and is_finished(connection, item["id"], annotator.name):
-        raise AnnotationError("this item is finished; take it up again before changing it")
+    def _add_state(self, pattern: int, state: State, *, key: str | None = None, undoes: str | None = None) -> Saved:
+        """Stores what stands for one pattern from now on."""
+        kind, description, triggers = state
+        return self._add(
+            judgements, key=key or self._key, layer=self._item["layer"], memory=self._item["memory"],
+            control=int(self._item["kind"] == "control"), pattern=pattern, kind=kind, description=description,
+            triggers=triggers, undoes=undoes,
+        )  # fmt: skip
 
+    def _add(self, table: Table, **values: Any) -> Saved:
+        row = {
+            "author": self._annotator.name, "made_at": self._time(table), "key": self._key,
+            "item": self._item["id"], **values,
+        }  # fmt: skip
+        self.connection.execute(table.insert().values(row))
+        return Saved(row["key"], row["made_at"], values.get("pattern"))
 
-def _event(connection: Connection, item: int | None, annotator: Annotator, *, done: bool, key: str) -> Saved:
-    made_at = _after(connection, finishes, item, annotator.name)
-    row = {"author": annotator.name, "made_at": made_at, "item": item, "finished": int(done), "key": key}
-    connection.execute(finishes.insert().values(row))
-    return Saved(key, made_at)
+    def _time(self, table: Table) -> str:
+        """The time, or just after the author's latest word on the item where a clock was set back: the last must count.
 
-
-def _after(connection: Connection, table: Table, item: int | None, author: str) -> str:
-    """The time, or just after the author's latest word on the item where a clock was set back: the last must count."""
-    here = table.c.item.is_(None) if item is None else table.c.item == item
-    latest = connection.execute(select(func.max(table.c.made_at)).where(here, table.c.author == author)).scalar()
-    time = rules.current_time()
-    if latest is not None and latest >= time:
+        After the end of time comes nothing; of rows at one time the one stored later counts.
+        """
+        here = (table.c.item == self._item["id"], table.c.author == self._annotator.name)
+        asked = select(func.max(table.c.made_at)).where(*here)
+        latest, now = self.connection.execute(asked).scalar(), rules.current_time()
+        if latest is None or latest < now:
+            return now
         last = datetime.fromisoformat(latest)
-        # After the end of time comes nothing; of rows at one time the one stored later counts.
-        time = latest if last == rules.LAST else rules.format_time(last + timedelta(microseconds=1))
-    return time
-
-
-def ranks(marks: Sequence[int], shown: Sequence[int]) -> str:
-    """The marks on a view's prefixes as the ranks of their triggers, as they are stored."""
-    return json.dumps([shown[mark] for mark in marks])
-
-
-def marks(triggers: str, shown: Sequence[int]) -> tuple[int, ...]:
-    """The stored ranks as marks on a view's prefixes."""
-    number = {rank: mark for mark, rank in enumerate(shown)}
-    found: list[Any] = json.loads(triggers)
-    return tuple(number[rank] for rank in found if rank in number)
+        return str(latest) if last == rules.LAST else rules.format_time(last + timedelta(microseconds=1))

@@ -1,9 +1,9 @@
-"""The final judgements in an atlas's annotations.sqlite, and whether they are about this atlas.
+"""The final judgements and verdicts in an atlas's annotations.sqlite, and whether they are about this atlas.
 
 Every judgement is a row with its author and time; nothing is overwritten, and an author's latest one about a pattern of
 a memory is final, once the author has finished with that memory. Reads only: campaigns write the file
 (docs/annotating.md). Paper, section 3.1: experts marked which triggers share a pattern, described it and called it
-shallow or semantic.
+shallow or semantic; section 5.2: they called the last layer's compositions related or distant.
 
 A file written by hand needs no more than docs/patterns.md shows. Where `annotations_version` has a column `atlas`, it
 is the sha256 of the manifest that the judgements are about, and they are read with no other; without it they are about
@@ -14,6 +14,7 @@ the atlas that the file lies in. Where `judgements` has a column `item`, its num
 import json
 import os
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
@@ -25,7 +26,8 @@ import polars as pl
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.atlas.store import file_hash
 from mnemoscope.errors import AnnotationError, AtlasBusy, AtlasDamaged, AtlasTooNew
-from mnemoscope.judgements.rules import KINDS
+from mnemoscope.intervals import Estimate, share
+from mnemoscope.judgements.rules import KINDS, VERDICTS
 
 ANNOTATIONS = "annotations.sqlite"
 VERSION = 1
@@ -33,20 +35,13 @@ WAIT_SECONDS = 5.0
 """Seconds that a reader waits for a writer."""
 
 COLUMNS: dict[str, Any] = {
-    "author": pl.String,
-    "made_at": pl.Datetime("us", "UTC"),
-    "layer": pl.Int16,
-    "memory": pl.Int32,
-    "control": pl.Boolean,
-    "pattern": pl.Int16,
-    "kind": pl.String,
-    "description": pl.String,
-    "triggers": pl.List(pl.Int16),
-    "sampled": pl.Boolean,
-}
+    "author": pl.String, "made_at": pl.Datetime("us", "UTC"), "layer": pl.Int16, "memory": pl.Int32,
+    "control": pl.Boolean, "pattern": pl.Int16, "kind": pl.String, "description": pl.String,
+    "triggers": pl.List(pl.Int16), "sampled": pl.Boolean,
+}  # fmt: skip
 """Of every judgement that counts; `sampled` is false for a memory that its author chose, and that no campaign drew."""
 _NAMES = ", ".join(f"judgements.{name}" for name in COLUMNS if name != "sampled")
-_PLAIN = f"SELECT judgements.id, {_NAMES}, 1, 1 FROM judgements ORDER BY judgements.id"
+_PLAIN = f"SELECT judgements.id, {_NAMES}, 1, 1 FROM judgements"
 _FINISHED = """
 SELECT coalesce((
   SELECT finishes.finished FROM finishes
@@ -56,9 +51,14 @@ SELECT coalesce((
 """
 WITH_ITEMS = f"""
 SELECT judgements.id, {_NAMES}, items.kind <> 'chosen', items.kind = 'chosen' OR ({_FINISHED}) = 1
-FROM judgements JOIN items ON items.id = judgements.item ORDER BY judgements.id
+FROM judgements JOIN items ON items.id = judgements.item
 """
 """Every judgement as `final_judgements` takes it, from a database with items; SQLite and PostgreSQL both answer it."""
+BY_ID = "ORDER BY judgements.id"
+ALL_VERDICTS = """
+SELECT items.memory, verdicts.author, verdicts.verdict
+FROM verdicts JOIN items ON items.id = verdicts.item ORDER BY verdicts.made_at, verdicts.id
+"""
 
 
 def read_judgements(atlas: Path) -> pl.DataFrame | None:
@@ -78,7 +78,7 @@ def read_judgements(atlas: Path) -> pl.DataFrame | None:
 
 def _judgements(database: sqlite3.Connection) -> list[tuple[Any, ...]]:
     columns = {row[1] for row in database.execute("PRAGMA table_info(judgements)")}
-    return database.execute(WITH_ITEMS if "item" in columns else _PLAIN).fetchall()
+    return database.execute(f"{WITH_ITEMS if 'item' in columns else _PLAIN} {BY_ID}").fetchall()
 
 
 def final_judgements(rows: Iterable[Sequence[Any]], name: object) -> pl.DataFrame:
@@ -91,6 +91,45 @@ def final_judgements(rows: Iterable[Sequence[Any]], name: object) -> pl.DataFram
     found = pl.DataFrame(checked, schema={"id": pl.Int64, **COLUMNS}, orient="row")
     key = ["layer", "memory", "control", "sampled", "author", "pattern"]
     return found.sort(*key, "made_at", "id").unique(key, keep="last", maintain_order=True).drop("id")
+
+
+def read_verdicts(atlas: Path) -> pl.DataFrame | None:
+    """The verdicts that count in the folder of an atlas, as `final_verdicts` gives them; None where nobody could judge.
+
+    Raises AnnotationError for verdicts on another atlas, AtlasDamaged, AtlasTooNew or AtlasBusy.
+    """
+    path = Path(atlas) / ANNOTATIONS
+    rows = query(path, _verdicts)
+    if rows is None:
+        return None
+    for case, author, verdict in rows:
+        if type(case) is not int or not isinstance(author, str) or verdict not in VERDICTS:
+            raise AtlasDamaged(f"{path}: {author!r} calls composition {case!r} {verdict!r}; restore it from a copy")
+    return final_verdicts(rows)
+
+
+def _verdicts(database: sqlite3.Connection) -> list[tuple[Any, ...]]:
+    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+    return database.execute(ALL_VERDICTS).fetchall() if {"verdicts", "items"} <= tables else []
+
+
+def final_verdicts(rows: Iterable[tuple[Any, ...]]) -> pl.DataFrame:
+    """The latest verdict of each author on each composition, if not taken back: case (its prefix), author, verdict.
+
+    Rows are (case, author, verdict) in order of time.
+    """
+    last = {(case, author): verdict for case, author, verdict in rows}
+    found = [(case, author, verdict) for (case, author), verdict in sorted(last.items()) if verdict != "none"]
+    return pl.DataFrame(found, schema={"case": pl.Int64, "author": pl.String, "verdict": pl.String}, orient="row")
+
+
+def majority_calls(verdicts: pl.DataFrame) -> dict[str, Estimate]:
+    """The shares of compositions that most judges call related, or distant, or as many the one as the other (split)."""
+    calls: Counter[str] = Counter()
+    for _, rows in verdicts.group_by("case", maintain_order=True):
+        related, distant = ((rows["verdict"] == verdict).sum() for verdict in ("related", "distant"))
+        calls["split" if related == distant else "related" if related > distant else "distant"] += 1
+    return {name: share(calls[name], calls.total()) for name in ("related", "distant", "split")}
 
 
 def query(path: Path, ask: Callable[[sqlite3.Connection], list[tuple[Any, ...]]]) -> list[tuple[Any, ...]] | None:
@@ -108,14 +147,13 @@ def query(path: Path, ask: Callable[[sqlite3.Connection], list[tuple[Any, ...]]]
             if not {"annotations_version", "judgements"} <= tables:
                 raise AtlasDamaged(f"{path} is not a database of annotations; move it away, or restore it from a copy")
             versions = database.execute("SELECT version FROM annotations_version").fetchall()
-            if len(versions) != 1 or not isinstance(versions[0][0], int):
+            found = versions[0][0] if len(versions) == 1 else None
+            if not isinstance(found, int):
                 raise AtlasDamaged(f"{path} does not say one version, but {versions!r}; restore it from a copy")
-            if versions[0][0] > VERSION:
-                raise AtlasTooNew(
-                    f"{path} has version {versions[0][0]}, this package reads up to {VERSION}; update mnemoscope"
-                )
-            if versions[0][0] != VERSION:
-                raise AtlasDamaged(f"{path} has version {versions[0][0]}, expected {VERSION}; restore it from a copy")
+            if found > VERSION:
+                raise AtlasTooNew(f"{path} has version {found}, this package reads up to {VERSION}; update mnemoscope")
+            if found != VERSION:
+                raise AtlasDamaged(f"{path} has version {found}, expected {VERSION}; restore it from a copy")
             _refuse_another_atlas(database, path)
             return ask(database)
     except (sqlite3.Error, UnicodeError) as error:

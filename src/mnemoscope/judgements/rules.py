@@ -1,14 +1,16 @@
-"""What one judgement may hold: names, descriptions, classes, marks, keys and times, each checked by itself.
+"""What one judgement may hold: names, descriptions, classes, marks, keys and times, and whole rows of an exported file.
 
-Nothing here reads an atlas or a database. Paper, section 3.1.
+Each is checked by itself; whether a row fits a database is for campaigns/import_export.py to say. Nothing here reads an
+atlas or a database. Paper, section 3.1.
 """
 
+import json
 import re
 import unicodedata
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 from mnemoscope.errors import AnnotationError
 
@@ -28,6 +30,14 @@ MOST_PATTERNS = 25
 """Patterns that one author can find in one key."""
 LAST = datetime.max.replace(tzinfo=UTC)
 """The last time that can be stored."""
+FIELDS = (
+    "author", "made_at", "event", "item_kind", "layer", "memory", "pattern", "kind", "description", "triggers", "key",
+    "undoes", "code", "campaign", "atlas",
+)  # fmt: skip
+"""Of an exported row. event: judgement, verdict or finish. kind: the pattern's class, the verdict, or finished | taken
+up. A finish without an item says that all work was handed in. campaign: what it takes to draw the same one again."""
+CAMPAIGN_FIELDS = {"uid": str, "seed": int, "keys_per_layer": int, "controls": int, "cases": int, "made_at": str}
+_EVENTS = {"judgement": KINDS, "verdict": VERDICTS, "finish": ("finished", "taken up")}
 _TURNING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 """Characters that turn the direction of the line that they stand in."""
 
@@ -86,11 +96,11 @@ def check_marks(marks: Sequence[int], count: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def check_kind(kind: str) -> str:
-    """A class of pattern; raises AnnotationError."""
-    if kind not in PATTERN_KINDS:
-        raise AnnotationError(f"the class is {kind!r}; choose one of {', '.join(PATTERN_KINDS)}")
-    return kind
+def check_choice(value: str, allowed: Sequence[str], *, what: str) -> str:
+    """The value, if it is one of those; raises AnnotationError."""
+    if value not in allowed:
+        raise AnnotationError(f"the {what} is {value!r}; choose one of {', '.join(allowed)}")
+    return value
 
 
 def check_description(text: str) -> str:
@@ -106,3 +116,81 @@ def check_pattern(pattern: int) -> int:
     if type(pattern) is not int or not 0 <= pattern < MOST_PATTERNS:
         raise AnnotationError(f"pattern {pattern!r} cannot be; patterns are numbered 0-{MOST_PATTERNS - 1}")
     return pattern
+
+
+def check_row(row: dict[str, Any], atlas: str) -> dict[str, Any]:
+    """The row as the database stores it; raises AnnotationError for fields that are missing, unknown or cannot be."""
+    if set(row) != set(FIELDS):
+        wrong = ", ".join(sorted(set(row) ^ set(FIELDS))[:3])
+        raise AnnotationError(f"the fields are not those of an export ({wrong} missing or unknown)")
+    if row["atlas"] != atlas:
+        raise AnnotationError(
+            f"it is about another atlas (manifest {str(row['atlas'])[:12]}, this one is {atlas[:12]})"
+        )
+    _check_field(row, "event", tuple(_EVENTS))
+    _check_field(row, "kind", _EVENTS[row["event"]])
+    found = row | {"author": check_name(row["author"]), "made_at": _check_time(row["made_at"])}
+    for name in ("key", "undoes"):
+        if (name, row[name]) != ("undoes", None) and not re.fullmatch(r"[A-Za-z0-9_.-]{8,80}", str(row[name])):
+            raise AnnotationError(f"{name} is {row[name]!r}, no key of a judgement")
+    _check_item(row)
+    _check_campaign(row)
+    if row["event"] != "judgement":
+        if any(row[name] is not None for name in ("pattern", "description", "triggers", "undoes")):
+            raise AnnotationError(f"a {row['event']} has no pattern, description, triggers or undoes")
+        return found
+    check_pattern(row["pattern"])
+    ranks = row["triggers"]
+    if not isinstance(ranks, list) or not all(type(rank) is int for rank in ranks) or ranks != sorted(set(ranks)):
+        raise AnnotationError(f"triggers is {ranks!r}, not a list of ranks in order")
+    description = row["description"] or ""
+    found["description"] = description if row["kind"] == "none" and not description else check_description(description)
+    if row["kind"] == "none" and (ranks or description):
+        raise AnnotationError("a pattern of kind none has no triggers and no description")
+    if row["kind"] != "none" and len(ranks) < AT_LEAST:
+        raise AnnotationError(f"triggers is {ranks!r}; a pattern is in at least {AT_LEAST}")
+    found["triggers"] = json.dumps(ranks)
+    return found
+
+
+def _check_field(row: dict[str, Any], name: str, allowed: Sequence[str]) -> None:
+    if row[name] not in allowed:
+        raise AnnotationError(f"{name} is {row[name]!r}, none of {', '.join(allowed)}")
+
+
+def _check_item(row: dict[str, Any]) -> None:
+    if row["item_kind"] is None and row["event"] == "finish":
+        if any(row[name] is not None for name in ("layer", "memory", "code")):
+            raise AnnotationError("a layer, memory or code without item_kind says nothing")
+        return
+    _check_field(row, "item_kind", {"verdict": ("case",), "judgement": ITEM_KINDS[:3]}.get(row["event"], ITEM_KINDS))
+    for name in ("layer", "memory"):
+        if type(row[name]) is not int or not 0 <= row[name] < 2**31:
+            raise AnnotationError(f"{name} is {row[name]!r}, not a number")
+    if not re.fullmatch(r"[0-9a-f]{20}", str(row["code"])):
+        raise AnnotationError(f"code is {row['code']!r}, not the code of an item")
+
+
+def _check_campaign(row: dict[str, Any]) -> None:
+    facts = row["campaign"]
+    if facts is None and row["item_kind"] in ("chosen", None):
+        return
+    fitting = isinstance(facts, dict) and set(facts) == set(CAMPAIGN_FIELDS)
+    if not fitting or not all(type(facts[name]) is kind for name, kind in CAMPAIGN_FIELDS.items()):
+        raise AnnotationError(f"campaign is {facts!r}, not {', '.join(CAMPAIGN_FIELDS)}")
+    if not re.fullmatch(r"[0-9a-f]{32}", facts["uid"]):
+        raise AnnotationError(f"the campaign's uid is {facts['uid']!r}, not 32 hexadecimal digits")
+    _check_time(facts["made_at"])
+
+
+def _check_time(text: Any) -> str:
+    try:
+        found = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        raise AnnotationError(f"made_at is {text!r}, not a time") from None
+    if found.tzinfo is None:
+        raise AnnotationError(f"made_at is {text!r}; it needs its distance from UTC, such as +00:00")
+    if not 1 < found.year < LAST.year:
+        # The author's next word on the item must come after this one, and what is read as UTC must be a time.
+        raise AnnotationError(f"made_at is {text!r}, a time at which nobody can have judged")
+    return format_time(found)

@@ -5,19 +5,10 @@ inside the database refuse anything else, whoever asks. Opens no database. A fil
 reading.py reads too (docs/patterns.md).
 """
 
-from sqlalchemy import (
-    CheckConstraint,
-    Column,
-    Connection,
-    ForeignKey,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    UniqueConstraint,
-)
+from typing import Any
+
+from sqlalchemy import CheckConstraint, Column, Connection, ForeignKey, Index, Integer, MetaData, String, Table, Text
+from sqlalchemy.schema import SchemaItem, UniqueConstraint
 
 from mnemoscope.judgements.rules import ITEM_KINDS, KINDS, VERDICTS
 
@@ -26,28 +17,45 @@ ROLES = ("annotator", "host")
 metadata = MetaData()
 
 
-def _one_of(column: str, values: tuple[str, ...]) -> CheckConstraint:
-    return CheckConstraint(f"{column} IN ({', '.join(repr(value) for value in values)})")
+def _required(name: str, kind: Any, *more: SchemaItem) -> Column[Any]:
+    return Column(name, kind, *more, nullable=False)
 
 
-version = Table(
-    "annotations_version",
-    metadata,
-    Column("version", Integer, nullable=False),
-    Column("atlas", String(64), nullable=False),
-)
+def _one_of(name: str, values: tuple[str, ...]) -> Column[Any]:
+    allowed = CheckConstraint(f"{name} IN ({', '.join(repr(value) for value in values)})")
+    return _required(name, String(20), allowed)
+
+
+def _flag(name: str) -> Column[Any]:
+    return _required(name, Integer, CheckConstraint(f"{name} IN (0, 1)"))
+
+
+def _growing(name: str, index: str, *own: Column[Any], last: tuple[Column[Any], ...] = ()) -> Table:
+    """A table of what authors said of items, in which a row is stored once under its author's key."""
+    return Table(
+        name,
+        metadata,
+        Column("id", Integer, primary_key=True),
+        _required("author", String(80), ForeignKey("annotators.name")),
+        _required("made_at", String(40)),
+        *own,
+        _required("key", String(80)),
+        *last,
+        UniqueConstraint("author", "key"),
+        Index(index, "item", "author"),
+    )
+
+
+version = Table("annotations_version", metadata, _required("version", Integer), _required("atlas", String(64)))
 """One row: the version, and the sha256 of the manifest of the atlas that all judgements are about."""
 
 campaigns = Table(
     "campaigns",
     metadata,
     Column("id", Integer, CheckConstraint("id = 1"), primary_key=True, autoincrement=False),
-    Column("uid", String(64), nullable=False),
-    Column("seed", Integer, nullable=False),
-    Column("keys_per_layer", Integer, nullable=False),
-    Column("controls", Integer, nullable=False),
-    Column("cases", Integer, nullable=False),
-    Column("made_at", String(40), nullable=False),
+    _required("uid", String(64)),
+    *(_required(name, Integer) for name in ("seed", "keys_per_layer", "controls", "cases")),
+    _required("made_at", String(40)),
 )
 """At most one row: a database holds one campaign. `uid` is secret, since it makes the items' codes."""
 
@@ -57,9 +65,9 @@ annotators = Table(
     Column("id", Integer, primary_key=True),
     Column("name", String(80), nullable=False, unique=True),
     Column("folded", String(240), nullable=False, unique=True),
-    Column("role", String(20), _one_of("role", ROLES), nullable=False),
+    _one_of("role", ROLES),
     Column("token_hash", String(64), unique=True),
-    Column("made_at", String(40), nullable=False),
+    _required("made_at", String(40)),
 )
 """People; `folded` is the name without case, `token_hash` the sha256 of the invitation's token, null once withdrawn."""
 
@@ -68,61 +76,40 @@ items = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("code", String(40), nullable=False, unique=True),
-    Column("kind", String(20), _one_of("kind", ITEM_KINDS), nullable=False),
-    Column("layer", Integer, nullable=False),
-    Column("memory", Integer, nullable=False),
-    Column("content", Text, nullable=False),
+    _one_of("kind", ITEM_KINDS),
+    _required("layer", Integer),
+    _required("memory", Integer),
+    _required("content", Text),
     UniqueConstraint("kind", "layer", "memory"),
 )
 """What is judged. `memory` is a control's own number and a case's prefix; `content` is JSON (a control's prefixes, a
 case's texts)."""
 
-judgements = Table(
+judgements = _growing(
     "judgements",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("author", String(80), ForeignKey("annotators.name"), nullable=False),
-    Column("made_at", String(40), nullable=False),
-    Column("layer", Integer, nullable=False),
-    Column("memory", Integer, nullable=False),
-    Column("control", Integer, CheckConstraint("control IN (0, 1)"), nullable=False),
-    Column("pattern", Integer, nullable=False),
-    Column("kind", String(20), _one_of("kind", KINDS), nullable=False),
-    Column("description", Text, nullable=False),
-    Column("triggers", Text, nullable=False),
-    Column("item", Integer, ForeignKey("items.id"), nullable=False),
-    Column("key", String(80), nullable=False),
-    Column("undoes", String(80)),
-    UniqueConstraint("author", "key"),
-    Index("judgements_of_item", "item", "author"),
+    "judgements_of_item",
+    _required("layer", Integer),
+    _required("memory", Integer),
+    _flag("control"),
+    _required("pattern", Integer),
+    _one_of("kind", KINDS),
+    _required("description", Text),
+    _required("triggers", Text),
+    _required("item", Integer, ForeignKey("items.id")),
+    last=(Column("undoes", String(80)),),
 )
 """One row for everything that anybody ever said about a pattern of a key; the latest of an author counts."""
 
-verdicts = Table(
+verdicts = _growing(
     "verdicts",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("author", String(80), ForeignKey("annotators.name"), nullable=False),
-    Column("made_at", String(40), nullable=False),
-    Column("item", Integer, ForeignKey("items.id"), nullable=False),
-    Column("verdict", String(20), _one_of("verdict", VERDICTS), nullable=False),
-    Column("key", String(80), nullable=False),
-    UniqueConstraint("author", "key"),
-    Index("verdicts_on_item", "item", "author"),
+    "verdicts_on_item",
+    _required("item", Integer, ForeignKey("items.id")),
+    _one_of("verdict", VERDICTS),
 )
 """One row for every verdict on a composition; the latest of an author counts."""
 
-finishes = Table(
-    "finishes",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("author", String(80), ForeignKey("annotators.name"), nullable=False),
-    Column("made_at", String(40), nullable=False),
-    Column("item", Integer, ForeignKey("items.id")),
-    Column("finished", Integer, CheckConstraint("finished IN (0, 1)"), nullable=False),
-    Column("key", String(80), nullable=False),
-    UniqueConstraint("author", "key"),
-    Index("finishes_of_item", "item", "author"),
+finishes = _growing(
+    "finishes", "finishes_of_item", Column("item", Integer, ForeignKey("items.id")), _flag("finished")
 )
 """One row each time an author finishes an item or takes it up again; without an item: all work was handed in."""
 

@@ -5,8 +5,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mnemoscope.campaigns.records import Annotator, CaseView, KeyView, OthersJudgement, Place
     from mnemoscope.campaigns.store import Store
+    from mnemoscope.campaigns.views import Annotator, CaseView, KeyView, OthersJudgement, Place
 
 
 def work_view(store: "Store", annotator: "Annotator") -> dict[str, Any]:
@@ -49,7 +49,7 @@ def item_view(store: "Store", annotator: "Annotator", view: "KeyView | CaseView"
 
 def seen(view: "KeyView | CaseView") -> dict[str, Any]:
     """What is judged and what was said of it, as data."""
-    found = asdict(view) | {"finished": view.finished}
+    found = asdict(view)
     memory = found.get("memory")
     # A memory goes by its name, whether or not somebody has judged it already: browsers keep drafts under the code.
     return found | {"kind": "key" if "prefixes" in found else "case", "memory": memory, "code": memory or found["code"]}

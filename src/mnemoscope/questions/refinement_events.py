@@ -11,7 +11,7 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.intervals import NOTHING
-from mnemoscope.judgements.verdicts import majority_calls, read_verdicts
+from mnemoscope.judgements.reading import majority_calls, read_verdicts
 from mnemoscope.questions.answers import Answer
 from mnemoscope.questions.question import Claim, Number, Paper, Question, Rule
 from mnemoscope.questions.rules import at_least

@@ -26,7 +26,7 @@ from mnemoscope.web.safety import came_from_here
 from mnemoscope.web.templates import json_response, wants_json
 
 if TYPE_CHECKING:
-    from mnemoscope.campaigns.records import Annotator
+    from mnemoscope.campaigns.views import Annotator
 
 HOME = "annotate_host.html"
 Person = Annotated[str, Form(max_length=1_000, description="Somebody's name")]

@@ -22,8 +22,8 @@ from mnemoscope.web.refusals import status_of
 from mnemoscope.web.templates import wants_json
 
 if TYPE_CHECKING:
-    from mnemoscope.campaigns.records import CaseView, KeyView
     from mnemoscope.campaigns.store import Store
+    from mnemoscope.campaigns.views import CaseView, KeyView
 
 Code = Annotated[str, Path(max_length=40, description="An item of the campaign, as the list of the work names it")]
 Shown = Annotated[str, Query(pattern=r"^(\d{1,2}|new)?$", description="The pattern to edit: its number, or `new`")]

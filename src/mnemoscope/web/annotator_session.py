@@ -19,7 +19,7 @@ from mnemoscope.web.site import Site
 from mnemoscope.web.templates import html, json_response, wants_json
 
 if TYPE_CHECKING:
-    from mnemoscope.campaigns.records import Annotator
+    from mnemoscope.campaigns.views import Annotator
 
 PLACE = "/annotate"
 KEPT = 90 * 24 * 3600

@@ -8,7 +8,9 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import polars as pl
 
 from mnemoscope.cache import Cache
 from mnemoscope.errors import AnnotationError
@@ -18,10 +20,9 @@ from mnemoscope.pages.edition import Edition
 from mnemoscope.web.settings import Settings
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from mnemoscope.campaigns.store import Store
 
+T = TypeVar("T")
 RETRY_AFTER_SECONDS = 5.0
 """For how long a database that did not answer is not tried again, so that readers of memories need not wait."""
 
@@ -89,43 +90,33 @@ class SiteJudgements:
             asked = [select(func.count()).select_from(table) for table in GROWING]
             return tuple(int(connection.execute(one).scalar_one()) for one in asked)
 
-    def read_published(self) -> "pl.DataFrame | None":
+    def read_published(self) -> pl.DataFrame | None:
         """Every judgement that may be told, for searches; None where there is none, or the database is out of reach."""
-        from mnemoscope.campaigns.published import published
 
-        if time.monotonic() < self._silent:
-            return None
-        try:
-            store = self.existing_store()
-            if store is None:
-                return None
+        def read(store: "Store") -> pl.DataFrame:
             # An invitation that is withdrawn may end a campaign without a row.
             people, moment = len(store.annotators()), int(time.monotonic() / RETRY_AFTER_SECONDS)
             marks = (store.database.atlas, self.version_marks(), people, moment)
-            return self._published.get(marks, lambda: published(store))
-        except AnnotationError:
-            self._silent = time.monotonic() + RETRY_AFTER_SECONDS
-            return None
+            return self._published.get(marks, store.published)
+
+        return self._ask(read, None)
 
     def published_for(self, memory: MemoryId) -> list[dict[str, Any]]:
         """What people say of a memory, for its page; nothing where the database is out of reach."""
-        from mnemoscope.campaigns.published import published_for
 
+        def read(store: "Store") -> list[dict[str, Any]]:
+            rows = store.published(memory).filter(pl.col("kind") != "none").sort("author", maintain_order=True)
+            return rows.select("author", "kind", "description", "triggers", campaign="sampled").to_dicts()
+
+        return self._ask(read, [])
+
+    def _ask(self, read: "Callable[[Store], T]", default: T) -> T:
+        """What `read` gives of the store; the default where nobody ever judged, or the database is out of reach."""
         if time.monotonic() < self._silent:
-            return []
+            return default
         try:
             store = self.existing_store()
-            found = () if store is None else published_for(store, memory)
+            return default if store is None else read(store)
         except AnnotationError:
             self._silent = time.monotonic() + RETRY_AFTER_SECONDS
-            return []
-        return [
-            {
-                "author": one.author,
-                "kind": one.kind,
-                "description": one.description,
-                "triggers": list(one.triggers),
-                "campaign": one.campaign,
-            }
-            for one in found
-        ]
+            return default
