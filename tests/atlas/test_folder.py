@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from handbuilt_atlas import build_atlas, write_tables
+from handbuilt_atlas import build_atlas, manifest, write_tables
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.atlas.folder import FOLDERS, clear, is_named, occupancy, remove_work
 from mnemoscope.atlas.lock import locked
-from mnemoscope.atlas.manifest import begin
+from mnemoscope.atlas.manifest import Manifest, begin
 from mnemoscope.atlas.schema import ANSWERS
 from mnemoscope.atlas.store import file_hash
 from mnemoscope.atlas.tables import Tables
@@ -228,9 +228,9 @@ def test_verification_leaves_foreign_files_alone(tmp_path: Path) -> None:
 
 def test_a_part_of_sentences_is_named_as_the_format_says(tmp_path: Path) -> None:
     """A manifest cannot make a reader open files elsewhere."""
-    listed = {"sentences/part-000.parquet": {}, "sentences/../../x.parquet": {}, "sentences/mine.parquet": {}}
-    about = {"fingerprint": "f"}
-    tables = Tables(tmp_path, {"files": listed, "model": about, "corpus": about, "plan_hash": "p"})
+    places = ("sentences/part-000.parquet", "sentences/../../x.parquet", "sentences/mine.parquet")
+    listed = {place: {"sha256": "0" * 64} for place in places}
+    tables = Tables(tmp_path, Manifest.of(manifest() | {"files": listed}))
     assert tables.paths("sentences") == ["sentences/part-000.parquet"]
 
 

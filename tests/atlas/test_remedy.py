@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mnemoscope.atlas.manifest import Manifest
 from mnemoscope.atlas.remedy import remedy
 
 PLAN: dict[str, Any] = {
@@ -16,8 +17,13 @@ PLAN: dict[str, Any] = {
 }  # fmt: skip
 
 
-def manifest(**changed: Any) -> dict[str, Any]:
-    return {"model": {"sizes": {"memories": [4, 4]}}, "layers": [0, 1], "plan": PLAN | changed}
+def manifest(entries: dict[str, Any] | None = None, **changed: Any) -> Manifest:
+    sizes = {"memories": [4, 4], "vocabulary": 8}
+    document = {
+        "model": {"fingerprint": "m", "sizes": sizes}, "corpus": {"fingerprint": "c"}, "plan_hash": "p", "files": {},
+        "layers": [0, 1], "plan": PLAN | changed,
+    }  # fmt: skip
+    return Manifest.of(document | (entries or {}))
 
 
 def test_the_usual_options_are_not_said() -> None:
@@ -42,7 +48,7 @@ def test_other_options_are(option: str, value: Any, said: str) -> None:
 
 
 def test_some_layers_and_a_part() -> None:
-    found = remedy(Path("a"), "values", manifest() | {"layers": [1], "part": {"index": 2, "of": 3}})
+    found = remedy(Path("a"), "values", manifest({"layers": [1], "part": {"index": 2, "of": 3}}))
     assert found == "`mnemoscope mine gpt2 'my text.txt' --out a --layers 1 --part 2/3 --force`"
 
 
@@ -51,7 +57,7 @@ def test_patterns_need_no_model() -> None:
 
 
 def test_a_manifest_that_says_little_gives_the_form_of_the_command() -> None:
-    found = remedy(Path("a"), "removals", manifest() | {"plan": {}})
+    found = remedy(Path("a"), "removals", manifest({"plan": {}}))
     assert found == "`mnemoscope mine MODEL CORPUS --out a --force`"
 
 

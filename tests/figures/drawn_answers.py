@@ -13,6 +13,8 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
+from mnemoscope.atlas.manifest import Manifest
+from mnemoscope.atlas.read import first_upper_layer
 from mnemoscope.figures.comparison import compared
 from mnemoscope.intervals import NOTHING
 from mnemoscope.questions import registry as known
@@ -36,13 +38,20 @@ class Tables:
     """What the questions read of an atlas, from memory."""
 
     path = Path("drawn")
-    manifest: Mapping[str, Any]
+    manifest: Manifest
 
     def __init__(self, tables: Mapping[str, pl.DataFrame], *, layers: int = LAYERS, memories: int = WIDTH) -> None:
         self.layers = tuple(range(layers))
         self._tables, self._memories = tables, memories
         sizes = {"memories": [memories] * layers, "vocabulary": 1000}
-        self.manifest = {"plan": {"seed": 3}, "model": {"sizes": sizes}, "questions": {}}
+        model, corpus = {"fingerprint": "m", "sizes": sizes}, {"fingerprint": "c"}
+        self.manifest = Manifest.of(
+            {"plan": {"seed": 3}, "model": model, "corpus": corpus, "plan_hash": "p", "layers": [], "files": {}}
+        )
+
+    @property
+    def upper_layers(self) -> tuple[int, ...]:
+        return self.layers[first_upper_layer(len(self.layers)) :]
 
     def memories(self, layer: int) -> int:
         return self._memories

@@ -11,7 +11,6 @@ from pathlib import Path
 import polars as pl
 
 from mnemoscope.atlas import open_atlas
-from mnemoscope.atlas.manifest import provenance
 from mnemoscope.atlas.store import write_table
 from mnemoscope.mining import mine
 from mnemoscope.models import load_model
@@ -60,7 +59,7 @@ def mined(directory: Path, memories: tuple[tuple[Known, ...], ...] = MEMORIES, *
                 columns[name].append(value)
     count = len(columns["layer"])
     columns |= {"description": [""] * count, "lift": [None] * count, "log10_p": [None] * count}
-    write_table(out / "patterns.parquet", columns, name="patterns", provenance=provenance(atlas.manifest))
+    write_table(out / "patterns.parquet", columns, name="patterns", provenance=atlas.manifest.provenance)
     return out
 
 

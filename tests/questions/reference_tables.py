@@ -13,7 +13,6 @@ import polars as pl
 from mining.reference_passes import Text, check_predictions, check_removals, ranks, tie, tops
 from mining.slow_model import Slow
 from mnemoscope.atlas import open_atlas
-from mnemoscope.atlas.manifest import provenance
 from mnemoscope.atlas.store import write_table
 from mnemoscope.patterns.stop_words import STOP_WORDS
 from questions.reference_memories import Row, Tables
@@ -34,7 +33,7 @@ def write_random_patterns(path: Path, *, seed: int = 0) -> None:
                     columns[name].append(value)
     count = len(columns["layer"])
     columns |= {"description": ["drawn"] * count, "lift": [2.0] * count, "log10_p": [-5.0] * count}
-    write_table(path / "patterns.parquet", columns, name="patterns", provenance=provenance(atlas.manifest))
+    write_table(path / "patterns.parquet", columns, name="patterns", provenance=atlas.manifest.provenance)
 
 
 def mined_tables(path: Path) -> Tables:

@@ -9,7 +9,6 @@ from handbuilt_answers import build_answers
 from handbuilt_atlas import build_atlas
 from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasUnfinished, OptionError
 from mnemoscope.questions import QUESTIONS, answer, load_question
-from mnemoscope.questions.sources import upper_layers
 from mnemoscope.questions.validation import DOCUMENTS
 
 ON_PREFIXES = [question for question in QUESTIONS if load_question(question).interval == DOCUMENTS]
@@ -108,4 +107,4 @@ def test_removals_that_were_never_filled(tmp_path: Path) -> None:
 )
 def test_upper_layers_stand_for_the_paper_s_11_to_16(layers: int, first: int, tmp_path: Path) -> None:
     atlas = build_answers(tmp_path, triggers={layer: [] for layer in range(layers)})
-    assert upper_layers(atlas) == tuple(range(first, layers))
+    assert atlas.upper_layers == tuple(range(first, layers))

@@ -3,27 +3,27 @@
 Reads only the rows of this memory. Every table is the stored one with text columns added; no number is computed here.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
 from mnemoscope.atlas.schema import HISTOGRAM_EDGES
+from mnemoscope.atlas.tables import Tables
+from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import AtlasDamaged, OptionError
 from mnemoscope.memory import MemoryId
-
-if TYPE_CHECKING:
-    from mnemoscope.atlas.read import Atlas
 
 
 class Memory:
     """The pair (key, value) that `id` names, seen through what mining found."""
 
-    def __init__(self, atlas: "Atlas", id: MemoryId) -> None:
-        self.atlas = atlas
+    def __init__(self, tables: Tables, vocabulary: Vocabulary, id: MemoryId) -> None:
         self.id = id
+        self._tables = tables
+        self._vocabulary = vocabulary
 
     def __repr__(self) -> str:
-        return f"<Memory {self.id} of {self.atlas.path}>"
+        return f"<Memory {self.id} of {self._tables.directory}>"
 
     def triggers(self, sign: int | None = 1) -> pl.DataFrame:
         """The triggers of one sign (+1 or -1; None: both), best first, possibly none.
@@ -36,24 +36,15 @@ class Memory:
         rows = self._rows("triggers")
         if sign is not None:
             rows = rows.filter(pl.col("sign") == sign)
-        columns = ["sentence", "text", "tokens"]
-        stored = self.atlas.sentences(rows["sentence"].to_list(), columns=columns) if rows.height else None
-        texts: dict[int, tuple[str, list[int]]] = {}
-        if stored is not None:
-            texts = dict(
-                zip(stored["sentence"], zip(stored["text"], stored["tokens"].to_list(), strict=True), strict=True)
-            )
-        prefixes = []
-        for sentence, position in rows.select("sentence", "position").iter_rows():
-            tokens = texts[sentence][1]
-            if position >= len(tokens):
-                raise AtlasDamaged(f"{self.atlas.path}: {self.id} names position {position} of sentence {sentence}")
-            prefixes.append(self.atlas.token_bytes(tokens[: position + 1]).decode("utf-8", "replace"))
+        ids = rows["sentence"].to_list()
+        stored = self._tables.sentences(ids, columns=["sentence", "text", "tokens"])
+        prefixes = self._tables.prefixes(rows.select("sentence", "position").rows(), stored=stored)
+        texts = dict(stored.select("sentence", "text").iter_rows())
         return rows.with_columns(
-            _texts("trigger_text", self.atlas.token_text(rows["token"].to_list())),
-            _texts("next_text", self.atlas.token_text(rows["next_token"].to_list())),
-            _texts("prefix", prefixes),
-            _texts("text", [texts[sentence][0] for sentence in rows["sentence"]]),
+            self._texts("trigger_text", rows["token"]),
+            self._texts("next_text", rows["next_token"]),
+            _strings("prefix", [self._vocabulary.text(tokens) for tokens in prefixes]),
+            _strings("text", [texts[id] for id in ids]),
         )
 
     def value(self) -> pl.DataFrame:
@@ -62,11 +53,11 @@ class Memory:
         Raises AtlasUnfinished in a part, which has no values yet.
         """
         row = self._only_row("values")
-        top, bottom = (self.atlas.token_text(row[name][0].to_list()) for name in ("top_tokens", "bottom_tokens"))
+        top, bottom = (self._vocabulary.each_text(row[name][0].to_list()) for name in ("top_tokens", "bottom_tokens"))
         return row.with_columns(
             pl.Series("top_texts", [top], dtype=pl.List(pl.String)),
             pl.Series("bottom_texts", [bottom], dtype=pl.List(pl.String)),
-            _texts("target_text", self.atlas.token_text(row["target"].to_list())),
+            self._texts("target_text", row["target"]),
         )
 
     def activity(self) -> pl.DataFrame:
@@ -78,16 +69,15 @@ class Memory:
     def neighbours(self) -> pl.DataFrame:
         """The memories with the most similar values, best first, with their `name` and their value's `top_text`."""
         rows = self._rows("neighbours")
-        names, tops = [], []
-        for layer, memory in rows.select("other_layer", "other_memory").iter_rows():
-            other = self.atlas[MemoryId(layer, memory)]
-            names.append(str(other.id))
-            tops.append(other.top_token())
-        return rows.with_columns(_texts("name", names), _texts("top_text", self.atlas.token_text(tops)))
+        others = [MemoryId(*place) for place in rows.select("other_layer", "other_memory").iter_rows()]
+        tops = [Memory(self._tables, self._vocabulary, other).top_token() for other in others]
+        return rows.with_columns(
+            _strings("name", [str(other) for other in others]), _strings("top_text", self._vocabulary.each_text(tops))
+        )
 
     def patterns(self) -> pl.DataFrame:
         """What the triggers have in common; raises AtlasUnfinished where patterns were not made."""
-        table = self.atlas.table("patterns")
+        table = self._tables.whole("patterns")
         return table.filter((pl.col("layer") == self.id.layer) & (pl.col("memory") == self.id.memory))
 
     def top_token(self) -> int:
@@ -95,15 +85,17 @@ class Memory:
         return int(self._only_row("values", columns=["memory", "top_tokens"])["top_tokens"][0][0])
 
     def _rows(self, name: str, *, columns: list[str] | None = None) -> pl.DataFrame:
-        tables, layer = self.atlas.tables, self.id.layer
-        return tables.having(name, layer, column="memory", ids=[self.id.memory], columns=columns)
+        return self._tables.having(name, self.id.layer, column="memory", ids=[self.id.memory], columns=columns)
 
     def _only_row(self, name: str, *, columns: list[str] | None = None) -> pl.DataFrame:
         rows = self._rows(name, columns=columns)
         if rows.height != 1:
-            raise AtlasDamaged(f"{self.atlas.path}: table {name} has {rows.height} rows for {self.id}, not one")
+            raise AtlasDamaged(f"{self._tables.directory}: table {name} has {rows.height} rows for {self.id}, not one")
         return rows
 
+    def _texts(self, name: str, tokens: pl.Series) -> pl.Series:
+        return _strings(name, self._vocabulary.each_text(tokens.to_list()))
 
-def _texts(name: str, values: list[Any]) -> pl.Series:
+
+def _strings(name: str, values: list[Any]) -> pl.Series:
     return pl.Series(name, values, dtype=pl.String)

@@ -5,16 +5,25 @@ table that does not belong to it. Needs no torch and never writes.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
-from mnemoscope.atlas.manifest import read_sealed
+from mnemoscope.atlas.manifest import Manifest, read_sealed
 from mnemoscope.atlas.one_memory import Memory
 from mnemoscope.atlas.tables import Tables
-from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
+from mnemoscope.atlas.vocabulary import Vocabulary
+from mnemoscope.errors import MemoryIdError
 from mnemoscope.memory import MemoryId
+
+BEST_TRIGGERS = 25
+"""Triggers of a memory in which patterns are looked for (paper, section 3.1)."""
+
+
+def first_upper_layer(depth: int) -> int:
+    """The first upper layer of a model of `depth` layers, as 11 is of the paper's 1-16: ceil(10 * depth / 16)."""
+    return -(-10 * depth // 16)
 
 
 def open_atlas(path: str | Path) -> "Atlas":
@@ -30,18 +39,17 @@ def open_atlas(path: str | Path) -> "Atlas":
 class Atlas:
     """One atlas: `atlas["L10.M222"]` is a memory, `atlas.table("triggers", layer=10)` a table.
 
-    `manifest` has the form of one (form.py). `manifest_hash` is the sha256 of the manifest that was opened, whatever
+    `manifest_hash` is the sha256 of the manifest that was opened, whatever
     lies in the folder since.
     """
 
-    def __init__(self, path: Path, manifest: dict[str, Any], manifest_hash: str) -> None:
+    def __init__(self, path: Path, manifest: Manifest, manifest_hash: str) -> None:
         self.path = path
         self.manifest = manifest
         self.manifest_hash = manifest_hash
         self.tables = Tables(path, manifest)
-        self.layers: tuple[int, ...] = tuple(manifest["layers"])
-        self._memories: tuple[int, ...] = tuple(manifest["model"]["sizes"]["memories"])
-        self._vocabulary: tuple[pl.Series, pl.Series] | None = None
+        self.layers: tuple[int, ...] = tuple(manifest.layers)
+        self._memories = manifest.model.sizes.memories
 
     def __repr__(self) -> str:
         return f"<Atlas {self.path}: {self.range_text()}>"
@@ -63,7 +71,21 @@ class Atlas:
         named = MemoryId.parse(memory) if isinstance(memory, str) else memory
         if named.layer not in self.layers or named.memory >= self._memories[named.layer] or named.expert is not None:
             raise MemoryIdError(f"{named} is not in {self.path}, which has {self.range_text()}")
-        return Memory(self, named)
+        return Memory(self.tables, self.vocabulary, named)
+
+    @property
+    def upper_layers(self) -> tuple[int, ...]:
+        """The mined layers that stand for the paper's layers 11-16 of 16."""
+        return tuple(layer for layer in self.layers if layer >= first_upper_layer(len(self._memories)))
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The tokens, as text and as bytes."""
+        return Vocabulary.read(self.tables)
+
+    def has(self, table: str, *, layer: int | None = None) -> bool:
+        """Whether the table is there; raises OptionError for one that cannot be."""
+        return self.tables.has(table, layer)
 
     def table(self, name: str, *, layer: int | None = None) -> pl.DataFrame:
         """All rows of a table, such as `triggers` (one file per layer) or `tokens`.
@@ -76,38 +98,32 @@ class Atlas:
         """The table as a polars query that reads only what it needs; raises like `table`, pages unchecked."""
         return pl.scan_parquet([self.path / path for path in self.tables.paths(name, layer)])
 
+    def best_triggers(
+        self, layer: int, count: int | None = BEST_TRIGGERS, *, memories: Sequence[int] | None = None
+    ) -> pl.DataFrame:
+        """The best positive triggers, `count` of each memory or all, as stored; of all memories or of these."""
+        if memories is None:
+            rows = self.table("triggers", layer=layer)
+        else:
+            rows = self.tables.having("triggers", layer, column="memory", ids=memories)
+        rows = rows.filter(pl.col("sign") == 1)
+        return rows if count is None else rows.filter(pl.col("rank") < count)
+
     def sentences(self, ids: Sequence[int], *, columns: Sequence[str] | None = None) -> pl.DataFrame:
         """The stored sentences with these ids, in order of id, each once; raises AtlasDamaged if one is not stored."""
-        found = self.tables.having("sentences", column="sentence", ids=ids, columns=columns)
-        if found.height != len(set(ids)):
-            missing = sorted(set(ids) - set(found["sentence"].to_list()))
-            raise AtlasDamaged(f"{self.path}: sentence {missing[0]} is named by a table but not stored")
-        return found
+        return self.tables.sentences(ids, columns=columns)
+
+    def prefixes(self, places: Sequence[tuple[int, int]]) -> list[list[int]]:
+        """The tokens of the prefixes that end at these places (sentence, position); raises AtlasDamaged."""
+        return self.tables.prefixes(places)
 
     def token_text(self, ids: Sequence[int | None]) -> list[str | None]:
         """The readable text of each token, as it appears in running text; None for None."""
-        texts, _ = self._words()
-        return self._taken(texts, ids)
+        return self.vocabulary.each_text(ids)
 
     def token_bytes(self, ids: Sequence[int]) -> bytes:
         """The bytes that these tokens stand for, joined."""
-        _, raw = self._words()
-        return b"".join(self._taken(raw, ids))
-
-    def _taken(self, column: pl.Series, ids: Sequence[int | None]) -> list[Any]:
-        outside = [id for id in ids if id is not None and not 0 <= id < len(column)]
-        if outside:
-            raise OptionError(f"token {outside[0]} is not in {self.path}, which has tokens 0-{len(column) - 1}")
-        return column.gather(pl.Series(ids, dtype=pl.UInt32)).to_list()
-
-    def _words(self) -> tuple[pl.Series, pl.Series]:
-        """Text and bytes of every token, by token."""
-        if self._vocabulary is None:
-            rows = self.tables.whole("vocabulary")
-            if rows["token"].to_list() != list(range(rows.height)):
-                raise AtlasDamaged(f"{self.path}/vocabulary.parquet does not list the tokens in order")
-            self._vocabulary = rows["text"], rows["bytes"]
-        return self._vocabulary
+        return self.vocabulary.bytes_of(ids)
 
 
 def _runs(numbers: Sequence[int]) -> str:

@@ -5,8 +5,8 @@ Builds a line of text from what the manifest says; runs nothing and reads no fil
 
 import shlex
 from pathlib import Path
-from typing import Any
 
+from mnemoscope.atlas.manifest import Manifest
 from mnemoscope.mining_options import MiningOptions
 
 _NAMED = (
@@ -16,12 +16,17 @@ _NAMED = (
 """Entries of a plan that are options of `mine` of the same name."""
 
 
-def remedy(directory: Path, table: str, manifest: dict[str, Any]) -> str:
+def patterns_command(directory: Path) -> str:
+    """The command, in backquotes, that makes the patterns of a finished atlas."""
+    return f"`mnemoscope analyze {shlex.quote(str(directory))} --patterns`"
+
+
+def remedy(directory: Path, table: str, manifest: Manifest) -> str:
     """The command, in backquotes, that makes a table of the atlas in `directory`: analyze for patterns, else mine."""
-    place = shlex.quote(str(directory))
     if table == "patterns":
-        return f"`mnemoscope analyze {place} --patterns`"
-    plan: dict[str, Any] = manifest.get("plan") or {}
+        return patterns_command(directory)
+    place = shlex.quote(str(directory))
+    plan = manifest.plan
     words = [shlex.quote(str(plan[name])) if name in plan else name.upper() for name in ("model", "corpus")]
     words += ["--out", place]
     for name in _NAMED:
@@ -30,15 +35,8 @@ def remedy(directory: Path, table: str, manifest: dict[str, Any]) -> str:
             usual = str(usual)  # as a plan writes it
         if (value := plan.get(name, usual)) != usual:
             words += [f"--{name.replace('_', '-')}", shlex.quote(str(value))]
-    words += _layers(manifest)
-    if part := manifest.get("part"):
-        words += ["--part", f"{part['index']}/{part['of']}"]
+    if list(manifest.layers) != list(range(len(manifest.model.sizes.memories))):
+        words += ["--layers", ",".join(map(str, manifest.layers))]
+    if part := manifest.part:
+        words += ["--part", f"{part.index}/{part.of}"]
     return f"`mnemoscope mine {' '.join(words)} --force`"
-
-
-def _layers(manifest: dict[str, Any]) -> list[str]:
-    """The option that names the mined layers; nothing where they are all layers of the model."""
-    mined = [int(layer) for layer in manifest.get("layers", [])]
-    if mined == list(range(len(manifest["model"]["sizes"]["memories"]))):
-        return []
-    return ["--layers", ",".join(map(str, mined))]

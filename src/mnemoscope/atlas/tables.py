@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mnemoscope.atlas.manifest import provenance
+from mnemoscope.atlas.manifest import Manifest
 from mnemoscope.atlas.remedy import remedy
 from mnemoscope.atlas.schema import TABLES, misfit, place
 from mnemoscope.atlas.store import file_hash
@@ -25,10 +25,10 @@ from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
 class Tables:
     """The table files of one atlas; remembers each file's footer once it has been checked."""
 
-    def __init__(self, directory: Path, manifest: dict[str, Any]) -> None:
+    def __init__(self, directory: Path, manifest: Manifest) -> None:
         self.directory = directory
         self._manifest = manifest
-        self._origin = provenance(manifest)
+        self._origin = manifest.provenance
         self._footers: dict[str, Any] = {}
 
     def paths(self, name: str, number: int | None = None) -> list[str]:
@@ -36,6 +36,16 @@ class Tables:
 
         Raises OptionError for a name or number that cannot be, AtlasUnfinished for a table that is not made yet.
         """
+        found = self._paths(name, number)
+        if not found:
+            raise AtlasUnfinished(self._absence(name))
+        return found
+
+    def has(self, name: str, number: int | None = None) -> bool:
+        """Whether the table is there; raises OptionError for a name or number that cannot be."""
+        return bool(self._paths(name, number))
+
+    def _paths(self, name: str, number: int | None) -> list[str]:
         kind = TABLES.get(name)
         if kind is None:
             raise OptionError(f"{name!r} is not a table of an atlas; the tables are {', '.join(sorted(TABLES))}")
@@ -43,25 +53,17 @@ class Tables:
             raise OptionError(f"table {name} has one file per layer; say which, such as layer=0")
         if kind.numbered != "layer" and number is not None:
             raise OptionError(f"table {name} is not divided by layer; leave the layer out")
-        listed: dict[str, Any] = self._manifest["files"]
+        listed = self._manifest.hashes
         if kind.numbered == "part":
             parts = [path for path in listed if (named := place(path)) is not None and named[0] is kind]
-            found = sorted(parts, key=lambda path: (len(path), path))
-        else:
-            path = kind.path(number)
-            present = path in listed if kind.mined else (self.directory / path).is_file()
-            found = [path] if present else []
-        if not found:
-            raise AtlasUnfinished(self._absence(name))
-        return found
+            return sorted(parts, key=lambda path: (len(path), path))
+        path = kind.path(number)
+        present = path in listed if kind.mined else (self.directory / path).is_file()
+        return [path] if present else []
 
     def _absence(self, name: str) -> str:
-        part = self._manifest.get("part")
-        if part:
-            return (
-                f"{self.directory} is part {part['index']} of {part['of']} and has no {name} yet;"
-                " join all parts with `mnemoscope merge`"
-            )
+        if part := self._manifest.part:
+            return f"{self.directory} is {part} and has no {name} yet; join all parts with `mnemoscope merge`"
         return f"{self.directory} has no table {name}; make it with {remedy(self.directory, name, self._manifest)}"
 
     def whole(self, name: str, number: int | None = None, *, columns: Sequence[str] | None = None) -> pl.DataFrame:
@@ -93,6 +95,33 @@ class Tables:
                 pieces.append(piece.filter(pl.col(column).is_in(wanted)))
         return pl.concat(pieces)
 
+    def sentences(self, ids: Sequence[int], *, columns: Sequence[str] | None = None) -> pl.DataFrame:
+        """The stored sentences with these ids, in order of id, each once; raises AtlasDamaged if one is not stored."""
+        found = self.having("sentences", column="sentence", ids=ids, columns=columns)
+        if found.height != len(set(ids)):
+            missing = sorted(set(ids) - set(found["sentence"].to_list()))
+            raise AtlasDamaged(f"{self.directory}: sentence {missing[0]} is named by a table but not stored")
+        return found
+
+    def prefixes(
+        self, places: Sequence[tuple[int, int]], *, stored: pl.DataFrame | None = None
+    ) -> list[list[int]]:
+        """The tokens of the prefixes that end at these places (sentence, position), in their order.
+
+        `stored` are the sentences where they have been read. Raises AtlasDamaged for a sentence that is not stored, and
+        for a position outside of one.
+        """
+        if stored is None:
+            stored = self.sentences([sentence for sentence, _ in places], columns=["sentence", "tokens"])
+        tokens = dict(zip(stored["sentence"].to_list(), stored["tokens"].to_list(), strict=True))
+        for sentence, position in places:
+            if not 0 <= position < len(tokens[sentence]):
+                raise AtlasDamaged(
+                    f"{self.directory}: a table names position {position} of sentence {sentence},"
+                    f" which has {len(tokens[sentence])} tokens"
+                )
+        return [tokens[sentence][: position + 1] for sentence, position in places]
+
     @contextmanager
     def _opened(self, path: str) -> Iterator[Any]:
         """The checked file; whatever goes wrong while it is read becomes AtlasDamaged."""
@@ -120,10 +149,10 @@ class Tables:
 
     def _check_hash(self, path: str) -> None:
         """Refuses a changed file: a flipped bit in its footer could hide rows from `having` without a trace."""
-        said = self._manifest["files"].get(path)
-        if said is None or path.startswith("sentences/"):
+        hash = self._manifest.hashes.get(path)
+        if hash is None or path.startswith("sentences/"):
             return
-        if file_hash(self.directory / path) != said["sha256"]:
+        if file_hash(self.directory / path) != hash:
             raise AtlasDamaged(
                 f"{self.directory / path} is not the file that was mined (its sha256 differs);"
                 f" `mnemoscope verify {self.directory}` lists the damage"

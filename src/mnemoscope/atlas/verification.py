@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from mnemoscope.atlas.folder import is_named
 from mnemoscope.atlas.form import form_faults
-from mnemoscope.atlas.manifest import MANIFEST, provenance, read_claimed, table_files
+from mnemoscope.atlas.manifest import MANIFEST, Manifest, read_claimed, table_files
 from mnemoscope.atlas.schema import TABLES, misfit, place
 from mnemoscope.atlas.store import file_hash
 from mnemoscope.errors import AtlasDamaged
@@ -29,15 +29,15 @@ def verify(path: str | Path) -> list[str]:
     """
     directory = Path(path)
     try:
-        manifest, _ = read_claimed(directory)
+        document, _ = read_claimed(directory)
     except AtlasDamaged as damage:
         return [str(damage)]
-    if faults := form_faults(manifest):
+    if faults := form_faults(document):
         return faults
-    files = manifest["files"]
+    manifest, files = Manifest.of(document), document["files"]
     problems = _wrong_files(directory, files)
     problems += _wrong_schemas(directory, manifest, [path for path in files if not _damaged(path, problems)])
-    problems += _incomplete(manifest, files)
+    problems += _incomplete(manifest)
     covered = set(files)
     for side in _SIDES:
         side_problems, side_covered = _wrong_side(directory, side)
@@ -72,18 +72,17 @@ def _wrong_files(directory: Path, files: dict[str, Any]) -> list[str]:
     return problems
 
 
-def _wrong_schemas(directory: Path, manifest: dict[str, Any], paths: list[str]) -> list[str]:
+def _wrong_schemas(directory: Path, manifest: Manifest, paths: list[str]) -> list[str]:
     """Tables whose columns or origin are not the atlas's, though their hash is right."""
     problems = []
-    origin = provenance(manifest)
     for path in sorted(paths):
         found = place(path)
         if found is None:
             if path.endswith(".parquet"):
-                problems.append(f"{path}: not a table of schema {manifest['schema']}")
+                problems.append(f"{path}: not a table of schema {manifest.schema}")
             continue
         try:
-            wrong = misfit(found[0].name, pq.read_schema(directory / path), origin)
+            wrong = misfit(found[0].name, pq.read_schema(directory / path), manifest.provenance)
         except (OSError, pa.ArrowException) as error:
             wrong = f"not a Parquet file ({str(error).splitlines()[0]})"
         if wrong:
@@ -91,13 +90,13 @@ def _wrong_schemas(directory: Path, manifest: dict[str, Any], paths: list[str]) 
     return problems
 
 
-def _incomplete(manifest: dict[str, Any], files: dict[str, Any]) -> list[str]:
+def _incomplete(manifest: Manifest) -> list[str]:
     """Tables that a whole atlas has and this manifest does not list; a part may hold any of them."""
-    if "part" in manifest:
+    if manifest.part is not None:
         return []
     needed = [TABLES[name].path() for name in _EVERY_ATLAS] + [TABLES["sentences"].path(0)]
-    needed += [TABLES[name].path(layer) for name in _EVERY_LAYER for layer in manifest["layers"]]
-    return [f"{path}: missing from the manifest" for path in needed if path not in files]
+    needed += [TABLES[name].path(layer) for name in _EVERY_LAYER for layer in manifest.layers]
+    return [f"{path}: missing from the manifest" for path in needed if path not in manifest.hashes]
 
 
 def _wrong_side(directory: Path, side: str) -> tuple[list[str], set[str]]:

@@ -45,11 +45,11 @@ def demo(
 
             mine(MODEL, CORPUS, out=out, max_tokens=max_tokens, removals=REMOVALS, force=force, progress=progress)
         atlas = open_atlas(out)
-        if atlas.manifest["model"].get("spec") != MODEL or "part" in atlas.manifest:
+        if atlas.manifest.model.spec != MODEL or atlas.manifest.part is not None:
             raise AtlasExists(f"{out} is an atlas, but not the demo's; choose another folder, or --force to replace it")
         _report(atlas, progress)
     layers, rows = [_layer(atlas, layer) for layer in atlas.layers], _striking(atlas)
-    counts = atlas.manifest["corpus"]["counts"]
+    counts = atlas.manifest.corpus.counts
     if json:
         page = str(out / "report" / "index.html")
         emit({"atlas": str(out), "report": page, "counts": counts, "layers": layers, "striking": rows})
@@ -106,7 +106,7 @@ def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any
     from mnemoscope.cli.picture import grid, marked
 
     console = drawing(piped_width=80)
-    total, tokens = sum(atlas.memories(layer) for layer in atlas.layers), atlas.manifest["corpus"]["counts"]
+    total, tokens = sum(atlas.memories(layer) for layer in atlas.layers), atlas.manifest.corpus.counts
     print(f"{atlas.path}: {total:,} memories in {len(layers)} layers, {tokens['mined_tokens']:,} tokens of text")
     print("\nLayers: how often a memory fires at a token, how many never do, and how many")
     print("values rank first the token that follows their best trigger")
@@ -115,7 +115,7 @@ def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any
         right = "" if row["agreement"] is None else f"{row['agreement']:.1%}"
         table.add_row(str(row["layer"]), f"{row['active']:.1%}", f"{row['dead']:.1%}", right)
     console.print(table)
-    chance = 1 / atlas.manifest["model"]["sizes"]["vocabulary"]
+    chance = 1 / atlas.manifest.model.sizes.vocabulary
     print("\nStriking memories: after text like this, the value says what follows (with")
     print(f"probability p; chance is {chance:.2g}); true: share of its 25 best triggers")
     table = grid(("memory", "left"), ("after", "left"), ("says", "left"), ("p", "right"), ("true", "right"))

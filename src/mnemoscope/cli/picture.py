@@ -14,22 +14,22 @@ from rich.text import Text
 
 from mnemoscope.atlas.visible import before_token, in_running_text, in_token
 from mnemoscope.cli.console import drawing
+from mnemoscope.memory import MemoryId
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from mnemoscope.atlas import Memory
+    from mnemoscope.atlas import Atlas
 
 _PIPED_WIDTH = 120
 _BAR = 30
 _VALUE_TOKENS = 10
 
 
-def draw(memory: "Memory", tables: "dict[str, pl.DataFrame]", *, limit: int) -> None:
-    """Prints the memory on stdout, at most `limit` prefixes of each sign."""
+def draw(atlas: "Atlas", memory: MemoryId, tables: "dict[str, pl.DataFrame]", *, limit: int) -> None:
+    """Prints a memory on stdout, at most `limit` prefixes of each sign."""
     console = drawing(piped_width=_PIPED_WIDTH)
-    manifest = memory.atlas.manifest
-    about = f"{memory.id}  model {manifest['model'].get('spec')}, text {manifest['corpus'].get('spec')}"
+    about = f"{memory}  model {atlas.manifest.model.spec}, text {atlas.manifest.corpus.spec}"
     console.print(Text(about, style="bold"))
     triggers = tables["triggers"].to_dicts()
     for sign, name in ((1, "Triggers (highest coefficients)"), (-1, "Lowest coefficients")):
@@ -39,8 +39,7 @@ def draw(memory: "Memory", tables: "dict[str, pl.DataFrame]", *, limit: int) -> 
     if "value" in tables:
         _draw_value(console, tables["value"].to_dicts()[0])
     else:
-        part = manifest["part"]
-        _headline(console, f"No value yet: this is part {part['index']} of {part['of']}; `mnemoscope merge` makes it")
+        _headline(console, f"No value yet: this is {atlas.manifest.part}; `mnemoscope merge` makes it")
     _draw_activity(console, tables["activity"].to_dicts()[0])
     if "neighbours" in tables:
         _draw_neighbours(console, tables["neighbours"].to_dicts())

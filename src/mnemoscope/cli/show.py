@@ -26,19 +26,19 @@ def show(
     at_least("--limit", limit, 1)
     from mnemoscope.atlas import open_atlas
 
-    seen = open_atlas(atlas)[memory]
-    part = seen.atlas.manifest.get("part")
+    opened = open_atlas(atlas)
+    seen = opened[memory]
     tables: dict[str, Any] = {"triggers": seen.triggers(sign=None), "activity": seen.activity()}
-    if part is None:
+    if opened.manifest.part is None:
         tables["value"] = seen.value()
         tables["neighbours"] = seen.neighbours()
-        if (seen.atlas.path / "patterns.parquet").is_file():
+        if opened.has("patterns"):
             tables["patterns"] = seen.patterns()
     if json:
         single = ("value", "activity")
         rows = {name: table.to_dicts()[0] if name in single else table.to_dicts() for name, table in tables.items()}
-        emit({"memory": str(seen.id), "atlas": str(atlas), "part": part, **rows})
+        emit({"memory": str(seen.id), "atlas": str(atlas), "part": opened.manifest.get("part"), **rows})
         return
     from mnemoscope.cli.picture import draw
 
-    draw(seen, tables, limit=limit)
+    draw(opened, seen.id, tables, limit=limit)

@@ -23,7 +23,7 @@ def verify(
     from mnemoscope import atlas as store
 
     problems = store.verify(atlas)
-    files = 0 if problems else len(store.open_atlas(atlas).manifest["files"])
+    files = 0 if problems else len(store.open_atlas(atlas).manifest.hashes)
     if json:
         emit({"atlas": str(atlas), "ok": not problems, "problems": problems, "files": files})
     else:

@@ -143,7 +143,7 @@ def _answered(
         table = _table(stored[rows])
     else:
         interval = str(document(atlas, question, table)["interval"])
-    depth = len(atlas.manifest["model"]["sizes"]["memories"])
+    depth = len(atlas.manifest.model.sizes.memories)
     found = Answered(asked, table, interval, missing, atlas.layers, depth)
     if not missing and not found.rows(asked.main):
         return Answered(asked, table, interval, asked.nothing, atlas.layers, depth)

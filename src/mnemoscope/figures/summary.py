@@ -36,21 +36,20 @@ def cards(atlas: Atlas, answers: Mapping[str, Answered]) -> list[Card]:
 
 def mined(atlas: Atlas) -> list[str]:
     """How many memories of which model, on which text."""
-    manifest = atlas.manifest
-    model, corpus = manifest["model"], manifest["corpus"]
-    counts, sizes = corpus.get("counts", {}), model["sizes"]
-    total, depth = sum(atlas.memories(layer) for layer in atlas.layers), len(sizes["memories"])
+    model, corpus = atlas.manifest.model, atlas.manifest.corpus
+    counts, sizes = corpus.counts, model.sizes
+    total, depth = sum(atlas.memories(layer) for layer in atlas.layers), len(sizes.memories)
     where = f"all {depth} layers" if len(atlas.layers) == depth else f"{layers_spoken(atlas.layers)} of {depth}"
     share = ""
-    if sizes.get("ffn_parameters") and sizes.get("parameters"):
-        part = percent(sizes["ffn_parameters"] / sizes["parameters"])
-        share = f" Feed-forward layers hold {part} of its {sizes['parameters']:,} parameters."
-    sentences = [f"{total:,} memories in {where} of the model {model.get('spec')}.{share}"]
+    if sizes.ffn_parameters and sizes.parameters:
+        part = percent(sizes.ffn_parameters / sizes.parameters)
+        share = f" Feed-forward layers hold {part} of its {sizes.parameters:,} parameters."
+    sentences = [f"{total:,} memories in {where} of the model {model.spec}.{share}"]
     if "mined_tokens" in counts:
         text = counted(counts["mined_sentences"], "sentence") if "mined_sentences" in counts else "the sentences"
-        kept = manifest["plan"].get("triggers", 50)
+        kept = atlas.manifest.plan.get("triggers", 50)
         sentences.append(
-            f"The model read {counted(counts['mined_tokens'], 'token')} in {text} of {corpus.get('spec')}; of each"
+            f"The model read {counted(counts['mined_tokens'], 'token')} in {text} of {corpus.spec}; of each"
             f" memory, the {kept} beginnings of sentences on which it fires most strongly were kept: its triggers."
         )
     dead = sum(int((atlas.table("activity", layer=layer)["positive"] == 0).sum()) for layer in atlas.layers)
@@ -205,21 +204,19 @@ def _refinement(answers: Mapping[str, Answered]) -> list[str]:
 
 def warnings(atlas: Atlas) -> list[str]:
     """What a reader has to know before believing the numbers; usually nothing."""
-    manifest = atlas.manifest
     found = []
-    overlap = manifest["corpus"].get("overlap") or {}
-    if overlap.get("sentences"):
+    overlap, asked = atlas.manifest.corpus.overlap, atlas.manifest.questions
+    if overlap is not None and overlap.sentences:
         found.append(
-            f"{overlap['sentences']:,} of the {overlap['of']:,} validation sentences ({percent(overlap['share'])}) are"
+            f"{overlap.sentences:,} of the {overlap.of:,} validation sentences ({percent(overlap.share)}) are"
             " also in the mined text, so Figures 7 to 11 are not about unseen text only."
         )
-    asked = manifest.get("questions") or {}
-    if asked.get("prefixes", 0) < asked.get("prefixes_asked", 0):
+    if (gave := asked.prefixes or 0) < (wanted := asked.prefixes_asked or 0):
         found.append(
-            f"The validation text gave {counted(asked['prefixes'], 'prefix', 'prefixes')} of the"
-            f" {spoken(asked['prefixes_asked'], 'count')} asked for: intervals of Figures 7 to 11 are wider for it."
+            f"The validation text gave {counted(gave, 'prefix', 'prefixes')} of the"
+            f" {spoken(wanted, 'count')} asked for: intervals of Figures 7 to 11 are wider for it."
         )
-    depth = len(manifest["model"]["sizes"]["memories"])
+    depth = len(atlas.manifest.model.sizes.memories)
     if len(atlas.layers) < depth:
         found.append(f"Only {layers_spoken(atlas.layers)} of the model's {depth} layers were mined.")
     return found

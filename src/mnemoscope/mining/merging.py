@@ -19,7 +19,7 @@ import torch
 from mnemoscope.atlas import verify
 from mnemoscope.atlas.folder import clear, remove_work
 from mnemoscope.atlas.lock import locked
-from mnemoscope.atlas.manifest import STATE, begin, read_manifest, seal
+from mnemoscope.atlas.manifest import STATE, Manifest, begin, read_manifest, seal
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import copy_file, make_folder, write_sentences
 from mnemoscope.errors import AtlasDamaged, Interrupted, OptionError, PartsDiffer
@@ -71,7 +71,7 @@ def merge(
     for folder in folders:
         if problems := verify(folder):
             raise AtlasDamaged(f"part {folder} is damaged: {problems[0]}; mine that part again")
-    plan = MiningPlan.from_document(manifests[0]["plan"], folders[0])
+    plan = MiningPlan.from_document(manifests[0].plan, folders[0])
     loaded = _plans_model(plan, model, None if dict is None else Path(dict), accept_versions=accept_versions)
     with locked(directory):
         try:
@@ -83,7 +83,7 @@ def merge(
 def _merge_in(
     context: RunContext,
     folders: list[Path],
-    manifests: list[dict[str, Any]],
+    manifests: list[Manifest],
     plan: MiningPlan,
     model: LanguageModel,
     *,
@@ -99,14 +99,14 @@ def _merge_in(
     write_value_tables(context, state, model, plan)
     questions = write_question_tables(context, model, plan, prefixes)
     write_run_record(directory, {})
-    counts = manifests[0]["corpus"]["counts"]
+    counts = manifests[0].corpus.counts
     seal(directory, manifest_of(model, plan, counts, state, versions, questions=questions))
     remove_work(directory)
     add_patterns(directory, context.progress)
     return directory
 
 
-def _begin(directory: Path, plan: MiningPlan, manifests: list[dict[str, Any]], *, force: bool) -> list[dict[str, str]]:
+def _begin(directory: Path, plan: MiningPlan, manifests: list[Manifest], *, force: bool) -> list[dict[str, str]]:
     """Begins the merged atlas, or goes on with it; returns the versions that had a hand in it. Raises PlanDiffers."""
     found = look_into(directory, plan, part=None, otherwise="; choose another folder, or --force")
     if found.differs is not None and not force:
@@ -136,27 +136,27 @@ def _advice() -> str:
     return "; choose another folder, or --force to merge into it again"
 
 
-def _complete(folders: list[Path]) -> list[dict[str, Any]]:
+def _complete(folders: list[Path]) -> list[Manifest]:
     """The manifests of the parts, ordered as given; raises PartsDiffer unless they are all parts of one plan."""
     if not folders:
         raise OptionError("merge needs the folders of the parts")
     manifests = [read_manifest(folder) for folder in folders]
     seen: dict[int, Path] = {}
     for folder, manifest in zip(folders, manifests, strict=True):
-        if "part" not in manifest:
-            raise PartsDiffer(f"{folder} is a whole atlas, not a part; parts are made with `mine --part I/N`")
         first = manifests[0]
-        if manifest["plan_hash"] != first["plan_hash"]:
-            one, other = first["plan"], manifest["plan"]
+        part, common = manifest.part, first.part
+        if part is None or common is None:
+            raise PartsDiffer(f"{folder} is a whole atlas, not a part; parts are made with `mine --part I/N`")
+        if manifest.plan_hash != first.plan_hash:
+            one, other = first.plan, manifest.plan
             differing = [name.replace("_", " ") for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
             raise PartsDiffer(f"{folder} is part of another plan than {folders[0]} ({', '.join(differing)} differ)")
-        index, of = manifest["part"]["index"], manifest["part"]["of"]
-        if of != first["part"]["of"]:
-            raise PartsDiffer(f"{folder} is one of {of} parts, {folders[0]} one of {first['part']['of']}")
-        if index in seen:
-            raise PartsDiffer(f"{folder} repeats part {index}/{of}, which is {seen[index]}")
-        seen[index] = folder
-    of = manifests[0]["part"]["of"]
+        if part.of != common.of:
+            raise PartsDiffer(f"{folder} is one of {part.of} parts, {folders[0]} one of {common.of}")
+        if part.index in seen:
+            raise PartsDiffer(f"{folder} repeats part {part.index}/{part.of}, which is {seen[part.index]}")
+        seen[part.index] = folder
+    of = max(part.of for manifest in manifests if (part := manifest.part))
     if missing := [f"{i}/{of}" for i in range(1, of + 1) if i not in seen]:
         raise PartsDiffer(
             f"part {', '.join(missing)} is missing; mine it with the same options and --part {missing[0]}"
@@ -164,7 +164,7 @@ def _complete(folders: list[Path]) -> list[dict[str, Any]]:
     for folder, manifest in zip(folders, manifests, strict=True):
         for name in _SHARED:
             path = TABLES[name].path()
-            if manifest["files"][path] != manifests[0]["files"][path]:
+            if manifest.hashes[path] != manifests[0].hashes[path]:
                 raise PartsDiffer(f"{folder} and {folders[0]} disagree on {path}, which parts of one plan share")
     return manifests
 

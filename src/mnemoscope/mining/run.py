@@ -15,7 +15,7 @@ import torch
 from mnemoscope.atlas.folder import remove_work
 from mnemoscope.atlas.lock import locked
 from mnemoscope.atlas.manifest import STATE, seal
-from mnemoscope.atlas.remedy import remedy
+from mnemoscope.atlas.remedy import patterns_command
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.corpus import Source, open_source
 from mnemoscope.dtypes import DTYPES
@@ -205,7 +205,7 @@ def _open(corpus: str | os.PathLike[str], options: MiningOptions) -> Source:
 def _check_folder(directory: Path, options: MiningOptions) -> None:
     def advice() -> str:
         lacking = not (directory / STATE).is_dir() and not (directory / TABLES["patterns"].path()).is_file()
-        patterns = f" but for its patterns, which {remedy(directory, 'patterns', {})} makes" if lacking else ""
+        patterns = f" but for its patterns, which {patterns_command(directory)} makes" if lacking else ""
         return f"{patterns}; choose another folder, or --force to mine it again"
 
     check_writable(directory, force=options.force, advice=advice)

@@ -55,18 +55,18 @@ def memory_groups(data: dict[str, Any]) -> dict[str, Any]:
 
 def reference(edition: Edition, wanted: MemoryId) -> dict[str, Any]:
     """What names this memory for good: the weights and the atlas by their hashes."""
-    model = edition.atlas.manifest["model"]
-    revision = f", revision {model['revision']}" if model.get("revision") else ""
+    model = edition.atlas.manifest.model
+    revision = f", revision {model.revision}" if model.revision else ""
     line = (
-        f"Memory {wanted} of {model.get('spec')}{revision} (model sha256 {model['fingerprint']}), as mined from"
-        f" {edition.atlas.manifest['corpus'].get('spec')} (atlas sha256 {edition.hash})."
+        f"Memory {wanted} of {model.spec}{revision} (model sha256 {model.fingerprint}), as mined from"
+        f" {edition.atlas.manifest.corpus.spec} (atlas sha256 {edition.hash})."
     )
     return {
         "text": line,
         "memory": str(wanted),
-        "model": model.get("spec"),
-        "revision": model.get("revision"),
-        "fingerprint": model["fingerprint"],
+        "model": model.spec,
+        "revision": model.revision,
+        "fingerprint": model.fingerprint,
         "atlas": edition.hash,
     }
 
@@ -89,7 +89,7 @@ def _value(edition: Edition, value: dict[str, Any]) -> dict[str, Any]:
     """
     vocabulary = words(edition)
     best, most = value["top_scores"][0], value["max_probability"]
-    linear = edition.atlas.manifest["model"].get("head", "linear") == "linear"
+    linear = edition.atlas.manifest.model.head == "linear"
 
     def listed(end: str, sign: int) -> list[dict[str, Any]]:
         pairs = zip(value[f"{end}_tokens"], value[f"{end}_scores"], strict=True)

@@ -28,7 +28,7 @@ def overview_view(edition: Edition) -> dict[str, Any]:
         }
         | {"sizes": model["sizes"]},
         "text": {name: corpus.get(name) for name in ("spec", "fingerprint", "counts", "held_out_share", "overlap")},
-        "plan": manifest["plan"],
+        "plan": manifest.plan,
         "finished": _run(edition).get("finished"),
         "package": manifest.get("package"),
         "atlas": edition.hash,

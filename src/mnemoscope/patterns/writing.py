@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.atlas.manifest import provenance
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.side import cover
 from mnemoscope.atlas.store import write_table
@@ -33,6 +32,6 @@ def write_patterns(atlas: Atlas, *, progress: Progress | None = None) -> int:
         "lift": np.array([row.lift for row in rows], dtype=np.float32),
         "log10_p": np.array([row.log10_p for row in rows], dtype=np.float32),
     }
-    write_table(atlas.path / kind.path(), columns, name=kind.name, provenance=provenance(atlas.manifest))
+    write_table(atlas.path / kind.path(), columns, name=kind.name, provenance=atlas.manifest.provenance)
     cover(atlas, "analyses", [kind.path()])
     return len(rows)

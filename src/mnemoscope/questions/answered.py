@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from mnemoscope.atlas.read import first_upper_layer
 from mnemoscope.formatting import Form
 from mnemoscope.questions.question import Paper, Question
 
@@ -73,12 +74,12 @@ class Answered:
     @property
     def upper(self) -> tuple[int, ...]:
         """The mined layers that stand for the paper's layers 11-16."""
-        return tuple(layer for layer in self.layers if layer >= first_upper(self.depth))
+        return tuple(layer for layer in self.layers if layer >= first_upper_layer(self.depth))
 
     @property
     def lower(self) -> tuple[int, ...]:
         """The mined layers that stand for the paper's layers 1-10."""
-        return tuple(layer for layer in self.layers if layer < first_upper(self.depth))
+        return tuple(layer for layer in self.layers if layer < first_upper_layer(self.depth))
 
     def names(self) -> tuple[str, ...]:
         """Every name with at least one number, in order of appearance."""
@@ -113,8 +114,3 @@ def _row(found: dict[str, Any], form: Form) -> Row:
     own = {name: value for name, value in found.items() if name not in EMPTY.columns}
     layer, name, value, count, low, high = (found[column] for column in EMPTY.columns)
     return Row(layer, name, value, count, low, high, own, form)
-
-
-def first_upper(depth: int) -> int:
-    """The first of the upper layers of a model of `depth` layers: ceil(10 * depth / 16)."""
-    return -(-10 * depth // 16)

@@ -14,7 +14,7 @@ from mnemoscope.questions.answers import MEMORIES, Answer
 from mnemoscope.questions.layer_shares import share_above, turned
 from mnemoscope.questions.question import Claim, Number, Paper, Question, Rule
 from mnemoscope.questions.rules import at_least
-from mnemoscope.questions.sources import needed, upper_layers
+from mnemoscope.questions.sources import needed
 
 _KINDS = (
     Number("shallow_only", "share", "shallow"),
@@ -122,7 +122,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
                 people.add(layer, f"people_{name}", estimate)
     for name, estimate in coverage.key_estimates(pl.concat(whole)).items():
         found.add(None, name, estimate)
-    upper = upper_layers(atlas)
+    upper = atlas.upper_layers
     for name, halves in (("", (True, False)), ("_lower", (False,)), ("_upper", (True,))):
         half = [rows for layer, rows in zip(atlas.layers, whole, strict=True) if (layer in upper) in halves]
         found.add(None, ONE_KIND + name, _of_one_kind(pl.concat([whole[0].clear(), *half])))

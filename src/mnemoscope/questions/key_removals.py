@@ -19,7 +19,7 @@ from mnemoscope.questions.answers import Answer
 from mnemoscope.questions.layer_shares import share_above
 from mnemoscope.questions.question import Claim, Number, Paper, Question, Rule
 from mnemoscope.questions.rules import above, at_least
-from mnemoscope.questions.sources import needed, seed, upper_layers
+from mnemoscope.questions.sources import needed, seed
 from mnemoscope.questions.validation import quantile
 
 REMOVED = ("first", "last", "random")
@@ -108,7 +108,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     for (removed, statistic, kind), estimate in _estimates(rows, atlas).items():
         _add(found, None, removed, statistic, kind, estimate)
     found.add(None, "last_hurts_most", share_above(margins, 0))
-    found.add(None, "last_median_upper_minus_lower", _upper_minus_lower(rows, upper_layers(atlas), atlas))
+    found.add(None, "last_median_upper_minus_lower", _upper_minus_lower(rows, atlas.upper_layers, atlas))
     found.add(None, "excluded_length_one", _excluded(atlas, tokens=1))
     if _first(atlas):
         found.add(None, "excluded_length_two", _excluded(atlas, tokens=2))
@@ -199,13 +199,13 @@ def _compared(rows: pl.DataFrame, parts: list[pl.Series], rule: Callable[..., An
 
 def _first(atlas: Atlas) -> int:
     """The first position at which a coefficient counts: 1 in a model without a beginning token, else 0."""
-    return 1 if atlas.manifest["model"].get("beginning", {}).get("kind") == "none" else 0
+    return 1 if atlas.manifest.model.beginning == "none" else 0
 
 
 def _excluded(atlas: Atlas, *, tokens: int) -> Estimate:
     """How many prefixes of so many tokens could not be asked, by the manifest or by the triggers of those asked."""
     name = {1: "length_one", 2: "length_two"}[tokens]
-    said = atlas.manifest.get("questions", {}).get("removals_excluded", {}).get(name)
+    said = atlas.manifest.questions.removals_excluded.get(name)
     if said is None:
         said, asked = 0, needed(atlas, "removals")
         for layer in atlas.layers:

@@ -10,7 +10,7 @@ from mnemoscope.questions.answered import Answered
 from mnemoscope.questions.answers import Answer
 from mnemoscope.questions.question import Claim, Finding, Number, Paper, Question, Rule
 from mnemoscope.questions.rules import between
-from mnemoscope.questions.sources import model_layers, upper_layers
+from mnemoscope.questions.sources import model_layers
 from mnemoscope.questions.validation import (
     DOCUMENTS,
     NO_PREFIX,
@@ -98,7 +98,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     layers = model_layers(atlas)
     for name, layer in (("match_lower_third", -(-layers // 3) - 1), ("match_last", layers - 1)):
         found.add(None, name, match.get(layer, NOTHING), at_layer=layer)
-    found.add(None, "match_growth_upper_minus_lower", _growth(rows.columns(hits), upper_layers(atlas)))
+    found.add(None, "match_growth_upper_minus_lower", _growth(rows.columns(hits), atlas.upper_layers))
     found.add(None, "documents", rows.documents())
     return found.frame()
 

@@ -3,8 +3,6 @@
 Reads tables and facts of the manifest; computes nothing.
 """
 
-import math
-
 import polars as pl
 import polars.selectors as cs
 
@@ -26,7 +24,7 @@ def needed(atlas: Atlas, name: str, *, layer: int | None = None) -> pl.DataFrame
     """
     refuse_part(atlas)
     option = _SWITCHED_OFF.get(name)
-    plan = atlas.manifest["plan"]
+    plan = atlas.manifest.plan
     if option is not None and option in plan and plan[option] in (0, "0"):
         raise AtlasUnfinished(
             f"{atlas.path} has an empty table {name} (--{option} 0); make it with"
@@ -55,35 +53,26 @@ def _refuse_impossible(atlas: Atlas, name: str, table: pl.DataFrame) -> None:
 
 def refuse_part(atlas: Atlas) -> None:
     """Raises AtlasUnfinished for a part of an atlas, which has no table that a question could be asked of."""
-    if part := atlas.manifest.get("part"):
-        raise AtlasUnfinished(
-            f"{atlas.path} is part {part['index']} of {part['of']}; join all parts with `mnemoscope merge`, then ask"
-        )
+    if part := atlas.manifest.part:
+        raise AtlasUnfinished(f"{atlas.path} is {part}; join all parts with `mnemoscope merge`, then ask")
 
 
 def seed(atlas: Atlas) -> int:
     """The seed of the plan; draws of the answers follow it."""
-    return int(atlas.manifest["plan"].get("seed", 0))
+    return int(atlas.manifest.plan.get("seed", 0))
 
 
 def model_layers(atlas: Atlas) -> int:
     """Layers of the model, mined or not."""
-    return len(atlas.manifest["model"]["sizes"]["memories"])
+    return len(atlas.manifest.model.sizes.memories)
 
 
 def vocabulary(atlas: Atlas) -> int:
     """Rows of the model's head."""
-    return int(atlas.manifest["model"]["sizes"]["vocabulary"])
-
-
-def upper_layers(atlas: Atlas) -> tuple[int, ...]:
-    """The mined layers that stand for the paper's layers 11-16 of 16: from ceil(10 L / 16) on."""
-    first = math.ceil(10 * model_layers(atlas) / 16)
-    return tuple(layer for layer in atlas.layers if layer >= first)
+    return atlas.manifest.model.sizes.vocabulary
 
 
 def projection(atlas: Atlas, *names: str) -> dict[str, str]:
     """Which projection the manifest says was used for values, votes or streams (definitions.md section 2)."""
     usual = {"values": "gain", "votes": "gain", "streams": "lens"}
-    said = atlas.manifest.get("projections", {})
-    return {name: str(said.get(name, usual[name])) for name in names}
+    return {name: atlas.manifest.projections.get(name, usual[name]) for name in names}

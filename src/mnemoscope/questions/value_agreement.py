@@ -13,7 +13,7 @@ from mnemoscope.questions.answers import MEMORIES, NO_TARGET, Answer
 from mnemoscope.questions.memories import next_tokens, values
 from mnemoscope.questions.question import Claim, Number, Paper, Question, Rule
 from mnemoscope.questions.rules import above, at_most
-from mnemoscope.questions.sources import needed, upper_layers, vocabulary
+from mnemoscope.questions.sources import needed, vocabulary
 
 QUESTION = Question(
     "value_agreement",
@@ -101,7 +101,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
             best = layer, agreement
     for name, estimate in _estimates(rows, frequent, chance).items():
         found.add(None, name, estimate)
-    upper = pl.col("layer").is_in(list(upper_layers(atlas)))
+    upper = pl.col("layer").is_in(list(atlas.upper_layers))
     found.add(None, "agreement_lower", _agreement(rows.filter(~upper)))
     found.add(None, "agreement_upper", _agreement(rows.filter(upper)))
     found.add(None, "agreement_best_layer", best[1], best_layer=best[0])

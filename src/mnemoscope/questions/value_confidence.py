@@ -15,7 +15,6 @@ from mnemoscope.questions.answered import Answered, Row
 from mnemoscope.questions.answers import MEMORIES, NO_TARGET, Answer
 from mnemoscope.questions.memories import next_tokens, values
 from mnemoscope.questions.question import Claim, Finding, Number, Paper, Question, Rule
-from mnemoscope.questions.sources import upper_layers
 from mnemoscope.questions.verdicts import NOTHING_FOUND, Found, Verdict, difference, judged_above
 
 DECILES = 10
@@ -150,7 +149,7 @@ def _add_most_confident(found: Answer, atlas: Atlas, rows: pl.DataFrame) -> None
         hits += each["hits"].to_list()
         triggers += each["triggers"].to_list()
     agrees = best["agrees"].drop_nulls()
-    upper = best["layer"].is_in(list(upper_layers(atlas)))
+    upper = best["layer"].is_in(list(atlas.upper_layers))
     found.add(None, "top100_upper_layers", share(int(upper.sum()), best.height))
     found.add(None, "top100_with_trigger", share(sum(hit > 0 for hit in hits), best.height))
     found.add(None, "top100_trigger_share", mean([hit / most for hit, most in zip(hits, triggers, strict=True)]))

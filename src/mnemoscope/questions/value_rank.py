@@ -13,7 +13,6 @@ from mnemoscope.questions.answered import Answered
 from mnemoscope.questions.answers import MEMORIES, NO_TARGET, Answer
 from mnemoscope.questions.memories import values
 from mnemoscope.questions.question import Finding, Number, Paper, Question
-from mnemoscope.questions.sources import upper_layers
 from mnemoscope.questions.verdicts import NOTHING_FOUND, Found, judged_above
 
 QUANTILES = {"q00": 0.0, "q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95, "q100": 1.0}
@@ -78,7 +77,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
             found.add(layer, name, order_statistic(ranks, level), quantile=level)
         for bound in WITHIN:
             found.add(layer, f"within_{bound}", share(int((ranks < bound).sum()), len(ranks)))
-    upper = rows["layer"].is_in(list(upper_layers(atlas)))
+    upper = rows["layer"].is_in(list(atlas.upper_layers))
     above, below = (rows.filter(half)["target_rank"] for half in (upper, ~upper))
     found.add(None, "upper_ranks_higher", ranks_higher(above, below))
     return found.frame()

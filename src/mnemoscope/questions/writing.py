@@ -11,7 +11,6 @@ from typing import Any
 import polars as pl
 
 from mnemoscope.atlas import Atlas, open_atlas
-from mnemoscope.atlas.manifest import provenance
 from mnemoscope.atlas.schema import ANSWER_COLUMNS, TABLES
 from mnemoscope.atlas.side import cover, covered, written_beside
 from mnemoscope.atlas.store import file_hash, write_free_table, write_json
@@ -71,7 +70,7 @@ def write(atlas: Atlas, questions: Sequence[str]) -> dict[str, Document]:
 
 
 def _write(atlas: Atlas, question: str, said: Document, found: pl.DataFrame, listed: pl.DataFrame | None) -> None:
-    origin = provenance(atlas.manifest)
+    origin = atlas.manifest.provenance
     written = files(question)
     write_json(atlas.path / written[0], said)
     path = atlas.path / written[1]

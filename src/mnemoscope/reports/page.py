@@ -58,8 +58,8 @@ def page(
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(_part("page.html"))
     return template.render(
-        model=atlas.manifest["model"].get("spec"),
-        text=atlas.manifest["corpus"].get("spec"),
+        model=atlas.manifest.model.spec,
+        text=atlas.manifest.corpus.spec,
         style=Markup(_part("page.css")),
         scripts=[Markup(_closed(script)) for script in (vega, _part("page.js"))],
         charts=Markup(embedded(specifications)),

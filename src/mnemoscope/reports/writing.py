@@ -50,7 +50,7 @@ def write_report(
     inside = _inside(opened, directory)
     found = gathered(opened, keep=inside, progress=progress)
     opened = found.atlas
-    about = f"model {opened.manifest['model'].get('spec')}, text {opened.manifest['corpus'].get('spec')}"
+    about = f"model {opened.manifest.model.spec}, text {opened.manifest.corpus.spec}"
     figures = drawn(found.answers)
     specifications = {
         question: specification(found.answers[question], figure, about=about) for question, figure in figures.items()

@@ -137,7 +137,7 @@ def _write_fires(database: sqlite3.Connection, atlas: Atlas, layer: int, first: 
 
 def _write_values(database: sqlite3.Connection, atlas: Atlas, first: dict[int, int]) -> bool:
     """The tokens that every value raises and lowers most; False in a part, which has no values yet."""
-    if "part" in atlas.manifest:
+    if atlas.manifest.part is not None:
         return False
     texts = [prepared(text) for text in atlas.table("vocabulary")["text"].to_list()]
     for layer in atlas.layers:

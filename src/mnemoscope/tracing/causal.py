@@ -128,11 +128,11 @@ def causal_check(
             f"sign={sign}, at={at!r}, controls={controls}, triggers={triggers}, tokens={tokens}, seed={seed} cannot be "
             "met; sign is 1 or -1, at is last or all, the others 1 or more (seed 0 or more)"
         )
-    mined = atlas.manifest["model"].get("fingerprint")
+    mined = atlas.manifest.model
     if not model.is_model_of(atlas.manifest["model"]) and not force:
         raise ModelDiffers(
-            f"{atlas.path} was mined from another model than {model.spec} (fingerprint {str(mined)[:12]}..., not "
-            f"{model.fingerprint[:12]}...); load {atlas.manifest['model'].get('spec')}"
+            f"{atlas.path} was mined from another model than {model.spec} (fingerprint {mined.fingerprint[:12]}..., not"
+            f" {model.fingerprint[:12]}...); load {mined.spec}"
         )
     chosen = atlas[memory].id
     check(model, [Intervention(chosen)])

@@ -129,10 +129,8 @@ class Site:
         # Taken first: what changes meanwhile is seen next time.
         footprint = _footprint(self.settings.atlas)
         atlas = open_atlas(self.settings.atlas)
-        if part := atlas.manifest.get("part"):
-            raise AtlasUnfinished(
-                f"{self.settings.atlas} is part {part['index']} of {part['of']}; join all parts with `mnemoscope merge`"
-            )
+        if part := atlas.manifest.part:
+            raise AtlasUnfinished(f"{self.settings.atlas} is {part}; join all parts with `mnemoscope merge`")
         if self.model is not None:
             from mnemoscope.web.model_side.loading import difference
 

@@ -107,7 +107,7 @@ def _without(routes: APIRouter, site: Site) -> None:
     def trace() -> Page:
         """How to have traces: there is no model here."""
         said = {"status": 404, "message": f"There is no model here to trace a prompt with; {HOW}."}
-        return Page("Trace", said, lambda: {"spec": site.atlas.manifest["model"].get("spec")}, 404)
+        return Page("Trace", said, lambda: {"spec": site.atlas.manifest.model.spec}, 404)
 
 
 def _traced(site: Site, wanted: Asked) -> Page:

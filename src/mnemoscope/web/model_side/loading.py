@@ -19,8 +19,8 @@ def load(settings: Settings, atlas: Atlas) -> ModelSide:
     assert settings.model is not None
     # A core stays with the readers.
     torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 2) - 1)))
-    mined = atlas.manifest["model"]
-    model = load_model(settings.model, revision=mined.get("revision") if settings.model == mined.get("spec") else None)
+    mined = atlas.manifest.model
+    model = load_model(settings.model, revision=mined.revision if settings.model == mined.spec else None)
     side = ModelSide(model, settings.model, differs=difference(settings, model, atlas))
     side.warm()
     return side
@@ -28,17 +28,17 @@ def load(settings: Settings, atlas: Atlas) -> ModelSide:
 
 def difference(settings: Settings, model: LanguageModel, atlas: Atlas) -> str:
     """Why this is not the model that was mined, in a sentence; empty where it is. Raises ModelDiffers unless forced."""
-    mined = atlas.manifest["model"]
-    if model.is_model_of(mined):
+    mined = atlas.manifest.model
+    if model.is_model_of(atlas.manifest["model"]):
         return ""
-    said = f"{settings.model} is not the model that {atlas.path} was mined from ({mined.get('spec')}):"
-    shape = [int(size) for size in model.sizes.memories]
-    if shape != [int(size) for size in mined["sizes"]["memories"]]:
+    said = f"{settings.model} is not the model that {atlas.path} was mined from ({mined.spec}):"
+    shape = list(model.sizes.memories)
+    if shape != list(mined.sizes.memories):
         raise ModelDiffers(f"{said} its layers have {_shape(shape)} memories; name the model that was mined")
-    if model.sizes.vocabulary != mined["sizes"]["vocabulary"]:
+    if model.sizes.vocabulary != mined.sizes.vocabulary:
         raise ModelDiffers(f"{said} it has {model.sizes.vocabulary:,} tokens; name the model that was mined")
     if not settings.force_model:
-        prints = f"fingerprint {model.fingerprint[:12]}, not {mined['fingerprint'][:12]}"
+        prints = f"fingerprint {model.fingerprint[:12]}, not {mined.fingerprint[:12]}"
         raise ModelDiffers(f"{said} {prints}; name that one, or use this one all the same with --force-model")
     return f"{settings.model} is not the model that was mined."
 

@@ -1,0 +1,89 @@
+"""The vocabulary of an atlas: what its tokens are as text and as bytes, and whether they bring spaces along.
+
+Tokens are rows of the model's head. A token may be a part of a character, so text is made of the joined bytes.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import polars as pl
+
+from mnemoscope.atlas.tables import Tables
+from mnemoscope.atlas.visible import in_token
+from mnemoscope.errors import AtlasDamaged, OptionError
+
+SCRIPTS_WITHOUT_SPACES = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff"
+)
+"""Thai, Lao, Burmese, Khmer, Japanese and Chinese, as ranges of a regular expression's character class."""
+
+
+@cache
+def is_without_spaces(character: str) -> bool:
+    """Whether the character belongs to a script that does not put spaces between words."""
+    return re.fullmatch(f"[{SCRIPTS_WITHOUT_SPACES}]", character) is not None
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Text and bytes of every token, by token; `source` is the atlas's folder, as errors name it."""
+
+    texts: list[str]
+    """As in running text."""
+    raw: list[bytes]
+    source: str = "the vocabulary"
+
+    @staticmethod
+    def read(tables: Tables) -> "Vocabulary":
+        """The vocabulary of an atlas; raises AtlasDamaged."""
+        rows = tables.whole("vocabulary")
+        if rows["token"].to_list() != list(range(rows.height)):
+            raise AtlasDamaged(f"{tables.directory}/vocabulary.parquet does not list the tokens in order")
+        return Vocabulary(rows["text"].to_list(), rows["bytes"].to_list(), str(tables.directory))
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """The tokens as running text; bytes that are no whole character become replacement marks."""
+        return self.bytes_of(tokens).decode("utf-8", "replace")
+
+    def bytes_of(self, tokens: Sequence[int]) -> bytes:
+        """The bytes that the tokens stand for, joined."""
+        return b"".join(self._look_up(self.raw, tokens))
+
+    def each_text(self, tokens: Sequence[int | None]) -> list[str | None]:
+        """The text of each token by itself; None for None."""
+        return self._look_up(self.texts, tokens)
+
+    def shown(self, token: int) -> str:
+        """The token with white space visible, and as bytes, such as <E2 80>, where it is part of a character."""
+        text = self.texts[token]
+        if "\ufffd" in text and self.raw[token]:
+            try:
+                self.raw[token].decode()
+            except UnicodeDecodeError:
+                return f"\u27e8{self.raw[token].hex(' ').upper()}\u27e9"
+        return in_token(text)
+
+    def token(self, token: int) -> dict[str, Any]:
+        """The token as data: its id, its text, and how it is shown."""
+        return {"token": token, "text": self.texts[token], "shown": self.shown(token)}
+
+    def carries_spaces(self, sentences: pl.DataFrame) -> bool:
+        """Whether tokens bring the spaces between words along; if not, half of a text's white space is lost in them.
+
+        `sentences` are some of the stored ones, with their `text` and `tokens`.
+        """
+        stored = joined = 0
+        for text, tokens in sentences.select("text", "tokens").iter_rows():
+            stored += sum(map(str.isspace, text.strip()))
+            joined += sum(map(str.isspace, self.text(tokens).strip()))
+        return 2 * joined >= stored
+
+    def _look_up(self, column: Sequence[Any], tokens: Sequence[int | None]) -> list[Any]:
+        for token in tokens:
+            if token is not None and not 0 <= token < len(column):
+                raise OptionError(f"token {token} is not in {self.source}, which has tokens 0-{len(column) - 1}")
+        return [None if token is None else column[token] for token in tokens]
