@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from handbuilt_atlas import PROVENANCE, build_atlas, manifest, write_tables
+from handbuilt_atlas import PROVENANCE, build_atlas, manifest, trigger_columns, write_tables
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.manifest import begin, seal
 from mnemoscope.atlas.schema import TABLES, Provenance
@@ -98,6 +98,38 @@ def test_sentences_and_tokens_by_id(atlas: Atlas) -> None:
     assert atlas.token_text([6, None]) == [" Paris", None]
     with pytest.raises(OptionError, match=r"token 24 .* tokens 0-23"):
         atlas.token_text([24])
+
+
+def test_the_best_triggers_are_the_first_25_positive(tmp_path: Path) -> None:
+    write_tables(tmp_path)
+    rows = [(memory, sign, rank, sign * (40.0 - rank), 0, 0, rank) for memory in (0, 2) for sign in (-1, 1)
+            for rank in range(30)]  # fmt: skip
+    write_table(tmp_path / "triggers/layer-000.parquet", trigger_columns(rows), name="triggers", provenance=PROVENANCE)
+    seal(tmp_path, manifest())
+    atlas = open_atlas(tmp_path)
+    best = [(memory, 1, rank) for memory in (0, 2) for rank in range(25)]
+    assert atlas.best_triggers(0).select("memory", "sign", "rank").rows() == best
+    assert atlas.best_triggers(0, memories=[2])["memory"].to_list() == [2] * 25
+    assert atlas.best_triggers(0, 1)["rank"].to_list() == [0, 0]
+    assert atlas.best_triggers(0, None).height == 60
+
+
+def test_what_is_there_and_prefixes_by_place(atlas: Atlas) -> None:
+    assert atlas.has("triggers", layer=1)
+    assert [atlas.has(table) for table in ("tokens", "patterns", "removals")] == [True, False, False]
+    whole = atlas.table("sentences")["tokens"].to_list()
+    assert atlas.prefixes([(3, 0), (0, 2), (3, 0)]) == [whole[3][:1], whole[0][:3], whole[3][:1]]
+    assert atlas.prefixes([]) == []
+    with pytest.raises(AtlasDamaged, match=f"position {len(whole[1])} of sentence 1, which has"):
+        atlas.prefixes([(1, len(whole[1]))])
+    with pytest.raises(AtlasDamaged, match="position -1 of sentence 1"):
+        atlas.prefixes([(1, -1)])
+
+
+def test_the_manifest_is_typed_and_a_mapping(atlas: Atlas) -> None:
+    assert atlas.manifest.model.sizes.memories == atlas.manifest["model"]["sizes"]["memories"] == [4, 4]
+    assert (atlas.manifest.model.head, atlas.manifest.part, "part" in atlas.manifest) == ("linear", None, False)
+    assert atlas.manifest == json.loads((atlas.path / "manifest.json").read_text())
 
 
 def test_a_part_opens_but_has_no_values(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.patterns.spelling import Spelling, read_spelling
 from mnemoscope.patterns.stop_words import NAME, STOP_WORDS, is_stop_word
 from mnemoscope.patterns.surface import affixes_of, classes_of
@@ -12,8 +13,7 @@ from mnemoscope.patterns.words import Lexicon, cut, is_content_word, ranges, wor
 
 def spelling_of(texts: list[bytes], text: str = "", tokens: tuple[int, ...] = ()) -> Spelling:
     readable = [raw.decode("utf-8", "backslashreplace") for raw in texts]
-    vocabulary = pl.DataFrame({"token": range(len(texts)), "text": readable, "bytes": texts})
-    return read_spelling(vocabulary, pl.DataFrame({"text": [text], "tokens": [list(tokens)]}))
+    return read_spelling(Vocabulary(readable, texts), pl.DataFrame({"text": [text], "tokens": [list(tokens)]}))
 
 
 def runs_of(texts: list[bytes], tokens: list[int], begins: list[int] | None = None) -> list[str]:
@@ -21,7 +21,7 @@ def runs_of(texts: list[bytes], tokens: list[int], begins: list[int] | None = No
     spelling = spelling_of(texts)
     runs = cut(np.array(tokens, dtype=np.int32), np.array(begins or [0, len(tokens)]), spelling=spelling)
     ends = np.flatnonzero(runs.last)
-    return [spelling.decoded(runs.tokens[runs.start[end] : end + 1].tolist()) for end in ends]
+    return [spelling.vocabulary.text(runs.tokens[runs.start[end] : end + 1].tolist()) for end in ends]
 
 
 def test_pieces_of_a_word_are_one_run() -> None:

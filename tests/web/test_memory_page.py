@@ -10,10 +10,10 @@ from starlette.testclient import TestClient
 
 from handbuilt_atlas import SENTENCES, build_atlas
 from mnemoscope.atlas import open_atlas
+from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.memory import MemoryId
 from mnemoscope.pages import sentences
-from mnemoscope.pages.columns import Words
 from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.memory import bars
 from mnemoscope.pages.triggers import grouped
@@ -201,6 +201,6 @@ def test_interventions_are_carried_along(reader: TestClient) -> None:
 
 
 def test_bytes_and_white_space_can_be_read() -> None:
-    words = Words(["�", " \t", "", "‮x", "�"], [b"\xe2\x80", b" \t", b"", b"", "�".encode()])
+    words = Vocabulary(["�", " \t", "", "‮x", "�"], [b"\xe2\x80", b" \t", b"", b"", "�".encode()])
     assert [words.shown(token) for token in range(5)] == ["⟨E2 80⟩", "·⇥", "''", "\\u202ex", "�"]
     assert words.text([0, 1]) == "� \t"

@@ -14,7 +14,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.atlas.schema import TABLES
 from mnemoscope.intervals import NOTHING, Estimate, Resamples, clustered_share
 from mnemoscope.patterns import coverage
 
@@ -96,7 +95,7 @@ def against_automatic(atlas: Atlas, prefixes: pl.DataFrame, people: pl.DataFrame
 
     `people` says what authors make of `prefixes`, `keys` what they call keys, as results.py gives them.
     """
-    if keys.is_empty() or not (atlas.path / TABLES["patterns"].path()).is_file():
+    if keys.is_empty() or not atlas.has("patterns"):
         return
     patterns = atlas.table("patterns")
     frames = []

@@ -18,13 +18,13 @@ import polars as pl
 from sqlalchemy import Connection, select
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.atlas.side import covered
 from mnemoscope.atlas.visible import before_token
 from mnemoscope.cache import Cache
 from mnemoscope.errors import AnnotationError, AtlasDamaged
 from mnemoscope.judgements.tables import campaigns, items
 from mnemoscope.memory import MemoryId
-from mnemoscope.patterns.coverage import TOP
 
 Row = dict[str, Any]
 """A row of table `items`."""
@@ -126,8 +126,7 @@ def sample_keys(atlas: Atlas, *, per_layer: int, seed: int) -> list[Item]:
     """In every layer `per_layer` memories with a positive trigger, or all where there are fewer."""
     found = []
     for layer in atlas.layers:
-        rows = atlas.table("triggers", layer=layer)
-        firing = rows.filter(pl.col("sign") == 1)["memory"].unique().sort().to_numpy()
+        firing = atlas.best_triggers(layer, None)["memory"].unique().sort().to_numpy()
         random = np.random.default_rng((seed, 1, layer))
         chosen = random.choice(firing, min(per_layer, firing.size), replace=False)
         found += [Item("key", layer, int(memory), None) for memory in sorted(chosen)]
@@ -141,10 +140,10 @@ def sample_controls(atlas: Atlas, *, count: int, keys: list[Item], seed: int) ->
     rows = atlas.table("background").select("sentence", "position").unique(maintain_order=True).rows()
     sizes: list[int] = []
     for layer in sorted({key.layer for key in keys}):
-        triggers = top_triggers(atlas, layer, [key.memory for key in keys if key.layer == layer])
+        triggers = atlas.best_triggers(layer, memories=[key.memory for key in keys if key.layer == layer])
         groups = triggers.group_by("memory").agg(pl.col("prefix_group").n_unique()).sort("memory")
         sizes += groups["prefix_group"].to_list()
-    sizes = sizes or [TOP]
+    sizes = sizes or [BEST_TRIGGERS]
     found = []
     for number in range(count):
         random = np.random.default_rng((seed, 2, number))
@@ -186,24 +185,11 @@ def _different_places(atlas: Atlas, places: list[tuple[int, int]], size: int) ->
     """The first `size` places whose prefixes are different, from different sentences."""
     prefixes: set[tuple[int, ...]] = set()
     found: dict[int, int] = {}
-    for (sentence, position), prefix in zip(places, _prefixes(atlas, places), strict=True):
+    for (sentence, position), prefix in zip(places, atlas.prefixes(places), strict=True):
         if tuple(prefix) not in prefixes and sentence not in found and len(found) < size:
             prefixes.add(tuple(prefix))
             found[sentence] = position
     return [list(place) for place in found.items()]
-
-
-def top_triggers(atlas: Atlas, layer: int, memories: Sequence[int]) -> pl.DataFrame:
-    """The 25 best triggers of these memories of a layer, as rows of the table `triggers`; raises AtlasDamaged."""
-    rows = atlas.tables.having("triggers", layer, column="memory", ids=memories)
-    return rows.filter((pl.col("sign") == 1) & (pl.col("rank") < TOP))
-
-
-def _prefixes(atlas: Atlas, places: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """The tokens of each sentence up to the position."""
-    stored = atlas.sentences([sentence for sentence, _ in places], columns=["sentence", "tokens"])
-    tokens = dict(zip(stored["sentence"].to_list(), stored["tokens"].to_list(), strict=True))
-    return [tokens[sentence][: position + 1] for sentence, position in places]
 
 
 @final
@@ -222,16 +208,13 @@ class ItemReader:
 
     def read_memory(self, layer: int, memory: int) -> ItemPrefixes:
         """What a memory shows; raises AtlasDamaged."""
-        rows = top_triggers(self._atlas, layer, [memory]).sort("rank")
+        rows = self._atlas.best_triggers(layer, memories=[memory]).sort("rank")
         rows = rows.unique("prefix_group", keep="first", maintain_order=True)
         return self._show(rows.select("sentence", "position").rows(), rows["rank"].to_list())
 
     def _show(self, places: Sequence[tuple[int, int]], ranks: Sequence[int] | None = None) -> ItemPrefixes:
         found = []
-        for number, ((sentence, position), ids) in enumerate(zip(places, _prefixes(self._atlas, places), strict=True)):
-            if len(ids) <= position:
-                raise AtlasDamaged(f"{self._atlas.path}: position {position} of sentence {sentence} is not there")
+        for number, ids in enumerate(self._atlas.prefixes([(sentence, position) for sentence, position in places])):
             token = self._atlas.token_text(ids[-1:])[0] or ""
-            whole = self._atlas.token_bytes(ids).decode("utf-8", "replace")
-            found.append(Prefix(number, before_token(whole, token), token))
+            found.append(Prefix(number, before_token(self._atlas.vocabulary.text(ids), token), token))
         return ItemPrefixes(tuple(found), tuple(range(len(found)) if ranks is None else ranks))

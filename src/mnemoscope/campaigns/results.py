@@ -13,7 +13,6 @@ from sqlalchemy import Connection, text
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.campaigns.agreement import KEY, Numbers, against_automatic, alpha, class_of, share_of_keys, units
-from mnemoscope.campaigns.items import top_triggers
 from mnemoscope.campaigns.store import Store
 from mnemoscope.intervals import Estimate
 from mnemoscope.judgements.reading import (
@@ -84,7 +83,7 @@ def _key_prefixes(atlas: Atlas, judged: pl.DataFrame) -> pl.DataFrame:
     """The top prefixes of every memory in `judged`: layer, memory, rank, group; raises AtlasDamaged."""
     frames = [pl.DataFrame(schema=_PREFIXES)]
     for (layer,), here in judged.sort("layer").group_by("layer", maintain_order=True):
-        rows = top_triggers(atlas, layer, here["memory"].unique().to_list())
+        rows = atlas.best_triggers(layer, memories=here["memory"].unique().to_list())
         frames.append(rows.select(pl.lit(layer, pl.Int16).alias("layer"), "memory", "rank", group="prefix_group"))
     return pl.concat(frames)
 

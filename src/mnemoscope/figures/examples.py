@@ -9,7 +9,6 @@ from typing import Any
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.visible import before_token, in_running_text, in_token
 from mnemoscope.formatting import counted, interval, percent
 from mnemoscope.questions import striking
@@ -67,8 +66,7 @@ class Case:
 
 def examples(atlas: Atlas) -> list[Example]:
     """The most striking memories of the atlas, best first; possibly none."""
-    with_patterns = (atlas.path / TABLES["patterns"].path()).is_file()
-    patterns = atlas.table("patterns") if with_patterns else None
+    patterns = atlas.table("patterns") if atlas.has("patterns") else None
     return [_example(atlas, row, patterns) for row in striking(atlas, MEMORIES).to_dicts()]
 
 
@@ -122,14 +120,10 @@ def cases(listed: pl.DataFrame | None, atlas: Atlas) -> list[Case]:
     if listed is None or listed.is_empty():
         return []
     found = []
-    prefixes = atlas.table("prefixes").filter(pl.col("prefix").is_in(listed["prefix"].to_list()))
-    places = {row["prefix"]: row for row in prefixes.to_dicts()}
-    stored = atlas.sentences(prefixes["sentence"].to_list(), columns=["sentence", "tokens"])
-    tokens = dict(zip(stored["sentence"].to_list(), stored["tokens"].to_list(), strict=True))
-    for row in listed.to_dicts():
-        place = places[row["prefix"]]
-        last = atlas.token_text([tokens[place["sentence"]][place["position"]]])[0] or ""
-        before, token = ending(row["prefix_text"], last)
+    stored = atlas.table("prefixes").select("prefix", "sentence", "position").rows_by_key("prefix", unique=True)
+    prefixes = atlas.prefixes([stored[prefix] for prefix in listed["prefix"]])
+    for row, prefix in zip(listed.to_dicts(), prefixes, strict=True):
+        before, token = ending(row["prefix_text"], atlas.token_text(prefix[-1:])[0] or "")
         said = [in_token(row[f"{name}_text"] or "") for name in ("residual", "ffn", "output", "next")]
         found.append(Case(before, token, *said))
     return found

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from mnemoscope.pages.columns import Words
+from mnemoscope.atlas.vocabulary import Vocabulary
 
 MEASURES = {
     "own_tokens_probability": "its own tokens' probability, added up",
@@ -16,7 +16,7 @@ MEASURES = {
 OF = {"memory": "this memory off", "controls": "another one off", "difference": "difference"}
 
 
-def causal_view(data: dict[str, Any], words: Words) -> dict[str, Any]:
+def causal_view(data: dict[str, Any], words: Vocabulary) -> dict[str, Any]:
     """What the template needs besides the check's data."""
     groups = []
     for logs in (False, True):

@@ -1,4 +1,4 @@
-"""The tables that many pages need, kept in memory: values, activity, patterns, the vocabulary, and who fires where.
+"""The tables that many pages need, kept in memory: values, activity, patterns, and who fires where.
 
 For a model of GPT-2's size these are some 100 MB; triggers and sentences, which are larger, are read for each page.
 Kept by the edition, so that they are read once and again only when the atlas's folder changes.
@@ -10,50 +10,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from mnemoscope.atlas.schema import TABLES
-from mnemoscope.atlas.visible import in_token
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.pages.edition import Edition
 
 _SPAN = 1 << 24
 """More than any layer has memories, and any sentence positions."""
-
-
-@dataclass(frozen=True)
-class Words:
-    """The vocabulary: texts as in running text, and the bytes that tokens stand for."""
-
-    texts: list[str]
-    raw: list[bytes]
-
-    def text(self, tokens: list[int]) -> str:
-        """The tokens as text; bytes that are no whole character become replacement marks."""
-        return b"".join(self.raw[token] for token in tokens).decode("utf-8", "replace")
-
-    def shown(self, token: int) -> str:
-        """The token with white space visible, and as bytes, such as <E2 80>, where it is part of a character."""
-        text = self.texts[token]
-        if "\ufffd" in text and self.raw[token]:
-            try:
-                self.raw[token].decode()
-            except UnicodeDecodeError:
-                return f"\u27e8{self.raw[token].hex(' ').upper()}\u27e9"
-        return in_token(text)
-
-    def token(self, token: int) -> dict[str, Any]:
-        """The token as data: its id, its text, and how it is shown."""
-        return {"token": token, "text": self.texts[token], "shown": self.shown(token)}
-
-
-def words(edition: Edition) -> Words:
-    """The vocabulary of the atlas."""
-
-    def make() -> Words:
-        rows = edition.atlas.table("vocabulary")
-        # Asked for by their ids, they are checked to be in order.
-        return Words([text or "" for text in edition.atlas.token_text(range(rows.height))], rows["bytes"].to_list())
-
-    return edition.tables.get("words", make)
 
 
 def table(edition: Edition, name: str, *, layer: int) -> pl.DataFrame:
@@ -86,7 +47,7 @@ class _Patterns:
 
 def patterns(edition: Edition, layer: int, *, memory: int) -> list[dict[str, Any]] | None:
     """The memory's patterns in their order; None where patterns were not made."""
-    if not (edition.atlas.path / TABLES["patterns"].path()).is_file():
+    if not edition.atlas.has("patterns"):
         return None
 
     def make() -> _Patterns:
@@ -119,7 +80,7 @@ def sharing(edition: Edition, prefixes: list[tuple[int, int]]) -> dict[tuple[int
 def _places(edition: Edition) -> _Places:
     prefixes, memories = [], []
     for layer in edition.atlas.layers:
-        rows = edition.atlas.table("triggers", layer=layer).filter(pl.col("sign") == 1)
+        rows = edition.atlas.best_triggers(layer, None)
         prefixes.append(rows["sentence"].to_numpy().astype(np.int64) * _SPAN + rows["position"].to_numpy())
         memories.append(layer * _SPAN + rows["memory"].to_numpy().astype(np.int64))
     whole = np.concatenate(prefixes)

@@ -47,4 +47,4 @@ def layers_frame(edition: Edition) -> "Frame":
 
 def has_patterns(edition: Edition) -> bool:
     """Whether the atlas has patterns, so that kinds of memories can be told."""
-    return (edition.atlas.path / "patterns.parquet").is_file()
+    return edition.atlas.has("patterns")

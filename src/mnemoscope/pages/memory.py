@@ -3,16 +3,14 @@
 import math
 from typing import Any
 
+from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.atlas.schema import HISTOGRAM_EDGES
 from mnemoscope.errors import OptionError
 from mnemoscope.memory import MemoryId
-from mnemoscope.pages.columns import patterns, row, words
+from mnemoscope.pages.columns import patterns, row
 from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.neighbours import by_triggers, by_value
 from mnemoscope.pages.triggers import grouped, triggers_view
-
-BEST = 25
-"""Triggers that patterns are looked for in, and that the value's top token is compared with."""
 
 
 def memory_view(edition: Edition, wanted: MemoryId, *, pattern: int | None = None) -> dict[str, Any]:
@@ -87,7 +85,7 @@ def _value(edition: Edition, value: dict[str, Any]) -> dict[str, Any]:
 
     The bottom tokens' scores are those of -v; only under a linear head do they tell the probability under v.
     """
-    vocabulary = words(edition)
+    vocabulary = edition.atlas.vocabulary
     best, most = value["top_scores"][0], value["max_probability"]
     linear = edition.atlas.manifest.model.head == "linear"
 
@@ -108,16 +106,16 @@ def _value(edition: Edition, value: dict[str, Any]) -> dict[str, Any]:
 
 def _follows(edition: Edition, value: dict[str, Any], triggers: list[dict[str, Any]]) -> dict[str, Any]:
     """Whether the value says what follows the memory's own triggers."""
-    best = [one for one in triggers if one["sign"] == 1 and one["rank"] < BEST]
+    best = [one for one in triggers if one["sign"] == 1 and one["rank"] < BEST_TRIGGERS]
     says = value["top_tokens"][0]
     target = value["target"]
     return {
-        "target": None if target is None else words(edition).token(target),
+        "target": None if target is None else edition.atlas.vocabulary.token(target),
         "target_rank": value["target_rank"],
         "trigger_log_probability": value["trigger_log_probability"],
         "followed": sum(one["next"] is not None and one["next"]["token"] == says for one in best),
         "best": len(best),
-        "vocabulary": len(words(edition).texts),
+        "vocabulary": len(edition.atlas.vocabulary.texts),
     }
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from mnemoscope.memory import MemoryId
-from mnemoscope.pages.columns import sharing, top_token, words
+from mnemoscope.pages.columns import sharing, top_token
 from mnemoscope.pages.edition import Edition
 
 SHOWN = 10
@@ -35,4 +35,4 @@ def by_triggers(edition: Edition, wanted: MemoryId, *, triggers: list[dict[str, 
 
 def _named(edition: Edition, other: MemoryId) -> dict[str, Any]:
     top = top_token(edition, other.layer, memory=other.memory)
-    return {"memory": str(other), "top": words(edition).token(top)}
+    return {"memory": str(other), "top": edition.atlas.vocabulary.token(top)}

@@ -7,7 +7,6 @@ import polars as pl
 
 from mnemoscope.atlas.manifest import RUN
 from mnemoscope.memory import MemoryId
-from mnemoscope.pages.columns import words
 from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.questions import answers_of
 from mnemoscope.pages.triggers import grouped, triggers_view
@@ -77,7 +76,7 @@ def _striking(edition: Edition, row: dict[str, Any]) -> dict[str, Any]:
     shown = next((group for group in groups if group["foretold"]), groups[0])
     return {
         "memory": str(name),
-        "says": words(edition).token(row["top_token"]),
+        "says": edition.atlas.vocabulary.token(row["top_token"]),
         "agreement": row["agreement"],
         "max_probability": row["max_probability"],
         "prefixes": row["prefixes"],

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from mnemoscope.errors import OptionError
-from mnemoscope.pages.columns import top_token, words
+from mnemoscope.pages.columns import top_token
 from mnemoscope.pages.edition import Edition
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def search_view(
         }
         for hit in found.hits
     ]
-    like = [words(edition).token(token.id) for token in opened.tokens_like(text.strip()[:200], limit=LIKE)]
+    like = [edition.atlas.vocabulary.token(token.id) for token in opened.tokens_like(text.strip()[:200], limit=LIKE)]
     lacking = [field for field in opened.lacking if field in wanted]
     return data | {
         "total": found.total,
@@ -76,7 +76,7 @@ def tokens_view(edition: Edition, index: Opened, *, text: str) -> dict[str, Any]
     return {
         "q": text,
         "tokens": [
-            words(edition).token(id) | {"count": counts["count"][id], "next_count": counts["next_count"][id]}
+            edition.atlas.vocabulary.token(id) | {"count": counts["count"][id], "next_count": counts["next_count"][id]}
             for id in ids
         ],
     }
@@ -86,7 +86,7 @@ def token_view(
     edition: Edition, index: Opened, *, token: int, layers: Sequence[int] | None, page: int
 ) -> dict[str, Any]:
     """One token: how often it occurs, the values with it at their top and bottom, and the keys that fire on it."""
-    vocabulary = words(edition)
+    vocabulary = edition.atlas.vocabulary
     opened, offset = index(), PAGE * (page - 1)
     kinds = ("promotes", "demotes", "fires")
     totals = {kind: opened.count(token, kind=kind, layers=layers) for kind in kinds}
@@ -114,7 +114,8 @@ def token_view(
 
 
 def _memory(edition: Edition, memory: "MemoryId") -> dict[str, Any]:
-    return {"memory": str(memory), "top": words(edition).token(top_token(edition, memory.layer, memory=memory.memory))}
+    top = top_token(edition, memory.layer, memory=memory.memory)
+    return {"memory": str(memory), "top": edition.atlas.vocabulary.token(top)}
 
 
 def _counts(edition: Edition) -> pl.DataFrame:

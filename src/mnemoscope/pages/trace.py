@@ -6,8 +6,8 @@ Pure functions of the trace's data and its address; no number is worked out here
 import math
 from typing import Any
 
+from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import OptionError
-from mnemoscope.pages.columns import Words
 from mnemoscope.pages.number_format import number, percent
 from mnemoscope.pages.trace_address import Asked
 
@@ -41,7 +41,7 @@ def chosen_place(asked: Asked, trace: Data) -> tuple[int, int]:
     return layers - 1 if layer is None else layer, position
 
 
-def drawn(asked: Asked, data: Data, words: Words) -> Data:
+def drawn(asked: Asked, data: Data, words: Vocabulary) -> Data:
     """All that the template draws."""
     trace, layer, position = data["trace"], data["layer"], data["position"]
     looked = Looked(asked, words, layer, position)
@@ -70,7 +70,7 @@ def drawn(asked: Asked, data: Data, words: Words) -> Data:
 class Looked:
     """A trace looked at from one layer and position."""
 
-    def __init__(self, asked: Asked, words: Words, layer: int, position: int) -> None:
+    def __init__(self, asked: Asked, words: Vocabulary, layer: int, position: int) -> None:
         self.asked, self.layer, self.position = asked, layer, position
         self.shown = words.shown
         self.start = position // WIDE * WIDE

@@ -8,7 +8,6 @@ import polars as pl
 from mnemoscope.atlas.visible import in_running_text
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.memory import MemoryId
-from mnemoscope.pages.columns import words
 from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.sentences import tokens_of
 
@@ -29,7 +28,7 @@ def triggers_view(edition: Edition, wanted: MemoryId, *, patterns: Sequence[dict
     if not rows:
         return []
     sentences = tokens_of(edition, [row["sentence"] for row in rows])
-    vocabulary = words(edition)
+    vocabulary = edition.atlas.vocabulary
     found = []
     for row in rows:
         tokens, position = sentences[row["sentence"]], row["position"]

@@ -12,8 +12,6 @@ import polars as pl
 from mnemoscope.atlas import Atlas
 from mnemoscope.intervals import NOTHING, Estimate, clustered_share, mean, share
 
-TOP = 25
-"""Positive triggers of a memory that patterns are looked for in."""
 KINDS = ("shallow_only", "semantic_only", "both", "none")
 """What the patterns of a prefix are: every prefix is one of these."""
 SHARES: Mapping[str, tuple[str, ...]] = {
@@ -27,8 +25,7 @@ SHARES: Mapping[str, tuple[str, ...]] = {
 
 def top_prefixes(atlas: Atlas, layer: int) -> pl.DataFrame:
     """The top 25 positive triggers of every memory of a layer: memory, rank, group."""
-    rows = atlas.table("triggers", layer=layer)
-    return rows.filter((pl.col("sign") == 1) & (pl.col("rank") < TOP)).select("memory", "rank", group="prefix_group")
+    return atlas.best_triggers(layer).select("memory", "rank", group="prefix_group")
 
 
 def kinds(prefixes: pl.DataFrame, patterns: pl.DataFrame) -> pl.DataFrame:

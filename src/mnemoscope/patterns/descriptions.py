@@ -60,7 +60,7 @@ def describe_words(words: Sequence[str]) -> str:
 def _last_word(prefixes: Prefixes, showing: Sequence[int], spelling: Spelling) -> str:
     """The last word of these prefixes, which may differ in case."""
     forms = {
-        spelling.decoded(prefixes.runs.tokens[prefixes.runs.start[end] : end + 1].tolist()).strip()
+        spelling.vocabulary.text(prefixes.runs.tokens[prefixes.runs.start[end] : end + 1].tolist()).strip()
         for end in prefixes.end[list(showing)].tolist()
     }
     return quoted(forms.pop()) if len(forms) == 1 else f"{quoted(min(forms).lower())} in any case"
@@ -69,9 +69,9 @@ def _last_word(prefixes: Prefixes, showing: Sequence[int], spelling: Spelling) -
 def _span(prefixes: Prefixes, begin: int, size: int, spelling: Spelling) -> str:
     """Tokens of a sentence in quotation marks; dots stand for the part of a word that came before."""
     tokens = prefixes.runs.tokens[begin : begin + size].tolist()
-    text = spelling.decoded(tokens)
+    text = spelling.vocabulary.text(tokens)
     if "\ufffd" in text:  # a part of a character
-        text = "".join(spelling.texts[token] for token in tokens)
+        text = "".join(spelling.vocabulary.texts[token] for token in tokens)
     if not text:
         return " ".join(f"token {token}" for token in tokens)
     if not text.strip():

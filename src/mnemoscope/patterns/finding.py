@@ -10,13 +10,14 @@ from math import log10
 import numpy as np
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.patterns.background import COMMON, Background, read_background
 from mnemoscope.patterns.descriptions import describe, describe_words
 from mnemoscope.patterns.merging import Candidate
 from mnemoscope.patterns.prefixes import Prefixes, read_prefixes, without
 from mnemoscope.patterns.semantic import explained_tokens, semantic_patterns
 from mnemoscope.patterns.shallow import shallow_patterns
-from mnemoscope.patterns.sharing import BEST, Groups, groups_of, shared
+from mnemoscope.patterns.sharing import Groups, groups_of, shared
 from mnemoscope.patterns.spelling import read_spelling
 from mnemoscope.patterns.words import Keys, Lexicon
 from mnemoscope.progress import Progress, ignore_progress
@@ -46,7 +47,7 @@ def find_patterns(atlas: Atlas, *, progress: Progress | None = None) -> Iterator
     say("patterns", 0, total, "memories")
     rows = atlas.table("background")
     some = atlas.sentences(rows["sentence"].head(_LOOKED_AT).to_list(), columns=["sentence", "text", "tokens"])
-    lexicon = Lexicon(read_spelling(atlas.table("vocabulary"), some))
+    lexicon = Lexicon(read_spelling(atlas.vocabulary, some))
     sentence, position = (rows[name].to_numpy().astype(np.int64) for name in ("sentence", "position"))
     drawn = read_prefixes(atlas, sentence, position=position, lexicon=lexicon)
     keys, counts = np.unique(drawn.words.keys, return_counts=True)
@@ -54,7 +55,7 @@ def find_patterns(atlas: Atlas, *, progress: Progress | None = None) -> Iterator
     background = read_background(_without(drawn, common))
     done = 0
     for layer in atlas.layers:
-        groups, sentence, position = groups_of(atlas.table("triggers", layer=layer))
+        groups, sentence, position = groups_of(atlas.best_triggers(layer))
         prefixes = _without(read_prefixes(atlas, sentence, position=position, lexicon=lexicon), common)
         yield from _of_layer(layer, groups, prefixes, background=background, lexicon=lexicon)
         done += atlas.memories(layer)
@@ -77,8 +78,8 @@ def _of_layer(
         correction = log10(max(1, int(found.tried[place])))
         rows: list[tuple[str, str, Candidate, float]] = []
         for candidate in found.kept.get(place, []):
-            shown = [begin + group for group in range(BEST) if candidate.mask >> group & 1]
-            text = describe(candidate.key, prefixes, showing=groups.prefix[shown].tolist(), lexicon=lexicon)
+            showing = groups.prefix[_members(candidate, begin)].tolist()
+            text = describe(candidate.key, prefixes, showing=showing, lexicon=lexicon)
             rows.append(("shallow", text, candidate, correction))
         for one in about.get(place, []):
             topic = one.candidate.key < 0
@@ -87,6 +88,11 @@ def _of_layer(
         # Those that explain most come first; among equals the least likely.
         rows.sort(key=lambda row: (-row[2].mask.bit_count(), row[2].log10_p + row[3], row[1]))
         for number, (kind, text, candidate, added) in enumerate(rows):
-            ranks = tuple(int(groups.rank[begin + group]) for group in range(BEST) if candidate.mask >> group & 1)
+            ranks = tuple(groups.rank[_members(candidate, begin)].tolist())
             log10_p = min(0.0, candidate.log10_p + added)
             yield Pattern(layer, memory, number, kind, text, ranks, candidate.lift, log10_p)
+
+
+def _members(candidate: Candidate, begin: int) -> list[int]:
+    """The places of the groups that show a candidate, among those of its memory, which begin at `begin`."""
+    return [begin + group for group in range(BEST_TRIGGERS) if candidate.mask >> group & 1]

@@ -63,7 +63,7 @@ def read_prefixes(atlas: Atlas, sentence: Integers, *, position: Integers, lexic
             f"{atlas.path}: a table names position {position[wrong[0]]} of sentence {sentence[wrong[0]]},"
             f" which has {lengths[which[wrong[0]]]} tokens"
         )
-    if tokens.size and not 0 <= tokens.min() <= tokens.max() < len(lexicon.spelling.texts):
+    if tokens.size and not 0 <= tokens.min() <= tokens.max() < len(lexicon.spelling.vocabulary.texts):
         raise AtlasDamaged(f"{atlas.path}: a sentence holds a token that vocabulary.parquet does not list")
     first, end = begins[which], begins[which] + position
     runs = cut(tokens, begins, spelling=lexicon.spelling)

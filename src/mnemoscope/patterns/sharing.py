@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from mnemoscope.patterns.prefixes import Pairs
 from mnemoscope.patterns.words import Integers, Keys, ranges
 
-BEST = 25
-"""Triggers of a memory that are looked at (paper, section 3.1)."""
 FEWEST = 3
 """Prefix groups in which a pattern must recur (paper, section 3.1)."""
 
@@ -44,9 +42,8 @@ class Groups:
 
 
 def groups_of(triggers: pl.DataFrame) -> tuple[Groups, Integers, Integers]:
-    """The prefix groups of one layer's table, and the (sentence, position) of the different prefixes that they name."""
-    rows = triggers.filter((pl.col("sign") == 1) & (pl.col("rank") < BEST) & (pl.col("rank") == pl.col("prefix_group")))
-    rows = rows.sort("memory", "rank")
+    """The prefix groups of a layer's best triggers, and the (sentence, position) of the prefixes that they name."""
+    rows = triggers.filter(pl.col("rank") == pl.col("prefix_group")).sort("memory", "rank")
     memory, rank, sentence, position = (
         rows[name].to_numpy().astype(np.int64) for name in ("memory", "rank", "sentence", "position")
     )

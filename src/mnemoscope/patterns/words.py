@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mnemoscope.patterns.spelling import Spelling, is_without_spaces, is_word_character
+from mnemoscope.atlas.vocabulary import is_without_spaces
+from mnemoscope.patterns.spelling import Spelling, is_word_character
 from mnemoscope.patterns.stop_words import STOP_WORDS
 from mnemoscope.patterns.surface import Family, affixes_of, classes_of, plain
 
@@ -142,7 +143,7 @@ class Lexicon:
         return places[first], found[first]
 
     def _text(self, runs: Runs, end: int) -> str:
-        return self.spelling.decoded(runs.tokens[runs.start[end] : end + 1].tolist())
+        return self.spelling.vocabulary.text(runs.tokens[runs.start[end] : end + 1].tolist())
 
     def _look(self, text: str) -> Look:
         classes = classes_of(text)

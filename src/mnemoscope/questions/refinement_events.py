@@ -126,17 +126,6 @@ def cases(atlas: Atlas) -> pl.DataFrame:
     for name, own in tokens.items():
         text = name.removesuffix("_top").removesuffix("_token") + "_text"
         columns[text] = pl.Series(atlas.token_text(own.tolist()), dtype=pl.String)
-    prefixes = _prefix_texts(atlas, rows["sentence"][chosen].tolist(), rows["position"][chosen].tolist())
-    return pl.DataFrame(columns | {"prefix_text": pl.Series(prefixes, dtype=pl.String)})
-
-
-def _prefix_texts(atlas: Atlas, sentences: list[int], positions: list[int]) -> list[str]:
-    """The text of each prefix, from its tokens."""
-    if not sentences:
-        return []
-    stored = atlas.sentences(sentences, columns=["sentence", "tokens"])
-    tokens = dict(zip(stored["sentence"].to_list(), stored["tokens"].to_list(), strict=True))
-    found = []
-    for sentence, position in zip(sentences, positions, strict=True):
-        found.append(atlas.token_bytes(tokens[sentence][: position + 1]).decode("utf-8", "replace"))
-    return found
+    ends = list(zip(rows["sentence"][chosen].tolist(), rows["position"][chosen].tolist(), strict=True))
+    texts = [atlas.vocabulary.text(prefix) for prefix in atlas.prefixes(ends)]
+    return pl.DataFrame(columns | {"prefix_text": pl.Series(texts, dtype=pl.String)})

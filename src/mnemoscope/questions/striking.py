@@ -9,8 +9,6 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 
-BEST = 25
-"""Triggers of a memory that are looked at."""
 PREFIXES = 5
 """Different prefixes that they must have."""
 
@@ -30,9 +28,9 @@ def _scores(atlas: Atlas, layer: int) -> pl.DataFrame:
     values = atlas.table("values", layer=layer).select(
         "memory", "max_probability", top_token=pl.col("top_tokens").list.first()
     )
-    best = atlas.table("triggers", layer=layer).filter((pl.col("sign") == 1) & (pl.col("rank") < BEST))
     shares = (
-        best.join(values, on="memory")
+        atlas.best_triggers(layer)
+        .join(values, on="memory")
         .group_by("memory")
         .agg(
             prefixes=pl.col("prefix_group").n_unique(),

@@ -125,8 +125,7 @@ def _write_triggers(
 def _write_fires(database: sqlite3.Connection, atlas: Atlas, layer: int, first: int) -> None:
     """How many positive triggers of each memory end in each token."""
     rows = (
-        atlas.table("triggers", layer=layer)
-        .filter(pl.col("sign") == 1)
+        atlas.best_triggers(layer, None)
         .group_by("token", "memory")
         .agg(pl.len().alias("triggers"), pl.col("rank").min())
         .sort("token", "memory")

@@ -17,7 +17,6 @@ from mnemoscope.errors import AtlasDamaged
 from mnemoscope.search.layout import CONTEXT, RANK_BITS, token_type
 
 _SENTENCES, _ROWS = 50_000, 20_000
-_LEAST_SHARE = 0.5
 
 
 class Prefixes:
@@ -38,15 +37,12 @@ class Prefixes:
         """Whether tokens bring the spaces between words along; if not, they are put between tokens."""
 
     def _layer(self, layer: int, first: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        rows = self.atlas.table("triggers", layer=layer).filter(
-            (pl.col("sign") == 1) & (pl.col("rank") == pl.col("prefix_group"))
-        )
+        rows = self.atlas.best_triggers(layer, None).filter(pl.col("rank") == pl.col("prefix_group"))
         rank, memory = rows["rank"].cast(pl.Int64).to_numpy(), rows["memory"].cast(pl.Int64).to_numpy()
         return (rank << RANK_BITS) + first + memory, rows["sentence"].to_numpy(), rows["position"].to_numpy()
 
     def read_sentences(self, file: BinaryIO, raw: list[bytes]) -> Iterator[list[tuple[int, bytes]]]:
         """Writes the tokens of every sentence into `file`, and yields them as (sentence, tokens as bytes)."""
-        words = texts = 0
         for at in range(0, len(self.ids), _SENTENCES):
             ids = self.ids[at : at + _SENTENCES].tolist()
             rows = self.atlas.sentences(ids, columns=["sentence", "text", "tokens"])
@@ -60,10 +56,7 @@ class Prefixes:
             data, size = flat.tobytes(), flat.itemsize
             file.write(data)
             if at == 0:
-                for text, tokens in rows.head(1_000).select("text", "tokens").iter_rows():
-                    texts += len(text.split()) - 1
-                    words += len(b"".join([raw[token] for token in tokens]).split()) - 1
-                self.spaced = words >= _LEAST_SHARE * texts
+                self.spaced = self.atlas.vocabulary.carries_spaces(rows.head(1_000))
             yield [(id, data[size * ends[i] : size * ends[i + 1]]) for i, id in enumerate(ids)]
         file.flush()
 

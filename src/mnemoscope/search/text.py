@@ -11,6 +11,7 @@ import unicodedata
 from dataclasses import dataclass
 from functools import cache
 
+from mnemoscope.atlas.vocabulary import SCRIPTS_WITHOUT_SPACES, is_without_spaces
 from mnemoscope.errors import SearchError
 
 TOKENIZER = "unicode61 remove_diacritics 2"
@@ -20,8 +21,7 @@ OPEN, CLOSE = "\x02", "\x03"
 """Around what matched, in what FTS5 marks."""
 MOST_CHARACTERS, MOST_TERMS, MOST_BEGINNINGS, LEAST_BEGINNING = 1_000, 64, 4, 2
 
-_WITHOUT_SPACES = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-_ALONE = re.compile(f"[{_WITHOUT_SPACES}\U00020000-\U0003ffff]|[\u00a6-\u3fff\ufb00-\ufffd\U00010000-\U0001ffff]")
+_ALONE = re.compile(f"[{SCRIPTS_WITHOUT_SPACES}]|[\u00a6-\u3fff\ufb00-\ufffd\U00010000-\U0001ffff]")
 _SPACE = dict.fromkeys(map(ord, (OPEN, CLOSE, CUT, "\0")), " ")
 _TERM = re.compile(r'"([^"]*)(?:"|$)(\*?)|([^\s"]+)')
 
@@ -47,7 +47,7 @@ def _piece(character: str) -> str:
     if kind == "So":
         # unicode61 knows the symbols of 2012 and makes none of them a word. A private character is one always.
         return f"{CUT}{chr(0xF0000 + (ord(character) & 0xFFFF))}{CUT}"
-    alone = kind[0] == "L" and re.match(f"[{_WITHOUT_SPACES}\U00020000-\U0003ffff]", character)
+    alone = kind[0] == "L" and is_without_spaces(character)
     return f"{CUT}{character}{CUT}" if alone else character
 
 

@@ -167,11 +167,9 @@ def _prefixes(
     known = rows.filter(pl.col("next_token").is_not_null()).sort("rank", descending=True)
     following = dict(zip(known["prefix_group"].to_list(), known["next_token"].to_list(), strict=True))
     rows = rows.filter(pl.col("rank") == pl.col("prefix_group")).sort("rank").head(count)
-    stored = atlas.sentences(rows["sentence"].to_list(), columns=["sentence", "tokens"])
-    sentences = dict(zip(stored["sentence"].to_list(), stored["tokens"].to_list(), strict=True))
+    prefixes = atlas.prefixes(rows.select("sentence", "position").rows())
     found = []
-    for rank, sentence, position in rows.select("rank", "sentence", "position").iter_rows():
-        words = sentences[sentence][: position + 1]
+    for rank, words in zip(rows["rank"].to_list(), prefixes, strict=True):
         if len(words) > model.longest or max(words) >= model.sizes.vocabulary:
             raise ModelDiffers(f"a trigger of {memory} cannot be read by {model.spec}; load the model that was mined")
         found.append((words, following.get(rank)))

@@ -10,7 +10,6 @@ from starlette.responses import RedirectResponse, Response
 
 from mnemoscope.errors import OptionError
 from mnemoscope.memory import MemoryId
-from mnemoscope.pages.columns import words
 from mnemoscope.pages.search import PAGE, search_view, token_view, tokens_view
 from mnemoscope.web.pages import Page, both
 from mnemoscope.web.search_index import Opening
@@ -60,7 +59,7 @@ def router(site: Site) -> APIRouter:
         page: Number = 1,
     ) -> Page:
         """One token: the values that promote it, those that speak against it, and the keys that fire on it."""
-        last = len(words(site.edition()).texts) - 1
+        last = len(site.edition().atlas.vocabulary.texts) - 1
         if token > last:
             raise HTTPException(404, f"Token {token} is not in the vocabulary, which has tokens 0-{last}.")
         data = token_view(site.edition(), opening.index, token=token, layers=chosen_layers(site, layers), page=page)

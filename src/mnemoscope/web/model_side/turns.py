@@ -16,10 +16,10 @@ from typing import Any, TypeVar, cast
 
 from starlette.exceptions import HTTPException
 
+from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.cache import Cache
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.models import LanguageModel
-from mnemoscope.pages.columns import Words
 from mnemoscope.tracing import trace
 
 WAITING = 8
@@ -49,9 +49,9 @@ class ModelSide:
     _waiters: int = 0
 
     @cached_property
-    def words(self) -> Words:
+    def words(self) -> Vocabulary:
         """The model's own vocabulary, which need not be the atlas's where the model was forced."""
-        return Words(*self.model.vocabulary())
+        return Vocabulary(*self.model.vocabulary())
 
     def warm(self) -> None:
         """Begins what a first trace would wait for; nobody waits for it, and nothing of it is kept but the words."""
