@@ -10,20 +10,20 @@ import pytest
 from corpus_reference import Expected, Words, expected_copy
 from corpus_texts import varied_text
 from durable import Disk
-from mnemoscope.corpus import WorkingCopy, document_hash, documentation, open_source, preparation, prepare, settling
+from mnemoscope.corpus import TokenizedCorpus, document_hash, finalize, open_source, preparation, prepare, pydocs
 from mnemoscope.corpus.sentences import split_sentences
 from mnemoscope.errors import CorpusEmpty, CorpusUnreadable, ModelDamaged, OptionError
 
 LONGEST = 12
 
 
-def make(source: Path | str, directory: Path, *, split: str = "sentence", **options: Any) -> WorkingCopy:
+def make(source: Path | str, directory: Path, *, split: str = "sentence", **options: Any) -> TokenizedCorpus:
     opened = open_source(str(source), split=split)
     defaults: dict[str, Any] = {"longest": LONGEST, "vocabulary": 5_000}
     return prepare(opened, Words(), directory=directory, split=split, **(defaults | options))
 
 
-def same(copy: WorkingCopy, expected: Expected) -> None:
+def same(copy: TokenizedCorpus, expected: Expected) -> None:
     ids = range(copy.sentences)
     assert [copy.text(i) for i in ids] == expected.texts
     assert [copy.tokens(i).tolist() for i in ids] == expected.tokens
@@ -61,7 +61,7 @@ def test_a_copy_is_what_plain_python_says(text: Path, tmp_path: Path, split: str
 
 def test_chunks_do_not_matter(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = make(text, tmp_path / "whole", max_tokens=2_000)
-    monkeypatch.setattr(settling, "CHUNK", 7)
+    monkeypatch.setattr(finalize, "CHUNK", 7)
     chunked = make(text, tmp_path / "chunked", max_tokens=2_000)
     assert files(tmp_path / "whole") == files(tmp_path / "chunked")
     assert whole.fingerprint == chunked.fingerprint
@@ -117,9 +117,9 @@ def test_a_text_that_would_be_held_out_whole_is_mined(tmp_path: Path) -> None:
 
 def test_the_built_in_corpus_holds_out_its_own_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [f"Document {i}. Its end {i}." for i in range(50)]
-    keys = frozenset(documentation.document_key(texts[i]) for i in (3, 30))
-    monkeypatch.setattr(documentation, "documents", lambda part: iter(texts))
-    monkeypatch.setattr(documentation, "held_out_hashes", lambda: keys)
+    keys = frozenset(pydocs.document_key(texts[i]) for i in (3, 30))
+    monkeypatch.setattr(pydocs, "documents", lambda part: iter(texts))
+    monkeypatch.setattr(pydocs, "held_out_hashes", lambda: keys)
     copy = make("builtin:pydocs", tmp_path / "copy")
     assert [copy.text(int(i)) for i in copy.held] == ["Document 3.", "Its end 3.", "Document 30.", "Its end 30."]
     assert copy.counts["held_out_documents"] == 2
@@ -149,7 +149,7 @@ def test_a_validation_text_of_its_own(text: Path, tmp_path: Path) -> None:
     documents = list(open_source(str(text)).documents())
     same(copy, expected_copy(documents, lambda t: split_sentences(t, "sentence"), longest=LONGEST, hold_out=False))
     second = copy.validation
-    assert isinstance(second, WorkingCopy)
+    assert isinstance(second, TokenizedCorpus)
     assert [second.text(0), second.text(1)] == ["Fresh one.", "Fresh two."]
     mined = {copy.text(i).strip() for i in range(copy.sentences)}
     shared = sum(second.text(i).strip() in mined for i in range(second.sentences))
@@ -208,7 +208,7 @@ def test_progress_is_told(text: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 def test_reading_many_sentences_gives_pages_back(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = make(text, tmp_path / "copy")
     before = [copy.text(i) for i in range(copy.sentences)]
-    monkeypatch.setattr("mnemoscope.corpus.working_copy._TOUCHES", 3)
+    monkeypatch.setattr("mnemoscope.corpus.tokenized_corpus._TOUCHES", 3)
     assert [copy.text(i) for i in range(copy.sentences)] == before
 
 
@@ -280,7 +280,7 @@ def test_the_built_in_texts_identity_is_that_of_its_sources(tmp_path: Path, monk
     here = open_source("builtin:pydocs:stdlib").identity
     assert open_source("builtin:pydocs:stdlib").identity == here
     (tmp_path / "module.py").write_text('"""Another standard library."""\n')
-    monkeypatch.setattr(documentation.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(pydocs.sysconfig, "get_path", lambda name: str(tmp_path))
     other = open_source("builtin:pydocs:stdlib").identity
     assert other != here
     (tmp_path / "module.py").write_text('"""Yet another standard library."""\n')

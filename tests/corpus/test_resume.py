@@ -14,7 +14,7 @@ import pytest
 import mnemoscope
 from corpus_reference import Words
 from corpus_texts import varied_text
-from mnemoscope.corpus import Source, WorkingCopy, open_source, preparation, prepare
+from mnemoscope.corpus import Source, TokenizedCorpus, open_source, preparation, prepare
 from mnemoscope.errors import StoreFailed
 
 HERE = Path(__file__).parent.parent
@@ -24,7 +24,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(directory.iterdir()) if path.is_file()}
 
 
-def make(source: Source, directory: Path, *, words: Words | None = None, **options: Any) -> WorkingCopy:
+def make(source: Source, directory: Path, *, words: Words | None = None, **options: Any) -> TokenizedCorpus:
     defaults: dict[str, Any] = {"longest": 12, "split": "sentence", "vocabulary": 5_000}
     return prepare(source, words or Words(), directory=directory, **(defaults | options))
 
@@ -85,17 +85,17 @@ def test_breaking_off_while_duplicates_are_settled_does_not_move_the_end(
 ) -> None:
     monkeypatch.setattr(preparation, "FIRST_LOOK", look)
     make(open_source(str(text)), tmp_path / "whole", max_sentences=300)
-    real = preparation.settle
+    real = preparation.finalize
     calls = 0
 
-    def settle(*args: Any, **options: Any) -> Any:
+    def finalize(*args: Any, **options: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls % 2:
             raise Stop
         return real(*args, **options)
 
-    monkeypatch.setattr(preparation, "settle", settle)
+    monkeypatch.setattr(preparation, "finalize", finalize)
     for _ in range(20):
         try:
             make(open_source(str(text)), tmp_path / "broken", max_sentences=300)
@@ -111,7 +111,7 @@ def test_files_shorter_than_their_checkpoint_are_made_anew(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     make(open_source(str(text)), tmp_path / "whole")
-    monkeypatch.setattr(preparation, "settle", lambda *args, **options: (_ for _ in ()).throw(Stop))
+    monkeypatch.setattr(preparation, "finalize", lambda *args, **options: (_ for _ in ()).throw(Stop))
     with pytest.raises(Stop):
         make(open_source(str(text)), tmp_path / "broken")
     monkeypatch.undo()

@@ -14,7 +14,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mnemoscope.corpus import documentation, open_source, readers, streams
+from mnemoscope.corpus import open_source, pydocs, readers, streams
 from mnemoscope.errors import CorpusError, CorpusNotFound, OptionError
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
@@ -139,8 +139,8 @@ def test_a_text_without_blank_lines_or_without_lines_comes_in_pieces(tmp_path: P
 @pytest.mark.parametrize("spec", ["builtin:pydocs", "builtin:pydocs:stdlib"])
 def test_the_built_in_corpus(monkeypatch: pytest.MonkeyPatch, spec: str) -> None:
     texts = {"all": ["A.", "B.", "C."], "stdlib": ["A.", "B."]}
-    monkeypatch.setattr(documentation, "documents", lambda part: iter(texts[part]))
-    monkeypatch.setattr(documentation, "held_out_hashes", lambda: frozenset({"ab"}))
+    monkeypatch.setattr(pydocs, "documents", lambda part: iter(texts[part]))
+    monkeypatch.setattr(pydocs, "held_out_hashes", lambda: frozenset({"ab"}))
     source = open_source(spec)
     part = "stdlib" if spec.endswith("stdlib") else "all"
     assert list(source.documents()) == texts[part]

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from mnemoscope.corpus.held_out import document_hash
+from mnemoscope.corpus.first_pass import document_hash
 from mnemoscope.corpus.sentences import split_sentences
 from mnemoscope.errors import CorpusNotFound, TrainingError
 from mnemoscope.training import Recipe

@@ -1,22 +1,20 @@
-"""Sentences in, token batches out: sources, sentence splitting, the working copy, batches, the built-in corpus.
+"""Sentences in, token batches out: sources, sentence splitting, the tokenized corpus, batches, the built-in corpus.
 
 It is handed an `encode(list of text) -> list of ids` and gives numpy arrays, so it knows neither tokenizer nor torch.
 """
 
-from mnemoscope.corpus.batches import Batches, plan_batches
-from mnemoscope.corpus.first_pass import Encoder
-from mnemoscope.corpus.held_out import document_hash
+from mnemoscope.corpus.first_pass import Encoder, document_hash
 from mnemoscope.corpus.preparation import prepare
 from mnemoscope.corpus.sentences import SPLITS, split_sentences
 from mnemoscope.corpus.sources import Source, open_source
-from mnemoscope.corpus.working_copy import WorkingCopy
+from mnemoscope.corpus.tokenized_corpus import Batches, TokenizedCorpus, plan_batches
 
 __all__ = [
     "SPLITS",
     "Batches",
     "Encoder",
     "Source",
-    "WorkingCopy",
+    "TokenizedCorpus",
     "document_hash",
     "open_source",
     "plan_batches",

@@ -5,8 +5,6 @@ it. Pages of a mapped file count as resident memory of the process, so whoever w
 `MappedArray.release` now and then. What the operating system refuses becomes one plain line.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json
@@ -15,31 +13,25 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from mnemoscope.errors import StoreFailed
 
-_REFUSED: Final = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO}
-)
+_REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO}
 
 
 @contextmanager
 def storing(directory: Path) -> Iterator[None]:
-    """Turn a full disk, a read-only folder or a missing permission into one line.
-
-    Raises:
-        StoreFailed: the operating system refused to store something under `directory`.
-    """
+    """Raises StoreFailed, in one line, for a full disk, a read-only folder or a missing permission in `directory`."""
     try:
         yield
-    except OSError as problem:
-        if problem.errno not in _REFUSED and not isinstance(problem, FileExistsError | NotADirectoryError):
+    except OSError as error:
+        if error.errno not in _REFUSED and not isinstance(error, FileExistsError | NotADirectoryError):
             raise
-        reason = problem.strerror or str(problem)
+        reason = error.strerror or str(error)
         raise StoreFailed(f"cannot write to {directory}: {reason}; make room or name another folder") from None
 
 
@@ -48,7 +40,7 @@ class MappedArray:
     """A one-dimensional array in a file, mapped into memory."""
 
     def __init__(self, path: Path, dtype: DTypeLike, *, writable: bool = False) -> None:
-        """Map all of `path`."""
+        """Maps all of `path`."""
         kind = np.dtype(dtype)
         self._mapped: mmap.mmap | None = None
         self.array: NDArray[Any] = np.empty(0, kind)
@@ -60,18 +52,15 @@ class MappedArray:
                 self.array = np.frombuffer(self._mapped, kind)
 
     def release(self) -> None:
-        """Give the pages back to the operating system; the array stays valid and nothing written is lost."""
+        """Gives the pages back to the operating system; the array stays valid and nothing written is lost."""
         if self._mapped is not None:
             self._mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def allocate(path: Path, size: int) -> None:
-    """Make a file of `size` zero bytes whose room on disk is certain.
+    """Makes a file of `size` zero bytes whose room on disk is certain; raises OSError where there is none.
 
     Writing through a map to a file whose room is not certain kills the process when the disk is full.
-
-    Raises:
-        OSError: no room.
     """
     with path.open("wb") as file:
         if size:
@@ -79,11 +68,7 @@ def allocate(path: Path, size: int) -> None:
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Store a JSON file at once or not at all.
-
-    Raises:
-        OSError: the operating system refused.
-    """
+    """Stores a JSON file at once or not at all."""
     temporary = path.with_name(path.name + ".new")
     with temporary.open("w", encoding="utf-8") as file:
         json.dump(value, file, indent=1, sort_keys=True)
@@ -94,7 +79,7 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return what `write_json` stored, or None where there is no such file or it is none of ours."""
+    """What `write_json` stored, or None where there is no such file or it is none of ours."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -103,7 +88,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def digest_of_files(paths: Iterable[Path]) -> str:
-    """Return the sha256, in hex, of the names, sizes and dates of files, in this order; one may be missing."""
+    """The sha256, in hex, of the names, sizes and dates of files, in this order; one may be missing."""
     digest = hashlib.sha256()
     for path in paths:
         try:
@@ -116,13 +101,13 @@ def digest_of_files(paths: Iterable[Path]) -> str:
 
 
 def sync_file(path: Path) -> None:
-    """Make sure that what was written to a file survives a crash of the machine."""
+    """Makes sure that what was written to a file survives a crash of the machine."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def sync_folder(directory: Path) -> None:
-    """Make sure that the names in a folder survive a crash of the machine."""
+    """Makes sure that the names in a folder survive a crash of the machine."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,17 +1,15 @@
-"""Find exact repeats among any number of texts by their 128-bit hashes, in memory that does not grow with their number.
+"""Exact repeats among any number of texts by their 128-bit hashes, in memory that does not grow with their number.
 
 The hashes lie in a file in corpus order. They are spilled to disk once more, grouped by their leading bits into buckets
 of some tens of thousands (24 bytes each: hash and serial number), and every bucket is sorted in memory on its own. What
 remains is four bytes per text, on disk and mapped: how often the text occurs, or 0 if it occurred before.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +19,14 @@ from mnemoscope.corpus.disk import MappedArray, allocate
 Hashes = NDArray[np.uint64]
 """`[text, 2]`: the two halves of a 128-bit hash."""
 
-CHUNK: Final = 1 << 15
-_BUCKET: Final = 1 << 14
-_MOST_BUCKETS: Final = 1 << 12
-_ENTRY: Final = np.dtype([("high", "<u8"), ("low", "<u8"), ("serial", "<i8")])
+CHUNK = 1 << 15
+_BUCKET = 1 << 14
+_MOST_BUCKETS = 1 << 12
+_ENTRY = np.dtype([("high", "<u8"), ("low", "<u8"), ("serial", "<i8")])
 
 
 def text_hashes(texts: Iterable[str]) -> Hashes:
-    """Return the hashes of the texts, stripped: equal hashes are taken for equal texts."""
+    """The hashes of the texts, stripped: equal hashes are taken for equal texts."""
     digests = b"".join(hashlib.blake2b(text.strip().encode(), digest_size=16).digest() for text in texts)
     return np.frombuffer(digests, "<u8").reshape(-1, 2)
 
@@ -36,16 +34,10 @@ def text_hashes(texts: Iterable[str]) -> Hashes:
 def count_repeats(
     read: Callable[[int, int], Hashes], count: int, *, directory: Path, name: str = "repeats.bin"
 ) -> MappedArray:
-    """Return, for every text, how often it occurs in all if it is the first of its kind, and 0 if it is a repeat.
+    """For each of `count` texts, how often it occurs in all if it is the first of its kind, and 0 if it is a repeat.
 
-    Args:
-        read: gives the hashes of the texts from one serial number up to another.
-        count: how many texts there are.
-        directory: where the result (`name`, uint32, stays there) and the spilled buckets (removed) are written.
-        name: the file of the result.
-
-    Raises:
-        OSError: no room on disk.
+    `read` gives the hashes of the texts from one serial number up to another. The result (uint32) stays in the file
+    `name` of `directory`; the spilled buckets, beside it, are removed.
     """
     spilled, result = directory / f"{name}.spill", directory / name
     allocate(result, 4 * count)
@@ -64,7 +56,7 @@ def count_repeats(
 
 
 def _spill(read: Callable[[int, int], Hashes], count: int, *, path: Path) -> NDArray[np.int64]:
-    """Write all entries grouped by bucket; return where in the file each bucket ends, in entries."""
+    """Writes all entries grouped by bucket; gives where in the file each bucket ends, in entries."""
     buckets = 1
     while buckets * _BUCKET < count and buckets < _MOST_BUCKETS:
         buckets *= 2
@@ -97,7 +89,7 @@ def _bucket(hashes: Hashes, shift: np.uint64 | None) -> NDArray[np.int64]:
 
 
 def _resolve(entries: NDArray[Any], repeats: NDArray[Any]) -> None:
-    """Write the size of every group of equal hashes to the place of its first text."""
+    """Writes the size of every group of equal hashes to the place of its first text."""
     # Entries of a bucket lie in serial order and the sort is stable, so the first of a group is the first occurrence.
     order = np.lexsort((entries["low"], entries["high"]))
     high, low = entries["high"][order], entries["low"][order]

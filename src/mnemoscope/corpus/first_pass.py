@@ -3,10 +3,8 @@
 Written here, each from front to back: `text.bin` (UTF-8, one sentence after the other), `tokens.bin` (int32),
 `occurrences.bin` (one `RECORD` per sentence as it occurs, repeats included) and `classes.bin` (uint16 per document:
 its class for the hold-out rule). A checkpoint makes them durable and notes their sizes; whoever starts again cuts them
-back to it and skips what was read. Duplicates and held-out documents are settled later, by `settling`.
+back to it and skips what was read. Duplicates and held-out documents are found later, by `finalize`.
 """
-
-from __future__ import annotations
 
 import hashlib
 import os
@@ -15,38 +13,44 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Final, Protocol, Self, final
+from typing import IO, Any, Protocol, final
 
 import numpy as np
 
 from mnemoscope.corpus.duplicates import text_hashes
-from mnemoscope.corpus.held_out import SHARES
-from mnemoscope.corpus.windows import cut_windows
+from mnemoscope.corpus.sentences import cut_windows
 from mnemoscope.errors import ModelDamaged
 
-RECORD: Final = np.dtype([("hash", "<u8", (2,)), ("document", "<i8"), ("text", "<u4"), ("tokens", "<u4")])
+RECORD = np.dtype([("hash", "<u8", (2,)), ("document", "<i8"), ("text", "<u4"), ("tokens", "<u4")])
 """One sentence as it occurs: hash, document, bytes of text, number of tokens."""
 
-FILES: Final = ("text.bin", "tokens.bin", "occurrences.bin", "classes.bin")
-LISTED: Final = SHARES
+FILES = ("text.bin", "tokens.bin", "occurrences.bin", "classes.bin")
+SHARES = 10_000
+"""Documents hash into this many classes."""
+LISTED = SHARES
 """The class of a document that a source's own list holds out; every other document of it has class 0."""
 
-_BATCH: Final = 2_000
-_BATCH_CHARACTERS: Final = 1 << 20
+_BATCH = 2_000
+_BATCH_CHARACTERS = 1 << 20
 
 
 class Encoder(Protocol):
     """What a tokenizer must be able to do: neither method adds special tokens."""
 
     def encode(self, texts: list[str], /) -> Sequence[Sequence[int]]:
-        """Return the token ids of every text."""
+        """The token ids of every text."""
 
     def offsets(self, text: str, /) -> Sequence[tuple[int, int]]:
-        """Return the span of characters of every token of one text."""
+        """The span of characters of every token of one text."""
+
+
+def document_hash(text: str) -> int:
+    """The document's class in 0..9999: its whole blake2b hash as one number, modulo 10,000."""
+    return int(hashlib.blake2b(text.encode()).hexdigest(), 16) % SHARES
 
 
 @dataclass(slots=True)
-class Position:
+class ReadState:
     """How far the reading is; everything that a checkpoint must know."""
 
     documents: int = 0
@@ -67,32 +71,27 @@ class Position:
     """Sentences left out because the tokenizer finds no token in them."""
 
     def sizes(self) -> dict[str, int]:
-        """Return the size that every file has here."""
+        """The size that every file has here."""
         sizes = (self.text_bytes, 4 * self.tokens, RECORD.itemsize * self.occurrences, 2 * self.documents)
         return dict(zip(FILES, sizes, strict=True))
-
-    @classmethod
-    def read(cls, value: dict[str, Any]) -> Self:
-        """Return the position that `asdict` wrote."""
-        return cls(**value)
 
 
 @final
 class FirstPass:
-    """The four files, open for appending at one position."""
+    """The four files, open for appending at one state of the reading."""
 
     def __init__(
         self,
         directory: Path,
-        position: Position,
+        state: ReadState,
         *,
         encoder: Encoder,
         longest: int,
         vocabulary: int,
         listed: frozenset[str] | None,
     ) -> None:
-        """Open the files in `directory` and cut them back to `position`."""
-        self.position = position
+        """Opens the files in `directory` and cuts them back to `state`."""
+        self.state = state
         self._encoder = encoder
         self._longest = longest
         self._vocabulary = vocabulary
@@ -100,68 +99,59 @@ class FirstPass:
         self._texts: list[str] = []
         self._documents: list[int] = []
         self._characters = 0
-        # The hold-out rule hashes the whole document, its own list names it by a shorter hash.
-        self._long_hash = hashlib.blake2b()
-        self._short_hash = hashlib.blake2b(digest_size=8)
+        self._hash = self._new_hash()
         self._files: dict[str, IO[bytes]] = {}
-        for name, size in position.sizes().items():
+        for name, size in state.sizes().items():
             file = (directory / name).open("r+b" if (directory / name).exists() else "w+b")
             self._files[name] = file
             file.truncate(size)
             file.seek(size)
 
+    def _new_hash(self) -> hashlib.blake2b:
+        # The hold-out rule hashes the whole document, its own list names it by a shorter hash.
+        return hashlib.blake2b(digest_size=64 if self._listed is None else 8)
+
     def close(self) -> None:
-        """Close the files; what was not flushed is lost, which a restart makes good."""
+        """Closes the files; what was not flushed is lost, which a restart makes good."""
         for file in self._files.values():
             # Closing writes what is still buffered, which a full disk refuses; the file is closed all the same.
             with suppress(OSError):
                 file.close()
 
     def hash_piece(self, piece: str) -> None:
-        """Take a piece into the hash of the document that is being read."""
-        encoded = piece.encode()
-        if self._listed is None:
-            self._long_hash.update(encoded)
-        else:
-            self._short_hash.update(encoded)
+        """Takes a piece into the hash of the document that is being read."""
+        self._hash.update(piece.encode())
 
     def add(self, sentences: list[str]) -> None:
-        """Take the sentences of one more piece of the document that is being read."""
-        self.position.pieces += 1
-        self.position.found += len(sentences)
+        """Takes the sentences of one more piece of the document that is being read."""
+        self.state.pieces += 1
+        self.state.found += len(sentences)
         for sentence in sentences:
             self._texts.append(sentence)
-            self._documents.append(self.position.documents)
+            self._documents.append(self.state.documents)
             self._characters += len(sentence)
             if len(self._texts) >= _BATCH or self._characters >= _BATCH_CHARACTERS:
                 self.flush()
 
     def end_document(self) -> None:
-        """Close the document that is being read."""
-        if self._listed is None:
-            held = int(self._long_hash.hexdigest(), 16) % SHARES
-            self._long_hash = hashlib.blake2b()
-        else:
-            held = LISTED if self._short_hash.hexdigest() in self._listed else 0
-            self._short_hash = hashlib.blake2b(digest_size=8)
+        """Closes the document that is being read."""
+        digest = self._hash.hexdigest()
+        held = LISTED * (digest in self._listed) if self._listed is not None else int(digest, 16) % SHARES
+        self._hash = self._new_hash()
         self._files["classes.bin"].write(held.to_bytes(2, "little"))
-        self.position.documents += 1
-        self.position.pieces = 0
+        self.state.documents += 1
+        self.state.pieces = 0
 
     def checkpoint(self, store: Callable[[dict[str, Any]], None]) -> None:
-        """Make everything taken so far durable, then hand the position to `store`."""
+        """Makes everything taken so far durable, then hands the state to `store`."""
         self.flush()
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
-        store(asdict(self.position))
+        store(asdict(self.state))
 
     def flush(self) -> None:
-        """Encode and write the sentences that were taken but not written yet.
-
-        Raises:
-            ModelDamaged: a token id beyond the head's rows.
-        """
+        """Writes the sentences taken but not written yet; raises ModelDamaged for a token id beyond the head's rows."""
         if not self._texts:
             return
         texts: list[str] = []
@@ -174,13 +164,13 @@ class FirstPass:
                         texts.append(part)
                         tokens.append(own)
                         documents.append(document)
-                        self.position.windows += 1
+                        self.state.windows += 1
             elif ids:
                 texts.append(text)
                 tokens.append(ids)
                 documents.append(document)
             else:
-                self.position.without_tokens += 1
+                self.state.without_tokens += 1
         self._texts, self._documents, self._characters = [], [], 0
         if texts:
             self._write(texts, tokens, documents)
@@ -203,6 +193,6 @@ class FirstPass:
         self._files["text.bin"].writelines(encoded)
         self._files["tokens.bin"].write(flat.astype("<i4").tobytes())
         self._files["occurrences.bin"].write(records.tobytes())
-        self.position.occurrences += len(texts)
-        self.position.tokens += len(flat)
-        self.position.text_bytes += sum(map(len, encoded))
+        self.state.occurrences += len(texts)
+        self.state.tokens += len(flat)
+        self.state.text_bytes += sum(map(len, encoded))

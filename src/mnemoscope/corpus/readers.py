@@ -1,39 +1,39 @@
-r"""Documents out of one file: runs of lines of a `.txt`, rows of a `.jsonl` or a `.parquet`.
+r"""Documents out of one file (runs of lines of a `.txt`, rows of a `.jsonl` or a `.parquet`) or out of a hub data set.
 
 Every reader yields `(piece, ends)`: the pieces of one document, put together, are its text, and `ends` is True on the
 last of them. Only a very long run of lines comes in more than one piece, so that a text without blank lines is read in
 bounded memory. Which files there are and how a document is cut into sentences is decided elsewhere.
+
+A data set of the hub is streamed through `datasets`, which is imported only when one is asked for: nothing is
+downloaded whole, and whatever `datasets` says when it fails becomes one line.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from mnemoscope.corpus.streams import LONGEST, Meter, lines, too_long
+from mnemoscope.corpus.disk import digest_of_files
+from mnemoscope.corpus.streams import LONGEST, Meter, lines, one_line, too_long
 from mnemoscope.errors import CorpusNotFound, CorpusUnreadable
 
 Piece = tuple[str, bool]
 
-PIECE: Final = 1 << 19
+PIECE = 1 << 19
 """Characters after which a run of lines is handed on in pieces; a sentence never crosses from one to the next."""
 
-_TOGETHER: Final = 512
+_TOGETHER = 512
 """Rows of a Parquet file that are unpacked at once, where they are short."""
-_UNPACKED: Final = 1 << 26
+_UNPACKED = 1 << 26
 """Bytes that they may take; a row group of more is unpacked row by row."""
-_UTF8_MOST: Final = 4
+_UTF8_MOST = 4
 """Bytes of a character."""
+_HUB_TIMEOUT_SECONDS = 10.0
 
 
 def read_text(path: Path, meter: Meter, *, split: str) -> Iterator[Piece]:
-    """Yield the documents of a plain text: maximal runs of non-blank lines, or lines when `split` is `line`.
-
-    Raises:
-        CorpusNotFound, CorpusUnreadable: as `streams.text_blocks`.
-    """
+    """Yields the documents of a plain text: maximal runs of non-blank lines, or lines when `split` is `line`."""
     if split == "line":
         for line, _ in lines(path, meter):
             if line and not line.isspace():
@@ -64,29 +64,27 @@ def read_text(path: Path, meter: Meter, *, split: str) -> Iterator[Piece]:
 
 
 def read_jsonl(path: Path, meter: Meter, *, text_field: str) -> Iterator[Piece]:
-    """Yield the text of every row of a JSON-lines file; blank lines are no rows, a null text is an empty document.
+    """Yields the text of every row of a JSON-lines file; blank lines are no rows, a null text is an empty document.
 
-    Raises:
-        CorpusUnreadable: a line that is no JSON object, lacks the field, holds no text there or is too long (file and
-            line named).
+    Raises CorpusUnreadable, naming file and line, for a line that is no JSON object, lacks the field, holds no text
+    there or is too long.
     """
     for number, (line, _) in enumerate(lines(path, meter), 1):
         if not line or line.isspace():
             continue
         try:
             row: Any = json.loads(line)
-        except ValueError as problem:
-            raise CorpusUnreadable(f"{path}: line {number} is not JSON ({problem})") from None
+        except ValueError as error:
+            raise CorpusUnreadable(f"{path}: line {number} is not JSON ({error})") from None
         except RecursionError:
             raise CorpusUnreadable(f"{path}: line {number} is nested too deeply to be read") from None
         yield row_text(row, f"{path}: line {number}", text_field=text_field), True
 
 
 def row_text(row: object, place: str, *, text_field: str) -> str:
-    """Return the text of a row; `place` names it in errors.
+    """The text of a row; `place` names it in errors.
 
-    Raises:
-        CorpusUnreadable: no object, no such field, no text in it, or one of more than `LONGEST` characters.
+    Raises CorpusUnreadable for no object, no such field, no text in it, or one of more than `LONGEST` characters.
     """
     if not isinstance(row, dict):
         raise CorpusUnreadable(f"{place} is no JSON object but {type(row).__name__}")
@@ -109,11 +107,10 @@ def row_text(row: object, place: str, *, text_field: str) -> str:
 
 
 def read_parquet(path: Path, meter: Meter, *, text_field: str) -> Iterator[Piece]:
-    """Yield the text of every row of a Parquet file; a null text is an empty document.
+    """Yields the text of every row of a Parquet file; a null text is an empty document.
 
-    Raises:
-        CorpusNotFound: there is no such file.
-        CorpusUnreadable: no Parquet, damaged, no text column of that name, or a text of more than `LONGEST` characters.
+    Raises CorpusNotFound; CorpusUnreadable for a file that is damaged or no Parquet, has no text column of that name,
+    or a text of more than `LONGEST` characters.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -143,16 +140,15 @@ def read_parquet(path: Path, meter: Meter, *, text_field: str) -> Iterator[Piece
         raise CorpusNotFound(f"no such file: {path}") from None
     except UnicodeDecodeError:
         raise CorpusUnreadable(f"{path}: row {row + 1} of column {text_field!r} is not UTF-8") from None
-    except (pa.ArrowException, OSError) as problem:
-        reason = " ".join(str(problem).split())
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())
         raise CorpusUnreadable(f"{path} is no readable Parquet file ({reason[:120]}); get it again") from None
 
 
 def _rows_together(path: Path, metadata: Any, text_field: str) -> int:
-    """Return how many rows may be unpacked at once: a dictionary can repeat its longest text in each of them.
+    """How many rows may be unpacked at once: a dictionary can repeat its longest text in each of them.
 
-    Raises:
-        CorpusUnreadable: a row group's texts are so long, by what the file says of itself, that one is too long.
+    Raises CorpusUnreadable where, by what the file says of itself, one text of a row group must be too long.
     """
     paths = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
     most = 1
@@ -162,3 +158,83 @@ def _rows_together(path: Path, metadata: Any, text_field: str) -> int:
             raise too_long(f"{path}: a row of column {text_field!r}")
         most = max(most, size)
     return max(1, min(_TOGETHER, _UNPACKED // most))
+
+
+def read_hub(
+    name: str, *, config: str | None, split: str, revision: str | None, text_field: str, skip: int
+) -> Iterator[Piece]:
+    """Yields the text of every row after the first `skip`, streamed; `revision` is a commit of the hub.
+
+    Raises CorpusNotFound where it cannot be reached, CorpusUnreadable for a row without the text or a stream that
+    breaks off.
+    """
+    stream = _stream(name, config=config, split=split, revision=revision)
+    number = skip
+    try:
+        for row in stream.skip(skip) if skip else stream:
+            yield row_text(row, f"hub:{name}: row {number}", text_field=text_field), True
+            number += 1
+    except CorpusUnreadable:
+        raise
+    except Exception as error:
+        kind = CorpusUnreadable if number > skip else CorpusNotFound
+        raise kind(f"hub:{name}: row {number} cannot be read ({_reason(error)})") from None
+
+
+def find_hub(name: str, *, config: str | None, split: str) -> tuple[str | None, dict[str, object]]:
+    """The commit that the data set has now (None: a local folder), and what tells its contents from others'.
+
+    Raises CorpusNotFound for no such data set, configuration or split, or no way to reach it.
+    """
+    folder = Path(name)
+    local = folder.exists()
+    revision = None if local else _commit(name)
+    _stream(name, config=config, split=split, revision=revision)
+    if not local:
+        return revision, {"commit": revision}
+    files = [folder] if folder.is_file() else sorted(path for path in folder.rglob("*") if path.is_file())
+    return None, {"files": digest_of_files(files)}
+
+
+def _commit(name: str) -> str | None:
+    """Asks the hub once: `datasets` alone tries for half a minute before it says that there is no network."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    try:
+        return HfApi().dataset_info(name, timeout=_HUB_TIMEOUT_SECONDS).sha
+    except RepositoryNotFoundError:
+        raise CorpusNotFound(f"hub:{name}: no such data set on the hub, nor a folder of that name") from None
+    except Exception as error:
+        reason = _reason(error)
+        raise CorpusNotFound(f"hub:{name}: the hub cannot be asked ({reason}); check name and network") from None
+
+
+def _stream(name: str, *, config: str | None, split: str, revision: str | None) -> Any:
+    import datasets
+
+    loggers = [logging.getLogger(each) for each in ("datasets", "huggingface_hub", "fsspec")]
+    levels = [each.level for each in loggers]
+    for each in loggers:
+        each.setLevel(logging.CRITICAL)
+    bars = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        stream = datasets.load_dataset(name, config, split=split, revision=revision, streaming=True)
+    except Exception as error:
+        reason = _reason(error)
+        wanted = ":".join(["hub", name, *([config] if config else []), *([split] if config else [])])
+        raise CorpusNotFound(f"{wanted} cannot be opened ({reason}); check name, split and network") from None
+    finally:
+        for each, level in zip(loggers, levels, strict=True):
+            each.setLevel(level)
+        if bars:
+            datasets.enable_progress_bars()
+    if not isinstance(stream, Iterable):
+        raise CorpusNotFound(f"hub:{name}: split {split!r} is no stream of rows")
+    return stream
+
+
+def _reason(error: BaseException) -> str:
+    text = one_line(error)
+    return text if len(text) <= 200 else text[:197] + "..."

@@ -1,71 +1,92 @@
-"""Cut a document into sentences, lines, or leave it whole.
+"""A document cut into sentences or lines, or left whole; and a sentence longer than a model's context, into windows.
 
 The rules of English (and most other) punctuation are sentencex's, which is compiled, keeps every character and
 stays linear on text without a period (figures in LOG.md). This file only decides what it is given: whole paragraphs
-whose white space is already single spaces. It reads no files and knows no tokens.
+whose white space is already single spaces. It reads no files.
 """
 
-from __future__ import annotations
-
 import re
-from typing import Final, Literal, get_args
+from collections.abc import Sequence
 
 import sentencex  # type: ignore[import-untyped]
 
 from mnemoscope.errors import OptionError
 
-Split = Literal["sentence", "line", "document"]
-SPLITS: Final[tuple[str, ...]] = get_args(Split)
+SPLITS = ("sentence", "line", "document")
 
-_BLANK_LINES: Final = re.compile(r"\n[^\S\n]*\n")
+_BLANK_LINES = re.compile(r"\n[^\S\n]*\n")
 
 
-def check_split(split: str) -> Split:
-    """Return `split` if it is one of the three ways to cut a document.
-
-    Raises:
-        OptionError: it is none of them.
-    """
-    for known in get_args(Split):
-        if split == known:
-            return known  # type: ignore[no-any-return]
-    raise OptionError(f"unknown split {split!r}: choose one of {', '.join(SPLITS)}")
+def check_split(split: str) -> None:
+    """Raises OptionError for what is none of the three ways to cut a document."""
+    if split not in SPLITS:
+        raise OptionError(f"unknown split {split!r}: choose one of {', '.join(SPLITS)}")
 
 
 def split_sentences(text: str, split: str) -> list[str]:
-    """Return the sentences of one document, in order; those that are only white space are left out.
+    """The sentences of one document, in order; those that are only white space are left out.
 
     `sentence`: paragraphs (between blank lines) are cut by punctuation and every white space becomes one space.
-    `line` and `document`: the text as it stands, without normalisation.
-
-    Raises:
-        OptionError: an unknown split.
+    `line` and `document`: the text as it stands, without normalisation. Raises OptionError for another split.
     """
+    check_split(split)
     if split == "sentence":
         paragraphs = (" ".join(paragraph.split()) for paragraph in _BLANK_LINES.split(text))
         return [sentence for paragraph in paragraphs for sentence in _segment(paragraph)]
-    if split == "line":
-        lines = (line.removesuffix("\r") for line in text.split("\n"))
-        return [line for line in lines if not _is_blank(line)]
-    check_split(split)
-    return [] if _is_blank(text) else [text]
-
-
-def _is_blank(text: str) -> bool:
-    return not text or text.isspace()
+    pieces = [line.removesuffix("\r") for line in text.split("\n")] if split == "line" else [text]
+    return [piece for piece in pieces if piece and not piece.isspace()]
 
 
 def _segment(paragraph: str) -> list[str]:
-    """Return the sentences of a paragraph whose white space is single spaces."""
+    """The sentences of a paragraph whose white space is single spaces."""
     if not paragraph:
         return []
     # Collapsed BEFORE cutting, not after: sentencex 1.0.32 panics next to white space of several bytes (U+3000).
     try:
         pieces: list[str] = sentencex.segment("en", paragraph)
-    except BaseException as problem:
+    except BaseException as error:
         # A panic of the compiled code is no Exception; a paragraph left whole is better than a run that dies on it.
-        if type(problem).__name__ != "PanicException":
+        if type(error).__name__ != "PanicException":
             raise
         pieces = [paragraph]
     stripped = (piece.strip() for piece in pieces)
     return [piece for piece in stripped if piece]
+
+
+def cut_windows(
+    text: str, tokens: Sequence[int], *, offsets: Sequence[tuple[int, int]], longest: int
+) -> list[tuple[str, list[int]]]:
+    """Text and tokens of every window of a sentence, in order; no window has more than `longest` tokens.
+
+    Put together the windows are the sentence: each takes the text from the end of the one before it to the end of its
+    own last token. Its TOKENS are those that were cut, not those of encoding its text again (which may differ in the
+    first token of some tokenizers). `offsets` is the span of characters of every token.
+
+    A byte-level tokenizer may spread one character over several tokens, which then share its span. A cut between
+    two such tokens would leave text that is in both windows or in none, so the cut moves back to the last place
+    where a token ends before the next begins; only a character with more than `longest` tokens is cut through.
+    """
+    clean = _clean_cuts(offsets)
+    windows: list[tuple[str, list[int]]] = []
+    start = text_start = 0
+    while start < len(tokens):
+        stop = min(start + longest, len(tokens))
+        if stop < len(tokens):
+            cut = stop
+            while cut > start and not clean[cut]:
+                cut -= 1
+            stop = cut if cut > start else stop
+        text_stop = len(text) if stop == len(tokens) else max(text_start, offsets[stop - 1][1])
+        windows.append((text[text_start:text_stop], list(tokens[start:stop])))
+        start, text_start = stop, text_stop
+    return windows
+
+
+def _clean_cuts(offsets: Sequence[tuple[int, int]]) -> list[bool]:
+    """For every token, whether it begins after all tokens before it have ended."""
+    clean: list[bool] = []
+    reached = 0
+    for begin, end in offsets:
+        clean.append(begin >= reached)
+        reached = max(reached, end)
+    return clean

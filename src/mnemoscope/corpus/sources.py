@@ -5,24 +5,21 @@ know what is held out by the hash rule, and reads nothing before it is asked for
 that names nothing is refused at once.
 """
 
-from __future__ import annotations
-
 import glob
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, final
+from typing import final
 
-from mnemoscope.corpus import documentation
-from mnemoscope.corpus.hub import find_hub, read_hub
-from mnemoscope.corpus.readers import Piece, read_jsonl, read_parquet, read_text
+from mnemoscope.corpus import pydocs
+from mnemoscope.corpus.readers import Piece, find_hub, read_hub, read_jsonl, read_parquet, read_text
 from mnemoscope.corpus.sentences import check_split
 from mnemoscope.corpus.streams import COMPRESSED, LONGEST, Meter, too_long
 from mnemoscope.errors import CorpusNotFound, CorpusUnreadable
 
-ENDINGS: Final = (".txt", ".jsonl", ".parquet")
-_BUILT_IN: Final = {"builtin:pydocs": "all", "builtin:pydocs:stdlib": "stdlib"}
-_GIVE: Final = (
+_KINDS = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet"}
+_BUILT_IN = {"builtin:pydocs": "all", "builtin:pydocs:stdlib": "stdlib"}
+_GIVE = (
     "give a .txt, .jsonl or .parquet file (also .gz, .xz, .zst) or a glob of them, hub:DATASET or builtin:pydocs"
 )
 
@@ -36,7 +33,7 @@ class Source:
     kind: str
     """`text`, `jsonl`, `parquet`, `mixed`, `hub` or `builtin`."""
     identity: dict[str, object]
-    """What must be the same for a working copy to be the same, as plain JSON values: of files (the built-in text's,
+    """What must be the same for a tokenized corpus to be the same, as plain JSON values: of files (the built-in text's,
     too) sizes and dates, of a data set on the hub its commit."""
     read: Callable[[Meter, int], Iterator[Piece]]
     """Yields the pieces of the documents after the first so many, metering bytes of the files."""
@@ -48,20 +45,18 @@ class Source:
     """How far the latest reading is, in bytes of `size`."""
 
     def pieces(self, skip: int = 0) -> Iterator[Piece]:
-        """Yield `(piece, ends)`: a document is its pieces put together, `ends` is True on its last.
+        """Yields `(piece, ends)`: a document is its pieces put together, `ends` is True on its last.
 
-        Raises:
-            CorpusNotFound: a file that has gone.
-            CorpusUnreadable: text that is damaged or not what its name promises; the line says where.
+        Raises CorpusNotFound for a file that has gone, CorpusUnreadable for text that is damaged or not what its name
+        promises; the line says where.
         """
         self.meter.done = 0
         yield from self.read(self.meter, skip)
 
     def documents(self, skip: int = 0) -> Iterator[str]:
-        """Yield the text of every document after the first `skip`.
+        """Yields the text of every document after the first `skip`.
 
-        Raises:
-            CorpusNotFound, CorpusUnreadable: as `pieces`; also a document of more than `streams.LONGEST` characters.
+        Raises as `pieces`, and CorpusUnreadable for a document of more than `streams.LONGEST` characters.
         """
         parts: list[str] = []
         number, size = skip, 0
@@ -76,17 +71,11 @@ class Source:
 
 
 def open_source(spec: str, *, text_field: str = "text", split: str = "sentence") -> Source:
-    """Return the source that `spec` names.
+    """The source that `spec` names: `builtin:pydocs[:stdlib]`, `hub:DATASET[:CONFIG[:SPLIT]]`, a file or a glob.
 
-    Args:
-        spec: `builtin:pydocs[:stdlib]`, `hub:DATASET[:CONFIG[:SPLIT]]`, a file or a glob.
-        text_field: the field of a row that holds its text (JSON lines, Parquet, hub).
-        split: with `line`, every line of a `.txt` is a document of its own.
-
-    Raises:
-        OptionError: an unknown split.
-        CorpusNotFound: nothing of that name.
-        CorpusUnreadable: a file with an unknown ending.
+    `text_field` is the field of a row that holds its text (JSON lines, Parquet, hub). With `split` `line`, every line
+    of a `.txt` is a document of its own. Raises OptionError for an unknown split, CorpusNotFound, CorpusUnreadable for
+    a file with an unknown ending.
     """
     check_split(split)
     if spec.startswith("builtin:"):
@@ -102,13 +91,13 @@ def _built_in(spec: str) -> Source:
         raise CorpusNotFound(f"no built-in corpus {spec!r}; there are {' and '.join(_BUILT_IN)}")
 
     def read(meter: Meter, skip: int) -> Iterator[Piece]:
-        for number, text in enumerate(documentation.documents(part)):
+        for number, text in enumerate(pydocs.documents(part)):
             meter.done += len(text.encode())
             if number >= skip:
                 yield text, True
 
-    identity: dict[str, object] = {"spec": spec, "files": documentation.sources_digest(part)}
-    return Source(spec, "builtin", identity, read, held_out=documentation.held_out_hashes())
+    identity: dict[str, object] = {"spec": spec, "files": pydocs.sources_digest(part)}
+    return Source(spec, "builtin", identity, read, held_out=pydocs.held_out_hashes())
 
 
 def _hub(spec: str, *, text_field: str) -> Source:
@@ -130,15 +119,15 @@ def _hub(spec: str, *, text_field: str) -> Source:
 
 
 def _files(spec: str, *, text_field: str, split: str) -> Source:
-    paths = _found(spec)
-    kinds = {path: _ending(path) for path in paths}
+    paths = _matching_files(spec)
+    kinds = {path: _KINDS[_ending(path)] for path in paths}
     stats = [path.stat() for path in paths]
 
     def read(meter: Meter, skip: int) -> Iterator[Piece]:
         for path, opened in zip(paths, stats, strict=True):
-            if kinds[path] == ".txt":
+            if kinds[path] == "text":
                 pieces = read_text(path, meter, split=split)
-            elif kinds[path] == ".jsonl":
+            elif kinds[path] == "jsonl":
                 pieces = read_jsonl(path, meter, text_field=text_field)
             else:
                 pieces = read_parquet(path, meter, text_field=text_field)
@@ -151,20 +140,18 @@ def _files(spec: str, *, text_field: str, split: str) -> Source:
             if (now.st_size, now.st_mtime_ns) != (opened.st_size, opened.st_mtime_ns):
                 raise CorpusUnreadable(f"{path} changed while it was read; run the same command again")
 
-    names = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet"}
-    different = set(kinds.values())
     identity: dict[str, object] = {
         "spec": spec,
         "files": [[str(path), stat.st_size, stat.st_mtime_ns] for path, stat in zip(paths, stats, strict=True)],
         "text_field": text_field,
         "split": split,
     }
-    kind = names[different.pop()] if len(different) == 1 else "mixed"
+    kind = kinds[paths[0]] if len(set(kinds.values())) == 1 else "mixed"
     return Source(spec, kind, identity, read, size=sum(stat.st_size for stat in stats))
 
 
-def _found(spec: str) -> list[Path]:
-    """Return the files that a path or glob names, sorted by path."""
+def _matching_files(spec: str) -> list[Path]:
+    """The files that a path or glob names, sorted by path."""
     path = Path(spec)
     if spec and path.is_file():
         return [path]
@@ -180,11 +167,11 @@ def _found(spec: str) -> list[Path]:
 
 
 def _ending(path: Path) -> str:
-    """Return `.txt`, `.jsonl` or `.parquet`."""
+    """A key of `_KINDS`; raises CorpusUnreadable for another kind of file."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     packed = bool(suffixes) and suffixes[-1] in COMPRESSED
     kind = suffixes[-2] if packed and len(suffixes) > 1 else suffixes[-1] if suffixes and not packed else ""
-    if kind not in ENDINGS:
+    if kind not in _KINDS:
         raise CorpusUnreadable(f"{path}: unknown kind of text; {_GIVE}")
     if packed and kind == ".parquet":
         raise CorpusUnreadable(f"{path}: Parquet is compressed inside; unpack the {suffixes[-1]} around it first")

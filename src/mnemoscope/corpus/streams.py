@@ -4,8 +4,6 @@ Knows gzip, xz and zstandard, UTF-8 with or without a byte order mark, and nothi
 once from front to back in blocks, so memory depends neither on its size nor on how much a few packed bytes stand for.
 """
 
-from __future__ import annotations
-
 import codecs
 import gzip
 import lzma
@@ -13,17 +11,18 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any
 
 import zstandard
 
 from mnemoscope.errors import CorpusError, CorpusNotFound, CorpusUnreadable
 
-COMPRESSED: Final = (".gz", ".xz", ".zst")
-LONGEST: Final = 1 << 25
+COMPRESSED = (".gz", ".xz", ".zst")
+LONGEST = 1 << 25
 """Characters that a line read whole, or the text of a row, has at most; more is a damaged or a hostile file."""
-_BLOCK: Final = 1 << 18
-_PACKED: Final = 1 << 10
+_OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {".gz": gzip.open, ".xz": lzma.open}
+_BLOCK = 1 << 18
+_PACKED = 1 << 10
 """Zstandard bytes unpacked at once: four of them can stand for 128 kB, so these for at most 32 MB."""
 
 
@@ -35,11 +34,9 @@ class Meter:
 
 
 def text_blocks(path: Path, meter: Meter) -> Iterator[str]:
-    """Yield the text of a file in blocks of a few hundred kilobytes.
+    """Yields the text of a file in blocks of a few hundred kilobytes.
 
-    Raises:
-        CorpusNotFound: there is no such file.
-        CorpusUnreadable: damaged or truncated compression, NUL bytes, or not UTF-8 (with the line).
+    Raises CorpusNotFound; CorpusUnreadable for damaged or truncated compression, NUL bytes, or what is not UTF-8.
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     line = 1
@@ -50,26 +47,23 @@ def text_blocks(path: Path, meter: Meter) -> Iterator[str]:
             raise CorpusUnreadable(f"{path}: NUL byte in line {where}, so this is no UTF-8 text; give a text file")
         try:
             text = decoder.decode(block)
-        except UnicodeDecodeError as problem:
-            raise _not_utf8(path, line, problem) from None
+        except UnicodeDecodeError as error:
+            raise _not_utf8(path, line, error) from None
         line += block.count(b"\n")
         if text:
             yield text
     try:
         decoder.decode(b"", final=True)
-    except UnicodeDecodeError as problem:
-        raise _not_utf8(path, line, problem) from None
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path, line, error) from None
 
 
 def lines(path: Path, meter: Meter, *, cut_after: int | None = None) -> Iterator[tuple[str, bool]]:
-    r"""Yield the lines of a text without their end (`\n` or `\r\n`), each with True.
+    r"""Yields the lines of a text without their end (`\n` or `\r\n`), each with True.
 
     With `cut_after`, a line that is longer comes in several pieces, cut after white space where there is any, all but
-    the last with False: a text without line ends must not fill the memory. No such piece is only white space.
-
-    Raises:
-        CorpusNotFound, CorpusUnreadable: as `text_blocks`; without `cut_after` also a line of more than `LONGEST`
-            characters.
+    the last with False: a text without line ends must not fill the memory. No such piece is only white space. Without
+    it, a line of more than `LONGEST` characters is CorpusUnreadable.
     """
     number = 1
     kept: list[str] = []
@@ -99,21 +93,21 @@ def too_long(place: str) -> CorpusUnreadable:
     return CorpusUnreadable(f"{place} is longer than {LONGEST:,} characters; cut the text into shorter rows or lines")
 
 
-def _not_utf8(path: Path, line: int, problem: UnicodeDecodeError) -> CorpusUnreadable:
-    where = line + problem.object[: problem.start].count(b"\n")
-    value = problem.object[problem.start]
+def _not_utf8(path: Path, line: int, error: UnicodeDecodeError) -> CorpusUnreadable:
+    where = line + error.object[: error.start].count(b"\n")
+    value = error.object[error.start]
     return CorpusUnreadable(f"{path}: byte 0x{value:02x} in line {where} is not UTF-8; convert the text to UTF-8")
 
 
 def _bytes(path: Path, meter: Meter) -> Iterator[bytes]:
-    """Yield the unpacked bytes of a file, metering what is read from disk."""
+    """Yields the unpacked bytes of a file, metering what is read from disk."""
     before = meter.done
     try:
         with path.open("rb") as raw:
             if raw.seek(0, 2) == 0:
                 return
             raw.seek(0)
-            for block in _unpacked(path, raw):
+            for block in _unpack(path, raw):
                 meter.done = before + raw.tell()
                 yield block
             meter.done = before + raw.tell()
@@ -123,28 +117,24 @@ def _bytes(path: Path, meter: Meter) -> Iterator[bytes]:
         raise CorpusNotFound(f"no such file: {path}") from None
     except EOFError:
         raise CorpusUnreadable(f"{path}: the compressed text ends too early; get the whole file") from None
-    except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, zstandard.ZstdError) as problem:
-        raise CorpusUnreadable(f"{path}: damaged compression ({_one_line(problem)}); get the file again") from None
-    except OSError as problem:
-        raise CorpusUnreadable(f"{path}: cannot be read ({problem.strerror or _one_line(problem)})") from None
+    except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, zstandard.ZstdError) as error:
+        raise CorpusUnreadable(f"{path}: damaged compression ({one_line(error)}); get the file again") from None
+    except OSError as error:
+        raise CorpusUnreadable(f"{path}: cannot be read ({error.strerror or one_line(error)})") from None
 
 
-def _unpacked(path: Path, raw: IO[bytes]) -> Iterator[bytes]:
+def _unpack(path: Path, raw: IO[bytes]) -> Iterator[bytes]:
     ending = path.suffix.lower()
     if ending == ".zst":
-        yield from _unpacked_zstandard(raw)
+        yield from _unpack_zstandard(raw)
         return
-    openers: dict[str, Callable[[IO[bytes]], gzip.GzipFile | lzma.LZMAFile]] = {
-        ".gz": lambda file: gzip.GzipFile(fileobj=file),
-        ".xz": lzma.LZMAFile,
-    }
-    opened = openers[ending](raw) if ending in openers else raw
-    while block := opened.read(_BLOCK):
+    unpacked = _OPENERS[ending](raw) if ending in _OPENERS else raw
+    while block := unpacked.read(_BLOCK):
         yield block
 
 
-def _unpacked_zstandard(raw: IO[bytes]) -> Iterator[bytes]:
-    """Yield the unpacked bytes of every frame; the library's own reader takes a truncated frame for the end."""
+def _unpack_zstandard(raw: IO[bytes]) -> Iterator[bytes]:
+    """Yields the unpacked bytes of every frame; the library's own reader takes a truncated frame for the end."""
     unpacker = zstandard.ZstdDecompressor(max_window_size=1 << 31)
     frame = unpacker.decompressobj()
     untouched = True
@@ -166,5 +156,6 @@ def _unpacked_zstandard(raw: IO[bytes]) -> Iterator[bytes]:
         raise EOFError
 
 
-def _one_line(problem: BaseException) -> str:
-    return " ".join(str(problem).split()) or type(problem).__name__
+def one_line(error: BaseException) -> str:
+    """What an error says, without line breaks; its kind where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__

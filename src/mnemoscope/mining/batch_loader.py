@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mnemoscope.corpus import WorkingCopy
+from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.mining.plan import SAMPLED_EVERY, SAMPLED_TOKENS, MiningPlan, batch_order
 from mnemoscope.mining.text_pass import Batch
 from mnemoscope.models import LanguageModel
@@ -25,7 +25,7 @@ _CHUNK = 8192
 class BatchLoader:
     """The batches of a plan, by number in the order of the plan."""
 
-    def __init__(self, copy: WorkingCopy, model: LanguageModel, *, batch_tokens: int, seed: int) -> None:
+    def __init__(self, copy: TokenizedCorpus, model: LanguageModel, *, batch_tokens: int, seed: int) -> None:
         self._copy, self._model = copy, model
         self._extra = model.beginning.length
         self._batches = copy.batches(batch_tokens, extra=self._extra)
@@ -68,14 +68,14 @@ class BatchLoader:
                 yield from (t.tolist() for t in tokens)
 
 
-def mined_tokens(copy: WorkingCopy) -> Iterator[tuple[NDArray[np.int64], list[NDArray[np.int32]]]]:
+def mined_tokens(copy: TokenizedCorpus) -> Iterator[tuple[NDArray[np.int64], list[NDArray[np.int32]]]]:
     """The mined sentences in corpus order: ids and tokens, some thousands at a time."""
     for start in range(0, len(copy.mined), _CHUNK):
         ids = np.array(copy.mined[start : start + _CHUNK], np.int64)
         yield ids, [copy.tokens(i) for i in ids.tolist()]
 
 
-def token_table(copy: WorkingCopy, vocabulary: int) -> dict[str, Any]:
+def token_table(copy: TokenizedCorpus, vocabulary: int) -> dict[str, Any]:
     """The columns of `tokens`: how often each token occurs, as a next token, as a first one, over mined sentences."""
     count = np.zeros(vocabulary, np.int64)
     first = np.zeros(vocabulary, np.int64)
@@ -86,7 +86,7 @@ def token_table(copy: WorkingCopy, vocabulary: int) -> dict[str, Any]:
     return {"token": token, "count": count, "next_count": count - first, "first_count": first}
 
 
-def background_table(copy: WorkingCopy, plan: MiningPlan, *, first_position: int) -> dict[str, Any]:
+def background_table(copy: TokenizedCorpus, plan: MiningPlan, *, first_position: int) -> dict[str, Any]:
     """The columns of `background`: seeded prefixes, uniform over all mined positions from `first_position` on."""
     lengths = np.maximum(copy.mined_lengths.astype(np.int64) - first_position, 0)
     ends = np.cumsum(lengths)
@@ -116,7 +116,7 @@ def _distinct(generator: np.random.Generator, population: int, count: int) -> ND
     return found
 
 
-def sentence_rows(copy: WorkingCopy, ids: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
+def sentence_rows(copy: TokenizedCorpus, ids: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
     """The rows of `sentences` for ascending ids, some thousands at a time.
 
     Ids from `copy.sentences` on are those of a validation text of its own, which is held out as a whole.
@@ -124,12 +124,12 @@ def sentence_rows(copy: WorkingCopy, ids: NDArray[np.int64]) -> Iterator[dict[st
     own = int(np.searchsorted(ids, copy.sentences))
     yield from _rows(copy, ids[:own], sentences=0, documents=0)
     if own < len(ids):
-        assert isinstance(copy.validation, WorkingCopy)
+        assert isinstance(copy.validation, TokenizedCorpus)
         documents = int(copy.counts["documents"])
         yield from _rows(copy.validation, ids[own:], sentences=copy.sentences, documents=documents)
 
 
-def _rows(copy: WorkingCopy, ids: NDArray[np.int64], *, sentences: int, documents: int) -> Iterator[dict[str, Any]]:
+def _rows(copy: TokenizedCorpus, ids: NDArray[np.int64], *, sentences: int, documents: int) -> Iterator[dict[str, Any]]:
     for start in range(0, len(ids), _CHUNK):
         chosen = ids[start : start + _CHUNK] - sentences
         yield {

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from mnemoscope.atlas.store import write_bytes
-from mnemoscope.corpus import WorkingCopy
+from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import AtlasDamaged
 
 Ints = NDArray[np.int64]
@@ -41,14 +41,14 @@ class Prefixes:
             raise AtlasDamaged(f"{path} does not hold a part's prefixes ({error}); mine that part again") from error
 
 
-def choose_prefixes(copy: WorkingCopy, *, count: int, seed: int, first: int) -> Prefixes:
+def choose_prefixes(copy: TokenizedCorpus, *, count: int, seed: int, first: int) -> Prefixes:
     """At most `count` prefixes, one per sentence: a random sentence, a random position with a token after it.
 
     `first` is the first position that counts (1 where position 0 is an attention sink). Fewer where the validation
     text has fewer sentences that are long enough.
     """
     validation = copy.validation
-    if isinstance(validation, WorkingCopy):
+    if isinstance(validation, TokenizedCorpus):
         text, ids = validation, np.arange(validation.sentences)
         sentences, documents = copy.sentences, int(copy.counts["documents"])
     else:

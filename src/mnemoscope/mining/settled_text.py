@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mnemoscope.atlas.folder import clear, remove_work
 from mnemoscope.atlas.manifest import begin, unfinished_plan
-from mnemoscope.corpus import Source, WorkingCopy, prepare
+from mnemoscope.corpus import Source, TokenizedCorpus, prepare
 from mnemoscope.errors import CorpusError, ModelError
 from mnemoscope.mining.context import CHECKPOINT, RunContext
 from mnemoscope.mining.folder_state import FolderState, FoundFolder, difference, look_into
@@ -22,7 +22,7 @@ from mnemoscope.models import LanguageModel
 class SettledText:
     """A text as it is mined: its working copy, the complete plan, and the versions that had a hand in the atlas."""
 
-    copy: WorkingCopy
+    copy: TokenizedCorpus
     plan: MiningPlan
     versions: list[dict[str, str]]
 
@@ -86,7 +86,7 @@ def _begin(context: RunContext, plan: MiningPlan, part: list[int] | None, versio
 
 def _prepare(
     context: RunContext, model: LanguageModel, plan: MiningPlan, source: Source, validation: Source | None
-) -> WorkingCopy:
+) -> TokenizedCorpus:
     """The working copy, made or opened."""
     # What decides how the text is cut and tokenised, beside the text and the plan's own options.
     libraries = {name: plan.versions[name] for name in ("tokenizers", "sentencex")}
@@ -99,12 +99,12 @@ def _prepare(
     )  # fmt: skip
 
 
-def _with_texts(plan: MiningPlan, copy: WorkingCopy) -> MiningPlan:
+def _with_texts(plan: MiningPlan, copy: TokenizedCorpus) -> MiningPlan:
     """The plan with what only the texts tell."""
     counts, other = copy.counts, copy.validation
     removals = default_removals(
         mined_tokens=int(counts["mined_tokens"]), mined_sentences=int(counts["mined_sentences"]),
         layers=len(plan.layers),
     )  # fmt: skip
-    validation = other.fingerprint if isinstance(other, WorkingCopy) else None
+    validation = other.fingerprint if isinstance(other, TokenizedCorpus) else None
     return plan.with_texts(copy.fingerprint, validation, removals=removals)

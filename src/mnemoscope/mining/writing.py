@@ -18,7 +18,7 @@ from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.manifest import RUN
 from mnemoscope.atlas.schema import TABLES, Provenance, misfit
 from mnemoscope.atlas.store import write_json, write_sentences, write_table
-from mnemoscope.corpus import WorkingCopy
+from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import Interrupted
 from mnemoscope.mining.activity import Activity
 from mnemoscope.mining.batch_loader import background_table, sentence_rows, token_table
@@ -41,7 +41,7 @@ def provenance_of(plan: MiningPlan) -> Provenance:
 
 
 def write_text_tables(
-    directory: Path, copy: WorkingCopy, model: LanguageModel, plan: MiningPlan, state: MiningState
+    directory: Path, copy: TokenizedCorpus, model: LanguageModel, plan: MiningPlan, state: MiningState
 ) -> Prefixes:
     """Writes vocabulary, tokens, background, and the sentences that any table names; returns the prefixes to ask."""
     provenance = provenance_of(plan)

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from mnemoscope.atlas.store import write_bytes
-from mnemoscope.corpus import Source, open_source
-from mnemoscope.corpus.documentation import document_key, documents
-from mnemoscope.corpus.held_out import document_hash, held_out_threshold
+from mnemoscope.corpus import Source, document_hash, open_source
+from mnemoscope.corpus.finalize import held_out_threshold
+from mnemoscope.corpus.pydocs import document_key, documents
 from mnemoscope.corpus.sentences import split_sentences
 from mnemoscope.errors import TrainingError
 from mnemoscope.training.independence import Tokens, independent

@@ -23,6 +23,7 @@ import sysconfig
 import warnings
 from collections.abc import Iterator
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 
 from mnemoscope.corpus.disk import digest_of_files
@@ -58,9 +59,7 @@ def document_key(text: str) -> str:
 def held_out_hashes() -> frozenset[str]:
     """The keys (`document_key`) of the documents that training held out; empty before the first training."""
     listed = files("mnemoscope.corpus") / "held_out.txt"
-    if not listed.is_file():
-        return frozenset()
-    return frozenset(line for line in listed.read_text("ascii").split() if line)
+    return frozenset(listed.read_text("ascii").split() if listed.is_file() else ())
 
 
 def documents(part: str = "all") -> Iterator[str]:
@@ -68,7 +67,8 @@ def documents(part: str = "all") -> Iterator[str]:
     if part not in PARTS:
         raise OptionError(f"builtin:pydocs has no part {part!r}; its parts are {', '.join(PARTS)}")
     seen: set[bytes] = set()
-    for raw in _raw(part):
+    docstrings = chain.from_iterable(map(_docstrings, _source_files(part)))
+    for raw in chain(_topics(_topics_file()), docstrings):
         text = clean(raw)
         if not is_prose(text):
             continue
@@ -101,13 +101,6 @@ def is_prose(text: str) -> bool:
 def sources_digest(part: str) -> str:
     """What tells the sources of a part from those of another Python or other packages: their names, sizes and dates."""
     return digest_of_files([_topics_file(), *_source_files(part)])
-
-
-def _raw(part: str) -> Iterator[str]:
-    files = _source_files(part)
-    yield from _topics(_topics_file())
-    for path in files:
-        yield from _docstrings(path)
 
 
 def _topics_file() -> Path:

@@ -1,32 +1,34 @@
-"""Settle a finished reading: which sentences are distinct, held out, mined; then the columns and the fingerprint.
+"""A finished reading made a corpus: which sentences are distinct, held out, mined; the columns and the fingerprint.
 
 Everything is computed in chunks from the files of `first_pass`, so memory does not grow with the text. Nothing here
-reads the source again, and running it twice gives the same bytes.
+reads the source again, and running it twice gives the same bytes. Which documents are held out is a rule on the text
+alone, whatever the seed (definitions.md section 3).
 """
-
-from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mnemoscope.corpus.disk import MappedArray
-from mnemoscope.corpus.duplicates import CHUNK, Hashes, count_repeats
-from mnemoscope.corpus.first_pass import LISTED, RECORD, Position
-from mnemoscope.corpus.held_out import SHARES, held_out_threshold
-from mnemoscope.corpus.working_copy import COLUMNS
+from mnemoscope.corpus.duplicates import CHUNK, count_repeats
+from mnemoscope.corpus.first_pass import LISTED, RECORD, SHARES, ReadState
+from mnemoscope.corpus.tokenized_corpus import COLUMNS
 
-_TEXT_CHUNK: Final = 1 << 22
+_TEXT_CHUNK = 1 << 22
+_LEAST, _MOST = 200, 1_000
+"""The threshold of the hold-out rule is at least 2 % and at most 10 % of the classes ..."""
+_ENOUGH = 4_000
+"""... and in between the first that holds out this many sentences."""
 
 
 @dataclass(frozen=True)
-class Rule:
+class Limits:
     """Which distinct sentences are mined."""
 
     held_out: str
@@ -36,7 +38,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Settled:
+class Finalized:
     """What came out."""
 
     sentences: int
@@ -50,30 +52,28 @@ class Settled:
     """Whether the caps were reached, so that reading on could not add a mined sentence."""
 
 
-def settle(directory: Path, position: Position, *, rule: Rule) -> Settled:
-    """Write the columns of the working copy for what has been read up to `position`.
+def held_out_threshold(classes: NDArray[np.integer], sentences: NDArray[np.integer]) -> int:
+    """The threshold for documents of these `classes` that hold so many `sentences` each: below it is held out."""
+    counts = np.bincount(classes, weights=sentences, minlength=SHARES)[:_MOST]
+    reached = np.flatnonzero(np.cumsum(counts) >= _ENOUGH)
+    first = int(reached[0]) + 1 if len(reached) else _MOST
+    return min(_MOST, max(_LEAST, first))
 
-    Raises:
-        OSError: no room on disk.
-    """
-    repeats = count_repeats(_hash_reader(directory), position.occurrences, directory=directory)
+
+def finalize(directory: Path, state: ReadState, *, limits: Limits) -> Finalized:
+    """Writes the columns of the corpus for what has been read up to `state`."""
+    repeats = count_repeats(
+        lambda start, stop: _records(directory, start, stop)["hash"], state.occurrences, directory=directory
+    )
     classes = MappedArray(directory / "classes.bin", "<u2")
-    held = _held_classes(directory, repeats, classes=classes, rule=rule)
-    settled = _write_columns(directory, repeats, classes=classes, held=held, rule=rule)
-    if settled.mined_sentences == 0 and settled.sentences and held.any():
+    held = _held_classes(directory, repeats, classes=classes, limits=limits)
+    found = _write_columns(directory, repeats, classes=classes, held=held, limits=limits)
+    if found.mined_sentences == 0 and found.sentences and held.any():
         # A text of a few documents may fall under the threshold whole; then nothing is held out.
         held[:] = False
-        settled = _write_columns(directory, repeats, classes=classes, held=held, rule=rule)
+        found = _write_columns(directory, repeats, classes=classes, held=held, limits=limits)
     (directory / "repeats.bin").unlink()
-    return settled
-
-
-def _hash_reader(directory: Path) -> Any:
-    def read(start: int, stop: int) -> Hashes:
-        hashes: Hashes = _records(directory, start, stop)["hash"]
-        return hashes
-
-    return read
+    return found
 
 
 def _records(directory: Path, start: int, stop: int) -> NDArray[Any]:
@@ -81,7 +81,7 @@ def _records(directory: Path, start: int, stop: int) -> NDArray[Any]:
 
 
 def _distinct(directory: Path, repeats: MappedArray) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]:
-    """Yield, chunk by chunk, all records, which of them are first occurrences, and how often these occur."""
+    """Yields, chunk by chunk, all records, which of them are first occurrences, and how often these occur."""
     for start in range(0, len(repeats.array), CHUNK):
         stop = min(start + CHUNK, len(repeats.array))
         times = np.array(repeats.array[start:stop])
@@ -90,12 +90,12 @@ def _distinct(directory: Path, repeats: MappedArray) -> Iterator[tuple[NDArray[A
         yield _records(directory, start, stop), first, times[first]
 
 
-def _held_classes(directory: Path, repeats: MappedArray, *, classes: MappedArray, rule: Rule) -> NDArray[np.bool_]:
-    """Return for every class of documents whether it is held out."""
+def _held_classes(directory: Path, repeats: MappedArray, *, classes: MappedArray, limits: Limits) -> NDArray[np.bool_]:
+    """For every class of documents whether it is held out."""
     held = np.zeros(SHARES + 1, np.bool_)
-    if rule.held_out == "list":
+    if limits.held_out == "list":
         held[LISTED] = True
-    elif rule.held_out == "hash":
+    elif limits.held_out == "hash":
         sentences = np.zeros(SHARES, np.int64)
         for records, first, _ in _distinct(directory, repeats):
             sentences += np.bincount(classes.array[records["document"][first]], minlength=SHARES)
@@ -105,8 +105,8 @@ def _held_classes(directory: Path, repeats: MappedArray, *, classes: MappedArray
 
 
 def _write_columns(
-    directory: Path, repeats: MappedArray, *, classes: MappedArray, held: NDArray[np.bool_], rule: Rule
-) -> Settled:
+    directory: Path, repeats: MappedArray, *, classes: MappedArray, held: NDArray[np.bool_], limits: Limits
+) -> Finalized:
     text_at = token_at = sentences = mined = mined_tokens = held_sentences = 0
     reached = False
     with ExitStack() as stack:
@@ -123,9 +123,9 @@ def _write_columns(
             if reached:
                 taken = taken[:0]
             else:
-                kept = _within(lengths[taken], mined=mined, tokens=mined_tokens, rule=rule)
+                kept = _within(lengths[taken], mined=mined, tokens=mined_tokens, limits=limits)
                 reached = kept < len(taken) or _full(
-                    mined + kept, mined_tokens + int(lengths[taken[:kept]].sum()), rule=rule
+                    mined + kept, mined_tokens + int(lengths[taken[:kept]].sum()), limits=limits
                 )
                 taken = taken[:kept]
             columns = {
@@ -152,27 +152,27 @@ def _write_columns(
     for start in range(0, len(classes.array), CHUNK):
         held_documents += int(held[classes.array[start : start + CHUNK]].sum())
         classes.release()
-    return Settled(sentences, mined, mined_tokens, held_sentences, held_documents, below, reached)
+    return Finalized(sentences, mined, mined_tokens, held_sentences, held_documents, below, reached)
 
 
-def _within(lengths: NDArray[np.int64], *, mined: int, tokens: int, rule: Rule) -> int:
-    """Return how many more sentences of these lengths the caps allow; the very first one is always allowed."""
+def _within(lengths: NDArray[np.int64], *, mined: int, tokens: int, limits: Limits) -> int:
+    """How many more sentences of these lengths the caps allow; the very first one is always allowed."""
     kept = len(lengths)
-    if rule.max_sentences is not None:
-        kept = min(kept, rule.max_sentences - mined)
-    if rule.max_tokens is not None:
-        fitting = int(np.searchsorted(np.cumsum(lengths), rule.max_tokens - tokens, side="right"))
+    if limits.max_sentences is not None:
+        kept = min(kept, limits.max_sentences - mined)
+    if limits.max_tokens is not None:
+        fitting = int(np.searchsorted(np.cumsum(lengths), limits.max_tokens - tokens, side="right"))
         kept = min(kept, max(fitting, 1 if mined == 0 else 0))
     return kept
 
 
-def _full(mined: int, tokens: int, *, rule: Rule) -> bool:
-    full = rule.max_sentences is not None and mined >= rule.max_sentences
-    return full or (rule.max_tokens is not None and mined > 0 and tokens >= rule.max_tokens)
+def _full(mined: int, tokens: int, *, limits: Limits) -> bool:
+    full = limits.max_sentences is not None and mined >= limits.max_sentences
+    return full or (limits.max_tokens is not None and mined > 0 and tokens >= limits.max_tokens)
 
 
 def fingerprint(directory: Path, sentences: int) -> str:
-    """Return the sha256 of the sha256s of what the distinct sentences are.
+    """The sha256 of the sha256s of what the distinct sentences are.
 
     These are four, each over all sentences in order: their lengths in bytes, their texts, documents, held-out flags.
     """

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from mnemoscope.corpus import documentation, open_source, prepare
-from mnemoscope.corpus.documentation import clean, document_key, documents, held_out_hashes, is_prose
+from mnemoscope.corpus import open_source, prepare, pydocs
+from mnemoscope.corpus.pydocs import clean, document_key, documents, held_out_hashes, is_prose
 from mnemoscope.errors import CorpusNotFound, OptionError
 
 TRAP = "raise SystemExit('this file was run')\n"
@@ -140,7 +140,7 @@ def test_the_listed_documents_and_no_others_are_held_out(
 ) -> None:
     package = tmp_path / "package"
     package.mkdir()
-    monkeypatch.setattr(documentation, "files", lambda name: package)
+    monkeypatch.setattr(pydocs, "files", lambda name: package)
     assert held_out_hashes() == frozenset()
     out = {prose("for"), prose("rich/b.py")}
     (package / "held_out.txt").write_text("".join(f"{document_key(text)}\n" for text in sorted(out)) + "0" * 16 + "\n")
@@ -160,7 +160,7 @@ def test_keys_are_sixteen_digits_of_the_text_s_hash() -> None:
 
 def test_this_machine_s_library_is_read_and_not_run() -> None:
     script = (
-        "import json, sys\nfrom itertools import islice\nfrom mnemoscope.corpus.documentation import documents\n"
+        "import json, sys\nfrom itertools import islice\nfrom mnemoscope.corpus.pydocs import documents\n"
         "before = set(sys.modules)\nfound = list(islice(documents('stdlib'), 400))\n"
         "print(json.dumps([sorted(set(sys.modules) - before), found]))\n"
     )

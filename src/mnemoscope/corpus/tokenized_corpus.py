@@ -1,0 +1,233 @@
+"""The text as mining reads it: distinct sentences with ids, tokens, documents, memory-mapped from one folder.
+
+Made by `preparation`, only read here. Columns are files of numbers with one entry per distinct sentence; text and
+tokens are looked up through them. Reading gives the pages back after a while, so a walk over any number of sentences
+stays within a few megabytes of resident memory.
+
+A plan of batches groups sentences of similar length: little padding, a fixed order. Sentences are taken in windows in
+corpus order and sorted by length inside a window. A batch is filled as far as the budget allows, but not more than one
+position in twenty of it may be padding, and it is rather cut at a change of length once it is half full: a batch of one
+single length has no padding and needs no mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnemoscope.corpus.disk import MappedArray, storing
+from mnemoscope.errors import OptionError
+
+COLUMNS = {
+    "text_starts": "<i8",
+    "text_lengths": "<i8",
+    "token_starts": "<i8",
+    "lengths": "<i4",
+    "documents": "<i8",
+    "multiplicity": "<u4",
+    "held_out": "?",
+    "hashes": "<u8",
+    "mined": "<i8",
+    "mined_lengths": "<i4",
+    "held": "<i8",
+}
+"""The finished columns and the type of their entries; the file of each is its name with `.bin`."""
+
+_TOUCHES = 1 << 15
+
+WINDOW = 65_536
+PADDING_SHARE = 20
+"""At most one position in so many is padding, in every single batch."""
+
+Integers = NDArray[np.int64]
+
+
+@final
+class Batches:
+    """The batches of a plan, in order; `ids(k)` are the sentences of batch `k`, sorted by (length, id)."""
+
+    def __init__(self, order: NDArray[Any], ends: NDArray[Any], *, positions: int, padding: int) -> None:
+        """Takes the sentences of all batches in a row and where each batch ends."""
+        self._order = order
+        self._ends = ends
+        self.count: int = len(ends)
+        self.positions = positions
+        """Positions computed in all, padding and beginning tokens included."""
+        self.padding = padding
+        """Positions computed in all that are padding."""
+
+    def ids(self, k: int) -> Integers:
+        """The sentence ids of batch `k` (0-based)."""
+        if not 0 <= k < self.count:
+            raise IndexError(f"batch {k} of {self.count}")
+        start = int(self._ends[k - 1]) if k else 0
+        return np.array(self._order[start : int(self._ends[k])], np.int64)
+
+
+@final
+class TokenizedCorpus:
+    """Distinct sentences 0..sentences-1 in order of first occurrence, held-out ones included."""
+
+    def __init__(
+        self, directory: Path, *, counts: Mapping[str, Any], fingerprint: str, second: TokenizedCorpus | None = None
+    ) -> None:
+        """Maps the finished files in `directory`; `second` is the copy of a validation text of its own."""
+        self.directory = directory
+        self.counts: dict[str, Any] = dict(counts)
+        self.fingerprint = fingerprint
+        self._columns = {name: MappedArray(directory / f"{name}.bin", kind) for name, kind in COLUMNS.items()}
+        self._text = MappedArray(directory / "text.bin", np.uint8)
+        self._tokens = MappedArray(directory / "tokens.bin", "<i4")
+        self._touches = 0
+        self._second = second
+        self.lengths: NDArray[np.int32] = self._columns["lengths"].array
+        """Tokens of every sentence."""
+        self.multiplicity: NDArray[np.uint32] = self._columns["multiplicity"].array
+        """How often every sentence occurs."""
+        self.held_out: NDArray[np.bool_] = self._columns["held_out"].array
+        """Whether every sentence is kept out of mining."""
+        self.mined: NDArray[np.int64] = self._columns["mined"].array
+        """Ids of the sentences to be mined, ascending: not held out and within the caps."""
+        self.mined_lengths: NDArray[np.int32] = self._columns["mined_lengths"].array
+        """Tokens of every sentence to be mined."""
+        self.held: NDArray[np.int64] = self._columns["held"].array
+        """Ids of the held-out sentences, ascending."""
+        self.sentences: int = len(self.lengths)
+
+    @property
+    def validation(self) -> NDArray[np.int64] | TokenizedCorpus:
+        """The held-out sentences' ids, or the copy of the validation text where one was given."""
+        return self.held if self._second is None else self._second
+
+    def tokens(self, sentence: int) -> NDArray[np.int32]:
+        """The token ids of a sentence, `[position]`, read-only."""
+        start = self._at("token_starts", sentence)
+        return self._tokens.array[start : start + int(self.lengths[sentence])]
+
+    def text(self, sentence: int) -> str:
+        """The text of a sentence as stored."""
+        start = self._at("text_starts", sentence)
+        length = int(self._columns["text_lengths"].array[sentence])
+        return self._text.array[start : start + length].tobytes().decode()
+
+    def document(self, sentence: int) -> int:
+        """The 0-based document of the sentence's first occurrence."""
+        return self._at("documents", sentence)
+
+    def documents(self, sentences: NDArray[Any]) -> NDArray[np.int64]:
+        """The documents of many sentences."""
+        return np.array(self._columns["documents"].array[sentences], np.int64)
+
+    def hashes(self, sentences: NDArray[Any]) -> NDArray[np.uint64]:
+        """The 128-bit hashes of the stripped texts of many sentences, `[sentence, 2]`."""
+        self._columns["hashes"].release()
+        return np.array(self._columns["hashes"].array.reshape(-1, 2)[sentences], np.uint64)
+
+    def batches(self, batch_tokens: int, *, extra: int = 1) -> Batches:
+        """The batches of the mined sentences, kept in this folder (a new call replaces them)."""
+        planned = plan_batches(
+            self.mined_lengths, batch_tokens=batch_tokens, ids=self.mined, extra=extra, directory=self.directory
+        )
+        self.release()
+        return planned
+
+    def release(self) -> None:
+        """Gives the mapped pages back to the operating system; called by itself now and then."""
+        for each in (*self._columns.values(), self._text, self._tokens):
+            each.release()
+        self._touches = 0
+
+    def _at(self, column: str, sentence: int) -> int:
+        if not 0 <= sentence < self.sentences:
+            raise IndexError(f"sentence {sentence} of {self.sentences}")
+        self._touches += 1
+        if self._touches > _TOUCHES:
+            self.release()
+        return int(self._columns[column].array[sentence])
+
+
+def plan_batches(
+    lengths: NDArray[Any],
+    *,
+    batch_tokens: int,
+    ids: NDArray[Any] | None = None,
+    window: int = WINDOW,
+    extra: int = 1,
+    directory: Path | None = None,
+) -> Batches:
+    """The batches of the sentences whose token counts are `lengths`.
+
+    No batch crosses a window of so many sentences, none has more than `batch_tokens` positions (padding and `extra`
+    included) unless it is one sentence, and in none is more than a twentieth padding. `lengths` are in corpus order;
+    `ids` are the sentences' ids, ascending (0, 1, 2 ... if left out); `extra` is 1 for a beginning token before each
+    sentence, else 0. The plan is kept memory-mapped in `directory`; in memory if left out. The answer depends on
+    nothing but the arguments. Raises OptionError for `batch_tokens` or `window` below 1, StoreFailed.
+    """
+    if batch_tokens < 1 or window < 1:
+        raise OptionError(f"batches of {batch_tokens} positions in windows of {window}: both must be at least 1")
+    orders: list[Integers] = []
+    ends: list[Integers] = []
+    positions = padding = written = 0
+    files = None if directory is None else (directory / "batch_order.bin", directory / "batch_ends.bin")
+    if files is not None:
+        with storing(files[0].parent):
+            for path in files:
+                path.write_bytes(b"")
+    for start in range(0, len(lengths), window):
+        stop = min(start + window, len(lengths))
+        here = np.arange(start, stop) if ids is None else np.asarray(ids[start:stop], np.int64)
+        widths = np.asarray(lengths[start:stop], np.int64) + extra
+        order = np.argsort(widths, kind="stable")
+        widths = widths[order]
+        cuts = _cut(widths, batch_tokens)
+        area = int((np.diff(cuts, prepend=0) * widths[cuts - 1]).sum())
+        positions += area
+        padding += area - int(widths.sum())
+        orders.append(here[order])
+        ends.append(cuts + written)
+        written += len(order)
+        if files is not None:
+            _append(files, orders.pop(), ends.pop())
+    if files is not None:
+        order_map, ends_map = (MappedArray(path, "<i8") for path in files)
+        return Batches(order_map.array, ends_map.array, positions=positions, padding=padding)
+    empty = [np.zeros(0, np.int64)]
+    return Batches(np.concatenate(orders or empty), np.concatenate(ends or empty), positions=positions, padding=padding)
+
+
+def _append(files: tuple[Path, Path], order: Integers, ends: Integers) -> None:
+    with storing(files[0].parent):
+        for path, values in zip(files, (order, ends), strict=True):
+            with path.open("ab") as file:
+                file.write(values.astype("<i8").tobytes())
+
+
+def _cut(widths: Integers, budget: int) -> Integers:
+    """Where the batches of one window end; `widths` ascend."""
+    total = np.concatenate(([0], np.cumsum(widths)))
+    # After each sentence: is the next one longer (or is there none)?
+    changes = np.append(widths[1:] != widths[:-1], True)
+    cuts: list[int] = []
+    start = 0
+    while start < len(widths):
+        most = max(1, budget // int(widths[start]))
+        counts = np.arange(1, min(most, len(widths) - start) + 1)
+        longest = widths[start : start + len(counts)]
+        areas = counts * longest
+        spare = areas - (total[start + 1 : start + 1 + len(counts)] - total[start])
+        fits = (areas <= budget) & (spare * PADDING_SHARE <= areas)
+        fits[0] = True
+        taken = int(np.flatnonzero(fits)[-1]) + 1
+        if longest[taken - 1] != longest[0]:
+            # A mixed batch: cut at the first change of length that leaves it at least half full (then it is
+            # of one length where that is possible), else at the last change, so that the next batch starts a length.
+            at = np.flatnonzero(fits[:taken] & changes[start : start + taken])
+            half = at[2 * areas[at] >= budget]
+            taken = int(half[0]) + 1 if len(half) else taken
+        start += taken
+        cuts.append(start)
+    return np.array(cuts, np.int64)
