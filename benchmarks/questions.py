@@ -13,8 +13,8 @@ import resource
 import tempfile
 from pathlib import Path
 
+from mnemoscope.cli.benchmark import gpt2_shaped
 from mnemoscope.mining import mine
-from mnemoscope.mining.benchmark import gpt2_shaped
 
 
 def main() -> None:

@@ -1,29 +1,43 @@
-"""Ctrl-C in work that must stop between two steps, not inside one: a half-made step cannot be saved."""
+"""Work that is saved now and then. Ctrl-C stops it between two steps: a half-made step cannot be saved."""
 
 import signal
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
+from mnemoscope.errors import Interrupted
 
-class CtrlC:
-    """Turns the first Ctrl-C into a flag that the work looks at between steps; the second stops at once.
 
-    Outside the main thread, which alone receives signals, it does nothing.
+class Checkpoints:
+    """Calls `save` at most every so many seconds, and when the first Ctrl-C has come; the second one stops at once.
+
+    Outside the main thread, which alone receives signals, Ctrl-C is not seen.
     """
 
-    def __init__(self) -> None:
-        self.pressed = False
+    def __init__(self, save: Callable[[], None], *, every: float) -> None:
+        self._save, self._every = save, every
+        self._pressed = False
         self._before: Any = None
 
-    def __enter__(self) -> "CtrlC":
+    def __enter__(self) -> "Checkpoints":
+        self._saved = time.monotonic()
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGINT, self._press)
         return self
 
+    def step_done(self, stopped: str = "stopped after saving; run the same command again to go on from here") -> None:
+        """Saves if it is time; raises Interrupted, which says `stopped`, after a Ctrl-C."""
+        if self._pressed or time.monotonic() - self._saved >= self._every:
+            self._save()
+            self._saved = time.monotonic()
+        if self._pressed:
+            raise Interrupted(stopped)
+
     def _press(self, *_: object) -> None:
-        if self.pressed:
+        if self._pressed:
             raise KeyboardInterrupt
-        self.pressed = True
+        self._pressed = True
 
     def __exit__(self, *_: object) -> None:
         if self._before is not None:

@@ -13,7 +13,7 @@ import pytest
 from handbuilt_atlas import build_atlas
 from mnemoscope.cli import main
 from mnemoscope.cli.console import drawing
-from mnemoscope.cli.frame import Seen, emit
+from mnemoscope.cli.runner import FilteredStream, emit
 
 Capture = pytest.CaptureFixture[str]
 
@@ -79,7 +79,7 @@ def test_a_drawn_text_neither_acts_nor_is_markup_while_the_consoles_own_styles_s
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     screen = Terminal()
-    monkeypatch.setattr("sys.stdout", Seen(screen))  # type: ignore[arg-type]
+    monkeypatch.setattr("sys.stdout", FilteredStream(screen))  # type: ignore[arg-type]
     from rich.table import Table
     from rich.text import Text
 
@@ -109,7 +109,7 @@ def test_consoles_are_made_in_one_place() -> None:
 def test_a_traceback_and_a_strangers_warning_are_seen_too() -> None:
     script = (
         "import sys, typer, warnings\n"
-        "from mnemoscope.cli.frame import run\n"
+        "from mnemoscope.cli.runner import run\n"
         "app = typer.Typer()\n"
         "@app.command()\n"
         "def verb(debug: bool = False) -> None:\n"

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.atlas.form import form_faults
 from mnemoscope.cli.app import app
-from mnemoscope.cli.frame import run
+from mnemoscope.cli.runner import run
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.mining import mine
 

@@ -11,9 +11,9 @@ import torch
 
 from mining.conftest import byte_tokenizer
 from mnemoscope import training
-from mnemoscope.cli import main
+from mnemoscope.cli import benchmark, main
 from mnemoscope.cli.app import app
-from mnemoscope.mining import benchmark, inspection
+from mnemoscope.mining import cost_estimate
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.handmade import PLANTED_SENTENCES
 from mnemoscope.training import text as training_text
@@ -62,7 +62,7 @@ def test_every_verb_prints_one_json_document(
     small_benchmark: None,
 ) -> None:
     """A second document, or a line before or after, would not parse. `demo` and `serve` have their own tests."""
-    monkeypatch.setattr(inspection, "_SECONDS", 0.01)
+    monkeypatch.setattr(cost_estimate, "_SECONDS", 0.01)
     whole, first, second, merged = (str(tmp_path / name) for name in ("whole", "first", "second", "merged"))
     mining = ["mine", MODEL, str(text), "--split", "line"]
     commands = [
@@ -90,7 +90,7 @@ def test_every_verb_prints_one_json_document(
 
 
 def test_inspect_tells_anatomy_proof_and_cost(text: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection, "_SECONDS", 0.01)
+    monkeypatch.setattr(cost_estimate, "_SECONDS", 0.01)
     assert main(["inspect", MODEL]) == 0
     plain = capsys.readouterr().out
     assert plain.startswith("handmade:planted: family ")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from mnemoscope.errors import AtlasDamaged, PartsDiffer
 from mnemoscope.mining.activity import Activity, Measured, Observer
-from mnemoscope.mining.layers import prefix_groups
 from mnemoscope.mining.state import MiningState, StateShape
+from mnemoscope.mining.trigger_table import prefix_groups
 from mnemoscope.mining.triggers import Triggers
 
 MEMORIES, POSITIONS = 3, 4

@@ -16,10 +16,10 @@ from mining.conftest import odd_text, tables_of
 from mining.reference import Reference, Sentence, documents_of, sentences_of
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.cli import main
+from mnemoscope.cli.benchmark import compare_loops, value_rate
 from mnemoscope.corpus import open_source, prepare
-from mnemoscope.mining import inspection, merge, mine, values
+from mnemoscope.mining import cost_estimate, merge, mine, values
 from mnemoscope.mining.batch_loader import BatchLoader
-from mnemoscope.mining.benchmark import compare_loops, value_rate
 from mnemoscope.models import load_model
 from models.checkpoints import CONTEXT, END, KINDS, LAYERS, ROWS, UNKNOWN, WORDS, Kind, Slow, args_of, weights_of, write
 
@@ -127,17 +127,17 @@ def test_parts_merge_with_the_dictionary_named(tmp_path: Path, text: Path) -> No
 
 @pytest.fixture
 def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection, "_SECONDS", 0.02)
+    monkeypatch.setattr(cost_estimate, "_SECONDS", 0.02)
 
 
 def test_the_benchmark_and_the_estimate_take_such_a_model(tmp_path: Path, briefly: None) -> None:
     model = load_model(checkpoint(tmp_path / "model", KINDS["tied"])[0])
     path = tmp_path / "text.txt"
     path.write_text(odd_text(200))
-    cost = inspection.estimate(model, path, split="line")
+    cost = cost_estimate.estimate(model, path, split="line")
     assert cost.exact
     assert min(cost.seconds.values()) > 0
-    assert inspection.describe(model)["head"] == "adaptive softmax"
+    assert cost_estimate.describe(model)["head"] == "adaptive softmax"
     rates = value_rate(model, layers=1)
     assert rates["ratio"] == pytest.approx(rates["value pass"] / rates["matrix product"])
     copy = prepare(

@@ -126,7 +126,7 @@ def test_other_versions_of_libraries_are_another_plan_unless_accepted(
     here = plan.library_versions()
     with pytest.raises(Interrupted):
         mine(model, text, out=tmp_path / "atlas", progress=stop_in("removals"), **OPTIONS)
-    for name in ("mnemoscope.mining.plan", "mnemoscope.mining.settled_text", "mnemoscope.mining.merging"):
+    for name in ("mnemoscope.mining.plan", "mnemoscope.mining.run_folder", "mnemoscope.mining.merging"):
         monkeypatch.setattr(f"{name}.library_versions", lambda: VERSIONS)
     with pytest.raises(PlanDiffers, match=r"sentencex was .*, now '0\.4'.*--accept-versions to go on"):
         mine(model, text, out=tmp_path / "atlas", **OPTIONS)

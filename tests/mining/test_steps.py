@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mnemoscope.errors import MiningError
-from mnemoscope.mining.steps import digest, packed, run_checkpointed
+from mnemoscope.mining.steps import digest, pack, run_checkpointed
 
 
 class Squares:
@@ -117,16 +117,16 @@ def test_nothing_to_do(tmp_path: Path) -> None:
 
 def test_packing_by_eye() -> None:
     lengths = np.array([1, 2, 2, 3, 9, 1])
-    assert packed(lengths, area=6, rows=10) == [slice(0, 3), slice(3, 4), slice(4, 5), slice(5, 6)]
-    assert packed(lengths, area=100, rows=4) == [slice(0, 4), slice(4, 6)]
-    assert packed(lengths, area=100, rows=9, apart=np.array([0, 0, 1, 1, 1, 2])) == [
+    assert pack(lengths, area=6, rows=10) == [slice(0, 3), slice(3, 4), slice(4, 5), slice(5, 6)]
+    assert pack(lengths, area=100, rows=4) == [slice(0, 4), slice(4, 6)]
+    assert pack(lengths, area=100, rows=9, apart=np.array([0, 0, 1, 1, 1, 2])) == [
         slice(0, 2), slice(2, 5), slice(5, 6),
     ]  # fmt: skip
 
 
 @given(st.lists(st.integers(1, 30), max_size=40), st.integers(1, 60), st.integers(1, 8))
 def test_packing_keeps_order_and_bounds(lengths: list[int], area: int, rows: int) -> None:
-    found = packed(np.array(lengths, np.int64), area=area, rows=rows)
+    found = pack(np.array(lengths, np.int64), area=area, rows=rows)
     assert [i for piece in found for i in range(piece.start, piece.stop)] == list(range(len(lengths)))
     for piece in found:
         own = lengths[piece]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mnemoscope.mining.layers import LayerTriggers
+from mnemoscope.mining.trigger_table import LayerTriggers
 from mnemoscope.mining.values import targets
 
 

@@ -1,16 +1,14 @@
 """`mnemoscope analyze`: the paper's questions, answered from an atlas and written into it."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mnemoscope.cli.frame import Debug, Json, emit
+from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
+from mnemoscope.cli.runner import emit
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from mnemoscope.atlas import Atlas
     from mnemoscope.questions.writing import Answers
 
@@ -18,14 +16,14 @@ _PIPED_WIDTH = 100
 
 
 def analyze(
-    atlas: Annotated[Path, typer.Argument(metavar="ATLAS", help="The folder of the atlas.", show_default=False)],
+    atlas: arg.AtlasFolder,
     questions: Annotated[
         list[str] | None,
         typer.Argument(metavar="QUESTION", help="Such as value_agreement; all ten if none is named."),
     ] = None,
     patterns: Annotated[bool, typer.Option("--patterns", help="Make the patterns again before answering.")] = False,
-    json: Json = False,
-    debug: Debug = False,
+    json: arg.Json = False,
+    debug: arg.Debug = False,
 ) -> None:
     """Answer the paper's questions about an atlas; no model is needed.
 
@@ -70,8 +68,7 @@ def _draw(question: str, document: dict[str, Any]) -> None:
     """Prints one answer: its headline numbers by layer, and the paper's stated results beside ours."""
     from rich.text import Text
 
-    from mnemoscope.cli.console import drawing
-    from mnemoscope.cli.picture import grid
+    from mnemoscope.cli.console import drawing, grid
     from mnemoscope.questions import load_question
 
     console = drawing(piped_width=_PIPED_WIDTH)
@@ -80,7 +77,7 @@ def _draw(question: str, document: dict[str, Any]) -> None:
     headline = [(number.name, number.terminal or number.form) for number in shown]
     console.print(Text(f"{question} ({paper['figure']})", style="bold"))
     console.print(Text(paper["question"]))
-    table = _wrapping(grid(("layer", "right"), *((name.replace("_", " "), "right") for name, _ in headline)))
+    table = grid(">layer", *(f">{name.replace('_', ' ')}" for name, _ in headline), wrap=True)
     rows: dict[int, dict[str, Any]] = {}
     for row in document["layers"]:
         rows.setdefault(row["layer"], {})[row["name"]] = row["value"]
@@ -92,19 +89,12 @@ def _draw(question: str, document: dict[str, Any]) -> None:
         table.add_row("all", *whole)
     console.print(table)
     if paper["claims"]:
-        table = _wrapping(grid(("here", "left"), ("paper", "left"), ("", "left")))
+        table = grid("here", "paper", "", wrap=True)
         for claim in paper["claims"]:
             ours = _with_interval(totals[claim["name"]], claim["form"])
             table.add_row(ours, Text(claim["paper"]), Text(claim["text"]))
         console.print(table)
     console.print()
-
-
-def _wrapping(table: "Table") -> "Table":
-    """The table with long names on several lines instead of cut off."""
-    for column in table.columns:
-        column.no_wrap = False
-    return table
 
 
 def _with_interval(row: dict[str, Any], form: str) -> str:

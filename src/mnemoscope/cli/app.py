@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from mnemoscope.cli import analyze, bench, demo, inspect, merge, mine, report, search, serve, show, trace, train, verify
-from mnemoscope.cli.frame import run
+from mnemoscope.cli import analyze, bench, demo, inspect, mine, report, search, serve, show, trace, train
+from mnemoscope.cli.runner import run
 
 app = typer.Typer(
     name="mnemoscope",
@@ -17,19 +17,11 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-app.command("demo")(demo.demo)
-app.command("inspect")(inspect.inspect)
-app.command("mine")(mine.mine)
-app.command("analyze")(analyze.analyze)
-app.command("report")(report.report)
-app.command("serve")(serve.serve)
-app.command("show")(show.show)
-app.command("search")(search.search)
-app.command("trace")(trace.trace)
-app.command("merge")(merge.merge)
-app.command("verify")(verify.verify)
-app.command("train")(train.train)
-app.command("bench")(bench.bench)
+for verb in (
+    demo.demo, inspect.inspect, mine.mine, analyze.analyze, report.report, serve.serve, show.show, search.search,
+    trace.trace, mine.merge, show.verify, train.train, bench.bench,
+):  # fmt: skip
+    app.command(verb.__name__)(verb)
 
 
 def _print_version(wanted: bool) -> None:

@@ -4,8 +4,9 @@ from typing import Annotated, Any
 
 import typer
 
-from mnemoscope.cli.frame import Debug, Json, at_least, emit, one_of
+from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
+from mnemoscope.cli.runner import emit
 
 
 def bench(
@@ -15,8 +16,8 @@ def bench(
     ] = "both",
     rounds: Annotated[int, typer.Option(metavar="N", help="Groups of four batches that are timed.")] = 10,
     warm: Annotated[int, typer.Option(metavar="TOKENS", help="Tokens mined before anything is timed.")] = 200_000,
-    json: Json = False,
-    debug: Debug = False,
+    json: arg.Json = False,
+    debug: arg.Debug = False,
 ) -> None:
     """Measure mining against the bare forward pass and two common loops, in one run; and the value pass.
 
@@ -25,10 +26,9 @@ def bench(
 
     Example: mnemoscope bench --model builtin
     """
-    one_of("--model", model, ("builtin", "gpt2-small", "both"))
-    at_least("--rounds", rounds, 1)
-    at_least("--warm", warm, 1)
-    from mnemoscope.mining.benchmark import measure
+    arg.one_of(("builtin", "gpt2-small", "both"), model=model)
+    arg.at_least(1, rounds=rounds, warm=warm)
+    from mnemoscope.cli.benchmark import measure
 
     names = ("builtin", "gpt2-small") if model == "both" else (model,)
     with reporting() as progress:

@@ -1,7 +1,7 @@
-"""The consoles on which verbs draw tables and bars.
+"""The consoles and tables with which verbs draw.
 
-Rich writes escape sequences of its own to a terminal, so a console writes past the frame's filter and does its work: no
-control code of a drawn text gets through, and no text is read as rich's markup.
+Rich writes escape sequences of its own to a terminal, so a console writes past the runner's filter and does its work:
+no control code of a drawn text gets through, and no text is read as rich's markup.
 """
 
 import sys
@@ -10,9 +10,10 @@ from typing import TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 
 from mnemoscope.atlas.visible import without_controls
-from mnemoscope.cli.frame import Seen
+from mnemoscope.cli.runner import FilteredStream
 
 
 class _Plain(Console):
@@ -29,14 +30,21 @@ class _Plain(Console):
 def drawing(*, piped_width: int) -> Console:
     """A console on stdout; `piped_width` is its width where stdout is no terminal."""
     width = None if sys.stdout.isatty() else piped_width
-    return _Plain(file=_past(sys.stdout), width=width, highlight=False, markup=False, emoji=False)
+    return _Plain(file=_unfiltered(sys.stdout), width=width, highlight=False, markup=False, emoji=False)
 
 
 def noting() -> Console:
     """A console on stderr, for bars."""
-    return _Plain(file=_past(sys.stderr))
+    return _Plain(file=_unfiltered(sys.stderr))
 
 
-def _past(stream: TextIO | Seen) -> TextIO:
-    """The stream behind the frame's filter."""
-    return stream.stream if isinstance(stream, Seen) else stream
+def _unfiltered(stream: TextIO | FilteredStream) -> TextIO:
+    return stream.stream if isinstance(stream, FilteredStream) else stream
+
+
+def grid(*columns: str, wrap: bool = False) -> Table:
+    """A table without lines; the name of a column that begins with `>` is to the right. `wrap` breaks long names."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
+    for name in columns:
+        table.add_column(name.removeprefix(">"), justify="right" if name[:1] == ">" else "left", no_wrap=not wrap)
+    return table

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mnemoscope.cli.frame import Debug, Json, at_least, emit
+from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
+from mnemoscope.cli.runner import emit
 from mnemoscope.errors import AtlasExists
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ def demo(
         int | None, typer.Option(metavar="N", help="Stop after so many tokens, for a quicker look.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a finished atlas.")] = False,
-    json: Json = False,
-    debug: Debug = False,
+    json: arg.Json = False,
+    debug: arg.Debug = False,
 ) -> None:
     """Mine the built-in model on Python's documentation, answer the paper's questions, and write the report.
 
@@ -35,7 +36,7 @@ def demo(
 
     Example: mnemoscope demo
     """
-    at_least("--max-tokens", max_tokens, 1)
+    arg.at_least(1, max_tokens=max_tokens)
     from mnemoscope.atlas import open_atlas
     from mnemoscope.atlas.folder import occupancy
 
@@ -102,15 +103,15 @@ def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any
     from rich.text import Text
 
     from mnemoscope.atlas.visible import in_token
-    from mnemoscope.cli.console import drawing
-    from mnemoscope.cli.picture import grid, marked
+    from mnemoscope.cli.console import drawing, grid
+    from mnemoscope.cli.memory_view import mark_trigger
 
     console = drawing(piped_width=80)
     total, tokens = sum(atlas.memories(layer) for layer in atlas.layers), atlas.manifest.corpus.counts
     print(f"{atlas.path}: {total:,} memories in {len(layers)} layers, {tokens['mined_tokens']:,} tokens of text")
     print("\nLayers: how often a memory fires at a token, how many never do, and how many")
     print("values rank first the token that follows their best trigger")
-    table = grid(("layer", "right"), ("fires", "right"), ("never", "right"), ("right", "right"))
+    table = grid(">layer", ">fires", ">never", ">right")
     for row in layers:
         right = "" if row["agreement"] is None else f"{row['agreement']:.1%}"
         table.add_row(str(row["layer"]), f"{row['active']:.1%}", f"{row['dead']:.1%}", right)
@@ -118,12 +119,12 @@ def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any
     chance = 1 / atlas.manifest.model.sizes.vocabulary
     print("\nStriking memories: after text like this, the value says what follows (with")
     print(f"probability p; chance is {chance:.2g}); true: share of its 25 best triggers")
-    table = grid(("memory", "left"), ("after", "left"), ("says", "left"), ("p", "right"), ("true", "right"))
+    table = grid("memory", "after", "says", ">p", ">true")
     for row in rows:
         says = in_token(row["top_text"])
         says = says if len(says) <= 16 else f"{says[:15]}…"
         shares = f"{row['max_probability']:.2g}", f"{row['agreement']:.0%}"
-        table.add_row(row["name"], marked(row, width=min(60, console.width - 42)), Text(says), *shares)
+        table.add_row(row["name"], mark_trigger(row, width=min(60, console.width - 42)), Text(says), *shares)
     console.print(table if rows else Text("none: the text is too short, or the model untrained"))
     best = rows[0]["name"] if rows else f"L{atlas.layers[-1]}.M0"
     print(f"\nthe paper's questions, answered: open {atlas.path / 'report' / 'index.html'} in a browser")

@@ -4,36 +4,36 @@ from typing import Annotated
 
 import typer
 
-from mnemoscope.cli.frame import Debug, Json, at_least, emit, one_of
-from mnemoscope.cli.model_options import Device, Dictionary, Dtype, Model, Revision, TrustRemoteCode
+from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting, spoken_time
+from mnemoscope.cli.runner import emit
 from mnemoscope.dtypes import DTYPES
 
 
 def inspect(
-    model: Model,
+    model: arg.Model,
     corpus: Annotated[
         str | None, typer.Option(metavar="CORPUS", help="Estimate the cost of mining this text, without mining it.")
     ] = None,
-    split: Annotated[str, typer.Option(metavar="sentence|line|document", help="What one text is.")] = "sentence",
-    text_field: Annotated[str, typer.Option(metavar="NAME", help="The text's field in JSONL or Parquet.")] = "text",
+    split: arg.Split = "sentence",
+    text_field: arg.TextField = "text",
     max_tokens: Annotated[int | None, typer.Option(metavar="N", help="As for mine.")] = None,
-    dtype: Dtype = "float32",
-    device: Device = "cpu",
-    revision: Revision = None,
-    dictionary: Dictionary = None,
-    trust_remote_code: TrustRemoteCode = False,
-    json: Json = False,
-    debug: Debug = False,
+    dtype: arg.Dtype = "float32",
+    device: arg.Device = "cpu",
+    revision: arg.Revision = None,
+    dictionary: arg.Dictionary = None,
+    trust_remote_code: arg.TrustRemoteCode = False,
+    json: arg.Json = False,
+    debug: arg.Debug = False,
 ) -> None:
     """Show a model's anatomy, sizes and load-time proof, and estimate what mining costs.
 
     Example: mnemoscope inspect builtin:pydocs --corpus wiki.txt
     """
-    one_of("--split", split, ("sentence", "line", "document"))
-    one_of("--dtype", dtype, DTYPES)
-    at_least("--max-tokens", max_tokens, 1)
-    from mnemoscope.mining.inspection import describe, estimate
+    arg.one_of(arg.SPLITS, split=split)
+    arg.one_of(DTYPES, dtype=dtype)
+    arg.at_least(1, max_tokens=max_tokens)
+    from mnemoscope.mining.cost_estimate import describe, estimate
     from mnemoscope.models import load_model
 
     with reporting() as progress:

@@ -1,16 +1,24 @@
-"""`mnemoscope mine`: from a model and a text to an atlas. Checks what can be checked without loading anything."""
+"""`mnemoscope mine`: from a model and a text to an atlas; `mnemoscope merge`: from the parts of one plan to one.
 
+What can be checked without loading anything is checked first. Afterwards both say where the atlas is, what it holds,
+what to type next.
+"""
+
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from mnemoscope.cli.frame import Debug, Json, at_least, one_of
-from mnemoscope.cli.model_options import AcceptVersions, Device, Dictionary, Dtype, Model, Revision, TrustRemoteCode
+from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
+from mnemoscope.cli.runner import emit
 from mnemoscope.dtypes import DTYPES
 from mnemoscope.errors import OptionError
 from mnemoscope.mining_options import MiningOptions, parse_layers, parse_part, parse_removals
+
+_COUNTS = ("documents", "sentences", "duplicates", "mined_sentences", "mined_tokens")
+"""Counts of the text that are printed."""
 
 
 def _not_yet(value: Any) -> Any:
@@ -22,7 +30,7 @@ def _not_yet(value: Any) -> Any:
 
 
 def mine(
-    model: Model,
+    model: arg.Model,
     corpus: Annotated[
         str,
         typer.Argument(
@@ -36,12 +44,10 @@ def mine(
     validation: Annotated[
         str | None, typer.Option(metavar="CORPUS", help="The text for questions on held-out prefixes.")
     ] = None,
-    split: Annotated[
-        str, typer.Option(metavar="sentence|line|document", help="What one text is.")
-    ] = MiningOptions.split,
+    split: arg.Split = MiningOptions.split,
     triggers: Annotated[int, typer.Option(metavar="N", help="Triggers per memory and sign.")] = MiningOptions.triggers,
     per_sentence: Annotated[str, typer.Option(metavar="1|all", help="Triggers that one sentence may give.")] = "1",
-    layers: Annotated[str | None, typer.Option(metavar="0-3,7", help="Only these layers.  [default: all]")] = None,
+    layers: arg.Layers = None,
     max_sentences: Annotated[int | None, typer.Option(metavar="N", help="Stop after so many sentences.")] = None,
     max_tokens: Annotated[int | None, typer.Option(metavar="N", help="Stop after so many tokens.")] = None,
     prefixes: Annotated[
@@ -52,25 +58,21 @@ def mine(
     batch_tokens: Annotated[
         int | None, typer.Option(metavar="N", help="Padded tokens per batch.  [default: from the model's sizes]")
     ] = None,
-    dtype: Dtype = MiningOptions.dtype,
-    device: Device = MiningOptions.device,
+    dtype: arg.Dtype = MiningOptions.dtype,
+    device: arg.Device = MiningOptions.device,
     seed: Annotated[int, typer.Option(metavar="N", help="For the random samples.")] = MiningOptions.seed,
-    checkpoint_every: Annotated[
-        float, typer.Option(metavar="SECONDS", help="How much work a sudden stop may cost.")
-    ] = MiningOptions.checkpoint_every,
+    checkpoint_every: arg.CheckpointEvery = MiningOptions.checkpoint_every,
     keep_work: Annotated[bool, typer.Option("--keep-work", help="Keep the working copy of the text.")] = False,
-    text_field: Annotated[
-        str, typer.Option(metavar="NAME", help="The text's field in JSONL or Parquet.")
-    ] = MiningOptions.text_field,
-    revision: Revision = None,
-    dictionary: Dictionary = None,
-    trust_remote_code: TrustRemoteCode = False,
-    accept_versions: AcceptVersions = False,
+    text_field: arg.TextField = MiningOptions.text_field,
+    revision: arg.Revision = None,
+    dictionary: arg.Dictionary = None,
+    trust_remote_code: arg.TrustRemoteCode = False,
+    accept_versions: arg.AcceptVersions = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a finished atlas.")] = False,
     ray: Annotated[bool, typer.Option("--ray", hidden=True, is_eager=True, callback=_not_yet)] = False,
     workers: Annotated[str | None, typer.Option("--workers", hidden=True, is_eager=True, callback=_not_yet)] = None,
-    json: Json = False,
-    debug: Debug = False,
+    json: arg.Json = False,
+    debug: arg.Debug = False,
 ) -> None:
     """Mine a text for a model's memories; makes an atlas.
 
@@ -79,16 +81,11 @@ def mine(
 
     Example: mnemoscope mine gpt2 wiki.txt --out atlas
     """
-    one_of("--split", split, ("sentence", "line", "document"))
-    one_of("--per-sentence", per_sentence, ("1", "all"))
-    one_of("--dtype", dtype, DTYPES)
-    at_least("--triggers", triggers, 1)
-    at_least("--max-sentences", max_sentences, 1)
-    at_least("--max-tokens", max_tokens, 1)
-    at_least("--prefixes", prefixes, 0)
-    at_least("--batch-tokens", batch_tokens, 1)
-    at_least("--checkpoint-every", checkpoint_every, 0)
-    at_least("--seed", seed, 0)
+    arg.one_of(arg.SPLITS, split=split)
+    arg.one_of(("1", "all"), per_sentence=per_sentence)
+    arg.one_of(DTYPES, dtype=dtype)
+    arg.at_least(1, triggers=triggers, max_sentences=max_sentences, max_tokens=max_tokens, batch_tokens=batch_tokens)
+    arg.at_least(0, prefixes=prefixes, checkpoint_every=checkpoint_every, seed=seed)
     options = MiningOptions(
         validation=validation, split=split, triggers=triggers, per_sentence="all" if per_sentence == "all" else 1,
         layers=None if layers is None else parse_layers(layers), max_sentences=max_sentences, max_tokens=max_tokens,
@@ -98,8 +95,72 @@ def mine(
         dictionary=dictionary, trust_remote_code=trust_remote_code, accept_versions=accept_versions, force=force,
     )  # fmt: skip
     from mnemoscope import mining
-    from mnemoscope.cli.summary import summarise
 
     with reporting() as progress:
         made = mining.run_mining(model, corpus, out, options, progress=progress)
-    summarise(Path(made), json=json)
+    _summarise(made, json=json)
+
+
+def merge(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder of the new atlas.", show_default=False)],
+    parts: Annotated[list[Path], typer.Argument(metavar="PART...", help="Every part of one plan.", show_default=False)],
+    model: Annotated[str | None, typer.Option(metavar="MODEL", help="The plan's model, if it has moved.")] = None,
+    dictionary: Annotated[
+        Path | None, typer.Option("--dict", metavar="FILE", help="A fairseq plan's dict.txt, if it lies elsewhere.")
+    ] = None,
+    accept_versions: arg.AcceptVersions = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a finished atlas, or one begun otherwise.")] = False,
+    json: arg.Json = False,
+    debug: arg.Debug = False,
+) -> None:
+    """Join the parts of one plan into one atlas.
+
+    Parts are made by `mine --part I/N`. Every table is byte-identical to that of a single run.
+    Parts of different plans, and a missing or repeated part, are refused by name. Ctrl-C saves; run it again to go on.
+
+    Example: mnemoscope merge atlas part-1 part-2 part-3
+    """
+    from mnemoscope import mining
+
+    with reporting() as progress:
+        made = mining.merge(
+            out, parts, model=model, dict=dictionary, accept_versions=accept_versions, force=force, progress=progress
+        )
+    _summarise(made, json=json)
+
+
+def _summarise(path: Path, *, json: bool) -> None:
+    """Prints a few lines about the finished atlas (or part), or one JSON document."""
+    from mnemoscope.atlas import open_atlas
+
+    atlas = open_atlas(path)
+    manifest, model, corpus, part = atlas.manifest, atlas.manifest.model, atlas.manifest.corpus, atlas.manifest.part
+    counts, questions = corpus.counts, manifest.questions
+    memories = sum(atlas.memories(layer) for layer in atlas.layers)
+    if (overlap := corpus.overlap) and overlap.sentences:
+        print(
+            f"warning: {overlap.sentences:,} of {overlap.of:,} sentences of the validation text"
+            f" ({overlap.share:.1%}) are in the mined text, too",
+            file=sys.stderr,
+        )
+    if json:
+        made = {"atlas": str(path), "model": model.spec, "corpus": corpus.spec}
+        sizes = {"layers": list(atlas.layers), "memories": memories, "counts": counts}
+        asked = {"overlap": manifest["corpus"].get("overlap"), "questions": manifest.get("questions") or None}
+        emit({**made, **sizes, **asked, "part": manifest.get("part"), "plan_hash": manifest.plan_hash})
+        return
+    print(f"{path} is {f'{part} of ' if part else ''}an atlas: {atlas.range_text()} ({memories:,} memories)")
+    print(f"  model   {model.spec}")
+    print(f"  corpus  {corpus.spec}")
+    if spoken := ", ".join(f"{counts[name]:,} {name.replace('_', ' ')}" for name in _COUNTS if name in counts):
+        print(f"  text    {spoken}")
+    if questions.prefixes is not None:
+        found, wanted = questions.prefixes, questions.prefixes_asked or 0
+        fewer = f" (not {wanted:,}: the validation text has no more)" if found < wanted else ""
+        removals = f"{questions.removals_per_layer} memories per layer for removals"
+        print(f"  asked   {found:,} validation prefixes{fewer}, {removals}")
+    if part:
+        print(f"next: mine the other parts, then mnemoscope merge OUT {path} ...")
+    else:
+        print(f"next: mnemoscope show {path} L{atlas.layers[-1]}.M0")
+        print(f"      mnemoscope report {path}")

@@ -5,13 +5,14 @@ from typing import Annotated
 
 import typer
 
-from mnemoscope.cli.frame import Debug, Json, emit
+from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
+from mnemoscope.cli.runner import emit
 from mnemoscope.errors import OptionError
 
 
 def report(
-    atlas: Annotated[Path, typer.Argument(metavar="ATLAS", help="The folder of the atlas.", show_default=False)],
+    atlas: arg.AtlasFolder,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="The folder to write.", show_default="ATLAS/report")
     ] = None,
@@ -24,8 +25,8 @@ def report(
             metavar="L0.M1,...|N", help="With --browse: whose pages; N: of each layer.", show_default="the striking"
         ),
     ] = None,
-    json: Json = False,
-    debug: Debug = False,
+    json: arg.Json = False,
+    debug: arg.Debug = False,
 ) -> None:
     """Write one offline page with a figure for every question of the paper, and what the paper says beside it.
 
@@ -48,16 +49,8 @@ def report(
         done = write_report(atlas, out, progress=progress)
     page = done.directory / "index.html"
     if json:
-        emit(
-            {
-                "atlas": str(atlas),
-                "report": str(done.directory),
-                "page": str(page),
-                "files": list(done.files),
-                "answered_now": list(done.made),
-                "unanswered": done.unanswered,
-            }
-        )
+        made = {"files": list(done.files), "answered_now": list(done.made), "unanswered": done.unanswered}
+        emit({"atlas": str(atlas), "report": str(done.directory), "page": str(page), **made})
         return
     print(f"{page}: {page.stat().st_size / 1e6:.1f} MB, with {len(done.files) - 1} files of figures beside it")
     if done.made:

@@ -1,16 +1,16 @@
 """`mnemoscope serve`: the pages of an atlas in a browser, until Ctrl-C."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mnemoscope.cli.frame import Debug, Json, emit
+from mnemoscope.cli import arguments as arg
+from mnemoscope.cli.runner import emit
 from mnemoscope.errors import OptionError
 
 
 def serve(
-    atlas: Annotated[Path, typer.Argument(metavar="ATLAS", help="The folder of the atlas.", show_default=False)],
+    atlas: arg.AtlasFolder,
     model: Annotated[
         str | None,
         typer.Option("--model", metavar="MODEL", help="The model that was mined: for traces and interventions."),
@@ -26,8 +26,8 @@ def serve(
         str | None,
         typer.Option(metavar="URL", help="The database of judgements.", show_default="ATLAS/annotations.sqlite"),
     ] = None,
-    json: Json = False,
-    debug: Debug = False,
+    json: arg.Json = False,
+    debug: arg.Debug = False,
 ) -> None:
     """Serve an atlas as pages: browse and search it, judge it; with a model, trace and intervene.
 
@@ -47,17 +47,9 @@ def serve(
         if json:
             from mnemoscope.campaigns.database import place_text
 
-            emit(
-                {
-                    "url": settings.url,
-                    "host": settings.host,
-                    "port": settings.port,
-                    "token": settings.token,
-                    "atlas": str(settings.atlas),
-                    "model": settings.model,
-                    "annotations": None if annotations is None else place_text(annotations),
-                }
-            )
+            place = {"url": settings.url, "host": settings.host, "port": settings.port, "token": settings.token}
+            judgements = None if annotations is None else place_text(annotations)
+            emit({**place, "atlas": str(settings.atlas), "model": settings.model, "annotations": judgements})
             return
         print(f"open {settings.url} in a browser; Ctrl-C ends it", flush=True)
 

@@ -1,19 +1,20 @@
-"""`mnemoscope show`: one memory in the terminal."""
+"""`mnemoscope show`: one memory in the terminal; `mnemoscope verify`: whether an atlas is complete and unchanged."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from mnemoscope.cli.frame import Debug, Json, at_least, emit
+from mnemoscope.cli import arguments as arg
+from mnemoscope.cli.runner import emit
+from mnemoscope.errors import AtlasDamaged
 
 
 def show(
-    atlas: Annotated[Path, typer.Argument(metavar="ATLAS", help="The folder of the atlas.", show_default=False)],
+    atlas: arg.AtlasFolder,
     memory: Annotated[str, typer.Argument(metavar="MEMORY", help="Such as L10.M222.", show_default=False)],
     limit: Annotated[int, typer.Option(metavar="N", help="Prefixes to show of each sign (--json gives all).")] = 20,
-    json: Json = False,
-    debug: Debug = False,
+    json: arg.Json = False,
+    debug: arg.Debug = False,
 ) -> None:
     """Show one memory in the terminal.
 
@@ -23,15 +24,14 @@ def show(
 
     Example: mnemoscope show atlas L10.M222
     """
-    at_least("--limit", limit, 1)
+    arg.at_least(1, limit=limit)
     from mnemoscope.atlas import open_atlas
 
     opened = open_atlas(atlas)
     seen = opened[memory]
     tables: dict[str, Any] = {"triggers": seen.triggers(sign=None), "activity": seen.activity()}
     if opened.manifest.part is None:
-        tables["value"] = seen.value()
-        tables["neighbours"] = seen.neighbours()
+        tables |= {"value": seen.value(), "neighbours": seen.neighbours()}
         if opened.has("patterns"):
             tables["patterns"] = seen.patterns()
     if json:
@@ -39,6 +39,33 @@ def show(
         rows = {name: table.to_dicts()[0] if name in single else table.to_dicts() for name, table in tables.items()}
         emit({"memory": str(seen.id), "atlas": str(atlas), "part": opened.manifest.get("part"), **rows})
         return
-    from mnemoscope.cli.picture import draw
+    from mnemoscope.cli.memory_view import draw
 
     draw(opened, seen.id, tables, limit=limit)
+
+
+def verify(
+    atlas: arg.AtlasFolder,
+    json: arg.Json = False,
+    debug: arg.Debug = False,
+) -> None:
+    """Check completeness, hashes and schema of an atlas.
+
+    Reads every byte that the atlas's manifest covers. Exits with 2 and the list of what is wrong.
+
+    Example: mnemoscope verify atlas
+    """
+    from mnemoscope import atlas as store
+
+    problems = store.verify(atlas)
+    files = 0 if problems else len(store.open_atlas(atlas).manifest.hashes)
+    if json:
+        emit({"atlas": str(atlas), "ok": not problems, "problems": problems, "files": files})
+    else:
+        for problem in problems:
+            print(problem)
+    if problems:
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise AtlasDamaged(f"{atlas} is damaged ({count}): {problems[0]}")
+    if not json:
+        print(f"{atlas} is whole: {files} files are what was mined")

@@ -4,13 +4,13 @@ from typing import Annotated
 
 import typer
 
-from mnemoscope.cli.frame import Debug, Json, at_least, emit, one_of
-from mnemoscope.cli.model_options import Device, Dictionary, Dtype, Model, Revision, TrustRemoteCode
+from mnemoscope.cli import arguments as arg
+from mnemoscope.cli.runner import emit
 from mnemoscope.dtypes import DTYPES
 
 
 def trace(
-    model: Model,
+    model: arg.Model,
     prompt: Annotated[
         str, typer.Argument(metavar="PROMPT", help="Plain text; after -- if it begins with a dash.", show_default=False)
     ],
@@ -34,13 +34,13 @@ def trace(
     ] = None,
     top: Annotated[int, typer.Option(metavar="K", help="Predictions of each stream (--json gives all).")] = 10,
     memories: Annotated[int, typer.Option(metavar="K", help="Dominant memories of each layer in --json.")] = 10,
-    dtype: Dtype = "float32",
-    device: Device = "cpu",
-    revision: Revision = None,
-    dictionary: Dictionary = None,
-    trust_remote_code: TrustRemoteCode = False,
-    json: Json = False,
-    debug: Debug = False,
+    dtype: arg.Dtype = "float32",
+    device: arg.Device = "cpu",
+    revision: arg.Revision = None,
+    dictionary: arg.Dictionary = None,
+    trust_remote_code: arg.TrustRemoteCode = False,
+    json: arg.Json = False,
+    debug: arg.Debug = False,
 ) -> None:
     """Show how a model arrives at its prediction for a prompt.
 
@@ -50,10 +50,9 @@ def trace(
 
     Example: mnemoscope trace builtin:pydocs "Return a list of" --set L7.M25=0 --generate 10
     """
-    one_of("--dtype", dtype, DTYPES)
-    for name, number, least in (("--generate", generate, 0), ("--temperature", temperature, 0), ("--top", top, 1),
-                                ("--memories", memories, 0), ("--seed", seed, 0)):  # fmt: skip
-        at_least(name, number, least)
+    arg.one_of(DTYPES, dtype=dtype)
+    arg.at_least(0, generate=generate, temperature=temperature, memories=memories, seed=seed)
+    arg.at_least(1, top=top)
     from mnemoscope import tracing
     from mnemoscope.models import load_model
 

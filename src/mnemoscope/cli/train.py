@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from mnemoscope.cli.frame import Debug, Json, at_least, emit, one_of
+from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
+from mnemoscope.cli.runner import emit
 from mnemoscope.errors import OptionError
 
 Size = Annotated[int | None, typer.Option(metavar="N", help="[default: the recipe's]")]
@@ -30,8 +31,8 @@ def train(
         str | None, typer.Option(metavar="CORPUS", help="A second held-out text, which is only measured on.")
     ] = None,
     max_bytes: Annotated[int | None, typer.Option(metavar="N", help="Stop reading the text after so much.")] = None,
-    split: Annotated[str, typer.Option(metavar="sentence|line|document", help="What one text is.")] = "sentence",
-    text_field: Annotated[str, typer.Option(metavar="NAME", help="The text's field in JSONL or Parquet.")] = "text",
+    split: arg.Split = "sentence",
+    text_field: arg.TextField = "text",
     layers: Size = None,
     hidden: Size = None,
     memories: Annotated[
@@ -55,11 +56,9 @@ def train(
     ] = None,
     seed: Size = None,
     device: Annotated[str, typer.Option(metavar="NAME", help="Such as cpu or cuda.")] = "cpu",
-    checkpoint_every: Annotated[
-        float, typer.Option(metavar="SECONDS", help="How much work a sudden stop may cost.")
-    ] = 120.0,
-    json: Json = False,
-    debug: Debug = False,
+    checkpoint_every: arg.CheckpointEvery = 120.0,
+    json: arg.Json = False,
+    debug: arg.Debug = False,
 ) -> None:
     """Train a language model: on any text, or the built-in one again.
 
@@ -68,27 +67,18 @@ def train(
 
     Example: mnemoscope train --corpus wiki.txt --hidden 128 --out my-model
     """
-    at_least("--checkpoint-every", checkpoint_every, 0)
-    at_least("--max-bytes", max_bytes, 1)
-    one_of("--split", split, ("sentence", "line", "document"))
+    arg.at_least(0, checkpoint_every=checkpoint_every)
+    arg.at_least(1, max_bytes=max_bytes)
+    arg.one_of(arg.SPLITS, split=split)
     if not corpus and (validation is not None or max_bytes is not None):
         raise OptionError("--validation and --max-bytes belong to a text of your own; name it with --corpus")
     if memories is None and hidden is not None:
         memories = 4 * hidden
     given: dict[str, Any] = {
-        "layers": layers,
-        "hidden": hidden,
-        "memories": memories,
-        "heads": heads,
-        "vocabulary": vocabulary,
-        "context": context,
-        "steps": steps,
-        "batch": batch,
-        "warmup": warmup,
-        "learning_rate": learning_rate,
-        "value_optimiser": value_optimiser,
-        "seed": seed,
-    }
+        "layers": layers, "hidden": hidden, "memories": memories, "heads": heads, "vocabulary": vocabulary,
+        "context": context, "steps": steps, "batch": batch, "warmup": warmup, "learning_rate": learning_rate,
+        "value_optimiser": value_optimiser, "seed": seed,
+    }  # fmt: skip
     from mnemoscope.training import Recipe, Wanted
     from mnemoscope.training import train as run_training
 

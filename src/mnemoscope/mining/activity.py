@@ -8,8 +8,9 @@ added as integers. Floating-point addition is not associative; this is.
 """
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -147,6 +148,22 @@ class Activity:
         count = self.sampled.clamp(min=1)
         mean = _number(self.sampled_total) / count
         return (_number(self.squares) / count - mean.square()).clamp(min=0).sqrt()
+
+    def columns(self) -> dict[str, Any]:
+        """The columns of `activity`."""
+        memories = len(self.positive)
+        nothing = np.zeros(memories, np.float32) if not int(self.prefixes) else None
+        return {
+            "memory": np.arange(memories, dtype=np.int32),
+            "prefixes": np.full(memories, int(self.prefixes), np.int64),
+            "positive": self.positive.cpu().numpy(),
+            "mean": self.mean().cpu().numpy(),
+            "min": self.least.cpu().numpy() if nothing is None else nothing,
+            "max": self.greatest.cpu().numpy() if nothing is None else nothing,
+            "sampled": np.full(memories, int(self.sampled), np.int64),
+            "std": self.deviation().cpu().numpy(),
+            "histogram": self.histogram.cpu().numpy(),
+        }
 
     def state(self) -> dict[str, Tensor]:
         """The tensors that a checkpoint holds; `load` takes them back."""

@@ -4,16 +4,18 @@ Everything here follows from the text and the plan, before any model runs, so ev
 same.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from mnemoscope.corpus import TokenizedCorpus
+from mnemoscope.errors import MiningError
 from mnemoscope.mining.plan import SAMPLED_EVERY, SAMPLED_TOKENS, MiningPlan, batch_order
-from mnemoscope.mining.text_pass import Batch
 from mnemoscope.models import LanguageModel
 
 BACKGROUND = 20_000
@@ -22,13 +24,41 @@ _CHUNK = 8192
 """Sentences read at a time."""
 
 
+@dataclass(frozen=True)
+class Batch:
+    """Padded token ids `[batch, position]` with the beginning token, if any; rows ascend in length."""
+
+    number: int
+    ids: Tensor
+    lengths: NDArray[np.int64]
+    sentences: Tensor
+    sampled: bool
+
+    @property
+    def tokens(self) -> int:
+        """The sentences' own tokens."""
+        return int(self.lengths.sum())
+
+    def halves(self) -> list["Batch"]:
+        """The same sentences in two batches; raises MiningError for one sentence, since it did not fit."""
+        middle = len(self.lengths) // 2
+        if not middle:
+            raise MiningError(
+                f"memory ran out on sentence {int(self.sentences[0])}, alone, of {self.tokens} tokens; "
+                "free memory or choose a smaller model"
+            )
+        return [
+            Batch(self.number, self.ids[part], self.lengths[part], self.sentences[part], self.sampled)
+            for part in (slice(0, middle), slice(middle, None))
+        ]
+
+
 class BatchLoader:
     """The batches of a plan, by number in the order of the plan."""
 
     def __init__(self, copy: TokenizedCorpus, model: LanguageModel, *, batch_tokens: int, seed: int) -> None:
         self._copy, self._model = copy, model
-        self._extra = model.beginning.length
-        self._batches = copy.batches(batch_tokens, extra=self._extra)
+        self._batches = copy.batches(batch_tokens, extra=model.beginning.length)
         self._order = batch_order(self._batches.count, seed)
         self.count = self._batches.count
         self._always = 0
@@ -47,17 +77,11 @@ class BatchLoader:
     def __call__(self, number: int) -> Batch:
         """Batch `number` on the model's device; rows ascend in length, padding is the beginning token or 0."""
         ids = self._ids(number)
-        lengths = self._copy.lengths[ids].astype(np.int64)
-        beginning = self._model.beginning.token
-        padded = np.full((len(ids), int(lengths[-1]) + self._extra), beginning or 0, np.int64)
-        for row, sentence in enumerate(ids.tolist()):
-            padded[row, self._extra : self._extra + int(lengths[row])] = self._copy.tokens(sentence)
-        device = self._model.device
         return Batch(
             number,
-            torch.from_numpy(padded).to(device),
-            lengths,
-            torch.from_numpy(ids).to(device),
+            pad([self._copy.tokens(sentence) for sentence in ids.tolist()], self._model),
+            self._copy.lengths[ids].astype(np.int64),
+            torch.from_numpy(ids).to(self._model.device),
             sampled=number < self._always or number % SAMPLED_EVERY == 0,
         )
 
@@ -66,6 +90,15 @@ class BatchLoader:
         while True:
             for _, tokens in mined_tokens(self._copy):
                 yield from (t.tolist() for t in tokens)
+
+
+def pad(rows: Sequence[NDArray[np.integer]], model: LanguageModel) -> Tensor:
+    """Token ids `[batch, position]` on the model's device: the beginning token, if any, a row, and padding."""
+    first, beginning = model.beginning.length, model.beginning.token
+    ids = np.full((len(rows), first + max(map(len, rows))), beginning or 0, np.int64)
+    for row, tokens in enumerate(rows):
+        ids[row, first : first + len(tokens)] = tokens
+    return torch.from_numpy(ids).to(model.device)
 
 
 def mined_tokens(copy: TokenizedCorpus) -> Iterator[tuple[NDArray[np.int64], list[NDArray[np.int32]]]]:

@@ -24,10 +24,9 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import copy_file, make_folder, write_sentences
 from mnemoscope.errors import AtlasDamaged, Interrupted, OptionError, PartsDiffer
 from mnemoscope.mining.context import CHECKPOINT, RunContext
-from mnemoscope.mining.folder_state import FolderState, check_writable, look_into
 from mnemoscope.mining.plan import MiningPlan, all_versions, library_versions
-from mnemoscope.mining.prefixes import Prefixes
-from mnemoscope.mining.run import PREFIXES
+from mnemoscope.mining.predictions import PREFIXES, Prefixes
+from mnemoscope.mining.run_folder import FolderState, check_writable, look_into
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.writing import (
     add_patterns,
@@ -193,7 +192,7 @@ def _plans_model(
 
 def merge_states(context: RunContext, folders: list[Path], plan: MiningPlan, model: LanguageModel) -> MiningState:
     """The state of all parts together."""
-    shape = StateShape({layer: model.sizes.memories[layer] for layer in plan.layers}, plan.triggers, model.signs)
+    shape = StateShape.of(model, keep=plan.triggers, layers=plan.layers)
     whole = MiningState(shape)
     for done, folder in enumerate(folders):
         context.progress("merging", done, len(folders), "parts")

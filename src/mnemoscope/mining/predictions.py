@@ -1,8 +1,9 @@
 """What every layer predicts for prefixes of the validation text: residual, feed-forward layer, output, and votes.
 
-The questions of the paper's section 5 (Figures 7-11) are asked about these rows. One forward per sentence; of every
-block only the chosen position is kept and projected. A memory's vote is known from the value pass (its top token, or
-its bottom token where the coefficient is negative). Makes `prefixes` and `predictions`, and answers no question.
+The questions of the paper's section 5 (Figures 7-11) are asked about these rows. The prefixes follow from the text and
+the plan before any model runs. One forward per sentence; of every block only the chosen position is kept and projected.
+A memory's vote is known from the value pass (its top token, or its bottom token where the coefficient is negative).
+Makes `prefixes` and `predictions`, and answers no question.
 """
 
 from collections.abc import Mapping
@@ -14,20 +15,26 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
 from torch import Tensor
 
 from mnemoscope.atlas.schema import TABLES
-from mnemoscope.errors import NotFinite
+from mnemoscope.atlas.store import write_bytes
+from mnemoscope.corpus import TokenizedCorpus
+from mnemoscope.errors import AtlasDamaged, NotFinite
+from mnemoscope.mining.batch_loader import pad
 from mnemoscope.mining.context import RunContext
-from mnemoscope.mining.layers import NamedSentences
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.prefixes import Prefixes
-from mnemoscope.mining.steps import digest, packed, run_checkpointed
+from mnemoscope.mining.steps import digest, pack, run_checkpointed
+from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.taps import Block, read_blocks
 from mnemoscope.tracing import distribution, rank_of, top
 from mnemoscope.tracing.contributions import activity_of, folded_updates
 
+PREFIXES = "prefixes.safetensors"
+"""The prefixes of a finished part, in its `state/`."""
 _ROWS = 128
 """Prefixes in one forward: bounds the rows of scores that exist at one time."""
 _SCORES = 1 << 24
@@ -38,6 +45,53 @@ _INTEGERS = (
     *("votes_ffn", "votes_ffn_major", "votes_output"),
 )
 _NUMBERS = ("residual_final_probability", "effective", "top_share")
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Prefixes:
+    """`tokens[0..position]` of each sentence, in order of sentence id; all `[prefix]`."""
+
+    sentence: Ints
+    document: Ints
+    position: Ints
+    next_token: Ints
+
+    def save(self, path: Path) -> None:
+        """Writes the list whole or not at all; raises StoreFailed."""
+        write_bytes(path, save(vars(self)))
+
+    @classmethod
+    def load(cls, path: Path) -> "Prefixes":
+        """The list saved at `path`; raises AtlasDamaged."""
+        try:
+            return cls(**load_file(path))
+        except (OSError, SafetensorError, TypeError) as error:
+            raise AtlasDamaged(f"{path} does not hold a part's prefixes ({error}); mine that part again") from error
+
+
+def choose_prefixes(copy: TokenizedCorpus, *, count: int, seed: int, first: int) -> Prefixes:
+    """At most `count` prefixes, one per sentence: a random sentence, a random position with a token after it.
+
+    `first` is the first position that counts (1 where position 0 is an attention sink). Fewer where the validation
+    text has fewer sentences that are long enough. A validation text of its own is numbered after the mined text: its
+    sentence i has the id `sentences of the mined corpus + i`, its documents likewise.
+    """
+    validation = copy.validation
+    if isinstance(validation, TokenizedCorpus):
+        text, ids = validation, np.arange(validation.sentences)
+        sentences, documents = copy.sentences, int(copy.counts["documents"])
+    else:
+        text, ids, sentences, documents = copy, np.array(validation, np.int64), 0, 0
+    lengths = np.array(text.lengths[ids], np.int64)
+    usable = np.flatnonzero(lengths >= first + 2)
+    generator = np.random.default_rng((seed, 4))
+    chosen = np.sort(generator.permutation(usable)[:count])
+    position = generator.integers(first, lengths[chosen] - 1) if len(chosen) else np.empty(0, np.int64)
+    pairs = zip(ids[chosen].tolist(), position.tolist(), strict=True)
+    following = np.array([int(text.tokens(sentence)[place + 1]) for sentence, place in pairs], np.int64)
+    return Prefixes(ids[chosen] + sentences, text.documents(ids[chosen]) + documents, position, following)
 
 
 @dataclass(frozen=True)
@@ -78,7 +132,7 @@ class PredictionPass:
         self._last = model.sizes.layers - 1
         lengths = prefixes.position + 1
         self._order = np.argsort(lengths, kind="stable")
-        self.cuts = packed(lengths[self._order] + self._extra, area=plan.batch_tokens, rows=_ROWS)
+        self.cuts = pack(lengths[self._order] + self._extra, area=plan.batch_tokens, rows=_ROWS)
         shape = (len(lengths), len(plan.layers))
         self.answers: dict[str, NDArray[Any]] = {
             **{name: np.full(shape, -1, np.int32) for name in _INTEGERS},
@@ -90,12 +144,8 @@ class PredictionPass:
         """One forward over some prefixes, in order of length, and all that is read off it; raises NotFinite."""
         chosen = self._order[items]
         positions = self._prefixes.position[chosen]
-        beginning = self._model.beginning.token
-        ids = np.full((len(chosen), int(positions.max()) + 1 + self._extra), beginning or 0, np.int64)
-        for row, (sentence, position) in enumerate(
-            zip(self._prefixes.sentence[chosen].tolist(), positions.tolist(), strict=True)
-        ):
-            ids[row, self._extra : self._extra + position + 1] = self._sentences.of(sentence)[: position + 1]
+        places = zip(self._prefixes.sentence[chosen].tolist(), positions.tolist(), strict=True)
+        ids = pad([self._sentences.of(sentence)[: position + 1] for sentence, position in places], self._model)
         device = self._model.device
         each = torch.arange(len(chosen), device=device)
         column = torch.from_numpy(positions + self._extra).to(device)
@@ -107,7 +157,7 @@ class PredictionPass:
 
         with torch.inference_mode():
             with read_blocks(self._model, keep, layers=sorted({*self._plan.layers, self._last})):
-                self._model.backbone(torch.from_numpy(ids).to(device))
+                self._model.backbone(ids)
             rows = max(1, _SCORES // self._model.sizes.vocabulary)
             for start in range(0, len(chosen), rows):
                 part = slice(start, start + rows)

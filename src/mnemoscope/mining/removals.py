@@ -21,10 +21,11 @@ from torch import Tensor
 
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
+from mnemoscope.mining.batch_loader import pad
 from mnemoscope.mining.context import RunContext
-from mnemoscope.mining.layers import NamedSentences
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.steps import digest, packed, run_checkpointed
+from mnemoscope.mining.steps import digest, pack, run_checkpointed
+from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.taps import read_coefficients
 
@@ -136,13 +137,13 @@ class RemovalPass:
         self._last = position[self._order] - 1
         self.answers = {"removed_coefficient": np.full(3 * count, np.nan, np.float32)}
         self._deepest = deepest[order]
-        self.cuts = packed(
+        self.cuts = pack(
             self._lengths + self._extra, area=plan.batch_tokens, rows=plan.batch_tokens, apart=self._deepest
         )
 
     def take(self, variants: slice) -> None:
         """One run: reads every coefficient that these shortened sentences are asked for; raises NotFinite."""
-        ids = self._ids(variants)
+        ids = pad([self._shortened(k) for k in range(variants.start, variants.stop)], self._model)
         wanted = slice(*np.searchsorted(self._owner, (variants.start, variants.stop)))
         answers = self.answers["removed_coefficient"]
         row = torch.from_numpy(self._owner[wanted] - variants.start)
@@ -163,16 +164,11 @@ class RemovalPass:
         with torch.inference_mode(), read_coefficients(self._model, read, layers=np.unique(layers).tolist()):
             self._model.backbone(ids, stop_after=int(self._deepest[variants].max()))
 
-    def _ids(self, variants: slice) -> Tensor:
-        """The shortened sentences of one run, padded, `[batch, position]`."""
-        lengths = self._lengths[variants]
-        beginning = self._model.beginning.token
-        ids = np.full((len(lengths), int(lengths.max()) + self._extra), beginning or 0, np.int64)
-        for row, (sentence, removed) in enumerate(self._variants[variants].tolist()):
-            tokens = self._sentences.of(sentence)[: int(lengths[row]) + 1]
-            tokens = tokens[:-1] if removed == _WHOLE else np.delete(tokens, removed)
-            ids[row, self._extra : self._extra + len(tokens)] = tokens
-        return torch.from_numpy(ids).to(self._model.device)
+    def _shortened(self, variant: int) -> NDArray[np.int32]:
+        """The tokens of one run's sentence without the removed one, as far as they are asked about."""
+        sentence, removed = self._variants[variant].tolist()
+        tokens = self._sentences.of(sentence)[: int(self._lengths[variant]) + 1]
+        return tokens[:-1] if removed == _WHOLE else np.delete(tokens, removed)
 
     def columns(self) -> dict[str, Any]:
         """The columns of `removals`, once every run was made."""

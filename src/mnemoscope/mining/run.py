@@ -6,7 +6,6 @@ it makes. `work/` inside the atlas holds the working copy of the text and the sa
 """
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,9 @@ from mnemoscope.dtypes import DTYPES
 from mnemoscope.errors import Interrupted, OptionError
 from mnemoscope.mining.batch_loader import BatchLoader
 from mnemoscope.mining.context import CHECKPOINT, RunContext
-from mnemoscope.mining.folder_state import check_writable
-from mnemoscope.mining.heap import HeapTrimmer
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.prefixes import Prefixes
-from mnemoscope.mining.settled_text import SettledText, settle_text
+from mnemoscope.mining.predictions import PREFIXES, Prefixes
+from mnemoscope.mining.run_folder import SettledText, check_writable, settle_text
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.text_pass import run_pass
 from mnemoscope.mining.writing import (
@@ -42,54 +39,25 @@ from mnemoscope.mining_options import MiningOptions
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.progress import Progress, ignore_progress
 
-PREFIXES = "prefixes.safetensors"
-
 
 def mine(
     model: LanguageModel | str,
     corpus: str | os.PathLike[str],
     *,
     out: str | os.PathLike[str],
-    validation: str | os.PathLike[str] | None = MiningOptions.validation,
-    split: str = MiningOptions.split,
-    triggers: int = MiningOptions.triggers,
-    per_sentence: int | str = MiningOptions.per_sentence,
-    layers: str | Sequence[int] | None = MiningOptions.layers,
-    max_sentences: int | None = MiningOptions.max_sentences,
-    max_tokens: int | None = MiningOptions.max_tokens,
-    prefixes: int = MiningOptions.prefixes,
-    removals: int | str | None = MiningOptions.removals,
-    part: str | tuple[int, int] | None = MiningOptions.part,
-    batch_tokens: int | None = MiningOptions.batch_tokens,
-    dtype: str = MiningOptions.dtype,
-    device: str = MiningOptions.device,
-    seed: int = MiningOptions.seed,
-    checkpoint_every: float = MiningOptions.checkpoint_every,
-    keep_work: bool = MiningOptions.keep_work,
-    text_field: str = MiningOptions.text_field,
-    revision: str | None = MiningOptions.revision,
-    dict: str | os.PathLike[str] | None = MiningOptions.dictionary,
-    trust_remote_code: bool = MiningOptions.trust_remote_code,
-    accept_versions: bool = MiningOptions.accept_versions,
-    force: bool = MiningOptions.force,
     progress: Progress | None = None,
+    **options: Any,
 ) -> Path:
     """The folder of the finished atlas (or part) mined from `model` and `corpus`; goes on if it was interrupted.
 
-    `model` is a LanguageModel (whose dtype and device then count) or what `load_model` takes. `accept_versions` goes on
-    where other versions of torch, transformers, tokenizers or sentencex began; the manifest then lists all of them and
-    promises no equal bytes. Raises AtlasExists for
-    a folder that is finished (without `force`) or holds something else, PlanDiffers for one begun otherwise,
-    AtlasBusy, Interrupted (Ctrl-C, everything saved), and what models, corpora and the disk raise.
+    `model` is a LanguageModel (whose dtype and device then count) or what `load_model` takes. `options` are those of
+    `MiningOptions`; `dict` is its `dictionary`. Raises AtlasExists for a folder that is finished (without `force`) or
+    holds something else, PlanDiffers for one begun otherwise, AtlasBusy, Interrupted (Ctrl-C, everything saved), and
+    what models, corpora and the disk raise.
     """
-    options = MiningOptions(
-        validation=validation, split=split, triggers=triggers, per_sentence=per_sentence, layers=layers,
-        max_sentences=max_sentences, max_tokens=max_tokens, prefixes=prefixes, removals=removals, part=part,
-        batch_tokens=batch_tokens, dtype=dtype, device=device, seed=seed, checkpoint_every=checkpoint_every,
-        keep_work=keep_work, text_field=text_field, revision=revision, dictionary=dict,
-        trust_remote_code=trust_remote_code, accept_versions=accept_versions, force=force,
-    )  # fmt: skip
-    return run_mining(model, corpus, Path(out), options, progress=progress)
+    if "dict" in options:
+        options["dictionary"] = options.pop("dict")
+    return run_mining(model, corpus, Path(out), MiningOptions(**options), progress=progress)
 
 
 def run_mining(
@@ -129,9 +97,15 @@ def run_mining(
             if options.share is None:
                 write_value_tables(context, state, model, text.plan)
                 questions = write_question_tables(context, model, text.plan, prefixes)
-            else:
-                save_part(context, text.plan, state, prefixes)
-            seal_atlas(context, model, text, state, options, questions)
+            else:  # what `merge` needs of a part
+                state.save(directory / STATE / CHECKPOINT, plan=text.plan.hash())
+                prefixes.save(directory / STATE / PREFIXES)
+            write_run_record(directory, context.times.seconds)
+            seal(directory, manifest_of(
+                model, text.plan, {**text.copy.counts}, state, text.versions, part=options.share, questions=questions
+            ))  # fmt: skip
+            if not options.keep_work:
+                remove_work(directory)
         except KeyboardInterrupt:
             raise Interrupted("stopped; what was saved stays, run the same command again to go on") from None
         if options.share is None:
@@ -144,8 +118,7 @@ def read_text(
 ) -> MiningState:
     """The state once the model has run over every batch of the text (or of its part), going on from a saved state."""
     plan = text.plan
-    shape = StateShape({layer: model.sizes.memories[layer] for layer in plan.layers}, plan.triggers, model.signs)
-    state = MiningState(shape, device=model.device)
+    state = MiningState(StateShape.of(model, keep=plan.triggers, layers=plan.layers), device=model.device)
     if (context.work / CHECKPOINT).is_file():
         state.load(context.work / CHECKPOINT, plan=plan.hash())
     loader = BatchLoader(text.copy, model, batch_tokens=plan.batch_tokens, seed=plan.seed)
@@ -165,37 +138,13 @@ def write_mined(context: RunContext, model: LanguageModel, text: SettledText, st
 
     The working copy is not read after this.
     """
-    heap = HeapTrimmer()
     prefixes = write_text_tables(context.directory, text.copy, model, text.plan, state)
     text.copy.release()
-    heap.trim()
+    context.heap.trim()
     write_mined_tables(context, state, text.plan)
-    heap.trim()
+    context.heap.trim()
     context.times.end("tables")
     return prefixes
-
-
-def save_part(context: RunContext, plan: MiningPlan, state: MiningState, prefixes: Prefixes) -> None:
-    """Saves what `merge` needs of a part: its state, and the prefixes that will be asked once all parts are there."""
-    state.save(context.directory / STATE / CHECKPOINT, plan=plan.hash())
-    prefixes.save(context.directory / STATE / PREFIXES)
-
-
-def seal_atlas(
-    context: RunContext,
-    model: LanguageModel,
-    text: SettledText,
-    state: MiningState,
-    options: MiningOptions,
-    questions: dict[str, Any] | None,
-) -> None:
-    """Makes the folder an atlas, or a part of one; its work folder goes unless it is to stay."""
-    write_run_record(context.directory, context.times.seconds)
-    counts = {**text.copy.counts}
-    document = manifest_of(model, text.plan, counts, state, text.versions, part=options.share, questions=questions)
-    seal(context.directory, document)
-    if not options.keep_work:
-        remove_work(context.directory)
 
 
 def _open(corpus: str | os.PathLike[str], options: MiningOptions) -> Source:

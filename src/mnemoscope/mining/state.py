@@ -3,6 +3,7 @@
 Per layer an Activity and one Triggers for each sign. Its size depends on the model and the plan, not on the text.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from mnemoscope.atlas.store import write_bytes
 from mnemoscope.errors import AtlasDamaged, PartsDiffer
 from mnemoscope.mining.activity import Activity
 from mnemoscope.mining.triggers import Triggers
+from mnemoscope.models import LanguageModel
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,12 @@ class StateShape:
     memories: dict[int, int]
     keep: int
     signs: tuple[int, ...]
+
+    @classmethod
+    def of(cls, model: LanguageModel, *, keep: int, layers: Sequence[int] | None = None) -> "StateShape":
+        """The shape for these layers of a model; all of them for None."""
+        memories = dict(enumerate(model.sizes.memories))
+        return cls({layer: memories[layer] for layer in (memories if layers is None else layers)}, keep, model.signs)
 
 
 class MiningState:

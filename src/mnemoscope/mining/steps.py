@@ -5,22 +5,22 @@ state is the answers so far and the number of the next step. Nothing here knows 
 """
 
 import hashlib
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from mnemoscope.atlas.store import write_bytes
-from mnemoscope.errors import Interrupted, MiningError
-from mnemoscope.interruption import CtrlC
-from mnemoscope.mining.text_pass import out_of_memory
+from mnemoscope.errors import MiningError
+from mnemoscope.interruption import Checkpoints
 
 Answers = dict[str, NDArray[Any]]
+Items = TypeVar("Items")
 
 
 def digest(*parts: object) -> str:
@@ -53,40 +53,53 @@ def run_checkpointed(
     """
     state = {**answers, "halved": np.zeros(len(cuts), bool), "next_step": np.zeros(1, np.int64)}
     _resume(state, checkpoint, inputs)
-    stated = {"inputs": inputs}
     total = float(cuts[-1].stop) if cuts else 0.0
-    saved = time.monotonic()
-    with CtrlC() as ctrl_c:
+
+    def save_state() -> None:
+        write_bytes(checkpoint, save(state, {"inputs": inputs}))
+
+    with Checkpoints(save_state, every=checkpoint_every) as checkpoints:
         for k in range(int(state["next_step"][0]), len(cuts)):
             progress(float(cuts[k].start), total)
-            state["halved"][k] = not _fits(step, cuts[k])
+            state["halved"][k] = not run_in_halves(step, cuts[k], _halves)
             state["next_step"][0] = k + 1
-            if ctrl_c.pressed or time.monotonic() - saved >= checkpoint_every:
-                write_bytes(checkpoint, save(state, stated))
-                saved = time.monotonic()
-            if ctrl_c.pressed:
-                raise Interrupted("stopped after saving; run the same command again to go on from here")
+            checkpoints.step_done()
     _check_filled(answers, checkpoint)
-    write_bytes(checkpoint, save(state, stated))
+    save_state()
     progress(total, total)
     return np.flatnonzero(state["halved"]).tolist()
 
 
-def _fits(step: Callable[[slice], None], items: slice) -> bool:
-    """Takes the step, whole or in ever smaller halves; whether it fitted whole."""
+def run_in_halves(
+    step: Callable[[Items], object], items: Items, halves: Callable[[Items], Sequence[Items]]
+) -> bool:
+    """Takes a step, whole or where memory runs out in ever smaller halves; whether it fitted whole.
+
+    `halves` raises MiningError for what cannot be cut.
+    """
     try:
         step(items)
         return True
     except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
+        if not _is_out_of_memory(error):
             raise
     # Outside the handler: the error's traceback holds on to what filled the memory.
+    for half in halves(items):
+        run_in_halves(step, half, halves)
+    return False
+
+
+def _halves(items: slice) -> list[slice]:
     middle = (items.start + items.stop) // 2
     if middle == items.start:
         raise MiningError("memory ran out on one sentence, alone; use a machine with more, or --dtype bfloat16")
-    for half in (slice(items.start, middle), slice(middle, items.stop)):
-        _fits(step, half)
-    return False
+    return [slice(items.start, middle), slice(middle, items.stop)]
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that an allocation failed (CUDA and CPU word it differently)."""
+    words = ("can't allocate memory", "out of memory")
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in str(error) for word in words)
 
 
 def _resume(state: Answers, checkpoint: Path, inputs: str) -> None:
@@ -102,6 +115,10 @@ def _resume(state: Answers, checkpoint: Path, inputs: str) -> None:
             array[...] = found[name]
 
 
+def _shapes(arrays: Answers) -> dict[str, Any]:
+    return {name: (array.shape, array.dtype) for name, array in arrays.items()}
+
+
 def _check_filled(answers: Answers, checkpoint: Path) -> None:
     """Raises MiningError, and forgets the checkpoint, where an answer is still what no answer can be."""
     for name, array in answers.items():
@@ -114,11 +131,7 @@ def _check_filled(answers: Answers, checkpoint: Path) -> None:
             )
 
 
-def _shapes(arrays: Answers) -> dict[str, Any]:
-    return {name: (array.shape, array.dtype) for name, array in arrays.items()}
-
-
-def packed(lengths: NDArray[np.int64], *, area: int, rows: int, apart: NDArray[np.int64] | None = None) -> list[slice]:
+def pack(lengths: NDArray[np.int64], *, area: int, rows: int, apart: NDArray[np.int64] | None = None) -> list[slice]:
     """Neighbouring items cut into batches of at most `rows` items whose padded area is at most `area`.
 
     One item that is larger than `area` is a batch of its own; items with different `apart` share no batch.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.errors import NotFinite
-from mnemoscope.mining.layers import LayerTriggers
+from mnemoscope.mining.trigger_table import LayerTriggers
 from mnemoscope.models import LanguageModel
 from mnemoscope.tracing import distribution, rank_of, top
 

@@ -20,15 +20,13 @@ from mnemoscope.atlas.schema import TABLES, Provenance, misfit
 from mnemoscope.atlas.store import write_json, write_sentences, write_table
 from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import Interrupted
-from mnemoscope.mining.activity import Activity
 from mnemoscope.mining.batch_loader import background_table, sentence_rows, token_table
 from mnemoscope.mining.context import RunContext
-from mnemoscope.mining.layers import NamedSentences, layer_triggers
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.predictions import prediction_tables
-from mnemoscope.mining.prefixes import Prefixes, choose_prefixes
+from mnemoscope.mining.predictions import Prefixes, choose_prefixes, prediction_tables
 from mnemoscope.mining.removals import removal_table
 from mnemoscope.mining.state import MiningState
+from mnemoscope.mining.trigger_table import NamedSentences, layer_triggers
 from mnemoscope.mining.values import neighbour_table, targets, value_table
 from mnemoscope.models import LanguageModel
 from mnemoscope.patterns import write_patterns
@@ -69,7 +67,7 @@ def write_mined_tables(context: RunContext, state: MiningState, plan: MiningPlan
         progress("tables", done, len(plan.layers), "layers")
         found = layer_triggers(state, layer, sentences)
         _write(directory, "triggers", layer, found.columns(), provenance)
-        _write(directory, "activity", layer, _activity_columns(state.activity[layer]), provenance)
+        _write(directory, "activity", layer, state.activity[layer].columns(), provenance)
     progress("tables", len(plan.layers), len(plan.layers), "layers")
 
 
@@ -208,23 +206,6 @@ def _overlap(counts: dict[str, Any]) -> dict[str, Any]:
     total = int(counts["held_out_sentences"] if given is None else given["sentences"])
     shared = 0 if given is None else int(given["overlap_sentences"])
     return {"sentences": shared, "of": total, "share": shared / max(1, total)}
-
-
-def _activity_columns(activity: Activity) -> dict[str, Any]:
-    memories = len(activity.positive)
-    prefixes = int(activity.prefixes)
-    fired = prefixes > 0
-    return {
-        "memory": np.arange(memories, dtype=np.int32),
-        "prefixes": np.full(memories, prefixes, np.int64),
-        "positive": activity.positive.cpu().numpy(),
-        "mean": activity.mean().cpu().numpy(),
-        "min": activity.least.cpu().numpy() if fired else np.zeros(memories, np.float32),
-        "max": activity.greatest.cpu().numpy() if fired else np.zeros(memories, np.float32),
-        "sampled": np.full(memories, int(activity.sampled), np.int64),
-        "std": activity.deviation().cpu().numpy(),
-        "histogram": activity.histogram.cpu().numpy(),
-    }
 
 
 def _write(directory: Path, name: str, layer: int, columns: dict[str, Any], provenance: Provenance) -> None:

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from mnemoscope.atlas.store import replacing
-from mnemoscope.errors import Interrupted, TrainingError
-from mnemoscope.interruption import CtrlC
+from mnemoscope.errors import TrainingError
+from mnemoscope.interruption import Checkpoints
 from mnemoscope.training.attention import attend_in_float32
 from mnemoscope.training.evaluate import held_out_loss
 from mnemoscope.training.export import export
@@ -63,23 +63,19 @@ def train(
     run.load(checkpoint)
     if run.step:
         say(f"going on from step {run.step}")
-    saved = started = time.monotonic()
-    first, average = run.step, None
-    with CtrlC() as ctrl_c:
+    started, first, average = time.monotonic(), run.step, None
+    with Checkpoints(lambda: run.save(checkpoint), every=checkpoint_every) as checkpoints:
         while run.step < recipe.steps:
             loss = run.advance(text)
             average = loss if average is None else 0.98 * average + 0.02 * loss
-            now = time.monotonic()
+            spent = time.monotonic() - started
             if progress is not None:
-                seen = (run.step - first) * recipe.batch * recipe.context
-                progress(run.step, recipe.steps, average, seen / (now - started))
+                progress(run.step, recipe.steps, average, (run.step - first) * recipe.batch * recipe.context / spent)
             if run.step % evaluate_every == 0 or run.step == recipe.steps:
-                _log(directory, run, text, average, now - started)
-            if now - saved >= checkpoint_every or run.step == recipe.steps or ctrl_c.pressed:
+                _log(directory, run, text, average, spent)
+            if run.step == recipe.steps:
                 run.save(checkpoint)
-                saved = now
-            if ctrl_c.pressed:
-                raise Interrupted(f"stopped at step {run.step} of {recipe.steps}; the same command goes on from there")
+            checkpoints.step_done(f"stopped at step {run.step} of {recipe.steps}; the same command goes on from there")
     return export(run.model, text, recipe, directory)
 
 

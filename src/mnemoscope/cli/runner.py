@@ -13,15 +13,12 @@ import traceback
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Annotated, Any, TextIO, cast, final
+from typing import Any, TextIO, cast, final
 
 import typer
 
-from mnemoscope.errors import MnemoscopeError, OptionError
+from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finite import finite
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 BUG, USER, INTERRUPTED = 1, 2, 130
 
@@ -35,7 +32,7 @@ class _Document:
 
 
 @final
-class Seen:
+class FilteredStream:
     """A text stream through which control codes pass as signs that can be seen; `stream` is what it writes to."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -89,11 +86,11 @@ def run(app: Callable[..., Any], arguments: list[str]) -> int:
     stdout, stderr = sys.stdout, sys.stderr
     token = _document.set(_Document(stdout))
     try:
-        sys.stdout, sys.stderr = cast(TextIO, Seen(stdout)), cast(TextIO, Seen(stderr))
+        sys.stdout, sys.stderr = cast(TextIO, FilteredStream(stdout)), cast(TextIO, FilteredStream(stderr))
         if as_json and "--help" not in options:
             # A library that prints would spoil the document.
             sys.stdout = sys.stderr
-        code = _guarded(app, arguments or ["--help"], debug=debug, as_json=as_json)
+        code = _exit_code(app, arguments or ["--help"], debug=debug, as_json=as_json)
         stdout.flush()
     except BrokenPipeError:
         # The reader (`| head`) has seen enough; keep the interpreter from complaining about the rest at exit.
@@ -105,9 +102,12 @@ def run(app: Callable[..., Any], arguments: list[str]) -> int:
     return code
 
 
-def _guarded(app: Callable[..., Any], arguments: list[str], *, debug: bool, as_json: bool) -> int:
+def _exit_code(app: Callable[..., Any], arguments: list[str], *, debug: bool, as_json: bool) -> int:
     try:
         code = app(args=arguments, prog_name="mnemoscope", standalone_mode=False)
+        if code == INTERRUPTED:  # typer turns Ctrl-C into this code, without a word
+            raise KeyboardInterrupt
+        return code if isinstance(code, int) else 0
     except BrokenPipeError:
         raise
     except SystemExit as leave:
@@ -115,34 +115,28 @@ def _guarded(app: Callable[..., Any], arguments: list[str], *, debug: bool, as_j
         if isinstance(leave.__context__, BrokenPipeError):
             raise leave.__context__ from None
         raise
-    except typer.TyperException as error:
-        return _refuse(error, f"{error.format_message()} (`mnemoscope --help` explains)", USER, debug, as_json)
-    except MnemoscopeError as error:
-        return _refuse(error, str(error), error.exit_code, debug, as_json)
-    except (KeyboardInterrupt, typer.Abort) as error:
-        return _refuse(error, "stopped by Ctrl-C", INTERRUPTED, debug, as_json)
-    except OSError as error:
-        if error.filename is None:
-            return _report(error, debug, as_json)
-        return _refuse(error, f"cannot use {os.fsdecode(error.filename)}: {error.strerror}", USER, debug, as_json)
     except typer.Exit as leave:
         return leave.exit_code
-    except Exception as error:
-        return _report(error, debug, as_json)
-    if code == INTERRUPTED:
-        # Typer turns Ctrl-C into this code, without a word.
-        return _refuse(KeyboardInterrupt(), "stopped by Ctrl-C", INTERRUPTED, debug, as_json)
-    return code if isinstance(code, int) else 0
+    except (Exception, KeyboardInterrupt) as error:
+        return _refuse(error, debug=debug, as_json=as_json)
 
 
-def _report(error: Exception, debug: bool, as_json: bool) -> int:
-    """Ends on a bug of ours."""
-    line = f"a bug in mnemoscope: {type(error).__name__}: {error}; please report it with what --debug shows"
-    return _refuse(error, line, BUG, debug, as_json)
+def _line_and_code(error: BaseException) -> tuple[str, int]:
+    """What an error ends with: the one line that says it, and the exit code."""
+    if isinstance(error, typer.TyperException):
+        return f"{error.format_message()} (`mnemoscope --help` explains)", USER
+    if isinstance(error, MnemoscopeError):
+        return str(error), error.exit_code
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return "stopped by Ctrl-C", INTERRUPTED
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"cannot use {os.fsdecode(error.filename)}: {error.strerror}", USER
+    return f"a bug in mnemoscope: {type(error).__name__}: {error}; please report it with what --debug shows", BUG
 
 
-def _refuse(error: BaseException, line: str, code: int, debug: bool, as_json: bool) -> int:
+def _refuse(error: BaseException, *, debug: bool, as_json: bool) -> int:
     """Ends with one plain line; with `--json` the same goes to stdout, unless the command had its say there."""
+    line, code = _line_and_code(error)
     line = " ".join(line.split())
     if debug:
         traceback.print_exception(error, file=sys.stderr)
@@ -151,15 +145,3 @@ def _refuse(error: BaseException, line: str, code: int, debug: bool, as_json: bo
         emit({"error": type(error).__name__, "message": line, "exit_code": code})
     print(f"mnemoscope: {line}", file=sys.stderr, flush=True)
     return code
-
-
-def at_least(name: str, value: float | None, least: float) -> None:
-    """Raises OptionError where an option's number is too small; None passes."""
-    if value is not None and not value >= least:
-        raise OptionError(f"{name} {value:g} is impossible; it must be {least:g} or more")
-
-
-def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raises OptionError where an option's word is none of its choices."""
-    if value not in choices:
-        raise OptionError(f"{name} {value!r} is not known; choose one of {', '.join(choices)}")

@@ -9,27 +9,29 @@ first: `WARM` tokens are mined, untimed, since survivors are many at the start a
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.errors import OptionError
-from mnemoscope.mining.batch_loader import BatchLoader
+from mnemoscope.mining.batch_loader import Batch, BatchLoader
 from mnemoscope.mining.plan import SAMPLED_TOKENS, default_batch_tokens
 from mnemoscope.mining.state import MiningState, StateShape
-from mnemoscope.mining.text_pass import Batch, BatchReader
+from mnemoscope.mining.text_pass import BatchReader
 from mnemoscope.mining.values import Projector, Targets, value_table
+from mnemoscope.mining_options import MiningOptions
 from mnemoscope.models import LanguageModel, load_model, read_coefficients
 from mnemoscope.models.builtin import folder as builtin_folder
 from mnemoscope.models.observed import takes
-from mnemoscope.progress import Progress
+from mnemoscope.progress import Progress, ignore_progress
 
 TEXT = "builtin:pydocs:stdlib"
 WARM = SAMPLED_TOKENS
@@ -52,8 +54,8 @@ def compare_loops(
     *,
     rounds: int,
     warm: int = WARM,
-    keep: int = 50,
-    progress: Progress | None = None,
+    keep: int = MiningOptions.triggers,
+    progress: Progress = ignore_progress,
 ) -> Rates:
     """Mining (triggers and activity) against the bare backbone forward, that forward stopped where mining stops, the
     user's loop and the research loop.
@@ -63,27 +65,21 @@ def compare_loops(
     """
     if loader.tokens(range(loader.count)) <= warm:
         raise OptionError(_TOO_SHORT.format(warm=warm))
-    shape = StateShape(dict(enumerate(model.sizes.memories)), keep, model.signs)
-    state = MiningState(shape, device=model.device)
-    reader = BatchReader(model, state, per_sentence=1)
+    reader = BatchReader(model, MiningState(StateShape.of(model, keep=keep), device=model.device))
     research = ResearchLoop(model, keep)
     user = UserLoop(model, loader.in_text_order())
-    number, seen = 0, 0
-    with reader.attached():
-        while seen < warm:
-            batch = loader(number)
-            reader.read(batch)
-            reader.count()
-            seen += batch.tokens
-            number += 1
-            if progress is not None:
-                progress("warming up", seen, warm, "tokens")
 
     def mine(batch: Batch) -> None:
-        with reader.attached():
-            reader.read(batch)
-            reader.count()
+        reader.read(batch)
+        reader.count()
 
+    number, seen = 0, 0
+    while seen < warm:
+        batch = loader(number)
+        mine(batch)
+        seen += batch.tokens
+        number += 1
+        progress("warming up", seen, warm, "tokens")
     loops: dict[str, Callable[[Batch], object]] = {
         "bare forward": lambda batch: model.backbone(batch.ids),
         "stopped forward": lambda batch: model.backbone(batch.ids, stop_after=model.sizes.layers - 1),
@@ -92,29 +88,26 @@ def compare_loops(
         "research loop": research.read,
     }
     seconds: dict[str, list[float]] = {name: [] for name in loops}
-    tokens = dict.fromkeys(loops, 0)
-    per_token: dict[str, list[float]] = {name: [] for name in loops}
-    for done in range(rounds):
-        group = [loader(k) for k in range(number, min(number + 4, loader.count))]
-        if not group:
-            break
-        number += len(group)
+    tokens: dict[str, list[int]] = {name: [] for name in loops}
+    starts = range(number, loader.count, 4)[:rounds]
+    if not starts:
+        raise OptionError(_TOO_SHORT.format(warm=warm))
+    for done, start in enumerate(starts, 1):
+        group = [loader(k) for k in range(start, min(start + 4, loader.count))]
         for name, loop in loops.items():
             took, read = 0.0, 0
             for batch in group:
-                took += _timed(partial(loop, batch), model.device)
+                took += _seconds(partial(loop, batch), model.device)
                 read += user.tokens if name == "user loop" else batch.tokens
             seconds[name].append(took)
-            tokens[name] += read
-            per_token[name].append(took / read)
-        if progress is not None:
-            progress("comparing", done + 1, rounds, "rounds")
-    if not per_token["mining"]:
-        raise OptionError(_TOO_SHORT.format(warm=warm))
-    rates = {name: tokens[name] / sum(times) for name, times in seconds.items()}
-    bare = per_token["bare forward"]
-    ratios = {name: statistics.median(b / t for b, t in zip(bare, own, strict=True)) for name, own in per_token.items()}
-    return Rates(tokens["mining"], rates, ratios)
+            tokens[name].append(read)
+        progress("comparing", done, rounds, "rounds")
+    per_token = {name: np.divide(seconds[name], tokens[name]) for name in loops}
+    return Rates(
+        sum(tokens["mining"]),
+        {name: sum(tokens[name]) / sum(seconds[name]) for name in loops},
+        {name: float(np.median(per_token["bare forward"] / own)) for name, own in per_token.items()},
+    )
 
 
 class UserLoop:
@@ -178,14 +171,14 @@ def value_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]:
     for layer in range(min(layers, model.sizes.layers)):
         memories = model.sizes.memories[layer]
         count += memories
-        wanted = Targets(*(torch.zeros(n, dtype=torch.int64).numpy() for n in (memories, 0, 0)))
+        wanted = Targets(*(np.zeros(n, np.int64) for n in (memories, 0, 0)))
         folded = model.folded(model.values(layer), layer=layer)
         projector = Projector(model)
 
         product = partial(_project, projector, folded)
         product()
-        seconds["matrix product"].append(_timed(product, model.device))
-        seconds["value pass"].append(_timed(partial(value_table, model, layer, wanted), model.device))
+        seconds["matrix product"].append(_seconds(product, model.device))
+        seconds["value pass"].append(_seconds(partial(value_table, model, layer, wanted), model.device))
     rates = {name: count / sum(times) for name, times in seconds.items()}
     return {**rates, "ratio": rates["value pass"] / rates["matrix product"]}
 
@@ -195,7 +188,7 @@ def _project(projector: Projector, folded: Tensor) -> None:
         projector.scores(folded[start : start + projector.rows])
 
 
-def measure(name: str, *, rounds: int, warm: int = WARM, progress: Progress | None = None) -> dict[str, Any]:
+def measure(name: str, *, rounds: int, warm: int = WARM, progress: Progress = ignore_progress) -> dict[str, Any]:
     """All figures for one model (`builtin` or `gpt2-small`) on the documentation of the standard library."""
     model = load_model("builtin:pydocs") if name == "builtin" else gpt2_shaped()
     with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
@@ -207,11 +200,10 @@ def measure(name: str, *, rounds: int, warm: int = WARM, progress: Progress | No
         loader = BatchLoader(copy, model, batch_tokens=batch_tokens, seed=0)
         rates = compare_loops(model, loader, rounds=rounds, warm=warm, progress=progress)
         batches = [loader(k) for k in range(min(loader.count, 4 * rounds))]
-    if progress is not None:
-        progress("bfloat16", 0, None, "")
-    single, speed = mine_batches(model, iter(batches))
+    progress("bfloat16", 0, None, "")
+    single, speed = mine_batches(model, batches)
     low = load_model("builtin:pydocs", dtype="bfloat16") if name == "builtin" else gpt2_shaped(torch.bfloat16)
-    half, low_speed = mine_batches(low, iter(batches))
+    half, low_speed = mine_batches(low, batches)
     return {
         "model": name,
         "tokens": rates.tokens,
@@ -249,20 +241,19 @@ def overlap(first: MiningState, second: MiningState) -> float:
     return statistics.fmean(shares) if shares else 1.0
 
 
-def mine_batches(model: LanguageModel, batches: Iterator[Batch], *, keep: int = 50) -> tuple[MiningState, float]:
+def mine_batches(
+    model: LanguageModel, batches: Sequence[Batch], *, keep: int = MiningOptions.triggers
+) -> tuple[MiningState, float]:
     """The state after some batches, and tokens per second."""
-    state = MiningState(StateShape(dict(enumerate(model.sizes.memories)), keep, model.signs), device=model.device)
-    reader = BatchReader(model, state, per_sentence=1)
-    tokens, began = 0, time.perf_counter()
-    with reader.attached():
-        for batch in batches:
-            reader.read(batch)
-            reader.count()
-            tokens += batch.tokens
-    return state, tokens / (time.perf_counter() - began)
+    reader = BatchReader(model, MiningState(StateShape.of(model, keep=keep), device=model.device))
+    began = time.perf_counter()
+    for batch in batches:
+        reader.read(batch)
+        reader.count()
+    return reader.state, sum(batch.tokens for batch in batches) / (time.perf_counter() - began)
 
 
-def _timed(work: Callable[[], object], device: torch.device) -> float:
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
     began = time.perf_counter()
     work()
     if device.type == "cuda":

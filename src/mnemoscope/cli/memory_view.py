@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from mnemoscope.atlas.visible import before_token, in_running_text, in_token
-from mnemoscope.cli.console import drawing
+from mnemoscope.cli.console import drawing, grid
 from mnemoscope.memory import MemoryId
 
 if TYPE_CHECKING:
@@ -54,14 +53,6 @@ def _headline(console: Console, text: str) -> None:
     console.print(Text(text, style="bold"))
 
 
-def grid(*columns: tuple[str, str]) -> Table:
-    """A table without lines; each column is a name and `left` or `right`."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
-    for name, side in columns:
-        table.add_column(name, justify="right" if side == "right" else "left", no_wrap=True)
-    return table
-
-
 def _draw_triggers(console: Console, name: str, rows: list[dict[str, Any]], *, limit: int) -> None:
     if not rows:
         _headline(console, f"{name}: none, the memory never fired")
@@ -70,13 +61,13 @@ def _draw_triggers(console: Console, name: str, rows: list[dict[str, Any]], *, l
     for row in rows:
         groups.setdefault(row["prefix_group"], []).append(row)
     _headline(console, f"{name}: {len(rows)}, of {len(groups)} different prefixes")
-    table = grid(("rank", "right"), ("coefficient", "right"), ("count", "right"), ("prefix", "left"), ("next", "left"))
+    table = grid(">rank", ">coefficient", ">count", "prefix", "next")
     width = max(20, console.width - 60)
     for first, *others in list(groups.values())[:limit]:
         count = f"x{1 + len(others)}" if others else ""
         following = _following([first, *others])
         table.add_row(
-            str(first["rank"]), f"{first['coefficient']:.3f}", count, marked(first, width=width), Text(following)
+            str(first["rank"]), f"{first['coefficient']:.3f}", count, mark_trigger(first, width=width), Text(following)
         )
     console.print(table)
     if len(groups) > limit:
@@ -90,7 +81,7 @@ def _following(group: list[dict[str, Any]]) -> str:
     return " ".join(different[:3]) + (" ..." if len(different) > 3 else "")
 
 
-def marked(row: dict[str, Any], *, width: int) -> Text:
+def mark_trigger(row: dict[str, Any], *, width: int) -> Text:
     """The end of a trigger's prefix, as much as fits, with the trigger token in marks."""
     token = row["trigger_text"]
     shown = in_running_text(before_token(row["prefix"], token))
@@ -114,10 +105,7 @@ def _draw_value(console: Console, value: dict[str, Any]) -> None:
         mean = "" if score is None else f"; mean log probability of the next tokens {score:.2f}"
         target = in_token(value["target_text"])
         console.print(Text(f"  best trigger's next token {target} has rank {value['target_rank']}{mean}"))
-    table = grid(
-        ("top tokens", "left"), ("score", "right"), ("probability", "right"), ("", "left"),
-        ("bottom tokens", "left"), ("score", "right"),
-    )  # fmt: skip
+    table = grid("top tokens", ">score", ">probability", "", "bottom tokens", ">score")
     tops = list(zip(value["top_texts"], value["top_scores"], strict=True))[:_VALUE_TOKENS]
     bottoms = list(zip(value["bottom_texts"], value["bottom_scores"], strict=True))[:_VALUE_TOKENS]
     for (top, score), (bottom, low) in zip(tops, bottoms, strict=True):
@@ -141,7 +129,7 @@ def _draw_activity(console: Console, activity: dict[str, Any]) -> None:
     if not filled:
         return
     largest = max(counts)
-    table = grid(("coefficient", "right"), (f"of {activity['sampled']:,} sampled prefixes", "left"), ("", "right"))
+    table = grid(">coefficient", f"of {activity['sampled']:,} sampled prefixes", ">")
     for index in filled:
         bar = "█" * math.ceil(_BAR * counts[index] / largest)
         table.add_row(_bin(index, edges), bar, f"{counts[index]:,}")
@@ -159,7 +147,7 @@ def _bin(index: int, edges: list[float]) -> str:
 
 def _draw_neighbours(console: Console, rows: list[dict[str, Any]]) -> None:
     _headline(console, "Neighbours (most similar values)")
-    table = grid(("memory", "left"), ("cosine", "right"), ("its top token", "left"))
+    table = grid("memory", ">cosine", "its top token")
     for row in rows:
         table.add_row(row["name"], f"{row['cosine']:.3f}", Text(in_token(row["top_text"])))
     console.print(table)

@@ -6,10 +6,7 @@ import pytest
 import torch
 
 from mining.conftest import odd_text, tiny_model
-from mnemoscope.corpus import open_source, prepare
-from mnemoscope.errors import OptionError
-from mnemoscope.mining.batch_loader import BatchLoader
-from mnemoscope.mining.benchmark import (
+from mnemoscope.cli.benchmark import (
     USER_BATCH,
     ResearchLoop,
     UserLoop,
@@ -18,6 +15,9 @@ from mnemoscope.mining.benchmark import (
     overlap,
     value_rate,
 )
+from mnemoscope.corpus import open_source, prepare
+from mnemoscope.errors import OptionError
+from mnemoscope.mining.batch_loader import BatchLoader
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.models import LanguageModel
 
@@ -45,7 +45,7 @@ def test_the_research_loop_finds_what_mining_finds(model: LanguageModel, loader:
     assert len(batches) > 3
     for batch in batches:
         research.read(batch)
-    state, _ = mine_batches(model, iter(batches), keep=KEEP)
+    state, _ = mine_batches(model, batches, keep=KEEP)
     extra = 0 if model.beginning.token is None else 1
     for layer in range(model.sizes.layers):
         mined = state.triggers[layer, 1].state()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from mnemoscope.corpus import open_source, prepare
@@ -23,16 +24,14 @@ from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.text_pass import BatchReader
 from mnemoscope.mining.values import NEIGHBOURS, Targets, neighbour_table, value_table
 from mnemoscope.mining.writing import model_facts
+from mnemoscope.mining_options import MiningOptions
 from mnemoscope.models import LanguageModel
 from mnemoscope.progress import Progress, ignore_progress
 
 _SAMPLE_TOKENS = 150_000
 """Mined tokens of the sample that the text's size is judged by."""
-_KEPT = 50
 _SECONDS = 10.0
 """Time spent on batches of each kind, about."""
-_PREFIXES = 4_000
-"""Held-out prefixes that `mine` asks about, unless told otherwise."""
 _READINGS = 4
 """Streams that a prefix has read as predictions in each layer: residual, output, and the update twice."""
 _PATTERNS = 700
@@ -108,7 +107,7 @@ def estimate(
     removals = default_removals(
         mined_tokens=tokens, mined_sentences=round(tokens / max(1.0, mean)), layers=model.sizes.layers
     )
-    prefixes = min(_PREFIXES, round(copy.sentences * scale * _held_out_share(copy.counts)))
+    prefixes = min(MiningOptions.prefixes, round(copy.sentences * scale * _held_out_share(copy.counts)))
     removed = removal_work(removals, mean_length=mean, layers=model.sizes.layers)
     each = rarely * (mean / 2 + 1) + _READINGS * model.sizes.layers * _reading_seconds(model)
     # No sentence loses the same token twice, so a small text is soon through.
@@ -120,7 +119,7 @@ def estimate(
         "predictions": prefixes * each,
         "patterns": sum(model.sizes.memories) / _PATTERNS,
     }
-    state = sum(model.sizes.memories) * (len(model.signs) * _KEPT * 16 + 36 * 8 + 80)
+    state = sum(model.sizes.memories) * (len(model.signs) * MiningOptions.triggers * 16 + 36 * 8 + 80)
     return Cost(tokens, exact, tokens / max(mining, 1e-9), seconds, state)
 
 
@@ -133,22 +132,19 @@ def _held_out_share(counts: dict[str, Any]) -> float:
 
 def _token_seconds(model: LanguageModel, loader: BatchLoader, say: Progress) -> tuple[float, float]:
     """Seconds per token of batches with histogram and of batches without, after a few that are not timed."""
-    state = MiningState(StateShape(dict(enumerate(model.sizes.memories)), _KEPT, model.signs), device=model.device)
-    reader = BatchReader(model, state, per_sentence=1)
-    spent = {True: 0.0, False: 0.0}
-    read = {True: 0, False: 0}
-    with reader.attached():
-        for number in range(4 * loader.count):
-            batch = replace(loader(number % loader.count), sampled=number % 2 == 0)
-            began = time.perf_counter()
-            reader.read(batch)
-            reader.count()
-            if number >= min(4, loader.count):
-                spent[batch.sampled] += time.perf_counter() - began
-                read[batch.sampled] += batch.tokens
-            say("timing", min(sum(spent.values()), 2 * _SECONDS), 2 * _SECONDS, "seconds")
-            if min(spent.values()) >= _SECONDS or (number >= loader.count and min(read.values()) > 0):
-                break
+    reader = BatchReader(model, MiningState(StateShape.of(model, keep=MiningOptions.triggers), device=model.device))
+    spent, read = {True: 0.0, False: 0.0}, {True: 0, False: 0}
+    for number in range(4 * loader.count):
+        batch = replace(loader(number % loader.count), sampled=number % 2 == 0)
+        began = time.perf_counter()
+        reader.read(batch)
+        reader.count()
+        if number >= min(4, loader.count):
+            spent[batch.sampled] += time.perf_counter() - began
+            read[batch.sampled] += batch.tokens
+        say("timing", min(sum(spent.values()), 2 * _SECONDS), 2 * _SECONDS, "seconds")
+        if min(spent.values()) >= _SECONDS or (number >= loader.count and min(read.values()) > 0):
+            break
     return spent[True] / max(1, read[True]), spent[False] / max(1, read[False])
 
 
@@ -165,7 +161,7 @@ def _value_seconds(model: LanguageModel, say: Progress) -> float:
     """Seconds of the value pass, from its first layer."""
     say("timing values", 0, None, "")
     memories = model.sizes.memories[0]
-    wanted = Targets(*(torch.zeros(n, dtype=torch.int64).numpy() for n in (memories, 0, 0)))
+    wanted = Targets(*(np.zeros(n, np.int64) for n in (memories, 0, 0)))
     began = time.perf_counter()
     value_table(model, 0, wanted)
     if sum(model.sizes.memories) > NEIGHBOURS:

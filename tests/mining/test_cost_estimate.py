@@ -7,14 +7,14 @@ import pytest
 
 from mining.conftest import WORDS, odd_text, tiny_model
 from mnemoscope.corpus import open_source, prepare
-from mnemoscope.mining import inspection
-from mnemoscope.mining.inspection import Cost, describe, estimate
+from mnemoscope.mining import cost_estimate
+from mnemoscope.mining.cost_estimate import Cost, describe, estimate
 from mnemoscope.models import load_model
 
 
 @pytest.fixture(autouse=True)
 def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection, "_SECONDS", 0.02)
+    monkeypatch.setattr(cost_estimate, "_SECONDS", 0.02)
 
 
 def test_a_model_is_described_in_plain_values() -> None:
@@ -47,7 +47,7 @@ def test_a_small_text_is_counted_not_estimated(tmp_path: Path) -> None:
 
 
 def test_the_size_of_a_large_text_is_judged_by_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection, "_SAMPLE_TOKENS", 2_000)
+    monkeypatch.setattr(cost_estimate, "_SAMPLE_TOKENS", 2_000)
     model, path = tiny_model(), tmp_path / "text.txt"
     chance = random.Random(3)
     path.write_text("".join(" ".join(chance.choices(WORDS, k=chance.randint(4, 9))) + "\n" for _ in range(6_000)))

@@ -1,21 +1,85 @@
-"""The text of a run, settled: read into its working copy, its fingerprints in the plan, the folder begun.
+"""The folder of a run: what lies in it when the run begins, and the text that is settled there.
 
-What the folder is to the run is decided at the top, once (`FolderState`). A text that cannot be used leaves no trace,
-and a finished atlas is taken away only when there is something to replace it with.
+What the folder is to the run is decided once (`FolderState`), when it is locked, so that nobody else changes it
+meanwhile. A text is settled when it is read into its working copy, its fingerprints are in the plan, and the folder is
+begun. A text that cannot be used leaves no trace, and a finished atlas is taken away only when there is something to
+replace it with.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any
 
-from mnemoscope.atlas.folder import clear, remove_work
+from mnemoscope.atlas.folder import clear, occupancy, remove_work
 from mnemoscope.atlas.manifest import begin, unfinished_plan
+from mnemoscope.atlas.store import storing
 from mnemoscope.corpus import Source, TokenizedCorpus, prepare
-from mnemoscope.errors import CorpusError, ModelError
+from mnemoscope.errors import AtlasExists, CorpusError, ModelError, PlanDiffers
 from mnemoscope.mining.context import CHECKPOINT, RunContext
-from mnemoscope.mining.folder_state import FolderState, FoundFolder, difference, look_into
 from mnemoscope.mining.plan import RULES, MiningPlan, all_versions, library_versions
 from mnemoscope.mining.removals import default_removals
 from mnemoscope.mining_options import MiningOptions
 from mnemoscope.models import LanguageModel
+
+
+class FolderState(Enum):
+    """The four things that a folder can be to a run."""
+
+    FRESH = auto()
+    """Nothing of an atlas lies there."""
+    GOES_ON = auto()
+    """An earlier run of the same plan and part was stopped there."""
+    REPLACES = auto()
+    """A finished atlas lies there, to be replaced."""
+    BEGUN_OTHERWISE = auto()
+    """A run of another plan or part was stopped there."""
+
+
+@dataclass(frozen=True)
+class FoundFolder:
+    """The state of a folder; `begun` is what the stopped run said of itself, `differs` how it was begun otherwise."""
+
+    state: FolderState
+    begun: Mapping[str, Any] | None = None
+    differs: PlanDiffers | None = None
+
+
+def look_into(directory: Path, plan: MiningPlan, *, part: list[int] | None, otherwise: str) -> FoundFolder:
+    """What the folder is to a run of this plan and part; `otherwise` is the way out where another part was begun."""
+    begun = unfinished_plan(directory)
+    if begun is None:
+        return FoundFolder(FolderState.REPLACES if occupancy(directory) == "finished" else FolderState.FRESH)
+    if (differs := difference(plan, begun, directory, part=part, otherwise=otherwise)) is not None:
+        return FoundFolder(FolderState.BEGUN_OTHERWISE, begun, differs)
+    return FoundFolder(FolderState.GOES_ON, begun)
+
+
+def difference(
+    plan: MiningPlan, begun: Mapping[str, Any], directory: Path, *, part: list[int] | None, otherwise: str
+) -> PlanDiffers | None:
+    """How what was begun in the folder differs from this plan and part, as an error; None where it is the same."""
+    try:
+        plan.check_same(begun["plan"], directory)
+    except PlanDiffers as error:
+        return error
+    if begun["part"] != part:
+        return PlanDiffers(f"{directory} was begun as part {begun['part']}{otherwise}")
+    return None
+
+
+def check_writable(directory: Path, *, force: bool, advice: Callable[[], str]) -> None:
+    """Raises AtlasExists for a folder of something else and, without `force`, for a finished atlas.
+
+    `advice` is what the error says of a finished one after the folder's name.
+    """
+    with storing(directory):
+        found = occupancy(directory)
+    if found == "foreign":
+        raise AtlasExists(f"{directory} holds something that is not an atlas; choose another folder")
+    if found == "finished" and not force:
+        raise AtlasExists(f"{directory} is finished already{advice()}")
 
 
 @dataclass(frozen=True)

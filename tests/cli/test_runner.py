@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import typer
 
-from mnemoscope.cli.frame import BUG, INTERRUPTED, USER, Json, at_least, emit, one_of, run
+from mnemoscope.cli.arguments import Json, at_least, one_of
+from mnemoscope.cli.runner import BUG, INTERRUPTED, USER, emit, run
 from mnemoscope.errors import AtlasNotFound, Interrupted, MnemoscopeError, OptionError
 
 Capture = pytest.CaptureFixture[str]
@@ -119,21 +120,20 @@ def test_two_documents_are_a_bug(capsys: Capture) -> None:
 
 
 def test_numbers_and_words_out_of_range() -> None:
-    at_least("--triggers", None, 1)
-    at_least("--triggers", 1, 1)
-    with pytest.raises(OptionError, match="--triggers 0 is impossible; it must be 1 or more"):
-        at_least("--triggers", 0, 1)
+    at_least(1, triggers=None, max_tokens=1)
+    with pytest.raises(OptionError, match="--max-tokens 0 is impossible; it must be 1 or more"):
+        at_least(1, triggers=1, max_tokens=0)
     with pytest.raises(OptionError, match="--every nan"):
-        at_least("--every", float("nan"), 0)
-    with pytest.raises(OptionError, match="choose one of a, b"):
-        one_of("--split", "c", ("a", "b"))
+        at_least(0, every=float("nan"))
+    with pytest.raises(OptionError, match="--split 'c' is not known; choose one of a, b"):
+        one_of(("a", "b"), split="c")
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:
     """`mnemoscope ... | head -1`: quiet, exit code 0."""
     script = (
         "import sys, typer\n"
-        "from mnemoscope.cli.frame import run\n"
+        "from mnemoscope.cli.runner import run\n"
         "app = typer.Typer()\n"
         "@app.command()\n"
         "def verb(n: int = 0) -> None:\n"
@@ -153,7 +153,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
 def test_a_character_that_the_terminal_lacks_is_no_error() -> None:
     script = (
         "import sys, typer\n"
-        "from mnemoscope.cli.frame import run\n"
+        "from mnemoscope.cli.runner import run\n"
         "app = typer.Typer()\n"
         "@app.command()\n"
         "def verb(n: int = 0) -> None:\n"
@@ -170,7 +170,7 @@ def test_a_character_that_the_terminal_lacks_is_no_error() -> None:
 def test_ctrl_c_in_a_real_process() -> None:
     script = (
         "import sys, time, typer\n"
-        "from mnemoscope.cli.frame import run\n"
+        "from mnemoscope.cli.runner import run\n"
         "app = typer.Typer()\n"
         "@app.command()\n"
         "def verb(n: int = 0) -> None:\n"
