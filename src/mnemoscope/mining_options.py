@@ -73,11 +73,6 @@ class MiningOptions:
         """The part that is mined; None for the whole."""
         return None if self.part is None else parse_part(self.part)
 
-    @property
-    def removed(self) -> int | str | None:
-        """The number of memories per layer, or `all`."""
-        return None if self.removals is None else parse_removals(self.removals)
-
 
 def parse_layers(layers: str | Sequence[int]) -> tuple[int, ...]:
     """The layers that `0-3,7` (or a sequence) names, each once, ascending; raises OptionError."""

@@ -14,8 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mnemoscope.models import load_model
 from mnemoscope.training import Recipe, Wanted, train
-from mnemoscope.training.evaluate import Loss, dead_shares, held_out_loss
-from mnemoscope.training.ngram import NgramModel
+from mnemoscope.training.evaluate import Loss, NgramModel, dead_shares, held_out_loss
 from mnemoscope.training.text import Text, prepare_text, read_alone
 from training.conftest import made_up_documents
 

@@ -12,8 +12,7 @@ import torch
 
 from mnemoscope.errors import Interrupted, StoreFailed, TrainingError
 from mnemoscope.training import Recipe, Wanted, loop, train
-from mnemoscope.training.attention import attend_in_float32
-from mnemoscope.training.loop import _ChunkedLoss
+from mnemoscope.training.loop import _ChunkedLoss, attend_in_float32
 from training.conftest import made_up_documents
 
 

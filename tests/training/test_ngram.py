@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from mnemoscope.training.ngram import NgramModel
+from mnemoscope.training.evaluate import NgramModel
 
 VOCABULARY = 7
 

@@ -58,7 +58,7 @@ def test_half_of_the_windows_are_the_beginning_and_a_sentence(recipe: Recipe) ->
 def test_windows_depend_on_seed_and_step_alone(recipe: Recipe) -> None:
     text = counted_text()
     fifth, fiftieth = windows(text, recipe, 5), windows(text, recipe, 50)
-    training_text._EPOCHS.clear()
+    training_text._epoch.cache_clear()
     assert (windows(text, recipe, 50) == fiftieth).all()
     assert (windows(text, recipe, 5) == fifth).all()
     other = Recipe(**{**vars(recipe), "seed": 1})
@@ -107,7 +107,7 @@ def test_sentences_are_read_alone_as_the_demo_mines_them(
 ) -> None:
     made = prepare_text(recipe, tmp_path, say=lambda text: None)
     sentences = read_alone(made, recipe)
-    assert len(sentences) == len({s for text in documentation for s in training_text._sentences(text)})
+    assert len(sentences) == len({s for text in documentation for s in split_sentences(text, "sentence")})
     assert max(map(len, sentences)) == 15
     first = training_text._sentences(documentation[0])[0]
     assert first.startswith(made.tokenizer.decode(sentences[0]))

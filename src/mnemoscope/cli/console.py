@@ -30,15 +30,15 @@ class _Plain(Console):
 def drawing(*, piped_width: int) -> Console:
     """A console on stdout; `piped_width` is its width where stdout is no terminal."""
     width = None if sys.stdout.isatty() else piped_width
-    return _Plain(file=_unfiltered(sys.stdout), width=width, highlight=False, markup=False, emoji=False)
+    return _Plain(file=_stream_behind(sys.stdout), width=width, highlight=False, markup=False, emoji=False)
 
 
 def noting() -> Console:
     """A console on stderr, for bars."""
-    return _Plain(file=_unfiltered(sys.stderr))
+    return _Plain(file=_stream_behind(sys.stderr))
 
 
-def _unfiltered(stream: TextIO | FilteredStream) -> TextIO:
+def _stream_behind(stream: TextIO | FilteredStream) -> TextIO:
     return stream.stream if isinstance(stream, FilteredStream) else stream
 
 

@@ -41,6 +41,8 @@ from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.progress import Progress, ignore_progress
 
 _SHARED = ("vocabulary", "tokens", "background")
+"""Tables that the parts of one plan have in common."""
+_ADVICE = "; choose another folder, or --force to merge into it again"
 
 
 def merge(
@@ -66,7 +68,7 @@ def merge(
     manifests = _complete(folders)
     if directory.resolve() in {folder.resolve() for folder in folders}:
         raise OptionError(f"{directory} is one of the parts; choose another folder for the merged atlas")
-    check_writable(directory, force=force, advice=_advice)
+    check_writable(directory, force=force, advice=lambda: _ADVICE)
     for folder in folders:
         if problems := verify(folder):
             raise AtlasDamaged(f"part {folder} is damaged: {problems[0]}; mine that part again")
@@ -90,7 +92,7 @@ def _merge_in(
 ) -> Path:
     """Merges checked parts inside the locked folder, going on where an earlier merge of this plan was stopped."""
     directory = context.directory
-    check_writable(directory, force=force, advice=_advice)  # again, now that nobody else can write
+    check_writable(directory, force=force, advice=lambda: _ADVICE)  # again, now that nobody else can write
     versions = _begin(directory, plan, manifests, force=force)
     state = merge_states(context, folders, plan, model)
     prefixes = copy_text_tables(directory, folders, plan, state)
@@ -129,10 +131,6 @@ def copy_text_tables(directory: Path, folders: list[Path], plan: MiningPlan, sta
     make_folder(directory / "sentences")
     write_sentences(directory, _sentences(folders, named), provenance=provenance_of(plan))
     return prefixes
-
-
-def _advice() -> str:
-    return "; choose another folder, or --force to merge into it again"
 
 
 def _complete(folders: list[Path]) -> list[Manifest]:

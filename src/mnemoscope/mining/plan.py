@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from mnemoscope.errors import OptionError, PlanDiffers
-from mnemoscope.mining_options import MiningOptions, choose_layers
+from mnemoscope.mining_options import MiningOptions, choose_layers, parse_removals
 from mnemoscope.models import LanguageModel
 
 RULES = 1
@@ -93,7 +93,7 @@ class MiningPlan:
             triggers=options.triggers, per_sentence=str(options.per_sentence),
             layers=choose_layers(options.layers, model.sizes.layers),
             max_sentences=options.max_sentences, max_tokens=options.max_tokens,
-            prefixes=options.prefixes, removals=options.removed,
+            prefixes=options.prefixes, removals=None if options.removals is None else parse_removals(options.removals),
             batch_tokens=default_batch_tokens(model) if options.batch_tokens is None else options.batch_tokens,
             dtype=str(model.dtype).removeprefix("torch."), device=model.device.type, seed=options.seed,
             attention=model.attention, threads=torch.get_num_threads(), **versions,
@@ -112,21 +112,11 @@ class MiningPlan:
 
     def document(self) -> dict[str, Any]:
         """The plan as JSON has it."""
-        found = asdict(self)
-        return found | {"layers": list(self.layers)}
+        return asdict(self) | {"layers": list(self.layers)}
 
     def hash(self) -> str:
         """The hash that every table of the atlas carries."""
         return hashlib.sha256(json.dumps(self.document(), sort_keys=True).encode()).hexdigest()
-
-    def with_texts(self, corpus: str, validation: str | None, *, removals: int) -> "MiningPlan":
-        """The plan once the texts have been read, given their fingerprints.
-
-        `validation` is None where no text of its own was given; `removals` counts where no number of memories was
-        asked for.
-        """
-        chosen = removals if self.removals is None else self.removals
-        return replace(self, corpus_fingerprint=corpus, validation_fingerprint=validation, removals=chosen)
 
     def with_versions_of(self, begun: Mapping[str, Any]) -> "MiningPlan":
         """The same plan with the versions of libraries that `begun` states."""

@@ -143,7 +143,7 @@ class RemovalPass:
 
     def take(self, variants: slice) -> None:
         """One run: reads every coefficient that these shortened sentences are asked for; raises NotFinite."""
-        ids = pad([self._shortened(k) for k in range(variants.start, variants.stop)], self._model)
+        ids = pad([self._shorten(k) for k in range(variants.start, variants.stop)], self._model)
         wanted = slice(*np.searchsorted(self._owner, (variants.start, variants.stop)))
         answers = self.answers["removed_coefficient"]
         row = torch.from_numpy(self._owner[wanted] - variants.start)
@@ -164,7 +164,7 @@ class RemovalPass:
         with torch.inference_mode(), read_coefficients(self._model, read, layers=np.unique(layers).tolist()):
             self._model.backbone(ids, stop_after=int(self._deepest[variants].max()))
 
-    def _shortened(self, variant: int) -> NDArray[np.int32]:
+    def _shorten(self, variant: int) -> NDArray[np.int32]:
         """The tokens of one run's sentence without the removed one, as far as they are asked about."""
         sentence, removed = self._variants[variant].tolist()
         tokens = self._sentences.of(sentence)[: int(self._lengths[variant]) + 1]

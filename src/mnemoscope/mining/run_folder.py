@@ -7,7 +7,7 @@ replace it with.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any
@@ -164,11 +164,12 @@ def _prepare(
 
 
 def _with_texts(plan: MiningPlan, copy: TokenizedCorpus) -> MiningPlan:
-    """The plan with what only the texts tell."""
-    counts, other = copy.counts, copy.validation
-    removals = default_removals(
-        mined_tokens=int(counts["mined_tokens"]), mined_sentences=int(counts["mined_sentences"]),
-        layers=len(plan.layers),
-    )  # fmt: skip
-    validation = other.fingerprint if isinstance(other, TokenizedCorpus) else None
-    return plan.with_texts(copy.fingerprint, validation, removals=removals)
+    """The plan with what only the texts tell: their fingerprints, and how many removals they are worth."""
+    sentences, tokens = int(copy.counts["mined_sentences"]), int(copy.counts["mined_tokens"])
+    removals = default_removals(mined_tokens=tokens, mined_sentences=sentences, layers=len(plan.layers))
+    return replace(
+        plan,
+        corpus_fingerprint=copy.fingerprint,
+        validation_fingerprint=copy.validation.fingerprint if isinstance(copy.validation, TokenizedCorpus) else None,
+        removals=removals if plan.removals is None else plan.removals,
+    )

@@ -42,7 +42,6 @@ def write_text_tables(
     directory: Path, copy: TokenizedCorpus, model: LanguageModel, plan: MiningPlan, state: MiningState
 ) -> Prefixes:
     """Writes vocabulary, tokens, background, and the sentences that any table names; returns the prefixes to ask."""
-    provenance = provenance_of(plan)
     text, raw = model.vocabulary()
     token = np.arange(len(text), dtype=np.int32)
     first = 1 - model.beginning.length
@@ -53,21 +52,20 @@ def write_text_tables(
         ("tokens", token_table(copy, model.sizes.vocabulary)),
         ("background", background),
     ):
-        write_table(directory / TABLES[name].path(), columns, name=name, provenance=provenance)
+        _write(directory, plan, name, columns)
     named = np.union1d(state.named_sentences().numpy(), np.concatenate([background["sentence"], prefixes.sentence]))
-    write_sentences(directory, sentence_rows(copy, named), provenance=provenance)
+    write_sentences(directory, sentence_rows(copy, named), provenance=provenance_of(plan))
     return prefixes
 
 
 def write_mined_tables(context: RunContext, state: MiningState, plan: MiningPlan) -> None:
     """Writes triggers and activity of every mined layer; `sentences` must be there."""
-    provenance, directory, progress = provenance_of(plan), context.directory, context.progress
+    directory, progress = context.directory, context.progress
     sentences = NamedSentences(directory)
     for done, layer in enumerate(plan.layers):
         progress("tables", done, len(plan.layers), "layers")
-        found = layer_triggers(state, layer, sentences)
-        _write(directory, "triggers", layer, found.columns(), provenance)
-        _write(directory, "activity", layer, state.activity[layer].columns(), provenance)
+        _write(directory, plan, "triggers", layer_triggers(state, layer, sentences).columns(), layer=layer)
+        _write(directory, plan, "activity", state.activity[layer].columns(), layer=layer)
     progress("tables", len(plan.layers), len(plan.layers), "layers")
 
 
@@ -76,16 +74,16 @@ def write_value_tables(context: RunContext, state: MiningState, model: LanguageM
 
     `sentences` must be there.
     """
-    provenance, directory, progress = provenance_of(plan), context.directory, context.progress
+    directory, progress = context.directory, context.progress
     sentences: NamedSentences | None = None
     for done, layer in enumerate(plan.layers):
         progress("values", done, len(plan.layers), "layers")
-        if not _is_made(directory, "values", layer, provenance):
+        if not _is_made(directory, plan, "values", layer):
             sentences = sentences or NamedSentences(directory)
             wanted = targets(layer_triggers(state, layer, sentences), model.sizes.memories[layer])
-            _write(directory, "values", layer, value_table(model, layer, wanted), provenance)
-        if not _is_made(directory, "neighbours", layer, provenance):
-            _write(directory, "neighbours", layer, neighbour_table(model, layer, list(plan.layers)), provenance)
+            _write(directory, plan, "values", value_table(model, layer, wanted), layer=layer)
+        if not _is_made(directory, plan, "neighbours", layer):
+            _write(directory, plan, "neighbours", neighbour_table(model, layer, list(plan.layers)), layer=layer)
     progress("values", len(plan.layers), len(plan.layers), "layers")
     context.times.end("values")
 
@@ -97,14 +95,13 @@ def write_question_tables(
 
     What was answered before a stop is taken up from the work folder.
     """
-    provenance = provenance_of(plan)
     sentences = NamedSentences(context.directory)
     removals, left_out, removals_halved = removal_table(context, model, plan, sentences)
     context.times.end("removals")
     listed, predictions, predictions_halved = prediction_tables(context, model, plan, prefixes, sentences)
     context.times.end("predictions")
     for name, columns in (("removals", removals), ("predictions", predictions), ("prefixes", listed)):
-        write_table(context.directory / TABLES[name].path(), columns, name=name, provenance=provenance)
+        _write(context.directory, plan, name, columns)
     return {
         "prefixes_asked": plan.prefixes,
         "prefixes": len(prefixes.sentence),
@@ -114,10 +111,14 @@ def write_question_tables(
     }
 
 
-def _is_made(directory: Path, name: str, layer: int, provenance: Provenance) -> bool:
+def _write(directory: Path, plan: MiningPlan, name: str, columns: dict[str, Any], *, layer: int | None = None) -> None:
+    write_table(directory / TABLES[name].path(layer), columns, name=name, provenance=provenance_of(plan))
+
+
+def _is_made(directory: Path, plan: MiningPlan, name: str, layer: int) -> bool:
     """Whether the folder holds this table, made from this model, text and plan."""
     try:
-        return misfit(name, pq.read_schema(directory / TABLES[name].path(layer)), provenance) is None
+        return misfit(name, pq.read_schema(directory / TABLES[name].path(layer)), provenance_of(plan)) is None
     except (OSError, pa.ArrowException):
         return False
 
@@ -206,7 +207,3 @@ def _overlap(counts: dict[str, Any]) -> dict[str, Any]:
     total = int(counts["held_out_sentences"] if given is None else given["sentences"])
     shared = 0 if given is None else int(given["overlap_sentences"])
     return {"sentences": shared, "of": total, "share": shared / max(1, total)}
-
-
-def _write(directory: Path, name: str, layer: int, columns: dict[str, Any], provenance: Provenance) -> None:
-    write_table(directory / TABLES[name].path(layer), columns, name=name, provenance=provenance)

@@ -1,13 +1,18 @@
-"""How good the built-in model is: its held-out loss, and the share of its memories that never fire."""
+"""How good a model is: its held-out loss, that of a 5-gram model, and the share of its memories that never fire."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from mnemoscope.training.text import Text
+
+Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -36,24 +41,19 @@ def held_out_loss(model: Any, text: Text, context: int, *, most: int | None = No
     A window begins with the beginning token; what stands before it is not seen. `most` looks at the first documents
     only, whose bytes are then taken in proportion to their tokens.
     """
-    pieces = _windows(text, context, most)
-    pieces.sort(key=len)
+    ends = np.append(text.documents[1:], len(text.tokens))
+    windows = [
+        text.tokens[begin : min(begin + context, end)].astype(np.int64)
+        for first, end in list(zip(text.documents, ends, strict=True))[:most]
+        for begin in range(int(first) + 1, int(end), context)
+    ]
     nats, count = 0.0, 0
     device = next(model.parameters()).device
-    for start in range(0, len(pieces), batch):
-        group = pieces[start : start + batch]
-        width = max(len(p) for p in group)
-        inputs = torch.zeros(len(group), width, dtype=torch.long)
-        targets = torch.full((len(group), width), -100)
-        for row, piece in enumerate(group):
-            ids = torch.from_numpy(piece.astype(np.int64))
-            inputs[row, 1 : len(piece)] = ids[:-1]
-            targets[row, : len(piece)] = ids
-        scores = model(inputs.to(device), use_cache=False).logits.float()
-        nats += float(
-            torch.nn.functional.cross_entropy(scores.flatten(0, 1), targets.to(device).flatten(), reduction="sum")
-        )
-        count += int((targets >= 0).sum())
+    for ids, own in _pad(windows, batch):
+        scores = model(ids[:, :-1].to(device), use_cache=False).logits.float()
+        targets = ids.masked_fill(~own, -100)[:, 1:].flatten().to(device)
+        nats += float(torch.nn.functional.cross_entropy(scores.flatten(0, 1), targets, reduction="sum"))
+        count += int(own.sum())
     everything = len(text.tokens) - len(text.documents)
     return Loss(nats, count, round(text.text_bytes * count / max(1, everything)))
 
@@ -61,41 +61,105 @@ def held_out_loss(model: Any, text: Text, context: int, *, most: int | None = No
 @torch.inference_mode()
 def dead_shares(model: Any, sentences: list[list[int]], *, batch: int = 64) -> list[float]:
     """Per layer, the share of memories that are above zero at no token of `sentences`, each read alone."""
-    blocks = model.gpt_neox.layers
-    alive = [torch.zeros(block.mlp.dense_4h_to_h.in_features, dtype=torch.bool) for block in blocks]
-    lengths: NDArray[np.int64] = np.array([len(s) for s in sentences])
-    current: dict[str, torch.Tensor] = {}
+    values = [block.mlp.dense_4h_to_h for block in model.gpt_neox.layers]
+    alive = [torch.zeros(value.in_features, dtype=torch.bool) for value in values]
+    for ids, own in _pad([np.array(sentence, np.int64) for sentence in sentences], batch):
 
-    def reader(layer: int) -> Any:
-        def read(module: Any, inputs: tuple[torch.Tensor, ...]) -> None:
-            alive[layer] |= ((inputs[0] > 0) & current["own"]).flatten(0, 1).any(0)
+        def note(fired: Tensor, _: Any, inputs: tuple[Tensor, ...], own: Tensor = own) -> None:
+            fired |= (inputs[0] > 0)[own].any(0)
 
-        return read
-
-    hooks = [block.mlp.dense_4h_to_h.register_forward_pre_hook(reader(i)) for i, block in enumerate(blocks)]
-    try:
-        order = np.argsort(lengths, kind="stable")
-        for start in range(0, len(order), batch):
-            group = [sentences[i] for i in order[start : start + batch]]
-            width = 1 + max(len(s) for s in group)
-            inputs = torch.zeros(len(group), width, dtype=torch.long)
-            own = torch.zeros(len(group), width, 1, dtype=torch.bool)
-            for row, sentence in enumerate(group):
-                inputs[row, 1 : 1 + len(sentence)] = torch.tensor(sentence)
-                own[row, 1 : 1 + len(sentence)] = True
-            current["own"] = own
-            model.gpt_neox(inputs, use_cache=False)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return [1 - float(a.float().mean()) for a in alive]
+        notes = [partial(note, fired) for fired in alive]
+        hooks = [value.register_forward_pre_hook(one) for value, one in zip(values, notes, strict=True)]
+        try:
+            model.gpt_neox(ids, use_cache=False)
+        finally:
+            for hook in hooks:
+                hook.remove()
+    return [1 - float(fired.float().mean()) for fired in alive]
 
 
-def _windows(text: Text, context: int, most: int | None) -> list[NDArray[np.uint16]]:
-    ends = np.append(text.documents[1:], len(text.tokens))
-    documents = list(zip(text.documents, ends, strict=True))[:most]
-    return [
-        text.tokens[begin : min(begin + context, end)]
-        for first, end in documents
-        for begin in range(int(first) + 1, int(end), context)
-    ]
+def _pad(pieces: Sequence[Ids], batch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches `[batch, 1 + position]` of pieces by length, each after the beginning token; and which tokens are own."""
+    ordered = sorted(pieces, key=len)
+    for start in range(0, len(ordered), batch):
+        group = ordered[start : start + batch]
+        ids = torch.zeros(len(group), 1 + len(group[-1]), dtype=torch.long)
+        own = torch.zeros_like(ids, dtype=torch.bool)
+        for row, piece in enumerate(group):
+            ids[row, 1 : 1 + len(piece)] = torch.from_numpy(piece)
+            own[row, 1 : 1 + len(piece)] = True
+        yield ids, own
+
+
+class NgramModel:
+    """An n-gram model over the same tokens: what counting alone reaches on the held-out text.
+
+    Interpolated Kneser-Ney with one discount per order (Kneser and Ney 1995; Chen and Goodman 1999, section 4.1.6): the
+    highest order uses counts, the lower ones the number of different tokens that come before. An n-gram's number is
+    found from its first n-1 tokens' number.
+    """
+
+    def __init__(self, tokens: NDArray[np.integer], *, order: int = 5, vocabulary: int) -> None:
+        self.order, self.vocabulary = order, vocabulary
+        stream = tokens.astype(np.int64)
+        self._keys: list[Ids] = []
+        numbers: list[NDArray[np.int32]] = []
+        current = np.zeros(len(stream), np.int64)  # the number of the (n-1)-gram that ends before each token
+        for n in range(1, order + 1):
+            keys = current * vocabulary + stream[n - 1 :]
+            distinct, inverse = np.unique(keys, return_inverse=True)
+            self._keys.append(distinct)
+            # Half the memory of int64; a stream has fewer than 2^31 tokens.
+            numbers.append(inverse.astype(np.int32))
+            current = inverse[:-1].astype(np.int64)
+        counts = [np.bincount(numbers[-1]).astype(np.int32)]
+        for n in range(order - 1, 0, -1):
+            # continuation count: distinct (n+1)-grams that end in this n-gram
+            first_at = np.zeros(len(self._keys[n]), np.int32)
+            first_at[numbers[n][::-1]] = np.arange(len(numbers[n]), dtype=np.int32)[::-1]
+            suffix = numbers[n - 1][first_at + 1]
+            counts.insert(0, np.bincount(suffix, minlength=len(self._keys[n - 1])).astype(np.int32))
+            numbers.pop()
+        self._counts = counts
+        self._discounts = [_discount(c) for c in counts]
+        self._totals, self._kinds = [], []
+        for n in range(1, order + 1):
+            contexts = self._keys[n - 1] // vocabulary
+            size = 1 if n == 1 else len(self._keys[n - 2])
+            self._totals.append(np.bincount(contexts, weights=counts[n - 1], minlength=size).astype(np.int32))
+            kinds = np.bincount(contexts, weights=counts[n - 1] > 0, minlength=size)
+            self._kinds.append(kinds.astype(np.int32))
+
+    def nats(self, tokens: NDArray[np.integer], *, skip: NDArray[np.int64]) -> float:
+        """The negative log-likelihood of `tokens` as one stream, leaving out the positions `skip` as targets."""
+        stream = tokens.astype(np.int64)
+        probability = np.full(len(stream), 1.0 / self.vocabulary)
+        numbers = np.zeros(len(stream) + 1, np.int64)  # of the (n-1)-gram that ends before each token; -1: never seen
+        for n in range(1, self.order + 1):
+            context = numbers[:-1]
+            known = context >= 0
+            total = np.where(known, self._totals[n - 1][np.maximum(context, 0)], 0.0)
+            seen = known & (total > 0)
+            number = self._find(n, context, stream, seen)
+            count = np.where(number >= 0, self._counts[n - 1][np.maximum(number, 0)], 0.0)
+            discount = self._discounts[n - 1]
+            kinds = np.where(seen, self._kinds[n - 1][np.maximum(context, 0)], 0.0)
+            safe = np.where(seen, total, 1.0)
+            mixed = (np.maximum(count - discount, 0.0) + discount * kinds * probability) / safe
+            probability = np.where(seen, mixed, probability)
+            numbers = np.concatenate([[-1], number])
+        chosen = np.ones(len(stream), bool)
+        chosen[skip] = False
+        return float(-np.log(probability[chosen]).sum())
+
+    def _find(self, n: int, context: Ids, stream: Ids, possible: NDArray[np.bool_]) -> Ids:
+        wanted = np.where(possible, context, 0) * self.vocabulary + stream
+        keys = self._keys[n - 1]
+        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        return np.where(possible & (keys[place] == wanted), place, -1)
+
+
+def _discount(counts: NDArray[np.int32]) -> float:
+    """What every count gives up: n1 / (n1 + 2 n2); a half where nothing occurs once, or the unseen were impossible."""
+    once, twice = int((counts == 1).sum()), int((counts == 2).sum())
+    return once / (once + 2 * twice) if once else 0.5

@@ -10,8 +10,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from mnemoscope.atlas.store import write_bytes
-from mnemoscope.training.evaluate import Loss, dead_shares, held_out_loss
-from mnemoscope.training.ngram import NgramModel
+from mnemoscope.training.evaluate import Loss, NgramModel, dead_shares, held_out_loss
 from mnemoscope.training.recipe import BEGINNING, Recipe
 from mnemoscope.training.text import Prepared, Text, Wanted, read_alone
 
@@ -58,13 +57,12 @@ def measure(model: Any, text: Prepared, recipe: Recipe) -> dict[str, Any]:
             "five_gram_nats_per_byte": round(ngram.per_byte, 4),
         }
 
-    validation = {} if text.validation is None else {"validation": losses(text.validation)}
     sentences = read_alone(text, recipe)
     return {
         "training_tokens": len(text.training.tokens),
         "training_bytes": text.training.text_bytes,
         **losses(text.held_out),
-        **validation,
+        **({} if text.validation is None else {"validation": losses(text.validation)}),
         "sentences_read_alone": len(sentences),
         "dead_share_by_layer": [round(share, 4) for share in dead_shares(model, sentences)],
     }
@@ -73,6 +71,9 @@ def measure(model: Any, text: Prepared, recipe: Recipe) -> dict[str, Any]:
 def card(recipe: Recipe, wanted: Wanted, figures: dict[str, Any]) -> str:
     """The model card in Markdown."""
     dead = ", ".join(f"{100 * share:.1f} %" for share in figures["dead_share_by_layer"])
+    alone = "the demo's text (standard library and language reference)"
+    if wanted.corpora:
+        alone = f"{figures['sentences_read_alone']:,} training sentences, each read alone"
     values = "" if recipe.value_optimiser == "muon" else "\n  (the value matrices: AdamW at the same rate)"
     return f"""{_OWN_HEAD if wanted.corpora else _BUILT_IN_HEAD}
 * **Architecture**: {recipe.layers} pre-norm blocks, hidden size {recipe.hidden}, {recipe.memories} memories a layer
@@ -92,7 +93,7 @@ def card(recipe: Recipe, wanted: Wanted, figures: dict[str, Any]) -> str:
 |---|---|---|
 {_losses(figures)}
 {_validation(wanted, figures)}
-Memories that fire at no token of {_read_alone(wanted, figures)}, by layer: {dead}.
+Memories that fire at no token of {alone}, by layer: {dead}.
 
 {_OWN_TAIL if wanted.corpora else _BUILT_IN_TAIL}"""
 
@@ -144,9 +145,3 @@ def _validation(wanted: Wanted, figures: dict[str, Any]) -> str:
     own = figures["validation"]
     head = f"| on `{wanted.validation}` ({own['held_out_tokens']:,} tokens) | nats per token | nats per byte |"
     return f"\n{head}\n|---|---|---|\n{_losses(own)}\n"
-
-
-def _read_alone(wanted: Wanted, figures: dict[str, Any]) -> str:
-    if wanted.corpora:
-        return f"{figures['sentences_read_alone']:,} training sentences, each read alone"
-    return "the demo's text (standard library and language reference)"

@@ -2,7 +2,9 @@
 
 Matrices inside the blocks are updated by Muon (the value matrices only if the recipe says so), everything else by
 AdamW. Windows depend on the seed and the step alone, so a run that was killed goes on as if it had not been. The loss
-is computed in chunks whose gradient is taken at once, so logits of the whole batch never exist.
+is computed in chunks whose gradient is taken at once, so logits of the whole batch never exist. On a CPU attention is
+computed in float32: the gradient of torch's bfloat16 attention takes twice as long there, which more than pays for the
+conversions (figures in LOG.md). What is saved does not know of this.
 """
 
 import json
@@ -16,11 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import AttentionInterface
 
 from mnemoscope.atlas.store import replacing
 from mnemoscope.errors import TrainingError
 from mnemoscope.interruption import Checkpoints
-from mnemoscope.training.attention import attend_in_float32
 from mnemoscope.training.evaluate import held_out_loss
 from mnemoscope.training.export import export
 from mnemoscope.training.recipe import Recipe
@@ -88,23 +90,23 @@ class _Run:
         self.model = recipe.model().to(self.device)
         if self.device.type == "cpu":
             attend_in_float32(self.model)
-        inside = {n: p for n, p in self.model.named_parameters() if p.ndim == 2 and "embed" not in n}
-        by_adamw = recipe.value_optimiser == "adamw"
-        values = [p for n, p in inside.items() if by_adamw and n.endswith(VALUES)]
-        matrices = [p for n, p in inside.items() if not (by_adamw and n.endswith(VALUES))]
-        chosen = {id(p) for p in inside.values()}
-        others = [p for p in self.model.parameters() if id(p) not in chosen]
-        vectors = [p for p in others if p.ndim < 2]
-        tables = [p for p in others if p.ndim >= 2]
+        parameters: dict[str, list[Tensor]] = {"matrices": [], "values": [], "tables": [], "vectors": []}
+        for name, parameter in self.model.named_parameters():
+            if parameter.ndim == 2 and "embed" not in name:
+                by_adamw = recipe.value_optimiser == "adamw" and name.endswith(VALUES)
+                parameters["values" if by_adamw else "matrices"].append(parameter)
+            else:
+                parameters["tables" if parameter.ndim >= 2 else "vectors"].append(parameter)
+        decay = recipe.weight_decay
         groups: list[dict[str, Any]] = [
-            {"params": tables, "weight_decay": recipe.weight_decay},
-            {"params": vectors, "weight_decay": 0.0},
+            {"params": parameters["tables"], "weight_decay": decay},
+            {"params": parameters["vectors"], "weight_decay": 0.0},
         ]
-        if values:
-            groups.append({"params": values, "weight_decay": recipe.weight_decay, "lr": recipe.learning_rate})
+        if parameters["values"]:
+            groups.append({"params": parameters["values"], "weight_decay": decay, "lr": recipe.learning_rate})
         self.optimisers: list[torch.optim.Optimizer] = [
             torch.optim.Muon(
-                matrices, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, adjust_lr_fn="match_rms_adamw"
+                parameters["matrices"], lr=recipe.learning_rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"
             ),
             torch.optim.AdamW(groups, lr=recipe.embedding_rate, betas=(0.9, 0.95)),
         ]
@@ -142,7 +144,7 @@ class _Run:
             torch.save(state, file)
 
     def load(self, path: Path) -> None:
-        """Take up the checkpoint at `path`, if there is one."""
+        """Takes up the checkpoint at `path`, if there is one."""
         if not path.is_file():
             return
         try:
@@ -200,6 +202,29 @@ def batch_loss(model: torch.nn.Module, inputs: Tensor, targets: Tensor) -> Tenso
     head = network.get_output_embeddings().weight
     loss: Tensor = _ChunkedLoss.apply(hidden.reshape(-1, hidden.shape[-1]), head, targets.reshape(-1))  # type: ignore[no-untyped-call]
     return loss
+
+
+def attend_in_float32(model: Any) -> None:
+    """Lets `model` compute its attention in float32; its inputs must come without padding on the left."""
+    AttentionInterface.register("mnemoscope_float32", _attend)
+    model.set_attn_implementation("mnemoscope_float32")
+
+
+def _attend(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    **unused: Any,
+) -> tuple[Tensor, None]:
+    """Causal attention of `query`, `key` and `value`, each `[batch, head, position, hidden]`; no mask is ever given."""
+    with torch.autocast(query.device.type, enabled=False):
+        mixed = torch.nn.functional.scaled_dot_product_attention(
+            query.float(), key.float(), value.float(), is_causal=True, scale=scaling
+        )
+    return mixed.to(value.dtype).transpose(1, 2).contiguous(), None
 
 
 def _log(directory: Path, run: _Run, text: Prepared, average: float, seconds: float) -> None:

@@ -10,6 +10,7 @@ tokens with training text (`independence`).
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +83,12 @@ def prepare_text(
     be read.
     """
     wanted = wanted or Wanted()
-    done = directory / "text.json"
-    if not done.is_file():
+    record = directory / "text.json"
+    if not record.is_file():
         directory.mkdir(parents=True, exist_ok=True)
         facts = _prepare(recipe, directory, wanted, say)
-        write_bytes(done, json.dumps({**facts, "wanted": asdict(wanted)}).encode())
-    facts = _facts(done)
+        write_bytes(record, json.dumps({**facts, "wanted": asdict(wanted)}).encode())
+    facts = _read_record(record)
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     if tokenizer.get_vocab_size() > recipe.vocabulary or _of(facts["wanted"]) != wanted:
         raise TrainingError(f"{directory} holds text prepared for another recipe; choose another folder")
@@ -96,13 +97,12 @@ def prepare_text(
     if len(texts["training"].tokens) <= recipe.context:
         where = ", ".join(wanted.corpora) or "the documentation on this machine"
         raise TrainingError(f"{where} is too little to train on: {len(texts['training'].tokens)} tokens")
-    held_out, keys = texts["held_out"], facts["held_out_keys"]
-    if not len(held_out.documents):
+    if not len(texts["held_out"].documents):
         raise TrainingError(
             f"none of the {facts['documents']} documents of {', '.join(wanted.corpora)} is held out, so nothing could"
             " be measured; give a text of more documents (a blank line ends one), or --split line"
         )
-    return Prepared(texts["training"], held_out, tokenizer, keys, wanted, texts.get("validation"))
+    return Prepared(**texts, tokenizer=tokenizer, held_out_keys=facts["held_out_keys"], wanted=wanted)
 
 
 def _prepare(recipe: Recipe, directory: Path, wanted: Wanted, say: Callable[[str], None]) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def _open(spec: str, wanted: Wanted) -> Source:
     return open_source(spec, text_field=wanted.text_field, split=wanted.split)
 
 
-def _facts(path: Path) -> dict[str, Any]:
+def _read_record(path: Path) -> dict[str, Any]:
     """What `prepare_text` stored about its text; raises TrainingError for a file of something else."""
     try:
         facts = json.loads(path.read_bytes())
@@ -230,25 +230,16 @@ def read_alone(text: Prepared, recipe: Recipe) -> list[list[int]]:
         stops = ends[np.searchsorted(ends, begins, side="right")] - 1  # without the line feed
         pieces = (stream.tokens[a : min(b, a + recipe.context - 1)] for a, b in zip(begins, stops, strict=True))
         return [piece.tolist() for piece in pieces if len(piece)]
-    sentences = {s: None for document in documents("stdlib") for s in _sentences(document)}
+    sentences = {s: None for document in documents("stdlib") for s in split_sentences(document, "sentence")}
     encodings = text.tokenizer.encode_batch(list(sentences), add_special_tokens=False)
     return [e.ids[: recipe.context - 1] for e in encodings if e.ids]
 
 
-_EPOCHS: dict[tuple[int, int, int], tuple[int, NDArray[np.int64]]] = {}
-
-
+@lru_cache(maxsize=1)
 def _epoch(seed: int, epoch: int, count: int, context: int) -> tuple[int, NDArray[np.int64]]:
-    key = (seed, epoch, count)
-    if key not in _EPOCHS:
-        _EPOCHS.clear()
-        generator = np.random.default_rng((seed, 0, epoch))
-        _EPOCHS[key] = int(generator.integers(context)), generator.permutation(count)
-    return _EPOCHS[key]
-
-
-def _sentences(document: str) -> list[str]:
-    return split_sentences(document, "sentence")
+    """Where an epoch's windows begin to tile the text, and in which order they are read."""
+    generator = np.random.default_rng((seed, 0, epoch))
+    return int(generator.integers(context)), generator.permutation(count)
 
 
 def _encode(tokenizer: Tokenizer, sentences: list[str]) -> tuple[Tokens, NDArray[np.int64], int]:
