@@ -1,4 +1,4 @@
-"""What the plan makes of a working copy: its batches as tensors, the token counts, the background sample.
+"""What the plan makes of a tokenized corpus: its batches as tensors, the token counts, the background sample.
 
 Everything here follows from the text and the plan, before any model runs, so every part of a sharded run computes the
 same.

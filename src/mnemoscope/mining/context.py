@@ -84,5 +84,5 @@ class RunContext:
 
     @property
     def work(self) -> Path:
-        """Where the working copy of the text and the saved states lie until the atlas is sealed."""
+        """Where the tokenized text and the saved states lie until the atlas is sealed."""
         return self.directory / WORK

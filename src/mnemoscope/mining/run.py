@@ -2,7 +2,7 @@
 
 `run_mining` is the order of things: check what can be checked at once, lock the folder, settle the text, run the model
 over it, write the tables, project the values, ask what needs all triggers, seal. Each pass says what it takes and what
-it makes. `work/` inside the atlas holds the working copy of the text and the saved states until the atlas is sealed.
+it makes. `work/` inside the atlas holds the tokenized text and the saved states until the atlas is sealed.
 """
 
 import os
@@ -136,7 +136,7 @@ def read_text(
 def write_mined(context: RunContext, model: LanguageModel, text: SettledText, state: MiningState) -> Prefixes:
     """Writes the tables of the text, triggers and activity; returns the prefixes that will be asked.
 
-    The working copy is not read after this.
+    The tokenized text is not read after this.
     """
     prefixes = write_text_tables(context.directory, text.copy, model, text.plan, state)
     text.copy.release()

@@ -1,7 +1,7 @@
 """The folder of a run: what lies in it when the run begins, and the text that is settled there.
 
 What the folder is to the run is decided once (`FolderState`), when it is locked, so that nobody else changes it
-meanwhile. A text is settled when it is read into its working copy, its fingerprints are in the plan, and the folder is
+meanwhile. A text is settled when it is read and tokenized, its fingerprints are in the plan, and the folder is
 begun. A text that cannot be used leaves no trace, and a finished atlas is taken away only when there is something to
 replace it with.
 """
@@ -84,7 +84,7 @@ def check_writable(directory: Path, *, force: bool, advice: Callable[[], str]) -
 
 @dataclass(frozen=True)
 class SettledText:
-    """A text as it is mined: its working copy, the complete plan, and the versions that had a hand in the atlas."""
+    """A text as it is mined: its tokens, the complete plan, and the versions that had a hand in the atlas."""
 
     copy: TokenizedCorpus
     plan: MiningPlan
@@ -151,7 +151,7 @@ def _begin(context: RunContext, plan: MiningPlan, part: list[int] | None, versio
 def _prepare(
     context: RunContext, model: LanguageModel, plan: MiningPlan, source: Source, validation: Source | None
 ) -> TokenizedCorpus:
-    """The working copy, made or opened."""
+    """The tokenized text, made or opened."""
     # What decides how the text is cut and tokenised, beside the text and the plan's own options.
     libraries = {name: plan.versions[name] for name in ("tokenizers", "sentencex")}
     made_with = {"tokenizer": model.tokenizer_fingerprint, "rules": str(RULES), **libraries}
