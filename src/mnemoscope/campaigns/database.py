@@ -143,13 +143,11 @@ class Database:
 
 _KEYWORDS = re.compile(r"\b(password|host|user|dbname)\s*=")
 """PostgreSQL's other way to say where a database is, which is no path and may hold a password."""
+_NO_ADDRESS = "the address of the annotations is none; write postgresql://USER@HOST/NAME"
 _ADVICE = (
     ("SQLITE_FULL|SQLITE_IOERR|53100|No space", "make room on the disk, then save again"),
     ("SQLITE_BUSY|SQLITE_LOCKED|55P03|40P01|40001", "another process is writing; try again"),
-    (
-        "SQLITE_READONLY|SQLITE_CANTOPEN|SQLITE_PERM|25006|42501",
-        "make it writable, or choose another",
-    ),
+    ("SQLITE_READONLY|SQLITE_CANTOPEN|SQLITE_PERM|25006|42501", "make it writable, or choose another"),
     ("SQLITE_NOTADB|SQLITE_CORRUPT", "restore it from a copy"),
     ("only grows", "judgements are never changed; save a new one"),
     ("28P01|28000|password", "check user and password"),
@@ -171,13 +169,13 @@ def address(given: str | Path | None, folder: Path) -> URL:
             raise AnnotationError(f"{given} is a link; name the file that it leads to with --annotations")
     if isinstance(given, Path) or "://" not in given:
         if isinstance(given, str) and _KEYWORDS.search(given):
-            raise AnnotationError("the address of the annotations is none; write postgresql://USER@HOST/NAME")
+            raise AnnotationError(_NO_ADDRESS)
         return _file(Path(given))
     try:
         url = make_url(given)
         backend = url.drivername.partition("+")[0]
     except (ArgumentError, ValueError):
-        raise AnnotationError("the address of the annotations is none; write postgresql://USER@HOST/NAME") from None
+        raise AnnotationError(_NO_ADDRESS) from None
     if backend == "sqlite" and url.database:
         return _file(Path(url.database))
     if backend not in ("postgresql", "postgres"):
@@ -220,24 +218,20 @@ def _file(path: Path) -> URL:
 
 
 def _engine(url: URL) -> Engine:
-    if url.get_backend_name() != "sqlite":
-        return create_engine(
-            url,
-            pool_size=8,
-            max_overflow=16,
-            pool_timeout=WAIT_SECONDS,
-            pool_pre_ping=True,
-            connect_args={"connect_timeout": _REACH, "application_name": "mnemoscope"},
-        )
+    sqlite = url.get_backend_name() == "sqlite"
+    own = {"timeout": WAIT_SECONDS, "isolation_level": None}
+    remote = {"connect_timeout": _REACH, "application_name": "mnemoscope"}
     engine = create_engine(
         url,
         pool_size=8,
-        max_overflow=56,
+        max_overflow=56 if sqlite else 16,
         pool_timeout=WAIT_SECONDS,
-        connect_args={"timeout": WAIT_SECONDS, "isolation_level": None},
+        pool_pre_ping=not sqlite,
+        connect_args=own if sqlite else remote,
     )
-    event.listen(engine, "connect", _prepare)
-    event.listen(engine, "begin", _begin)
+    if sqlite:
+        event.listen(engine, "connect", _prepare)
+        event.listen(engine, "begin", _begin)
     return engine
 
 

@@ -8,54 +8,45 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 from sqlalchemy import Connection, select
 
 from mnemoscope.atlas.store import replacing
-from mnemoscope.campaigns.items import Row, read_item, sample, store_campaign, store_chosen
+from mnemoscope.campaigns.items import Row, find_item, sample, store_campaign, store_chosen
 from mnemoscope.campaigns.saving import add_annotator, find_row
 from mnemoscope.campaigns.store import Store
 from mnemoscope.errors import AnnotationError, MemoryIdError
 from mnemoscope.judgements.rules import CAMPAIGN_FIELDS, FIELDS, check_choice, check_row
-from mnemoscope.judgements.tables import GROWING, annotators, campaigns, items, version
+from mnemoscope.judgements.tables import GROWING, annotators, campaigns, items
 from mnemoscope.memory import MemoryId
 
 FORMS = ("csv", "jsonl")
 _FORMULA = re.compile(r"'*[=+\-@]")
 """How a cell begins that a spreadsheet would take for a formula, or that has been kept from it before."""
 _TABLES = dict(zip(("judgement", "verdict", "finish"), GROWING, strict=True))
+_EXPORTED: dict[str, Callable[[Mapping[str, Any]], Row]] = {
+    "judgement": lambda row: {"triggers": json.loads(row["triggers"])},
+    "verdict": lambda row: {"kind": row["verdict"]},
+    "finish": lambda row: {"kind": "finished" if row["finished"] else "taken up"},
+}
+"""Of each event the fields that are exported in another form than they are stored in."""
+_IMPORTED: dict[str, Callable[[Mapping[str, Any]], Row]] = {
+    "judgement": lambda row: {"control": int(row["item_kind"] == "control")},
+    "verdict": lambda row: {"verdict": row["kind"]},
+    "finish": lambda row: {"finished": int(row["kind"] == "finished")},
+}
+"""Of each event the columns that are stored in another form than the fields."""
 
 
 class _BadLine(Exception):
     """A line of a file that cannot be taken."""
 
-    def __init__(self, reason: str, line: int) -> None:
-        super().__init__(reason)
+    def __init__(self, reason: object, line: int) -> None:
+        super().__init__(str(reason))
         self.line = line
-
-
-class _Known:
-    """What a database holds that rows are about."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.atlas: str = connection.execute(select(version.c.atlas)).scalar_one()
-        row = connection.execute(select(*(campaigns.c[name] for name in CAMPAIGN_FIELDS))).mappings().first()
-        self.campaign = None if row is None else dict(row)
-        self.items: dict[tuple[str, int, int], Row] = {}
-        self.numbered: dict[int, Row] = {}
-        for item in connection.execute(select(items)).mappings():
-            self.add(dict(item))
-        self.authors = set(connection.execute(select(annotators.c.name)).scalars())
-
-    def add(self, item: Row) -> None:
-        """Takes note of an item."""
-        self.items[item["kind"], item["layer"], item["memory"]] = item
-        self.numbered[item["id"]] = item
 
 
 def export(store: Store, path: str | Path) -> int:
@@ -83,13 +74,16 @@ def as_text(store: Store, form: str) -> str:
 
 def rows(store: Store) -> list[Row]:
     """Every row of every table that only grows, by time, with what it is about; the fields of judgements/rules.py."""
+    found = []
     with store.database.reading() as connection:
-        known = _Known(connection)
-        found = [
-            _export_row(event, dict(row), known)
-            for event, table in _TABLES.items()
-            for row in connection.execute(select(table)).mappings()
-        ]
+        common = {"atlas": store.database.atlas, "campaign": _read_campaign(connection)}
+        about = (items.c.layer, items.c.memory, items.c.code, items.c.kind.label("item_kind"))
+        for event, table in _TABLES.items():
+            own = [column for column in table.c if column.name not in ("layer", "memory")]
+            asked = select(*own, *about).select_from(table.outerjoin(items, table.c.item == items.c.id))
+            for row in connection.execute(asked).mappings():
+                known = {name: row[name] for name in FIELDS if name in row}
+                found.append(dict.fromkeys(FIELDS) | known | common | _EXPORTED[event](dict(row)) | {"event": event})
     return sorted(found, key=lambda row: (row["made_at"], row["author"], row["key"]))
 
 
@@ -103,7 +97,8 @@ def import_judgements(store: Store, path: str | Path) -> int:
     form = _form(where)
     try:
         with where.open(encoding="utf-8-sig", newline="") as file, store.database.writing() as connection:
-            return _add(store, connection, _read(file, form))
+            database = _Import(store, connection)
+            return sum(database.add(line, content) for line, content in _lines(file, form))
     except _BadLine as refused:
         raise AnnotationError(f"{where} line {refused.line}: {refused}; nothing was imported") from refused
     except UnicodeDecodeError as error:
@@ -112,84 +107,75 @@ def import_judgements(store: Store, path: str | Path) -> int:
         raise AnnotationError(f"{where} cannot be read ({error.strerror}); give a file that was exported") from error
 
 
-def _add(store: Store, connection: Connection, lines: Iterable[tuple[int, Row]]) -> int:
-    added = 0
-    known = _Known(connection)
-    for line, raw in lines:
-        with _at(line):
-            row = check_row(raw, store.database.atlas)
-            facts = row["campaign"]
-            if facts is not None and known.campaign is None:
-                sizes = {name: facts[name] for name in ("keys_per_layer", "controls", "cases", "seed")}
-                store_campaign(connection, sample(store.atlas, **sizes)[1], facts)
-                known = _Known(connection)
-            if facts not in (None, known.campaign):
-                raise AnnotationError("it belongs to another campaign than the one in the database")
-            item = _item(store, row, known)
-            if row["author"] not in known.authors:
-                add_annotator(connection, row["author"])
-                known.authors.add(row["author"])
-            added += _insert(connection, row, item)
-    return added
+class _Import:
+    """A database that takes rows, inside one transaction."""
+
+    def __init__(self, store: Store, connection: Connection) -> None:
+        self._store = store
+        self._connection = connection
+        self._campaign = _read_campaign(connection)
+        self._authors = set(connection.execute(select(annotators.c.name)).scalars())
+
+    def add(self, line: int, content: str | list[str]) -> bool:
+        """Adds what a line holds, and says whether it was not there yet; raises _BadLine, AtlasDamaged."""
+        try:
+            row = check_row(_parse(content), self._store.database.atlas)
+            self._check_campaign(row["campaign"])
+            item = None if row["item_kind"] is None else self._item(row)
+            if row["author"] not in self._authors:
+                add_annotator(self._connection, row["author"])
+                self._authors.add(row["author"])
+            return self._insert(row, item)
+        except (AnnotationError, MemoryIdError) as error:
+            raise _BadLine(error, line) from error
+
+    def _check_campaign(self, facts: Row | None) -> None:
+        if facts is not None and self._campaign is None:
+            sizes = {name: facts[name] for name in ("keys_per_layer", "controls", "cases", "seed")}
+            store_campaign(self._connection, sample(self._store.atlas, **sizes)[1], facts)
+            self._campaign = facts
+        if facts not in (None, self._campaign):
+            raise AnnotationError("it belongs to another campaign than the one in the database")
+
+    def _item(self, row: Row) -> Row:
+        """The item that the row is about; a chosen memory becomes one."""
+        kind, layer, memory = place = (row["item_kind"], row["layer"], row["memory"])
+        item = find_item(self._connection, *place)
+        if item is None and kind == "chosen":
+            store_chosen(self._connection, self._store.atlas[MemoryId(layer, memory)].id, row["code"])
+            item = find_item(self._connection, *place)
+        if item is None:
+            raise AnnotationError(f"the campaign has no {kind} {memory} in layer {layer}")
+        if kind != "chosen" and item["code"] != row["code"]:
+            raise AnnotationError(f"{kind} {memory} of layer {layer} was shown with other prefixes there")
+        if row["event"] == "judgement":
+            outside = set(json.loads(row["triggers"])) - set(self._store.shown_ranks(item))
+            if outside:
+                raise AnnotationError(f"trigger {min(outside)} is none that this item shows")
+        return item
+
+    def _insert(self, row: Row, item: Row | None) -> bool:
+        table = _TABLES[row["event"]]
+        values = {name: row[name] for name in ("author", "made_at", "key")}
+        values |= {"item": None if item is None else item["id"]}
+        values |= {column.name: row[column.name] for column in table.c if column.name in FIELDS}
+        values |= _IMPORTED[row["event"]](row)
+        old = find_row(self._connection, table, author=row["author"], key=row["key"])
+        if old is None:
+            self._connection.execute(table.insert().values(values))
+            return True
+        differing = [name for name, value in values.items() if old[name] != value]
+        if differing:
+            raise AnnotationError(
+                f"{row['author']}'s row {row['key']} is there with another {differing[0]}, and nothing is overwritten"
+            )
+        return False
 
 
-def _item(store: Store, row: Row, known: _Known) -> Row | None:
-    """The item that the row is about; a chosen memory becomes one."""
-    if row["item_kind"] is None:
-        return None
-    place = (row["item_kind"], row["layer"], row["memory"])
-    if place not in known.items and row["item_kind"] == "chosen":
-        memory = store.atlas[MemoryId(row["layer"], row["memory"])].id
-        known.add(read_item(known.connection, store_chosen(known.connection, memory, row["code"])))
-    item = known.items.get(place)
-    if item is None:
-        raise AnnotationError(f"the campaign has no {place[0]} {place[2]} in layer {place[1]}")
-    if item["kind"] != "chosen" and item["code"] != row["code"]:
-        raise AnnotationError(f"{place[0]} {place[2]} of layer {place[1]} was shown with other prefixes there")
-    if row["event"] == "judgement":
-        outside = set(json.loads(row["triggers"])) - set(store.shown_ranks(item))
-        if outside:
-            raise AnnotationError(f"trigger {min(outside)} is none that this item shows")
-    return item
-
-
-def _insert(connection: Connection, row: Row, item: Row | None) -> int:
-    table = _TABLES[row["event"]]
-    values = {name: row[name] for name in ("author", "made_at", "key")}
-    values["item"] = None if item is None else item["id"]
-    if row["event"] == "judgement":
-        values |= {
-            name: row[name] for name in ("layer", "memory", "pattern", "kind", "description", "triggers", "undoes")
-        }
-        values["control"] = int(row["item_kind"] == "control")
-    elif row["event"] == "verdict":
-        values["verdict"] = row["kind"]
-    else:
-        values["finished"] = int(row["kind"] == "finished")
-    old = find_row(connection, table, author=row["author"], key=row["key"])
-    if old is None:
-        connection.execute(table.insert().values(values))
-        return 1
-    differing = [name for name, value in values.items() if old[name] != value]
-    if differing:
-        raise AnnotationError(
-            f"{row['author']}'s row {row['key']} is there with another {differing[0]}, and nothing is overwritten"
-        )
-    return 0
-
-
-def _export_row(event: str, row: Row, known: _Known) -> Row:
-    item = known.numbered.get(row["item"])
-    found: Row = dict.fromkeys(FIELDS) | {name: row[name] for name in ("author", "made_at", "key")}
-    found |= {"event": event, "atlas": known.atlas, "campaign": known.campaign}
-    if item is not None:
-        found |= {name: item[name] for name in ("layer", "memory", "code")} | {"item_kind": item["kind"]}
-    if event == "judgement":
-        found |= {name: row[name] for name in ("pattern", "kind", "description", "undoes")}
-        return found | {"triggers": json.loads(row["triggers"])}
-    if event == "verdict":
-        return found | {"kind": row["verdict"]}
-    return found | {"kind": "finished" if row["finished"] else "taken up"}
+def _read_campaign(connection: Connection) -> Row | None:
+    """What it takes to draw the database's campaign again, None where there is none."""
+    row = connection.execute(select(*(campaigns.c[name] for name in CAMPAIGN_FIELDS))).mappings().first()
+    return None if row is None else dict(row)
 
 
 def _cell(value: Any) -> Any:
@@ -206,53 +192,43 @@ def _form(path: Path) -> str:
     return form
 
 
-@contextmanager
-def _at(line: int) -> Iterator[None]:
-    try:
-        yield
-    except (AnnotationError, MemoryIdError) as error:
-        raise _BadLine(str(error), line) from error
-
-
-def _read(file: TextIO, form: str) -> Iterator[tuple[int, Row]]:
-    """Number and fields of every line; raises _BadLine for a line that has no such form."""
+def _lines(file: TextIO, form: str) -> Iterator[tuple[int, str | list[str]]]:
+    """Number and content of every line: JSON, or the cells of a table; raises _BadLine for a file of another form."""
     if form == "jsonl":
-        for line, text in enumerate(file, start=1):
-            try:
-                row = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                raise _BadLine(f"is not JSON ({error})", line) from error
-            if not isinstance(row, dict):
-                raise _BadLine("is not a JSON object", line)
-            yield line, row
+        yield from enumerate(file, start=1)
         return
     table = csv.reader(file, strict=True)
     try:
-        header = next(table, None)
-        if header != list(FIELDS):
+        if next(table, None) != list(FIELDS):
             raise _BadLine(f"the columns are not {', '.join(FIELDS)}", 1)
         for cells in table:
-            if len(cells) != len(FIELDS):
-                raise _BadLine(f"has {len(cells)} columns, not {len(FIELDS)}", table.line_num)
-            yield (
-                table.line_num,
-                {name: _value(name, cell, table.line_num) for name, cell in zip(FIELDS, cells, strict=True)},
-            )
+            yield table.line_num, cells
     except csv.Error as error:
         raise _BadLine(f"is not CSV ({error})", table.line_num) from error
 
 
-def _value(name: str, cell: str, line: int) -> Any:
-    """What a cell says: numbers and JSON where the field has them; an empty cell is nothing, but for a description."""
+def _parse(content: str | list[str]) -> Row:
+    """The fields of a line; raises AnnotationError."""
+    if isinstance(content, str):
+        try:
+            row = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise AnnotationError(f"is not JSON ({error})") from error
+        if not isinstance(row, dict):
+            raise AnnotationError("is not a JSON object")
+        return row
+    if len(content) != len(FIELDS):
+        raise AnnotationError(f"has {len(content)} columns, not {len(FIELDS)}")
+    return {name: _value(name, cell) for name, cell in zip(FIELDS, content, strict=True)}
+
+
+def _value(name: str, cell: str) -> Any:
+    """What a cell says: numbers and JSON where the field has them; an empty cell is nothing."""
     if cell.startswith("'") and _FORMULA.match(cell):
         cell = cell[1:]
-    if name == "description":
+    if cell == "" or name not in ("layer", "memory", "pattern", "triggers", "campaign"):
         return cell or None
-    if cell == "":
-        return None
-    if name not in ("layer", "memory", "pattern", "triggers", "campaign"):
-        return cell
     try:
         return json.loads(cell)
     except (ValueError, RecursionError) as error:
-        raise _BadLine(f"{name} is {cell[:40]!r}, not a number or JSON", line) from error
+        raise AnnotationError(f"{name} is {cell[:40]!r}, not a number or JSON") from error

@@ -115,9 +115,9 @@ def read_item(connection: Connection, code: str) -> Row:
     return dict(row)
 
 
-def find_chosen_item(connection: Connection, memory: MemoryId) -> Row | None:
-    """The item of a memory that somebody judged outside the campaign; None where nobody has."""
-    here = (items.c.kind == "chosen", items.c.layer == memory.layer, items.c.memory == memory.memory)
+def find_item(connection: Connection, kind: str, layer: int, memory: int) -> Row | None:
+    """The item of this kind and place, if there is one."""
+    here = (items.c.kind == kind, items.c.layer == layer, items.c.memory == memory)
     row = connection.execute(select(items).where(*here)).mappings().first()
     return None if row is None else dict(row)
 
@@ -126,7 +126,7 @@ def sample_keys(atlas: Atlas, *, per_layer: int, seed: int) -> list[Item]:
     """In every layer `per_layer` memories with a positive trigger, or all where there are fewer."""
     found = []
     for layer in atlas.layers:
-        firing = atlas.best_triggers(layer, None)["memory"].unique().sort().to_numpy()
+        firing = atlas.best_triggers(layer, count=None)["memory"].unique().sort().to_numpy()
         random = np.random.default_rng((seed, 1, layer))
         chosen = random.choice(firing, min(per_layer, firing.size), replace=False)
         found += [Item("key", layer, int(memory), None) for memory in sorted(chosen)]
@@ -213,8 +213,9 @@ class ItemReader:
         return self._show(rows.select("sentence", "position").rows(), rows["rank"].to_list())
 
     def _show(self, places: Sequence[tuple[int, int]], ranks: Sequence[int] | None = None) -> ItemPrefixes:
+        words = self._atlas.vocabulary
         found = []
-        for number, ids in enumerate(self._atlas.prefixes([(sentence, position) for sentence, position in places])):
-            token = self._atlas.token_text(ids[-1:])[0] or ""
-            found.append(Prefix(number, before_token(self._atlas.vocabulary.text(ids), token), token))
+        for number, tokens in enumerate(self._atlas.prefixes(places)):
+            text, token = words.text(tokens), words.texts[tokens[-1]] or ""
+            found.append(Prefix(number, before_token(text, token), token))
         return ItemPrefixes(tuple(found), tuple(range(len(found)) if ranks is None else ranks))

@@ -14,15 +14,9 @@ from sqlalchemy import Connection, text
 from mnemoscope.atlas import Atlas
 from mnemoscope.campaigns.agreement import KEY, Numbers, against_automatic, alpha, class_of, share_of_keys, units
 from mnemoscope.campaigns.store import Store
+from mnemoscope.campaigns.views import read_judgements
 from mnemoscope.intervals import Estimate
-from mnemoscope.judgements.reading import (
-    ALL_VERDICTS,
-    BY_ID,
-    WITH_ITEMS,
-    final_judgements,
-    final_verdicts,
-    majority_calls,
-)
+from mnemoscope.judgements.reading import ALL_VERDICTS, final_verdicts, majority_calls
 from mnemoscope.patterns import coverage
 
 _SCHEMA = {
@@ -55,8 +49,7 @@ def compute_results(store: Store) -> Results:
     Raises AnnotationError, or AtlasDamaged.
     """
     with store.database.reading() as connection:
-        rows = [tuple(row) for row in connection.execute(text(f"{WITH_ITEMS} {BY_ID}"))]
-        judged = final_judgements(rows, store.database.name).filter(pl.col("sampled"))
+        judged = read_judgements(connection, store.database.name).filter(pl.col("sampled"))
         cases = final_verdicts([tuple(row) for row in connection.execute(text(ALL_VERDICTS))])
         shown = _control_prefixes(connection)
     keys, controls = (judged.filter(pl.col("control") == flag) for flag in (False, True))

@@ -19,16 +19,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.campaigns import items, saving, views
 from mnemoscope.campaigns.database import Database, address
 from mnemoscope.campaigns.saving import Saved, Turn
-from mnemoscope.campaigns.views import (
-    Annotator,
-    Campaign,
-    CaseView,
-    Invitation,
-    KeyView,
-    OthersJudgement,
-    Place,
-    Progress,
-)
+from mnemoscope.campaigns.views import Annotator, Campaign, CaseView, Invitation, KeyView, OthersJudgement, Place
 from mnemoscope.errors import AnnotationError
 from mnemoscope.judgements import rules, tables
 from mnemoscope.judgements.tables import annotators
@@ -149,13 +140,13 @@ class Store:
         with self.database.reading() as connection:
             return views.list_places(connection, annotator)
 
-    def progress(self, annotator: Annotator) -> Progress:
+    def progress(self, annotator: Annotator) -> views.Progress:
         """How far the annotator is."""
         with self.database.reading() as connection:
             places = views.list_places(connection, annotator)
             handed_in = views.has_submitted(connection, annotator)
         keys, cases = ([place.finished for place in places if place.kind == kind] for kind in ("key", "case"))
-        return Progress(len(keys), sum(keys), len(cases), sum(cases), handed_in)
+        return views.Progress(len(keys), sum(keys), len(cases), sum(cases), handed_in)
 
     def view(self, code: str, annotator: Annotator) -> KeyView | CaseView:
         """What the annotator sees of an item: its prefixes and their own judgements; never which memory it is."""
@@ -172,7 +163,7 @@ class Store:
         """
         found = self.atlas[memory].id
         with self.database.reading() as connection:
-            item = items.find_chosen_item(connection, found)
+            item = items.find_item(connection, "chosen", found.layer, found.memory)
             if item is not None:
                 return views.key_view(connection, item, annotator, self._items.read(item))
         prefixes = self._items.read_memory(found.layer, found.memory).prefixes
@@ -182,7 +173,7 @@ class Store:
         """The code of a memory that somebody wants to judge, outside the campaign; raises MemoryIdError."""
         found = self.atlas[memory].id
         with self._alone() as connection:
-            stored = items.find_chosen_item(connection, found)
+            stored = items.find_item(connection, "chosen", found.layer, found.memory)
             return items.store_chosen(connection, found) if stored is None else str(stored["code"])
 
     def save(
@@ -247,7 +238,8 @@ class Store:
     def published(self, memory: MemoryId | None = None) -> pl.DataFrame:
         """The judgements that count and may be told, of all memories or one; columns of judgements/reading.py."""
         with self.database.reading() as connection:
-            return views.read_published(connection, self.database.name, memory)
+            rows = views.read_judgements(connection, self.database.name, memory)
+            return rows if views.is_over(connection) else rows.filter(~pl.col("sampled"))
 
     def shown_ranks(self, item: items.Row) -> tuple[int, ...]:
         """The ranks of the triggers that an item shows; a control's are its own numbers."""

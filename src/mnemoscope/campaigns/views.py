@@ -231,19 +231,18 @@ def read_others(connection: Connection, item: Row, author: str, ranks: Sequence[
     return OthersJudgement(author, known.as_patterns(ranks)) if seen else None
 
 
-def read_published(connection: Connection, name: str, memory: MemoryId | None = None) -> pl.DataFrame:
-    """The judgements that count and may be told, of all memories or one; columns of judgements/reading.py.
+def read_judgements(connection: Connection, name: str, memory: MemoryId | None = None) -> pl.DataFrame:
+    """The judgements that count, of all memories or one, with the columns of judgements/reading.py.
 
     `name` is the database's, for the AtlasDamaged that is raised for what cannot be.
     """
     asked = WITH_ITEMS if memory is None else f"{WITH_ITEMS} WHERE {_OF_MEMORY}"
     place = {} if memory is None else {"layer": memory.layer, "memory": memory.memory}
     rows = [tuple(row) for row in connection.execute(text(f"{asked} {BY_ID}"), place)]
-    found = final_judgements(rows, name)
-    return found if _is_over(connection) else found.filter(~pl.col("sampled"))
+    return final_judgements(rows, name)
 
 
-def _is_over(connection: Connection) -> bool:
+def is_over(connection: Connection) -> bool:
     """Whether everybody whose invitation is still good has handed in, so that nobody's judgement can be swayed."""
     handed_in = select(finishes.c.author).where(finishes.c.item.is_(None))
     waiting = select(func.count()).select_from(annotators).where(
