@@ -279,14 +279,14 @@ def test_the_causal_check_is_that_of_tracing(reader: TestClient, model: Language
 
 def test_the_built_in_models_trace(tmp_path: Path) -> None:
     """What the page asks of a trained model; its atlas is too large to be made here."""
-    from mnemoscope.web.model_side.answers import heat, traced, written
-    from mnemoscope.web.model_side.turns import ModelSide
+    from mnemoscope.web.model_answers import continue_prompt, heat_map, trace_prompt
+    from mnemoscope.web.model_worker import ModelWorker
 
     model = ms.load_model("builtin:pydocs")
-    side = ModelSide(model, "builtin:pydocs")
+    worker = ModelWorker(model, "builtin:pydocs")
     prompt = "Return a list of the"
-    assert traced(side, prompt, ()) == ms.trace(model, prompt).to_dict()
-    last = heat(side, prompt, (), "output")
+    assert trace_prompt(worker, prompt, ()) == ms.trace(model, prompt).to_dict()
+    last = heat_map(worker, prompt, (), "output")
     assert [row[-1] for row in last["rank"]][-1] == 0
-    steps = written(side, prompt, (), 3)
+    steps = continue_prompt(worker, prompt, (), 3)
     assert steps["joined"] is None or (prompt + steps["joined"]).startswith(prompt)

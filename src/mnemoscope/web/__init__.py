@@ -18,7 +18,8 @@ and every post route awaits `safety.checked(site, request)` first. Requests with
 `site.admits` (functions of the request) lets them: that is how invitations work.
 
 The model is behind `site.model` (None without --model): `site.model.answer(key, make)` runs it, one at a time. Only
-`web/model_side/` may import tracing, models or torch; page modules import from it inside their functions.
+model_worker.py and model_answers.py may import tracing, models or torch; page modules import from these inside their
+functions.
 """
 
 from mnemoscope.web.serving import serve

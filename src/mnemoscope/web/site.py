@@ -23,7 +23,7 @@ from mnemoscope.web.judgements import SiteJudgements
 from mnemoscope.web.settings import Settings
 
 if TYPE_CHECKING:
-    from mnemoscope.web.model_side import ModelSide
+    from mnemoscope.web.model_worker import ModelWorker
 
 T = TypeVar("T")
 _ANALYSES = Path("analyses", MANIFEST)
@@ -38,7 +38,7 @@ class Site:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.model: ModelSide | None = None
+        self.model: ModelWorker | None = None
         self.nav: list[tuple[str, str]] = []
         self.admits: list[Callable[[Request], bool]] = []
         self.tasks: list[Callable[[], object]] = []
@@ -50,9 +50,9 @@ class Site:
     def with_model(self) -> "Site":
         """Itself, with the model of its settings loaded if they name one; raises ModelError, ModelDiffers."""
         if self.settings.model is not None:
-            from mnemoscope.web.model_side import load
+            from mnemoscope.web.model_worker import load_worker
 
-            self.model = load(self.settings, self.atlas)
+            self.model = load_worker(self.settings, self.atlas)
         return self
 
     def close(self) -> None:
@@ -132,9 +132,9 @@ class Site:
         if part := atlas.manifest.part:
             raise AtlasUnfinished(f"{self.settings.atlas} is {part}; join all parts with `mnemoscope merge`")
         if self.model is not None:
-            from mnemoscope.web.model_side.loading import difference
+            from mnemoscope.web.model_worker import describe_difference
 
-            self.model.differs = difference(self.settings, self.model.model, atlas)
+            self.model.differs = describe_difference(self.settings, self.model.model, atlas)
         state = atlas.manifest_hash[:16]
         if (made := footprint[1]) is not None:
             state += f"-{made[1]:x}-{made[2]:x}"

@@ -1,7 +1,7 @@
 """The pages that run the model: a prompt traced and intervened in, and the causal check of a memory.
 
 The address is the whole state: a page is a link, and the next request knows nothing of it. The routes exist where a
-model was given; without one `/trace` says how to give one. What runs is asked of `web/model_side`, one at a time.
+model was given; without one `/trace` says how to give one. What runs is asked of model_worker.py, one at a time.
 """
 
 from typing import Annotated, Any, Literal
@@ -76,25 +76,25 @@ def router(site: Site) -> APIRouter:
         responses={200: {"description": "The script", "content": {"text/x-python": {}}}, **REFUSALS},
     )
     def script(prompt: Prompt = None, changes: Changes = [], at: At = "all") -> Response:  # noqa: B006
-        from mnemoscope.web.model_side.answers import changes_of, python
+        from mnemoscope.web.model_answers import parse_changes, trace_script
 
         assert site.model is not None
         wanted = asked(prompt, changes, at)
         if not wanted.prompt:
             raise PromptError("the prompt is empty; write at least one word")
-        text = python(site.model, wanted.prompt, changes_of(site.model, wanted.placed))
+        text = trace_script(site.model, wanted.prompt, parse_changes(site.model, wanted.placed))
         named = {"Content-Disposition": 'attachment; filename="trace.py"', "Cache-Control": "no-store"}
         return Response(text.encode("utf-8", "backslashreplace"), media_type="text/x-python", headers=named)
 
     @both(routes, site, "/{name}/causal", template="causal.html", kept=False)
     def causal(name: Name, sign: Literal["1", "-1"] = "1") -> Page:
         """What switching a memory off does to the predictions at its own triggers."""
-        from mnemoscope.web.model_side.answers import checked
+        from mnemoscope.web.model_answers import check_memory
 
         assert site.model is not None
         memory = site.atlas[MemoryId.parse(name)].id
         side = site.model
-        data = checked(side, site.atlas, site.state, memory, int(sign))
+        data = check_memory(side, site.atlas, site.state, memory, int(sign))
         # Without lowest triggers there is nothing on the other side.
         turned = site.atlas[memory].triggers(sign=-int(sign)).height > 0
         return Page(f"{memory}: causal check", data, lambda: causal_view(data, side.words) | {"turned": turned})
@@ -112,13 +112,13 @@ def _without(routes: APIRouter, site: Site) -> None:
 
 def _traced(site: Site, wanted: Asked) -> Page:
     """The page of one trace; raises PromptError, InterventionError and what tracing raises."""
-    from mnemoscope.web.model_side import answers
+    from mnemoscope.web import model_answers
 
     side = site.model
     assert side is not None
     if len(wanted.changes) > CHANGES:
         raise InterventionError(f"there are {len(wanted.changes)} changes; the page takes at most {CHANGES}")
-    changes = answers.changes_of(side, wanted.placed)
+    changes = model_answers.parse_changes(side, wanted.placed)
     data: dict[str, Any] = {
         "limits": _limits(site),
         "interventions": list(changes),
@@ -127,9 +127,9 @@ def _traced(site: Site, wanted: Asked) -> Page:
     }
     if wanted.prompt is None:
         return Page("Trace", data, lambda: _form(site, wanted))
-    comparison = answers.compared(side, wanted.prompt, changes) if changes else None
+    comparison = model_answers.compare_changes(side, wanted.prompt, changes) if changes else None
     shown = changes if wanted.view == "after" else ()
-    trace = comparison[wanted.view] if comparison else answers.traced(side, wanted.prompt, ())
+    trace = comparison[wanted.view] if comparison else model_answers.trace_prompt(side, wanted.prompt, ())
     layer, position = chosen_place(wanted, trace)
     last = tuple(guess["id"] for guess in trace["positions"][-1]["prediction"])
     data |= {
@@ -137,17 +137,17 @@ def _traced(site: Site, wanted: Asked) -> Page:
         "position": position,
         "view": wanted.view,
         "trace": trace,
-        "heat": answers.heat(side, wanted.prompt, shown, wanted.stream),
-        "following": answers.following(side, wanted.prompt, last),
+        "heat": model_answers.heat_map(side, wanted.prompt, shown, wanted.stream),
+        "following": model_answers.next_texts(side, wanted.prompt, last),
         "comparison": None
         if comparison is None
         else {name: comparison[name] for name in ("interventions", "differences", "changed_places")},
         "generation": None,
-        "python": answers.python(side, wanted.prompt, changes),
+        "python": model_answers.trace_script(side, wanted.prompt, changes),
     }
     if wanted.generate:
-        before = answers.written(side, wanted.prompt, (), wanted.generate)
-        after = answers.written(side, wanted.prompt, changes, wanted.generate) if changes else None
+        before = model_answers.continue_prompt(side, wanted.prompt, (), wanted.generate)
+        after = model_answers.continue_prompt(side, wanted.prompt, changes, wanted.generate) if changes else None
         data["generation"] = {"before": before, "after": after}
     return Page("Trace", data, lambda: _form(site, wanted) | drawn(wanted, data, side.words))
 

@@ -19,7 +19,7 @@ from mnemoscope.errors import ModelDiffers
 from mnemoscope.models import LanguageModel
 from mnemoscope.web import Settings
 from mnemoscope.web.app import create_app
-from mnemoscope.web.model_side.turns import KEPT, Late, ModelSide
+from mnemoscope.web.model_worker import CACHE_SIZE, Cancelled, ModelWorker
 from web.planted_atlas import SPEC, other_weights, planted_atlas
 from web.served import client, running
 
@@ -63,16 +63,16 @@ def test_parallel_requests_give_what_they_give_alone(atlas: Path, model: Languag
 
 
 @contextmanager
-def busy(side: ModelSide) -> Iterator[None]:
+def busy(worker: ModelWorker) -> Iterator[None]:
     """The model at work on something that does not end before the block does."""
     begun, done = threading.Event(), threading.Event()
 
-    def slow(model: LanguageModel, late: Late) -> bool:
+    def slow(model: LanguageModel, cancelled: Cancelled) -> bool:
         begun.set()
         return done.wait(60)
 
     with ThreadPoolExecutor(1) as readers:
-        waiting = readers.submit(side.answer, "slow", slow)
+        waiting = readers.submit(worker.answer, "slow", slow)
         assert begun.wait(30)
         try:
             yield
@@ -83,9 +83,9 @@ def busy(side: ModelSide) -> Iterator[None]:
 
 def test_browsing_does_not_wait_for_a_slow_trace(atlas: Path) -> None:
     reader = client(atlas, model=SPEC)
-    side = reader.app.state.site.model  # type: ignore[attr-defined]
+    worker = reader.app.state.site.model  # type: ignore[attr-defined]
     with ThreadPoolExecutor(1) as readers:
-        with busy(side):
+        with busy(worker):
             traced = readers.submit(reader.get, "/trace", params={"prompt": PROMPTS[0]})
             for path in ("/", "/L1.M4", "/layers/0", "/L0.M0.json", "/trace"):
                 assert reader.get(path).status_code == 200, path
@@ -95,10 +95,10 @@ def test_browsing_does_not_wait_for_a_slow_trace(atlas: Path) -> None:
 
 def test_too_many_are_told_to_come_again(atlas: Path) -> None:
     reader = client(atlas, model=SPEC)
-    side = reader.app.state.site.model  # type: ignore[attr-defined]
-    side.waiting = 1
+    worker = reader.app.state.site.model  # type: ignore[attr-defined]
+    worker.max_queued = 1
     query = {"prompt": PROMPTS[0]}
-    with busy(side):
+    with busy(worker):
         refused = reader.get("/trace.json", params=query)
         assert refused.status_code == 503
         assert refused.json()["message"] == "The model is busy and others wait already; try again in a moment."
@@ -108,50 +108,50 @@ def test_too_many_are_told_to_come_again(atlas: Path) -> None:
 
 
 def test_nobody_waits_longer_than_the_limit(model: LanguageModel) -> None:
-    side = ModelSide(model, SPEC, patience=0.05)
+    worker = ModelWorker(model, SPEC, timeout=0.05)
     done = threading.Event()
     with pytest.raises(HTTPException, match="still busy") as refused:
-        side.answer("slow", lambda model, late: done.wait(60))
+        worker.answer("slow", lambda model, cancelled: done.wait(60))
     assert refused.value.status_code == 503
     with pytest.raises(HTTPException, match="still busy"):
-        side.answer("behind it", lambda model, late: "never made, since nobody waits for it")
+        worker.answer("behind it", lambda model, cancelled: "never made, since nobody waits for it")
     done.set()
-    side.patience = 30.0
+    worker.timeout = 30.0
     # What came too late is kept for whoever asks again.
-    assert side.answer("slow", lambda model, late: False) is True
-    assert side.answer("behind it", lambda model, late: "made now") == "made now"
+    assert worker.answer("slow", lambda model, cancelled: False) is True
+    assert worker.answer("behind it", lambda model, cancelled: "made now") == "made now"
 
 
 def test_many_readers_of_one_slow_answer_are_bounded_too(model: LanguageModel) -> None:
-    side = ModelSide(model, SPEC, waiting=2)
+    worker = ModelWorker(model, SPEC, max_queued=2)
     begun, done = threading.Event(), threading.Event()
 
-    def slow(model: LanguageModel, late: Late) -> int:
+    def slow(model: LanguageModel, cancelled: Cancelled) -> int:
         begun.set()
         done.wait(60)
         return 7
 
     with ThreadPoolExecutor(2) as readers:
-        first = readers.submit(side.answer, "same", slow)
+        first = readers.submit(worker.answer, "same", slow)
         assert begun.wait(30)
-        second = readers.submit(side.answer, "same", slow)
-        while side._waiters < 2:
+        second = readers.submit(worker.answer, "same", slow)
+        while worker._waiting < 2:
             pass
         with pytest.raises(HTTPException, match="others wait"):
-            side.answer("same", slow)
+            worker.answer("same", slow)
         done.set()
         assert first.result(30) == second.result(30) == 7
-    assert side.answer("same", lambda model, late: 8) == 7
+    assert worker.answer("same", lambda model, cancelled: 8) == 7
 
 
 def test_an_error_is_everybodys_own_and_is_not_kept(model: LanguageModel) -> None:
-    side = ModelSide(model, SPEC)
+    worker = ModelWorker(model, SPEC)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
-            side.answer("bad", lambda model, late: 1 // 0)
-    assert side.answer("bad", lambda model, late: 1) == 1
-    side.answer("large", lambda model, late: "x", places=lambda _: KEPT)
-    assert side.answer("bad", lambda model, late: 2) == 2
+            worker.answer("bad", lambda model, cancelled: 1 // 0)
+    assert worker.answer("bad", lambda model, cancelled: 1) == 1
+    worker.answer("large", lambda model, cancelled: "x", places=lambda _: CACHE_SIZE)
+    assert worker.answer("bad", lambda model, cancelled: 2) == 2
 
 
 def test_another_model_is_refused_or_forced_under_a_banner(atlas: Path, tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_another_model_is_refused_or_forced_under_a_banner(atlas: Path, tmp_path
     mined = client(atlas, model=SPEC)
     assert "is not the model" not in mined.get("/L1.M4").text
     # A browser must not keep the page of the one for that of the other.
-    marks = {side.get("/L1.M4").headers["etag"] for side in (reader, mined, client(atlas))}
+    marks = {one.get("/L1.M4").headers["etag"] for one in (reader, mined, client(atlas))}
     assert len(marks) == 3
 
 

@@ -1,0 +1,149 @@
+"""What pages ask of the model, each as plain data: traces, heat maps, before and after, continuations, causal checks.
+
+Every answer is made by `ModelWorker.answer` under a key that names all it depends on, the changes included. What the
+numbers are is for tracing to say; only the heat map's are read off here, from the same run.
+"""
+
+from typing import Any
+
+import torch
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.errors import PromptError
+from mnemoscope.memory import MemoryId
+from mnemoscope.models import LanguageModel
+from mnemoscope.pages.trace_address import TOKENS
+from mnemoscope.tracing import Intervention, as_python, causal_check, compare, generate, intervene, rank_of, top, trace
+from mnemoscope.tracing.contributions import SCORES
+from mnemoscope.tracing.interventions import check
+from mnemoscope.tracing.predictions import continuation, prompt_tokens
+from mnemoscope.tracing.trace import run_blocks
+from mnemoscope.web.model_worker import Cancelled, ModelWorker
+
+Changes = tuple[str, ...]
+TOP = 10
+"""Tokens and memories shown of each place."""
+
+
+def parse_changes(worker: ModelWorker, texts: Changes) -> Changes:
+    """The changes as Mnemoscope writes them; raises InterventionError for one that the model does not have."""
+    found = tuple(Intervention.parse(text) for text in texts)
+    check(worker.model, found)
+    return tuple(map(str, found))
+
+
+def trace_prompt(worker: ModelWorker, prompt: str, changes: Changes) -> dict[str, Any]:
+    """The trace as JSON, as `Trace.to_dict`."""
+
+    def make(model: LanguageModel, _: Cancelled) -> dict[str, Any]:
+        _read_prompt(model, prompt)
+        return trace(model, prompt, top=TOP, memories=TOP, interventions=changes).to_dict()
+
+    return worker.answer(("trace", prompt, changes), make, places=_count_places)
+
+
+def compare_changes(worker: ModelWorker, prompt: str, changes: Changes) -> dict[str, Any]:
+    """Before and after as JSON, as `Comparison.to_dict`, without continuations."""
+
+    def make(model: LanguageModel, _: Cancelled) -> dict[str, Any]:
+        _read_prompt(model, prompt)
+        return compare(model, prompt, changes, top=TOP, memories=TOP).to_dict()
+
+    return worker.answer(("compare", prompt, changes), make, places=lambda both: 2 * _count_places(both["after"]))
+
+
+def heat_map(worker: ModelWorker, prompt: str, changes: Changes, stream: str) -> dict[str, Any]:
+    """Probability and rank of each position's final prediction in one stream, each `[layer][position]`."""
+
+    def make(model: LanguageModel, _: Cancelled) -> dict[str, Any]:
+        tokens = _read_prompt(model, prompt)
+        step = max(1, SCORES // model.sizes.vocabulary)
+        ranks: list[int] = []
+        shares: list[float] = []
+        with model.lock, torch.inference_mode(), intervene(model, changes):
+            blocks = run_blocks(model, tokens)
+            ends = torch.split(blocks[-1].output, step)
+            final = torch.cat([top(model.scores(end, projection="lens"), 1)[0][:, 0] for end in ends])
+            rows = torch.split(torch.cat([getattr(block, stream) for block in blocks]), step)
+            for row, own in zip(rows, torch.split(final.repeat(len(blocks)), step), strict=True):
+                scores = model.scores(row, projection="lens")
+                ranks += rank_of(scores, own).tolist()
+                terms = (scores - scores.amax(1, keepdim=True)).exp()
+                shares += (terms.gather(1, own[:, None])[:, 0] / terms.sum(1)).tolist()
+        lines = [slice(start, start + len(tokens)) for start in range(0, len(ranks), len(tokens))]
+        return {
+            "stream": stream,
+            "probability": [shares[line] for line in lines],
+            "rank": [ranks[line] for line in lines],
+        }
+
+    return worker.answer(("heat", prompt, changes, stream), make)
+
+
+def continue_prompt(worker: ModelWorker, prompt: str, changes: Changes, tokens: int) -> dict[str, Any]:
+    """A continuation of so many tokens at most: its text, its steps, and the same joined to the prompt.
+
+    `joined` is None where the tokenizer would read prompt and text together as other tokens than those written.
+    """
+
+    def make(model: LanguageModel, cancelled: Cancelled) -> dict[str, Any]:
+        own = _read_prompt(model, prompt)
+        steps = []
+        for step in generate(model, prompt, tokens=tokens, interventions=changes):
+            steps.append(step)
+            if cancelled():
+                raise TimeoutError
+        return {
+            "text": continuation(model, tuple(steps)),
+            "joined": _join(worker, prompt, own, [step.token.id for step in steps]),
+            "steps": [step.to_dict() for step in steps],
+        }
+
+    return worker.answer(("written", prompt, changes, tokens), make)
+
+
+def next_texts(worker: ModelWorker, prompt: str, ids: tuple[int, ...]) -> list[str | None]:
+    """For each token the text that continues the prompt by it, None where that would be read as other tokens."""
+
+    def make(model: LanguageModel, _: Cancelled) -> list[str | None]:
+        own = _read_prompt(model, prompt)
+        return [_join(worker, prompt, own, [id]) for id in ids]
+
+    return worker.answer(("following", prompt, ids), make)
+
+
+def check_memory(worker: ModelWorker, atlas: Atlas, hash: str, memory: MemoryId, sign: int) -> dict[str, Any]:
+    """The causal check of a memory as JSON."""
+
+    def make(model: LanguageModel, _: Cancelled) -> dict[str, Any]:
+        return causal_check(model, atlas, memory, sign=sign, force=bool(worker.differs)).to_dict()
+
+    return worker.answer(("causal", hash, memory, sign), make)
+
+
+def trace_script(worker: ModelWorker, prompt: str, changes: Changes) -> str:
+    """The trace as a Python script."""
+    return as_python(worker.spec, prompt, changes)
+
+
+def _count_places(found: dict[str, Any]) -> int:
+    return len(found["layers"]) * len(found["positions"])
+
+
+def _read_prompt(model: LanguageModel, prompt: str) -> list[int]:
+    """The prompt's tokens; raises PromptError where they are more than pages take."""
+    tokens = prompt_tokens(model, prompt)
+    if len(tokens) > TOKENS:
+        raise PromptError(f"the prompt has {len(tokens):,} tokens; the page takes at most {TOKENS}: shorten it")
+    return tokens
+
+
+def _join(worker: ModelWorker, prompt: str, own: list[int], ids: list[int]) -> str | None:
+    """The text of the tokens `ids`, if prompt and text together are read as the prompt's `own` tokens and these."""
+    try:
+        text = b"".join(worker.words.raw[id] for id in ids).decode()
+    except UnicodeDecodeError:
+        return None
+    # Word-level tokens carry the space that divides them.
+    whole = worker.model.encode([prompt + text])[0] if text else own
+    return text if text and whole == [*own, *ids] and len(whole) <= worker.model.longest else None
