@@ -109,7 +109,7 @@ def test_sentences_are_read_alone_as_the_demo_mines_them(
     sentences = read_alone(made, recipe)
     assert len(sentences) == len({s for text in documentation for s in split_sentences(text, "sentence")})
     assert max(map(len, sentences)) == 15
-    first = training_text._sentences(documentation[0])[0]
+    first = split_sentences(documentation[0], "sentence")[0]
     assert first.startswith(made.tokenizer.decode(sentences[0]))
 
 
