@@ -128,15 +128,14 @@ def test_no_query_raises_anything_but_a_search_error(index: Index, text: str) ->
 @given(text=st.text(max_size=30))
 def test_a_text_finds_itself(text: str) -> None:
     """Whatever is a word of a text finds the text, and the marked pieces join to it."""
-    from mnemoscope.search.marking import marked, matching
-    from mnemoscope.search.text import parsed
+    from mnemoscope.search.text import find_matches, highlight, parse_query
 
     for word in text.split():
         try:
-            query = parsed(f'"{word}"')
+            query = parse_query(f'"{word}"')
         except SearchError:
             continue
-        pieces = marked([text], query)[0]
+        pieces = highlight([text], query)[0]
         assert "".join(piece for piece, _ in pieces) == text
-        if word.isascii() and matching([word.replace('"', "")], query):
+        if word.isascii() and find_matches([word.replace('"', "")], query):
             assert any(matched for _, matched in pieces)

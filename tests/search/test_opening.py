@@ -105,7 +105,7 @@ def test_another_atlas_in_the_folder_has_another_index(tmp_path: Path) -> None:
 def test_a_part_has_triggers_to_search(tmp_path: Path) -> None:
     with open_index(build_atlas(tmp_path / "part", part=(1, 2))) as index:
         assert index.search("capital").totals["triggers"] == 3
-        assert index.lacking == ("values", "bottom", "patterns")
+        assert index.missing_fields == ("values", "bottom", "patterns")
         assert index.promoting(" Paris") == ()
 
 

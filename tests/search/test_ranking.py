@@ -191,7 +191,7 @@ def test_white_space_is_a_token_that_can_be_named(tmp_path: Path) -> None:
         assert index.token("⏎") == index.token("\n")
         assert index.tokens_like("⏎")[0].text == "\n"
         assert [str(row.memory) for row in index.firing_on("é")] == ["L0.M0"]
-        assert index.lacking == ("patterns",)
+        assert index.missing_fields == ("patterns",)
         assert index.search("Paris", fields=["patterns"]).total == 0
 
 

@@ -144,7 +144,7 @@ def test_an_old_index_never_takes_the_place_of_a_new_one(tmp_path: Path, monkeyp
     write_all(opened)
     assert opening.begin().ready.wait(60)
     new = opening.index()
-    assert "patterns" not in new.lacking
+    assert "patterns" not in new.missing_fields
     held.go.set()
     for thread in [one for one in threading.enumerate() if one.name == "search index"]:
         thread.join()

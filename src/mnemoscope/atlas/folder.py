@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from mnemoscope.atlas.manifest import MANIFEST, RUN, SEAL, STATE, UNFINISHED, WORK, table_files, unfinished_plan
 from mnemoscope.atlas.schema import ANSWERS, TABLES, place
-from mnemoscope.atlas.store import file_hash, flush_folder, storing
+from mnemoscope.atlas.store import file_hash, flush, storing
 from mnemoscope.errors import AtlasDamaged
 
 LOCK_FILE = ".lock"
@@ -95,7 +95,7 @@ def clear(directory: Path, *, keep_work: bool = False) -> None:
             (directory / MANIFEST).unlink()
         if unfinished_plan(directory) is not None:
             (directory / UNFINISHED).unlink()
-        flush_folder(directory)
+        flush(directory)
 
 
 def remove_work(directory: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from mnemoscope.atlas.form import form_faults
 from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES, Provenance, place
-from mnemoscope.atlas.store import file_hash, flush_folder, json_bytes, storing, write_bytes, write_json
+from mnemoscope.atlas.store import file_hash, flush, json_bytes, storing, write_bytes, write_json
 from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasTooNew, AtlasUnfinished
 
 MANIFEST = "manifest.json"
@@ -203,7 +203,7 @@ def seal(directory: Path, manifest: dict[str, Any]) -> None:
     write_bytes(directory / MANIFEST, data)
     with storing(directory):
         (directory / UNFINISHED).unlink(missing_ok=True)
-        flush_folder(directory)
+        flush(directory)
 
 
 def _package_version() -> str:

@@ -46,9 +46,9 @@ def _room_left(path: Path) -> str:
     return ""
 
 
-def flush_folder(folder: Path) -> None:
-    """Makes renames inside `folder` survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
+def flush(path: Path) -> None:
+    """Makes what is in a file, or the renames inside a folder, survive a power cut."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
@@ -62,7 +62,7 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for place in missing:
             with suppress(PermissionError):  # of a parent in which we may write and not read
-                flush_folder(place.parent)
+                flush(place.parent)
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
-            flush_folder(path.parent)
+            flush(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
 

@@ -83,7 +83,7 @@ def search(
 
 def _search_text(index: "Index", text: str, fields: tuple[str, ...], page: dict[str, Any], *, as_json: bool) -> None:
     result = index.search(text, fields=fields, **page)
-    lacking = [field for field in fields if field in index.lacking]
+    lacking = [field for field in fields if field in index.missing_fields]
     if as_json:
         hits = _rows(result.hits)
         plain = {"total": result.total, "totals": result.totals, "exact": result.exact, "lacking": lacking}

@@ -54,7 +54,7 @@ def search_view(
         for hit in found.hits
     ]
     like = [edition.atlas.vocabulary.token(token.id) for token in opened.tokens_like(text.strip()[:200], limit=LIKE)]
-    lacking = [field for field in opened.lacking if field in wanted]
+    lacking = [field for field in opened.missing_fields if field in wanted]
     return data | {
         "total": found.total,
         "totals": found.totals,

@@ -15,11 +15,11 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.visible import in_token
-from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, StoreFailed
+from mnemoscope.errors import AtlasDamaged, StoreFailed
 from mnemoscope.progress import Progress
-from mnemoscope.search.layout import BOTTOM, FULL_TEXT, TABLES, TOP
+from mnemoscope.search.database import BOTTOM, FULL_TEXT, TABLES, TOP
 from mnemoscope.search.prefixes import Prefixes
-from mnemoscope.search.text import prepared
+from mnemoscope.search.text import prepare
 
 _PRAGMAS = (
     "page_size=8192",
@@ -45,8 +45,8 @@ def write_index(atlas: Atlas, path: Path, *, about: dict[str, str], scratch: Pat
             database.execute(f"INSERT INTO {table}({table}, rank) VALUES ('hashsize', {1 << 25})")
         database.execute("BEGIN")
         first = _write_layers(database, atlas)
-        raw = _write_vocabulary(database, atlas)
-        spaced = _write_triggers(database, atlas, first, raw, scratch, progress)
+        _write_vocabulary(database, atlas)
+        spaced = _write_triggers(database, atlas, first, scratch=scratch, progress=progress)
         for layer in atlas.layers:
             _write_fires(database, atlas, layer, first[layer])
         lacking = [] if _write_values(database, atlas, first) else ["values", "bottom"]
@@ -77,10 +77,9 @@ def _write_layers(database: sqlite3.Connection, atlas: Atlas) -> dict[int, int]:
     return first
 
 
-def _write_vocabulary(database: sqlite3.Connection, atlas: Atlas) -> list[bytes]:
-    """The tokens and their words; returns the bytes of each."""
-    rows = atlas.table("vocabulary")
-    texts: list[str] = rows["text"].to_list()
+def _write_vocabulary(database: sqlite3.Connection, atlas: Atlas) -> None:
+    """The tokens and their words."""
+    texts = atlas.vocabulary.texts
     counts = dict(atlas.table("tokens").select("token", "count").iter_rows())
     database.executemany(
         "INSERT INTO vocabulary VALUES (?, ?, ?, ?, ?)",
@@ -90,31 +89,24 @@ def _write_vocabulary(database: sqlite3.Connection, atlas: Atlas) -> list[bytes]
         ),
     )
     database.executemany(
-        "INSERT INTO token_text (rowid, text) VALUES (?, ?)", ((i, prepared(text)) for i, text in enumerate(texts))
+        "INSERT INTO token_text (rowid, text) VALUES (?, ?)", ((i, prepare(text)) for i, text in enumerate(texts))
     )
-    raw: list[bytes] = rows["bytes"].to_list()
-    return raw
 
 
 def _write_triggers(
-    database: sqlite3.Connection,
-    atlas: Atlas,
-    first: dict[int, int],
-    raw: list[bytes],
-    scratch: Path,
-    progress: Progress | None,
+    database: sqlite3.Connection, atlas: Atlas, first: dict[int, int], *, scratch: Path, progress: Progress | None
 ) -> bool:
     """Prefixes and their sentences; returns whether tokens bring their spaces along."""
     prefixes = Prefixes(atlas, first)
     with scratch.open("wb") as file:
-        for sentences in prefixes.read_sentences(file, raw):
+        for sentences in prefixes.read_sentences(file):
             database.executemany("INSERT INTO sentences VALUES (?, ?)", sentences)
     done, total = 0, len(prefixes.numbers)
-    for rows, texts in prefixes.texts(scratch, raw):
+    for rows, texts in prefixes.texts(scratch):
         database.executemany("INSERT INTO prefixes VALUES (?, ?, ?)", rows)
         database.executemany(
             "INSERT INTO trigger_text (rowid, prefix) VALUES (?, ?)",
-            ((row[0], prepared(text)) for row, text in zip(rows, texts, strict=True)),
+            ((row[0], prepare(text)) for row, text in zip(rows, texts, strict=True)),
         )
         done += len(rows)
         if progress is not None:
@@ -138,15 +130,15 @@ def _write_values(database: sqlite3.Connection, atlas: Atlas, first: dict[int, i
     """The tokens that every value raises and lowers most; False in a part, which has no values yet."""
     if atlas.manifest.part is not None:
         return False
-    texts = [prepared(text) for text in atlas.table("vocabulary")["text"].to_list()]
+    texts = [prepare(text) for text in atlas.vocabulary.texts]
     for layer in atlas.layers:
-        rows = atlas.table("values", layer=layer).select(
+        values = atlas.table("values", layer=layer).select(
             pl.col("memory").cast(pl.Int64) + first[layer],
             *(f"{side}_{what}" for _, side in _SIDES for what in ("tokens", "scores")),
             "max_probability",
         )
-        memories = rows["memory"].to_list()
-        tokens = {side: _matrix(rows[f"{side}_tokens"], np.int64) for _, side in _SIDES}
+        memories = values["memory"].to_list()
+        tokens = {side: _matrix(values[f"{side}_tokens"], np.int64) for _, side in _SIDES}
         database.executemany(
             "INSERT INTO value_tokens VALUES (?, ?, ?)",
             (
@@ -162,8 +154,8 @@ def _write_values(database: sqlite3.Connection, atlas: Atlas, first: dict[int, i
             ),
         )
         for number, side in _SIDES:
-            scores = _matrix(rows[f"{side}_scores"], np.float64)
-            largest = rows["max_probability"].to_numpy().astype(np.float64)[:, None]
+            scores = _matrix(values[f"{side}_scores"], np.float64)
+            largest = values["max_probability"].to_numpy().astype(np.float64)[:, None]
             likely = (
                 _steady(largest * np.exp(scores - scores[:, :1])) if number == TOP else np.full(scores.shape, np.nan)
             )
@@ -179,9 +171,8 @@ def _write_values(database: sqlite3.Connection, atlas: Atlas, first: dict[int, i
                 }
             )
             every = every.unique(["token", "memory"], keep="first", maintain_order=True).sort("token", "memory")
-            database.executemany(
-                "INSERT INTO says VALUES (?, ?, ?, ?, ?, ?)", every.with_columns(_nan_to_null()).iter_rows()
-            )
+            rows = every.with_columns(pl.col("probability").fill_nan(None)).iter_rows()
+            database.executemany("INSERT INTO says VALUES (?, ?, ?, ?, ?, ?)", rows)
     return True
 
 
@@ -189,10 +180,6 @@ def _steady(values: Any) -> Any:
     """The numbers to six digits, so that those that differ by float32's noise rank as equal."""
     fraction, power = np.frexp(values)
     return np.ldexp(np.round(fraction * 2.0**20) / 2.0**20, power)
-
-
-def _nan_to_null() -> pl.Expr:
-    return pl.col("probability").fill_nan(None)
 
 
 def _matrix(column: pl.Series, kind: Any) -> Any:
@@ -205,19 +192,16 @@ def _matrix(column: pl.Series, kind: Any) -> Any:
 
 def _write_patterns(database: sqlite3.Connection, atlas: Atlas, first: dict[int, int]) -> bool:
     """The automatic patterns' descriptions; False where there are none yet."""
-    try:
-        table = atlas.table("patterns")
-    except AtlasUnfinished:
+    if not atlas.has("patterns"):
         return False
+    table = atlas.table("patterns").select("layer", "memory", "kind", "description", "triggers")
     rows = [
         (number, first[layer] + memory, kind, description, len(triggers))
-        for number, (layer, memory, kind, description, triggers) in enumerate(
-            table.select("layer", "memory", "kind", "description", "triggers").iter_rows()
-        )
+        for number, (layer, memory, kind, description, triggers) in enumerate(table.iter_rows())
         if layer in first
     ]
     database.executemany("INSERT INTO patterns VALUES (?, ?, ?, ?, ?)", rows)
     database.executemany(
-        "INSERT INTO pattern_text (rowid, description) VALUES (?, ?)", ((row[0], prepared(row[3])) for row in rows)
+        "INSERT INTO pattern_text (rowid, description) VALUES (?, ?)", ((row[0], prepare(row[3])) for row in rows)
     )
     return True

@@ -1,33 +1,48 @@
 """Searching: text in any field, and the memories that know a token. Safe for any number of threads.
 
-Every field is asked by itself and ranks its own hits; hits.py shows them. Nothing that a user types becomes SQL: what
-is typed is a parameter, made of quoted strings alone (text.py).
+Every field ranks and shows its own hits (fields.py). Nothing that a user types becomes SQL: what is typed is a
+parameter, made of quoted strings alone (text.py).
 """
 
 import shutil
 import sqlite3
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+import polars as pl
+
+from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
-from mnemoscope.search import fields as asked
+from mnemoscope.judgements.reading import read_judgements
 from mnemoscope.search import tokens
-from mnemoscope.search.answers import FIELDS, USUAL_FIELDS, Firing, Hit, Promotion, SearchResult, Token
-from mnemoscope.search.connections import Connections
-from mnemoscope.search.judgements import Judgements
-from mnemoscope.search.layout import BOTTOM, TOP
-from mnemoscope.search.places import Places
-from mnemoscope.search.text import parsed
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from mnemoscope.atlas import Atlas
+from mnemoscope.search.database import BOTTOM, TOP, Connections, MemoryNumbering, Ranges
+from mnemoscope.search.fields import FIELDS, USUAL_FIELDS, Annotations, Field, Hit, Patterns, Row, Triggers, Values
+from mnemoscope.search.text import parse_query
+from mnemoscope.search.tokens import Firing, Promotion, Token
 
 MOST_HITS = 10_000
 Answer = TypeVar("Answer")
+ReadJudgements = Callable[[], pl.DataFrame | None]
+"""Gives the judgements that count now, as `read_judgements` does."""
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """One page of hits, and how many there are.
+
+    The hits of all fields are interleaved: the best of every field, then the second of every field, and so on.
+    """
+
+    hits: tuple[Hit, ...]
+    total: int
+    totals: dict[str, int]
+    """By field that was searched: how many memories match."""
+    exact: bool
+    """False where the text is so common that only the strongest triggers of every memory were counted."""
 
 
 class Index:
@@ -35,30 +50,30 @@ class Index:
 
     def __init__(
         self,
-        atlas: "Atlas",
+        atlas: Atlas,
         path: Path,
         *,
-        renewed: Callable[[], Path],
+        rebuild: Callable[[], Path],
         temporary: Path | None = None,
-        annotations: "Callable[[], pl.DataFrame | None] | None" = None,
+        annotations: ReadJudgements | None = None,
     ) -> None:
         self.atlas = atlas
         self.path = path
-        self.lacking: tuple[str, ...] = ()
+        self.missing_fields: tuple[str, ...] = ()
         """Fields of which the atlas has nothing to search yet, such as patterns before `analyze`."""
-        self._renewed = renewed
+        self._rebuild = rebuild
         self._temporary = temporary
-        self._raw: list[bytes] | None = None
-        self._judgements = Judgements(atlas.path, annotations)
+        self._read_judgements = annotations or (lambda: read_judgements(atlas.path))
         self._open(path)
 
     def _open(self, path: Path) -> None:
         self._connections = Connections(path)
         with self._connections.one() as database:
-            self._about = dict(database.execute("SELECT name, said FROM about").fetchall())
+            about = dict(database.execute("SELECT name, said FROM about").fetchall())
             layers = database.execute("SELECT layer, first, count FROM layers ORDER BY layer").fetchall()
-        self.places = Places(layers, spaced=self._about["spaced"] == "1")
-        self.lacking = tuple(name for name in self._about["lacking"].split(",") if name)
+        self._numbering = MemoryNumbering(layers)
+        self._spaced = about["spaced"] == "1"
+        self.missing_fields = tuple(name for name in about["lacking"].split(",") if name)
 
     def __enter__(self) -> "Index":
         return self
@@ -73,12 +88,6 @@ class Index:
         self._connections.close()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
-
-    def raw(self) -> list[bytes]:
-        """The bytes of every token."""
-        if self._raw is None:
-            self._raw = self.atlas.table("vocabulary")["bytes"].to_list()
-        return self._raw
 
     def search(
         self,
@@ -97,39 +106,40 @@ class Index:
         Raises SearchError for a text without words, OptionError for a field that is none or an impossible page,
         MemoryIdError for a layer that was not mined.
         """
-        query = parsed(text)
+        query = parse_query(text)
         wanted = tuple(dict.fromkeys(fields))
         if unknown := [field for field in wanted if field not in FIELDS]:
             raise OptionError(f"field {unknown[0]!r} cannot be searched; choose of {', '.join(FIELDS)}")
         self._check_page(limit, offset)
         within = self._within(layers)
-        judged = self._judgements.now() if "annotations" in wanted else None
+        judgements = self._read_judgements() if "annotations" in wanted else None
 
         def ask(database: sqlite3.Connection) -> SearchResult:
-            found = {
-                field: asked.field_hits(database, self, field, query, within, limit + offset, judged)
-                for field in wanted
-            }
-            places = [
-                (place, wanted.index(field), row) for field in wanted for place, row in enumerate(found[field].rows)
-            ]
-            page = [(wanted[field], row) for _, field, row in sorted(places, key=lambda p: p[:2])][
-                offset : offset + limit
-            ]
-            hits: dict[tuple[str, int], Hit] = {}
-            for field in wanted:
-                rows = [row for name, row in page if name == field]
-                shown = asked.shown(database, self, field, rows, query, judged)
-                hits |= {(field, row.memory): hit for row, hit in zip(rows, shown, strict=True)}
-            totals = {field: found[field].total for field in wanted}
-            return SearchResult(
-                hits=tuple(hits[field, row.memory] for field, row in page),
-                total=sum(totals.values()),
-                totals=totals,
-                exact=all(answer.exact for answer in found.values()),
-            )
+            every = self._fields(database, judgements)
+            rankings = {name: every[name].rank(query, within, most=limit + offset) for name in wanted}
+            best_first = zip_longest(*(ranking.rows for ranking in rankings.values()))
+            ranked = [(name, row) for rows in best_first for name, row in zip(wanted, rows, strict=True) if row]
+            page = ranked[offset : offset + limit]
+            hits: dict[tuple[str, Row], Hit] = {}
+            for name in wanted:
+                rows = [row for other, row in page if other == name]
+                for row, (parts, detail) in zip(rows, every[name].show(rows, query) if rows else (), strict=True):
+                    memory = self._numbering.id(row.memory)
+                    hits[name, row] = Hit(memory, name, parts, float(row.score), row.count, row.rank, detail)
+            totals = {name: ranking.total for name, ranking in rankings.items()}
+            exact = all(ranking.exact for ranking in rankings.values())
+            return SearchResult(tuple(hits[hit] for hit in page), sum(totals.values()), totals, exact)
 
         return self._ask(ask)
+
+    def _fields(self, database: sqlite3.Connection, judgements: pl.DataFrame | None) -> dict[str, Field]:
+        return {
+            "triggers": Triggers(database, self.atlas.vocabulary.raw, self._spaced),
+            "values": Values(database, TOP),
+            "patterns": Patterns(database),
+            "annotations": Annotations(judgements, self._numbering),
+            "bottom": Values(database, BOTTOM),
+        }
 
     def tokens_like(self, text: str, *, limit: int = 50) -> tuple[Token, ...]:
         """The tokens that read like `text`: those that are it first, then those that begin with it, then hold it.
@@ -157,30 +167,26 @@ class Index:
         With `bottom`, those with it among the 20 bottom tokens, most opposed first. Raises SearchError for no token.
         """
         self._check_page(limit, offset)
-        within, side = self._within(layers), BOTTOM if bottom else TOP
-        return self._ask(
-            lambda database: tokens.promoting(database, self.places, token, side, within, limit=limit, offset=offset)
-        )
+        within, side, page = self._within(layers), BOTTOM if bottom else TOP, (limit, offset)
+        return self._ask(lambda database: tokens.promoting(database, self._numbering, token, side, within, page))
 
     def firing_on(
         self, token: str | int, *, layers: Sequence[int] | None = None, limit: int = 50, offset: int = 0
     ) -> tuple[Firing, ...]:
         """The memories with highest triggers that end in the token, those with most such triggers first."""
         self._check_page(limit, offset)
-        within = self._within(layers)
-        return self._ask(
-            lambda database: tokens.firing_on(database, self.places, token, within, limit=limit, offset=offset)
-        )
+        within, page = self._within(layers), (limit, offset)
+        return self._ask(lambda database: tokens.firing_on(database, self._numbering, token, within, page))
 
     def count(self, token: str | int, *, kind: str, layers: Sequence[int] | None = None) -> int:
         """How many memories promote, oppose (`demotes`) or fire on (`fires`) the token."""
         within = self._within(layers)
         return self._ask(lambda database: tokens.count(database, token, kind, within))
 
-    def _within(self, layers: Sequence[int] | None) -> tuple[tuple[int, int], ...]:
+    def _within(self, layers: Sequence[int] | None) -> Ranges:
         """The ranges of memories' numbers that belong to the layers."""
         try:
-            return self.places.ranges(layers)
+            return self._numbering.ranges(layers)
         except KeyError as missing:
             raise MemoryIdError(
                 f"layer {missing.args[0]} is not in {self.atlas.path}, which has {self.atlas.range_text()}"
@@ -202,7 +208,7 @@ class Index:
             if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError):
                 raise
         connections.close()
-        self._open(self._renewed())
+        self._open(self._rebuild())
         try:
             with self._connections.one() as database:
                 return ask(database)

@@ -18,16 +18,16 @@ import polars as pl
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.folder import refuse_links
 from mnemoscope.atlas.lock import locked
-from mnemoscope.atlas.store import file_hash, flush_folder, storing
+from mnemoscope.atlas.schema import TABLES
+from mnemoscope.atlas.store import file_hash, flush, storing
 from mnemoscope.errors import AtlasBusy, StoreFailed
 from mnemoscope.progress import Progress
 from mnemoscope.search.building import write_index
-from mnemoscope.search.connections import is_fresh
+from mnemoscope.search.database import FOLDER, NAME, VERSION, is_fresh
 from mnemoscope.search.index import Index
-from mnemoscope.search.layout import FOLDER, NAME, VERSION
 
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
-_PATIENCE = 0.1
+_RETRY_AFTER_SECONDS = 0.1
 
 Annotations = Callable[[], pl.DataFrame | None]
 
@@ -52,20 +52,20 @@ def open_index(
         temporary = Path(tempfile.mkdtemp(prefix="mnemoscope-search-"))
         try:
             path = temporary / NAME
-            _write(seen, path, wanted(seen), progress)
+            _write(seen, path, expected_facts(seen), progress)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
     return Index(
-        seen, path, renewed=lambda: _renewed(seen, path, temporary), temporary=temporary, annotations=annotations
+        seen, path, rebuild=lambda: _rebuild(seen, path, temporary), temporary=temporary, annotations=annotations
     )
 
 
-def _renewed(atlas: Atlas, path: Path, temporary: Path | None) -> Path:
+def _rebuild(atlas: Atlas, path: Path, temporary: Path | None) -> Path:
     """A new index in the place of a damaged one."""
     if temporary is None:
         return build_index(atlas, anew=True)
-    _write(atlas, path, wanted(atlas), None)
+    _write(atlas, path, expected_facts(atlas), None)
     return path
 
 
@@ -76,7 +76,7 @@ def build_index(atlas: Atlas, *, progress: Progress | None = None, anew: bool = 
     """
     refuse_links(atlas.path)
     path = atlas.path / FOLDER / NAME
-    about = wanted(atlas)
+    about = expected_facts(atlas)
     before = _identity(path) if anew else None
     told = False
     while True:
@@ -92,16 +92,16 @@ def build_index(atlas: Atlas, *, progress: Progress | None = None, anew: bool = 
             if progress is not None and not told:
                 progress("index", 0, None, "another process builds it; waiting")
             told = True
-            time.sleep(_PATIENCE)
+            time.sleep(_RETRY_AFTER_SECONDS)
 
 
-def wanted(atlas: Atlas) -> dict[str, str]:
+def expected_facts(atlas: Atlas) -> dict[str, str]:
     """What an index of the atlas as it is now says about itself."""
-    patterns = atlas.path / "patterns.parquet"
+    patterns = atlas.path / TABLES["patterns"].path()
     return {
         "version": str(VERSION),
         "manifest": atlas.manifest_hash,
-        "patterns": file_hash(patterns) if patterns.is_file() else "",
+        "patterns": file_hash(patterns) if atlas.has("patterns") else "",
     }
 
 
@@ -111,13 +111,9 @@ def _write(atlas: Atlas, path: Path, about: dict[str, str], progress: Progress |
     with storing(path):
         try:
             write_index(atlas, temporary, about=about, scratch=scratch, progress=progress)
-            handle = os.open(temporary, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+            flush(temporary)
             temporary.replace(path)
-            flush_folder(path.parent)
+            flush(path.parent)
         finally:
             for file in (temporary, scratch):
                 file.unlink(missing_ok=True)

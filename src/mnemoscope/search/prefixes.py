@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AtlasDamaged
-from mnemoscope.search.layout import CONTEXT, RANK_BITS, token_type
+from mnemoscope.search.database import CONTEXT, RANK_BITS, token_type
 
 _SENTENCES, _ROWS = 50_000, 20_000
 
@@ -25,6 +25,7 @@ class Prefixes:
     def __init__(self, atlas: Atlas, first: dict[int, int]) -> None:
         """`first`: the number of every layer's memory 0."""
         self.atlas = atlas
+        self.raw = atlas.vocabulary.raw
         columns = [self._layer(layer, first[layer]) for layer in atlas.layers]
         numbers = np.concatenate([column[0] for column in columns])
         order = np.argsort(numbers)
@@ -41,7 +42,7 @@ class Prefixes:
         rank, memory = rows["rank"].cast(pl.Int64).to_numpy(), rows["memory"].cast(pl.Int64).to_numpy()
         return (rank << RANK_BITS) + first + memory, rows["sentence"].to_numpy(), rows["position"].to_numpy()
 
-    def read_sentences(self, file: BinaryIO, raw: list[bytes]) -> Iterator[list[tuple[int, bytes]]]:
+    def read_sentences(self, file: BinaryIO) -> Iterator[list[tuple[int, bytes]]]:
         """Writes the tokens of every sentence into `file`, and yields them as (sentence, tokens as bytes)."""
         for at in range(0, len(self.ids), _SENTENCES):
             ids = self.ids[at : at + _SENTENCES].tolist()
@@ -49,9 +50,9 @@ class Prefixes:
             lengths = rows["tokens"].list.len().to_numpy().astype(np.int64)
             ends = np.concatenate([[0], np.cumsum(lengths)])
             wide = rows["tokens"].explode().drop_nulls().to_numpy()
-            if wide.size and not (int(wide.min()) >= 0 and int(wide.max()) < len(raw)):
+            if wide.size and not (int(wide.min()) >= 0 and int(wide.max()) < len(self.raw)):
                 raise AtlasDamaged(f"{self.atlas.path}: a sentence has a token beyond the vocabulary")
-            flat = wide.astype(token_type(len(raw)))
+            flat = wide.astype(token_type(len(self.raw)))
             self._ends[at + 1 : at + 1 + len(ids)] = self._ends[at] + ends[1:]
             data, size = flat.tobytes(), flat.itemsize
             file.write(data)
@@ -60,11 +61,11 @@ class Prefixes:
             yield [(id, data[size * ends[i] : size * ends[i + 1]]) for i, id in enumerate(ids)]
         file.flush()
 
-    def texts(self, path: Path, raw: list[bytes]) -> Iterator[tuple[list[tuple[int, int, int]], list[str]]]:
+    def texts(self, path: Path) -> Iterator[tuple[list[tuple[int, int, int]], list[str]]]:
         """Rows (number, sentence, position) and their texts, in order of number; `path` holds the tokens."""
         if not len(self.numbers):
             return
-        flat = np.memmap(path, dtype=token_type(len(raw)), mode="r").view(np.ndarray)
+        flat = np.memmap(path, dtype=token_type(len(self.raw)), mode="r").view(np.ndarray)
         for at in range(0, len(self.numbers), _ROWS):
             here = slice(at, at + _ROWS)
             places = np.searchsorted(self.ids, self.sentences[here])
@@ -73,7 +74,7 @@ class Prefixes:
                 raise AtlasDamaged(f"{self.atlas.path}: a trigger lies beyond the end of its sentence")
             begin = np.maximum(self._ends[places], last - (CONTEXT - 1))
             texts = [
-                window_text(flat[a : b + 1].tolist(), raw, spaced=self.spaced, cut=cut)
+                window_text(flat[a : b + 1].tolist(), self.raw, spaced=self.spaced, cut=cut)
                 for a, b, cut in zip(begin.tolist(), last.tolist(), (begin > self._ends[places]).tolist(), strict=True)
             ]
             numbers, sentences = self.numbers[here].tolist(), self.sentences[here].tolist()

@@ -7,12 +7,19 @@ query is an FTS5 expression or SQL.
 """
 
 import re
+import sqlite3
 import unicodedata
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from mnemoscope.atlas.vocabulary import SCRIPTS_WITHOUT_SPACES, is_without_spaces
 from mnemoscope.errors import SearchError
+
+Part = tuple[str, bool]
+"""A piece of text, and whether it matched."""
 
 TOKENIZER = "unicode61 remove_diacritics 2"
 CUT = "\u200b"
@@ -26,18 +33,14 @@ _SPACE = dict.fromkeys(map(ord, (OPEN, CLOSE, CUT, "\0")), " ")
 _TERM = re.compile(r'"([^"]*)(?:"|$)(\*?)|([^\s"]+)')
 
 
-def prepared(text: str) -> str:
+def prepare(text: str) -> str:
     """The text for FTS5: of every character the same number or, with CUT left out, exactly one."""
-    return text if text.isascii() else _ALONE.sub(_apart, text.translate(_SPACE))
+    return text if text.isascii() else _ALONE.sub(lambda found: _piece(found.group()), text.translate(_SPACE))
 
 
-def markable(text: str) -> str:
+def _markable(text: str) -> str:
     """The prepared text in which OPEN, CLOSE and CUT can only be ours."""
-    return prepared(text.translate(_SPACE))
-
-
-def _apart(found: re.Match[str]) -> str:
-    return _piece(found.group())
+    return prepare(text.translate(_SPACE))
 
 
 @cache
@@ -51,9 +54,9 @@ def _piece(character: str) -> str:
     return f"{CUT}{character}{CUT}" if alone else character
 
 
-def parts(text: str, marked: str) -> tuple[tuple[str, bool], ...]:
+def _split(text: str, marked: str) -> tuple[Part, ...]:
     """The text in pieces, matched or not, after FTS5 has marked its prepared form."""
-    pieces: list[tuple[str, bool]] = []
+    pieces: list[Part] = []
     at = 0
     for index, stretch in enumerate(re.split(f"[{OPEN}{CLOSE}]", marked)):
         length = len(stretch) - stretch.count(CUT)
@@ -73,7 +76,7 @@ class Query:
     """At least one of them."""
 
 
-def parsed(text: str) -> Query:
+def parse_query(text: str) -> Query:
     """The query that `text` stands for; raises SearchError where there is no word in it, or far too much."""
     if len(text) > MOST_CHARACTERS:
         raise SearchError(f"the search text has {len(text):,} characters; at most {MOST_CHARACTERS:,} can be searched")
@@ -82,7 +85,7 @@ def parsed(text: str) -> Query:
     readable = text.encode("utf-8", "replace").decode().translate(_SPACE)
     for phrase, star, word in _TERM.findall(readable):
         beginning = bool(star) or (len(word) > 1 and word.endswith("*"))
-        said = prepared((phrase or word).rstrip("*") if beginning else phrase or word)
+        said = prepare((phrase or word).rstrip("*") if beginning else phrase or word)
         letters = sum(unicodedata.category(character)[0] in "LN" or character >= "\U000f0000" for character in said)
         if not letters:
             continue
@@ -103,6 +106,30 @@ def parsed(text: str) -> Query:
     if beginnings > MOST_BEGINNINGS:
         raise SearchError(f"the search text has {beginnings} beginnings of words (*); at most {MOST_BEGINNINGS}")
     return Query(every=" AND ".join(terms), any=" OR ".join(terms))
+
+
+def highlight(texts: Sequence[str], query: Query) -> list[tuple[Part, ...]]:
+    """Every text in pieces, matched or not; a text without a match is one piece."""
+    sql = "SELECT rowid, highlight(shown, 0, ?, ?) FROM shown WHERE shown MATCH ?"
+    marked = dict(_ask_texts(texts, sql, OPEN, CLOSE, query.any))
+    return [_split(text, marked[i]) if i in marked else ((text, False),) for i, text in enumerate(texts)]
+
+
+def find_matches(texts: Sequence[str], query: Query) -> list[int]:
+    """The numbers of the texts that have all of the query."""
+    sql = "SELECT rowid FROM shown WHERE shown MATCH ? ORDER BY rowid"
+    return [number for (number,) in _ask_texts(texts, sql, query.every)]
+
+
+def _ask_texts(texts: Sequence[str], sql: str, *parameters: str) -> list[Any]:
+    """What FTS5 itself says of a few texts, from a table in memory."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
+        database.execute(f'CREATE VIRTUAL TABLE shown USING fts5(text, tokenize="{TOKENIZER}")')
+        database.execute("BEGIN")
+        database.executemany(
+            "INSERT INTO shown (rowid, text) VALUES (?, ?)", ((i, _markable(text)) for i, text in enumerate(texts))
+        )
+        return database.execute(sql, parameters).fetchall()
 
 
 def _short(text: str) -> str:

@@ -1,12 +1,12 @@
 """Tokens by how they read, and the memories that promote them, oppose them, or fire on them."""
 
 import sqlite3
+from dataclasses import dataclass
 from typing import Any
 
 from mnemoscope.errors import OptionError, SearchError
-from mnemoscope.search.answers import Firing, Promotion, Token
-from mnemoscope.search.layout import BOTTOM, TOP
-from mnemoscope.search.places import Places, Ranges, condition
+from mnemoscope.memory import MemoryId
+from mnemoscope.search.database import BOTTOM, TOP, MemoryNumbering, Ranges, condition
 from mnemoscope.search.text import MOST_CHARACTERS
 
 _COLUMNS = "token, text, shown, count"
@@ -19,9 +19,42 @@ LIMIT :limit
 """
 
 
+@dataclass(frozen=True)
+class Token:
+    """A token of the vocabulary: `text` as in running text, `shown` with its white space visible (`·Paris`)."""
+
+    id: int
+    text: str
+    shown: str
+    count: int
+    """How often it occurs in the distinct mined sentences."""
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """A memory whose value has the token among its 20 top (or bottom) tokens."""
+
+    memory: MemoryId
+    token: int
+    rank: int
+    probability: float | None
+    """Of the token under the softmax of the value's scores; None among the bottom tokens."""
+    score: float
+    """Of the token under the value; among the bottom tokens under the negated value."""
+
+
+@dataclass(frozen=True)
+class Firing:
+    """A memory whose key fires on a token: how many of its highest triggers end in it, and the best one's rank."""
+
+    memory: MemoryId
+    triggers: int
+    rank: int
+
+
 def like(database: sqlite3.Connection, text: str, *, limit: int) -> tuple[Token, ...]:
     """The tokens that read like `text`, the same text first."""
-    text = _checked(text)
+    text = _check_text(text)
     rows = database.execute(_LIKE, {"text": text, "folded": text.strip().casefold(), "limit": limit})
     return tuple(Token(*row) for row in rows)
 
@@ -29,13 +62,12 @@ def like(database: sqlite3.Connection, text: str, *, limit: int) -> tuple[Token,
 def exactly(database: sqlite3.Connection, token: str | int) -> tuple[Token, ...]:
     """The tokens of this text, written plainly or as shown, or the one of this id; raises SearchError."""
     if isinstance(token, int):
-        if not 0 <= token < 1 << 31:
-            raise SearchError(f"token {token} is not in the vocabulary; {_size(database)}")
-        found = database.execute(f"SELECT {_COLUMNS} FROM vocabulary WHERE token = ?", (token,)).fetchall()
-        if not found:
-            raise SearchError(f"token {token} is not in the vocabulary; {_size(database)}")
+        own = f"SELECT {_COLUMNS} FROM vocabulary WHERE token = ?"
+        if not 0 <= token < 1 << 31 or not (found := database.execute(own, (token,)).fetchall()):
+            last = database.execute("SELECT max(token) FROM vocabulary").fetchone()[0]
+            raise SearchError(f"token {token} is not in the vocabulary; it has tokens 0-{last}")
         return (Token(*found[0]),)
-    text = _checked(token)
+    text = _check_text(token)
     for column in ("text", "shown"):
         found = database.execute(
             f"SELECT {_COLUMNS} FROM vocabulary WHERE text != '' AND {column} = ? ORDER BY count DESC, token", (text,)
@@ -46,12 +78,7 @@ def exactly(database: sqlite3.Connection, token: str | int) -> tuple[Token, ...]
     raise SearchError(f"no token reads {token!r}" + (f"; there are {near}" if near else " or holds it"))
 
 
-def _size(database: sqlite3.Connection) -> str:
-    last = database.execute("SELECT max(token) FROM vocabulary").fetchone()[0]
-    return f"it has tokens 0-{last}"
-
-
-def _checked(text: str) -> str:
+def _check_text(text: str) -> str:
     if not text:
         raise SearchError("an empty text names no token; type one as it reads, such as '·Paris'")
     if len(text) > MOST_CHARACTERS:
@@ -59,7 +86,7 @@ def _checked(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _chosen(database: sqlite3.Connection, token: str | int, within: Ranges) -> tuple[str, list[Any]]:
+def _condition(database: sqlite3.Connection, token: str | int, within: Ranges) -> tuple[str, list[Any]]:
     """SQL that keeps the rows of the token's ids in these layers, and its parameters."""
     ids = [found.id for found in exactly(database, token)]
     where, parameters = condition("memory", within)
@@ -68,41 +95,39 @@ def _chosen(database: sqlite3.Connection, token: str | int, within: Ranges) -> t
 
 def promoting(
     database: sqlite3.Connection,
-    places: Places,
+    numbering: MemoryNumbering,
     token: str | int,
     side: int,
     within: Ranges,
-    *,
-    limit: int,
-    offset: int,
+    page: tuple[int, int],
 ) -> tuple[Promotion, ...]:
-    """One page of the memories whose value has the token at its top (or bottom)."""
-    where, parameters = _chosen(database, token, within)
+    """One page (limit, offset) of the memories whose value has the token at its top (or bottom)."""
+    where, parameters = _condition(database, token, within)
     best = "probability DESC, rank" if side == TOP else "rank, score DESC"
     rows = database.execute(
         f"SELECT memory, token, rank, probability, score FROM says WHERE {where} AND side = ?"
         f" ORDER BY {best}, memory, token LIMIT ? OFFSET ?",
-        [*parameters, side, limit, offset],
+        [*parameters, side, *page],
     )
-    return tuple(Promotion(places.id(memory), *rest) for memory, *rest in rows)
+    return tuple(Promotion(numbering.id(memory), *rest) for memory, *rest in rows)
 
 
 def firing_on(
-    database: sqlite3.Connection, places: Places, token: str | int, within: Ranges, *, limit: int, offset: int
+    database: sqlite3.Connection, numbering: MemoryNumbering, token: str | int, within: Ranges, page: tuple[int, int]
 ) -> tuple[Firing, ...]:
-    """One page of the memories with triggers that end in the token."""
-    where, parameters = _chosen(database, token, within)
+    """One page (limit, offset) of the memories with triggers that end in the token."""
+    where, parameters = _condition(database, token, within)
     rows = database.execute(
         f"SELECT memory, sum(triggers), min(rank) FROM fires WHERE {where}"
         " GROUP BY memory ORDER BY 2 DESC, 3, memory LIMIT ? OFFSET ?",
-        [*parameters, limit, offset],
+        [*parameters, *page],
     )
-    return tuple(Firing(places.id(memory), triggers, rank) for memory, triggers, rank in rows)
+    return tuple(Firing(numbering.id(memory), triggers, rank) for memory, triggers, rank in rows)
 
 
 def count(database: sqlite3.Connection, token: str | int, kind: str, within: Ranges) -> int:
     """How many memories promote, oppose or fire on the token."""
-    where, parameters = _chosen(database, token, within)
+    where, parameters = _condition(database, token, within)
     sources: dict[str, tuple[str, list[int]]] = {
         "promotes": ("says WHERE side = ?", [TOP]),
         "demotes": ("says WHERE side = ?", [BOTTOM]),

@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.atlas.side import made_files
-from mnemoscope.atlas.store import flush_folder, json_bytes, make_folder, storing, write_bytes
+from mnemoscope.atlas.store import flush, json_bytes, make_folder, storing, write_bytes
 from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasExists, MnemoscopeError, OptionError
 from mnemoscope.memory import MemoryId
 from mnemoscope.pages.layer import ROWS, layer_rows
@@ -255,7 +255,7 @@ def _replace(directory: Path, fresh: Path) -> None:
             if old.exists():
                 old.rename(directory)
             raise
-        flush_folder(directory.parent)
+        flush(directory.parent)
         for name in _foreign_files(old):
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             if not (directory / name).exists():

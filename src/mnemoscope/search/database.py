@@ -1,0 +1,171 @@
+"""The file index.sqlite: its tables, its numbers for memories, and the connections that read it.
+
+A memory is one number, counted over all layers of the model. A trigger's number is `rank << 32 | memory`, so that a
+search reads the strongest triggers of every memory first. The full-text tables hold no text (contentless): what is
+shown is put together from `sentences` and `vocabulary`.
+"""
+
+import sqlite3
+import threading
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from mnemoscope.memory import MemoryId
+from mnemoscope.search.text import TOKENIZER
+
+VERSION = 1
+FOLDER, NAME = "search", "index.sqlite"
+CONTEXT = 24
+"""Tokens of a prefix that are indexed and shown, counted back from the trigger token."""
+RANK_BITS = 32
+MEMORY_MASK = (1 << RANK_BITS) - 1
+MOST_ROWS = 150_000
+"""Triggers that a search counts at most: the strongest of every memory come first."""
+TOP, BOTTOM = 0, 1
+_MOST_FREE = 8
+"""Connections that are kept for the next who ask."""
+
+Ranges = tuple[tuple[int, int], ...]
+"""Numbers of memories from and to, both included."""
+EVERYWHERE: Ranges = ((0, MEMORY_MASK),)
+
+
+def token_type(vocabulary: int) -> str:
+    """How the tokens of a sentence are stored, as numpy says it: two bytes each where they fit."""
+    return "<u2" if vocabulary <= 1 << 16 else "<i4"
+
+
+def _full_text(name: str, columns: str, *, prefix: str = "") -> str:
+    options = f"content='', columnsize=0, tokenize=\"{TOKENIZER}\"" + (f", prefix='{prefix}'" if prefix else "")
+    return f"CREATE VIRTUAL TABLE {name} USING fts5({columns}, {options});"
+
+
+TABLES = f"""
+CREATE TABLE about (name TEXT PRIMARY KEY, said TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE layers (layer INTEGER PRIMARY KEY, first INTEGER NOT NULL, count INTEGER NOT NULL);
+CREATE TABLE vocabulary (
+  token INTEGER PRIMARY KEY, text TEXT NOT NULL, shown TEXT NOT NULL, folded TEXT NOT NULL, count INTEGER NOT NULL
+);
+CREATE TABLE sentences (sentence INTEGER PRIMARY KEY, tokens BLOB NOT NULL);
+CREATE TABLE prefixes (trigger INTEGER PRIMARY KEY, sentence INTEGER NOT NULL, position INTEGER NOT NULL);
+CREATE TABLE fires (
+  token INTEGER, memory INTEGER, triggers INTEGER NOT NULL, rank INTEGER NOT NULL, PRIMARY KEY (token, memory)
+) WITHOUT ROWID;
+CREATE TABLE says (
+  token INTEGER, side INTEGER, memory INTEGER, rank INTEGER NOT NULL, probability REAL, score REAL NOT NULL,
+  PRIMARY KEY (token, side, memory)
+) WITHOUT ROWID;
+CREATE TABLE value_tokens (memory INTEGER PRIMARY KEY, top BLOB NOT NULL, bottom BLOB NOT NULL);
+CREATE TABLE patterns (
+  pattern INTEGER PRIMARY KEY, memory INTEGER NOT NULL, kind TEXT NOT NULL, description TEXT NOT NULL,
+  explained INTEGER NOT NULL
+);
+{_full_text("trigger_text", "prefix", prefix="2")}
+{_full_text("value_text", "top, bottom", prefix="2")}
+{_full_text("token_text", "text", prefix="2")}
+{_full_text("pattern_text", "description", prefix="2")}
+"""
+
+FULL_TEXT = ("trigger_text", "value_text", "token_text", "pattern_text")
+PLAIN_TABLES = (
+    "about", "layers", "vocabulary", "sentences", "prefixes", "fires", "says", "value_tokens", "patterns"
+)  # fmt: skip
+
+
+class MemoryNumbering:
+    """Memories as numbers counted over all layers, and back."""
+
+    def __init__(self, layers: Sequence[tuple[int, int, int]]) -> None:
+        """`layers`: layer, its first number, its count."""
+        self._layers = {layer: (first, count) for layer, first, count in layers}
+        self._firsts = sorted((first, layer) for layer, first, _ in layers)
+
+    def id(self, number: int) -> MemoryId:
+        """The memory of that number."""
+        first, layer = self._firsts[bisect_right(self._firsts, (number, 1 << 62)) - 1]
+        return MemoryId(layer, number - first)
+
+    def number(self, memory: MemoryId) -> int | None:
+        """The number of the memory, or None where the atlas has no such memory."""
+        first, count = self._layers.get(memory.layer, (0, 0))
+        return first + memory.memory if memory.memory < count else None
+
+    def ranges(self, layers: Sequence[int] | None) -> Ranges:
+        """The numbers of these layers, neighbours joined; of all where None; KeyError for a layer that is not there."""
+        if layers is None:
+            return EVERYWHERE
+        joined: list[tuple[int, int]] = []
+        for first, count in (self._layers[layer] for layer in sorted(set(layers))):
+            start = joined.pop()[0] if joined and joined[-1][1] + 1 == first else first
+            joined.append((start, first + count - 1))
+        return tuple(joined)
+
+
+def condition(column: str, within: Ranges) -> tuple[str, list[int]]:
+    """SQL that keeps the rows whose `column` lies within, and its parameters; `column` is never a user's."""
+    if within == EVERYWHERE:
+        return "1", []
+    either = " OR ".join([f"{column} BETWEEN ? AND ?"] * len(within)) or "0"
+    return f"({either})", [end for pair in within for end in pair]
+
+
+class Connections:
+    """A few open connections to one file: one for every thread that asks at the same time, kept for the next."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._free: list[sqlite3.Connection] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @contextmanager
+    def one(self) -> Iterator[sqlite3.Connection]:
+        """A connection that nobody else uses meanwhile."""
+        with self._lock:
+            if self._closed:
+                raise ValueError("the index is closed")
+            database = self._free.pop() if self._free else None
+        database = database or connect(self.path)
+        try:
+            yield database
+        finally:
+            with self._lock:
+                if keep := not self._closed and len(self._free) < _MOST_FREE:
+                    self._free.append(database)
+            if not keep:
+                database.close()
+
+    def close(self) -> None:
+        """Closes what is free now, and the others when they come back."""
+        with self._lock:
+            self._closed = True
+            free, self._free = self._free, []
+        for database in free:
+            database.close()
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection that reads only; the file it opens never changes, since a new index is another file."""
+    uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
+    database = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+    database.execute("PRAGMA query_only=1")
+    database.execute("PRAGMA cache_size=-16384")
+    return database
+
+
+def is_fresh(path: Path, about: dict[str, str]) -> bool:
+    """Whether `path` is a whole index that says `about`; False for whatever else lies there."""
+    try:
+        size = path.stat().st_size
+        with closing(connect(path)) as database:
+            said = dict(database.execute("SELECT name, said FROM about").fetchall())
+            pages, page = (database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+            for table in PLAIN_TABLES:
+                database.execute(f"SELECT * FROM {table} LIMIT 1").fetchall()
+            for table in FULL_TEXT:
+                database.execute(f"SELECT rowid FROM {table} WHERE {table} MATCH ? LIMIT 1", ('"a"',)).fetchall()
+    except (OSError, sqlite3.Error, UnicodeError):
+        return False
+    return pages * page == size and all(said.get(name) == value for name, value in about.items())
