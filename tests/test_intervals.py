@@ -17,6 +17,7 @@ from mnemoscope.intervals import (
     Resamples,
     Z,
     clustered_share,
+    ends,
     mean,
     order_statistic,
     share,
@@ -95,7 +96,7 @@ def test_the_interval_of_a_median_reaches_from_one_value_to_another() -> None:
 
 
 def ratio(numerators: NDArray[np.float64], denominators: NDArray[np.float64], seed: int = 0) -> tuple[float, float]:
-    ((low, high),) = Resamples(len(numerators), seed).ratios(numerators[:, None], denominators[:, None])
+    low, high = ends(Resamples(len(numerators), seed).ratio_draws(numerators[:, None], denominators[:, None])[:, 0])
     assert low is not None
     assert high is not None
     return low, high
@@ -142,9 +143,10 @@ def test_a_seed_decides_the_resamples() -> None:
 def test_a_resample_without_cases_does_not_count_and_one_document_gives_no_interval() -> None:
     resamples = Resamples(3, 0)
     hits, cases = np.array([[1.0, 0], [0, 0], [0, 0]]), np.array([[1.0, 0], [0, 0], [0, 0]])
-    assert resamples.ratios(hits, cases) == [(1.0, 1.0), (None, None)]
-    assert Resamples(1, 0).ratios(hits[:1], cases[:1]) == [(None, None), (None, None)]
-    assert Resamples(0, 0).ratios(hits[:0], cases[:0]) == [(None, None), (None, None)]
+    assert [ends(draws) for draws in resamples.ratio_draws(hits, cases).T] == [(1.0, 1.0), (None, None)]
+    for few in (0, 1):
+        draws = Resamples(few, 0).ratio_draws(hits[:few], cases[:few])
+        assert [ends(own) for own in draws.T] == [(None, None), (None, None)]
     assert Resamples(1, 0).quantiles([([1.0, 2.0], np.zeros(2, int))], [0.5]) == [[(None, None)]]
     assert Resamples(0, 0).quantiles([([], np.zeros(0, int))], [0.5]) == [[(None, None)]]
 

@@ -15,7 +15,7 @@ Form = Literal["share", "number", "count", "rank", "nats"]
 
 _SPACE = "\N{NO-BREAK SPACE}"
 
-def spoken(value: float | None, form: Form) -> str:
+def format_value(value: float | None, form: Form) -> str:
     """The value as one reads it; a dash where there is none."""
     if value is None or not math.isfinite(value):
         return DASH
@@ -54,21 +54,21 @@ def number(value: float) -> str:
     return f"{value:.2g}"
 
 
-def interval(low: float | None, high: float | None, form: Form) -> str:
+def format_interval(low: float | None, high: float | None, form: Form) -> str:
     """`[3.1 %, 3.9 %]`, or nothing where there is no interval."""
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
         return ""
-    return f"[{spoken(low, form)}, {spoken(high, form)}]"
+    return f"[{format_value(low, form)}, {format_value(high, form)}]"
 
 
-def listed(parts: Sequence[str]) -> str:
+def join_words(parts: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     if len(parts) < 2:
         return "".join(parts)
     return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def layers_spoken(layers: Sequence[int], *, bare: bool = False) -> str:
+def format_layers(layers: Sequence[int], *, bare: bool = False) -> str:
     """`layer 3`, `layers 3-7`, `layers 3, 5`, and without the word if `bare`: for sorted layers, at least one."""
     word = "" if bare else "layer " if len(layers) == 1 else "layers "
     if len(layers) > 1 and list(layers) == list(range(layers[0], layers[-1] + 1)):
@@ -76,6 +76,6 @@ def layers_spoken(layers: Sequence[int], *, bare: bool = False) -> str:
     return word + ", ".join(str(layer) for layer in layers)
 
 
-def counted(count: int, noun: str, plural: str | None = None) -> str:
+def pluralise(count: int, noun: str, plural: str | None = None) -> str:
     """`1 layer`, `3,000 layers`."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

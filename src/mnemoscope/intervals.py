@@ -48,7 +48,7 @@ def wilson(share: float, count: float) -> tuple[float, float]:
     return low, min(1.0, (middle + spread) / scale) if share < 1 else 1.0
 
 
-def widened(found: Estimate, looks: int) -> Estimate:
+def widen(found: Estimate, looks: int) -> Estimate:
     """The estimate with an interval that holds for `looks` such estimates at once, in 95 % of cases (Bonferroni).
 
     Either side is stretched as a normal distribution's would be: by the quantile of 1 - 0.025 / looks, over that of
@@ -59,6 +59,18 @@ def widened(found: Estimate, looks: int) -> Estimate:
     factor = NormalDist().inv_cdf(1 - LEVELS[0] / looks) / Z
     low, high = (found.value + factor * (end - found.value) for end in (found.low, found.high))
     return Estimate(found.value, found.count, low, high)
+
+
+def complement(found: Estimate) -> Estimate:
+    """The share of the other cases."""
+    value, low, high = (None if end is None else 1 - end for end in (found.value, found.low, found.high))
+    return Estimate(value, found.count, high, low)
+
+
+def shift(found: Estimate, by: float) -> Estimate:
+    """The estimate plus a known number."""
+    value, low, high = (None if end is None else end + by for end in (found.value, found.low, found.high))
+    return Estimate(value, found.count, low, high)
 
 
 def exact_share(hits: int, count: int, *, looks: int = 1) -> Estimate:
@@ -180,21 +192,17 @@ class Resamples:
         pieces = [np.matmul(self._weights[start : start + rows].astype(kind), exact) for start in range(0, DRAWS, rows)]
         return np.concatenate(pieces).astype(np.float64, copy=False)
 
-    def ratios(self, numerators: NDArray[Any], denominators: NDArray[Any]) -> list[Bounds]:
-        """The interval of each column's sum(numerator) / sum(denominator); arrays `[cluster, k]`.
+    def ratio_draws(self, numerators: NDArray[Any], denominators: NDArray[Any]) -> Floats:
+        """Each column's sum(numerator) / sum(denominator) in each resample: `[draw, k]` of arrays `[cluster, k]`.
 
-        A resample in which the denominator is 0 does not count; one cluster alone gives no interval.
+        Not a number where the denominator is 0; one cluster alone has no draws.
         """
         if self.clusters < 2:
-            return [(None, None)] * numerators.shape[1]
-        return [ends(column) for column in self.ratio_draws(numerators, denominators).T]
-
-    def ratio_draws(self, numerators: NDArray[Any], denominators: NDArray[Any]) -> Floats:
-        """The ratios `[draw, k]` of `ratios` in each resample; not a number where the denominator is 0."""
+            return np.empty((0, numerators.shape[1]))
         above, below = self.sums(numerators), self.sums(denominators)
-        found = np.full_like(above, np.nan)
-        np.divide(above, below, out=found, where=below > 0)
-        return found
+        ratios = np.full_like(above, np.nan)
+        np.divide(above, below, out=ratios, where=below > 0)
+        return ratios
 
     def median_draws(self, values: ArrayLike, codes: NDArray[Any]) -> Floats:
         """The median `[draw]` of values (codes: the cluster of each) in each resample: one of them, or not a number.

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from mnemoscope.atlas.manifest import Manifest
 from mnemoscope.atlas.read import first_upper_layer
-from mnemoscope.figures.comparison import compared
+from mnemoscope.figures.sections import compare_with_paper
 from mnemoscope.intervals import NOTHING
 from mnemoscope.questions import registry as known
-from mnemoscope.questions.answered import Answered
+from mnemoscope.questions.question import Answer
 
 LAYERS = 8
 """Of a model of 8 layers 0-4 are the lower ones, 5-7 the upper."""
@@ -60,10 +60,10 @@ class Tables:
         return self._tables[name]
 
 
-def asked(question: str, tables: Tables) -> Answered:
+def asked(question: str, tables: Tables) -> Answer:
     """The answer as the report reads it."""
     found = known.question_module(question).answer(tables)
-    return Answered(known.load_question(question), found, "", "", tables.layers, len(tables.layers))
+    return Answer(known.load_question(question), found, "", "", tables.layers, len(tables.layers))
 
 
 def rules() -> set[str]:
@@ -77,11 +77,11 @@ def findings() -> set[str]:
     return {question for question in known.QUESTIONS if known.load_question(question).finding is not None}
 
 
-def verdicts(*answers: Answered) -> dict[str, str]:
+def verdicts(*answers: Answer) -> dict[str, str]:
     """What is printed under "shown here?", by the name behind the claim; of a finding, by its question."""
-    by_question = {answer.question: answer for answer in answers}
-    names = {claim.text: claim.name for answer in answers for claim in answer.paper.claims}
-    return {names.get(line.text, line.question): line.shown for line in compared(by_question)}
+    by_question = {answer.question.id: answer for answer in answers}
+    names = {claim.text: claim.name for answer in answers for claim in answer.question.paper.claims}
+    return {names.get(line.text, line.question): line.shown for line in compare_with_paper(by_question)}
 
 
 def read_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def read_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(refinement_events, "judgements", lambda tables: None)
     patch.setattr(key_removals, "_changes", lambda tables: tables.table("changes"))
     patch.setattr(key_removals, "_estimates", lambda rows, tables: {})
-    patch.setattr(key_removals, "_excluded", lambda tables, *, tokens: NOTHING)
+    patch.setattr(key_removals, "_excluded_prefixes", lambda tables, *, tokens: NOTHING)
     unknown = SimpleNamespace(of_layer=lambda *asked: None, counts=lambda kinds: None, shares=lambda counts: UNKNOWN)
     patch.setattr(layer_activity, "coverage", unknown)
     for module in (value_agreement, value_confidence, value_rank):

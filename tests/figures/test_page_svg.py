@@ -8,30 +8,31 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mnemoscope.figures.chart import PALETTE, STYLE, Figure
-from mnemoscope.figures.figures import drawn, specification
-from mnemoscope.figures.gathering import at_hand, gathered
+from mnemoscope.figures.chart import BLUE, GREEN, GREY, ORANGE, PURPLE, STYLE, Figure
 from mnemoscope.figures.page_svg import ATTRIBUTES, ELEMENTS, page_svg
+from mnemoscope.figures.panels import specification
+from mnemoscope.figures.sections import all_figures
 from mnemoscope.questions import QUESTIONS
-from mnemoscope.questions.answered import Answered
+from mnemoscope.questions.loading import load_answers, stored_answers
+from mnemoscope.questions.question import Answer
 from reports.reported_atlas import reported
 
 OURS = {"class", "role", "aria-label", "font-family", "href", "tabindex"}
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answered]:
-    return gathered(reported(tmp_path_factory.mktemp("atlas"))).answers
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
+    return load_answers(reported(tmp_path_factory.mktemp("atlas"))).answers
 
 
 @pytest.fixture(scope="module")
-def figures(answers: dict[str, Answered]) -> dict[str, Figure]:
-    return drawn(answers)
+def figures(answers: dict[str, Answer]) -> dict[str, Figure]:
+    return all_figures(answers)
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_it_holds_what_a_page_may_hold_and_its_numbers(
-    question: str, answers: dict[str, Answered], figures: dict[str, Figure]
+    question: str, answers: dict[str, Answer], figures: dict[str, Figure]
 ) -> None:
     figure = figures[question]
     svg = page_svg(specification(answers[question], figure, about="nothing"), name=question, label="A figure")
@@ -41,7 +42,7 @@ def test_it_holds_what_a_page_may_hold_and_its_numbers(
         assert element.tag in ELEMENTS | {"title"}
         assert set(element.attrib) <= ATTRIBUTES | OURS, element.attrib
         colours = {element.get("fill"), element.get("stroke")} - {None, "none", "currentColor"}
-        assert colours <= set(PALETTE), colours
+        assert colours <= {BLUE, GREEN, GREY, ORANGE, PURPLE}, colours
         if element.tag == "title":
             titles.append(str(element.text))
         if element.tag == "a":
@@ -53,10 +54,10 @@ def test_it_holds_what_a_page_may_hold_and_its_numbers(
                     # What a mark says holds the number as it is read, and its cases.
                     ways = {row["said"], f"{100 * row['value']:g}%"}
                     assert any(row["count"] in title and any(way in title for way in ways) for title in titles)
-    assert answers[question].paper.question not in unescape(svg), "the page has the title"
+    assert answers[question].question.paper.question not in unescape(svg), "the page has the title"
 
 
-def test_every_layer_is_a_link(answers: dict[str, Answered], figures: dict[str, Figure]) -> None:
+def test_every_layer_is_a_link(answers: dict[str, Answer], figures: dict[str, Figure]) -> None:
     svg = page_svg(
         specification(answers["refinement_match"], figures["refinement_match"], about=""), name="a", label=""
     )
@@ -80,11 +81,11 @@ def test_text_is_text_and_names_are_the_figures_own() -> None:
 
 def test_a_page_makes_no_answer(tmp_path: Path) -> None:
     atlas = reported(tmp_path)
-    found = at_hand(atlas)
+    found = stored_answers(atlas)
     assert list(found) == list(QUESTIONS)
     assert all("mnemoscope analyze" in answer.missing for answer in found.values())
     assert sorted(path.name for path in (tmp_path / "analyses").iterdir()) == ["manifest.json"]
-    made = gathered(atlas).answers
-    assert {name: one.table.to_dicts() for name, one in at_hand(atlas).items()} == {
+    made = load_answers(atlas).answers
+    assert {name: one.table.to_dicts() for name, one in stored_answers(atlas).items()} == {
         name: one.table.to_dicts() for name, one in made.items()
     }

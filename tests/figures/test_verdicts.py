@@ -13,11 +13,11 @@ import polars as pl
 import pytest
 
 from figures.drawn_answers import findings, rules, verdicts
-from mnemoscope.figures.comparison import compared
-from mnemoscope.figures.gathering import gathered
-from mnemoscope.intervals import widened
+from mnemoscope.figures.sections import compare_with_paper
+from mnemoscope.intervals import widen
 from mnemoscope.questions import QUESTIONS, load_question, write_all
-from mnemoscope.questions.answered import EMPTY, Answered
+from mnemoscope.questions.loading import load_answers
+from mnemoscope.questions.question import EMPTY, Answer
 from mnemoscope.reports.page import page
 from reports.reading import section, words
 from reports.reported_atlas import reported
@@ -29,17 +29,17 @@ E = 0.0001
 """Less than any threshold may be moved by."""
 
 
-def answered(question: str, lines: Sequence[Line], *, documents: int = 50) -> Answered:
+def answered(question: str, lines: Sequence[Line], *, documents: int = 50) -> Answer:
     """An answer of these rows (layer, name, value, low, high), of 8 layers and 50 documents."""
     rows = [(layer, name, value, 100, low, high) for layer, name, value, low, high in lines]
     rows.append((None, "documents", float(documents), documents, None, None))
     table = pl.DataFrame(rows, schema=EMPTY.schema, orient="row")
-    return Answered(load_question(question), table, "", "", tuple(range(LAYERS)), LAYERS)
+    return Answer(load_question(question), table, "", "", tuple(range(LAYERS)), LAYERS)
 
 
-def everything(*given: Answered) -> list[Answered]:
+def everything(*given: Answer) -> list[Answer]:
     """These answers, and empty ones to all other questions."""
-    own = {answer.question: answer for answer in given}
+    own = {answer.question.id: answer for answer in given}
     return [own.get(question, answered(question, [])) for question in QUESTIONS]
 
 
@@ -236,7 +236,7 @@ def test_too_few_documents_decide_nothing() -> None:
 
 def test_the_number_tested_stands_beside_the_rule() -> None:
     lines = [total("agreement_best_layer", 0.03, 0.05), total("agreement_best_above_baseline", 0.01, 0.03)]
-    found = {line.text: line for line in compared({"value_agreement": answered("value_agreement", lines)})}
+    found = {line.text: line for line in compare_with_paper({"value_agreement": answered("value_agreement", lines)})}
     assert found["agreement in the best layer"].rule.replace("\xa0", " ").endswith("difference: 2.0 % [1.0 %, 3.0 %]")
 
 
@@ -259,7 +259,7 @@ def test_pages_print_the_verdict_that_the_memories_give(case: str, tmp_path: Pat
     expected = expected | {"semantic_leads_upper": "—"}
     names = {claim.text: claim.name for claim in load_question("key_patterns").paper.claims}
     drawn: Any = {"figures": {}, "specifications": {}, "drawings": {}, "examples": [], "cases": [], "vega": ""}
-    report = page(atlas, gathered(atlas).answers, **drawn, inside=True)
+    report = page(atlas, load_answers(atlas).answers, **drawn, inside=True)
     reader = client(tmp_path)
     served = reader.get("/questions/key_patterns").text
     data = reader.get("/questions/key_patterns.json").json()["comparison"]
@@ -286,7 +286,7 @@ def _printed(markup: str, verdict: str) -> dict[str, str]:
 def test_the_correction_is_that_of_the_table() -> None:
     from mnemoscope.intervals import Estimate
 
-    found = widened(Estimate(0.5, 10, 0.4, 0.7), LAYERS)
+    found = widen(Estimate(0.5, 10, 0.4, 0.7), LAYERS)
     assert found.low == pytest.approx(0.5 - 0.1 * STRETCH)
     assert found.high == pytest.approx(0.5 + 0.2 * STRETCH)
-    assert widened(Estimate(0.5, 10, 0.4, 0.7), 1) == Estimate(0.5, 10, 0.4, 0.7)
+    assert widen(Estimate(0.5, 10, 0.4, 0.7), 1) == Estimate(0.5, 10, 0.4, 0.7)

@@ -18,10 +18,10 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.intervals import mean
-from mnemoscope.questions.answers import MEMORIES, Answer
-from mnemoscope.questions.memories import values
+from mnemoscope.questions.answer_builder import MEMORIES, AnswerBuilder
 from mnemoscope.questions.question import Claim, Number, Paper, Question, Rule
-from mnemoscope.questions.rules import at_least
+from mnemoscope.questions.sources import values
+from mnemoscope.questions.verdicts import at_least
 
 QUESTION = Question(
     "attention_length",
@@ -43,7 +43,7 @@ QUESTION = Question(
 
 def answer(atlas: Atlas) -> pl.DataFrame:
     """By layer and over all: the mean norm."""
-    rows, found = values(atlas), Answer(QUESTION)
+    rows, found = values(atlas), AnswerBuilder(QUESTION)
     for layer in atlas.layers:
         found.add(layer, "length", mean(rows.filter(pl.col("layer") == layer)["value_norm"]))
     found.add(None, "length", mean(rows["value_norm"]))
@@ -51,9 +51,8 @@ def answer(atlas: Atlas) -> pl.DataFrame:
 '''
 FIGURE = '''"""Figure 99: how long values are."""
 
-from mnemoscope.figures.chart import BLUE, Figure, Series
+from mnemoscope.figures.chart import BLUE, Figure, Series, ends
 from mnemoscope.figures.panels import lines
-from mnemoscope.figures.readings import ends
 
 
 def figure(answers):

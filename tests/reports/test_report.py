@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from mnemoscope.atlas import verify
-from mnemoscope.formatting import spoken
+from mnemoscope.formatting import format_value
 from mnemoscope.questions import QUESTIONS, load_question
 from mnemoscope.reports import write_report
 from reports.reading import Reader, charts, section, words
@@ -78,7 +78,7 @@ def test_every_number_of_the_answer_is_in_its_tables(question: str, directory: P
     for row in answer_of(directory, question).filter(~pl.col("name").str.starts_with("decile_")).to_dicts():
         layer = "all" if row["layer"] is None else str(row["layer"])
         number = load_question(question).number(row["name"])
-        assert cells[layer, number.label] == spoken(row["value"], number.form), row
+        assert cells[layer, number.label] == format_value(row["value"], number.form), row
         shown += 1
     assert shown >= 3
 

@@ -16,9 +16,9 @@ from mnemoscope.atlas import verify
 from mnemoscope.cli import main
 from mnemoscope.errors import AtlasExists, OptionError
 from mnemoscope.figures.examples import cases
-from mnemoscope.figures.gathering import Gathered, gathered
 from mnemoscope.judgements.reading import ANNOTATIONS
 from mnemoscope.questions import QUESTIONS
+from mnemoscope.questions.loading import LoadedAnswers, load_answers
 from mnemoscope.reports import write_report
 from mnemoscope.reports.page import page
 from reports.reading import section, words
@@ -67,7 +67,7 @@ def test_a_changed_answer_is_made_again(tmp_path: Path) -> None:
     assert "12.3" not in words(section((tmp_path / "report" / "index.html").read_text(), "refinement_match"))
 
 
-def compositions(found: Gathered) -> str:
+def compositions(found: LoadedAnswers) -> str:
     """What the page says about the last layer's compositions; without figures, which take long to draw."""
     listed = cases(found.cases, found.atlas)
     text = page(
@@ -79,35 +79,35 @@ def compositions(found: Gathered) -> str:
 
 def test_answers_follow_what_people_judge(tmp_path: Path) -> None:
     atlas = reported(tmp_path)
-    assert "Nobody has judged these." in compositions(gathered(atlas))
+    assert "Nobody has judged these." in compositions(load_answers(atlas))
     first = {path.name: path.read_bytes() for path in (tmp_path / "analyses").iterdir()}
     with closing(sqlite3.connect(tmp_path / ANNOTATIONS)) as database:
         database.executescript(
             SCHEMA + "CREATE TABLE items (id, memory); CREATE TABLE verdicts (id, author, made_at, item, verdict)"
         )
-        assert gathered(atlas).made == (), "nobody has said anything yet"
+        assert load_answers(atlas).made == (), "nobody has said anything yet"
         database.executescript(
             "INSERT INTO items VALUES (1, 0), (2, 4), (3, 8);"
             "INSERT INTO verdicts VALUES (1, 'Ada', '1', 1, 'distant'), (2, 'Ada', '2', 2, 'distant'),"
             "(3, 'Ada', '3', 3, 'related')"
         )
-        found = gathered(atlas)
+        found = load_answers(atlas)
         assert found.made == ("refinement_events",)
         said = compositions(found)
         assert "Here people have judged 3 cases: they call the new token unlike both in 66.7 % [20.8 %, 93.9 %]" in said
         assert "Nobody" not in said
-        assert gathered(atlas).made == ()
+        assert load_answers(atlas).made == ()
         database.execute(
             "INSERT INTO judgements"
             " VALUES (1, 'Ada', '2026-01-02T10:00:00Z', 0, 0, 0, 0, 'both', 'a word', '[0, 1, 2]')"
         )
         database.commit()
-        found = gathered(atlas)
+        found = load_answers(atlas)
         assert found.made == ("key_patterns",)
         assert found.answers["key_patterns"].total("people_covered") is not None
         assert verify(tmp_path) == []
     (tmp_path / ANNOTATIONS).unlink()
-    assert gathered(atlas).made == ("key_patterns", "refinement_events")
+    assert load_answers(atlas).made == ("key_patterns", "refinement_events")
     assert {path.name: path.read_bytes() for path in (tmp_path / "analyses").iterdir()} == first
 
 

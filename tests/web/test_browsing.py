@@ -9,7 +9,8 @@ from starlette.testclient import TestClient
 
 from handbuilt_atlas import build_atlas
 from mnemoscope.atlas import open_atlas
-from mnemoscope.questions import QUESTIONS, striking
+from mnemoscope.figures.examples import best_examples
+from mnemoscope.questions import QUESTIONS
 from mnemoscope.questions.writing import write_all
 from reports.reported_atlas import reported
 from web.served import client, patient
@@ -92,7 +93,7 @@ def test_the_overview_holds_what_the_atlas_says(atlas: Path, reader: TestClient)
     assert data["memories"] == 24
     assert data["layers"] == [{"layer": 0, "memories": 12}, {"layer": 1, "memories": 12}]
     assert data["unanswered"] == list(data["unanswered"])
-    expected = striking(opened, 10).to_dicts()
+    expected = best_examples(opened, 10).to_dicts()
     assert expected
     assert [one["memory"] for one in data["striking"]] == [f"L{row['layer']}.M{row['memory']}" for row in expected]
     assert [one["agreement"] for one in data["striking"]] == [row["agreement"] for row in expected]

@@ -13,7 +13,7 @@ import uvicorn
 from starlette.testclient import TestClient
 
 from browser import PHONE, Visits
-from mnemoscope.formatting import spoken
+from mnemoscope.formatting import format_value
 from mnemoscope.questions import QUESTIONS, load_question, write_all
 from mnemoscope.web import Settings
 from mnemoscope.web.app import create_app
@@ -60,7 +60,7 @@ def test_a_question_shows_its_answer(question: str, reader: TestClient) -> None:
     by_layer = [row for row in found["answer"] if row["layer"] is not None and row["value"] is not None]
     assert by_layer
     for row in by_layer:
-        assert " ".join(spoken(row["value"], asked.number(row["name"]).form).split()) in said, row["name"]
+        assert " ".join(format_value(row["value"], asked.number(row["name"]).form).split()) in said, row["name"]
     for line in found["comparison"]:
         assert line["paper"] in unescape(said)
     drawing = re.search(r"<svg.*?</svg>", page, flags=re.DOTALL)

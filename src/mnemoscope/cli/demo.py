@@ -61,8 +61,8 @@ def demo(
 def _report(atlas: "Atlas", progress: Any) -> None:
     """Answers all questions and writes the report, unless both lie there, made from this atlas and its judgements."""
     from mnemoscope.atlas.side import covered
-    from mnemoscope.figures.gathering import is_current
     from mnemoscope.questions import QUESTIONS
+    from mnemoscope.questions.loading import is_current
 
     reported = "report/index.html" in covered(atlas, "report")
     if reported and all(is_current(atlas, question) for question in QUESTIONS):
@@ -87,9 +87,9 @@ def _layer(atlas: "Atlas", layer: int) -> dict[str, Any]:
 
 def _striking(atlas: "Atlas") -> list[dict[str, Any]]:
     """The most striking memories, each with its best trigger that is followed by what the value says."""
-    from mnemoscope.questions import striking
+    from mnemoscope.figures.examples import best_examples
 
-    rows = striking(atlas, SHOWN).to_dicts()
+    rows = best_examples(atlas, SHOWN).to_dicts()
     for row in rows:
         row["name"] = f"L{row['layer']}.M{row['memory']}"
         row["top_text"] = atlas.token_text([row["top_token"]])[0]

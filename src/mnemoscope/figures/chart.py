@@ -1,4 +1,4 @@
-"""What all figures have in common: style, series, axes, legends, and what a mark says (Vega-Lite).
+"""What all figures have in common: style, series, axes, legends, what a mark says (Vega-Lite), and how lines are read.
 
 Colours are of middle lightness, so that one drawing is readable on white and on black; lines of text and axes take the
 colour of the text around them. Every series also differs in its dashes or its place, never in colour alone.
@@ -10,11 +10,17 @@ from typing import Any
 
 import altair as alt
 
-from mnemoscope.formatting import DASH, interval, spoken
-from mnemoscope.questions.answered import Answered, Row
+from mnemoscope.formatting import DASH
+from mnemoscope.questions.question import Answer, Row
 
-BLUE, ORANGE, GREEN, PURPLE, RED, GREY = "#3b82d6", "#d9730d", "#2c9a66", "#9a6bdb", "#dd524c", "#848b96"
-PALETTE = (BLUE, ORANGE, GREEN, PURPLE, RED, GREY)
+BLUE, ORANGE, GREEN, PURPLE, GREY = "#3b82d6", "#d9730d", "#2c9a66", "#9a6bdb", "#848b96"
+KINDS = (
+    ("shallow", "shallow", BLUE),
+    ("semantic", "semantic", ORANGE),
+    ("both", "shallow and semantic", PURPLE),
+    ("none", "no pattern", GREY),
+)
+"""The kinds of pattern that a trigger may fall under, in words and in the colours of Figure 2."""
 SOLID: tuple[int, ...] = (1, 0)
 DASHED: tuple[int, ...] = (6, 3)
 DOTTED: tuple[int, ...] = (2, 3)
@@ -22,6 +28,7 @@ DOTTED: tuple[int, ...] = (2, 3)
 WIDTH, HEIGHT = 600, 260
 LAYER_AXIS = "layer (counted from 0)"
 PERCENT = "~%"
+TOOLTIP = {"layer:N": "layer", "series:N": "what", "said:N": "value", "interval:N": "95 % interval", "count:N": "cases"}
 
 STYLE: dict[str, Any] = {
     "font": "sans-serif",
@@ -67,12 +74,38 @@ class Panel:
 
 
 @dataclass(frozen=True)
+class Cell:
+    """A number as text, and its interval in smaller print."""
+
+    text: str
+    aside: str = ""
+
+
+def cell(row: Row | None) -> Cell:
+    """The row's value and interval; a dash where there is none."""
+    return Cell(DASH) if row is None else Cell(row.text, row.interval)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with a header of its own."""
+
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True)
 class Figure:
-    """What a question's figure shows: its panels, how to read them, and what they say here, in words with numbers."""
+    """What a question's figure shows: its panels, how to read them, and what they say here, in words with numbers.
+
+    `tables` hold what the panels show where that is neither a number by layer nor a total.
+    """
 
     panels: tuple[Panel, ...]
     axes: str
     reading: str
+    tables: tuple[Table, ...] = ()
 
     @property
     def intervals(self) -> bool:
@@ -96,28 +129,23 @@ def record(row: Row, series: str) -> dict[str, Any]:
     return {
         "layer": row.layer,
         "series": series,
-        "value": short(row.value),
-        "low": short(row.low),
-        "high": short(row.high),
-        "said": spoken(row.value, row.form),
-        "interval": interval(row.low, row.high, row.form) or DASH,
+        "value": round_significant(row.value),
+        "low": round_significant(row.low),
+        "high": round_significant(row.high),
+        "said": row.text,
+        "interval": row.interval or DASH,
         "count": f"{row.count:,}",
     }
 
 
-def short(value: float | None) -> float | None:
+def round_significant(value: float | None) -> float | None:
     """Six figures are more than a picture shows."""
     return None if value is None else float(f"{value:.6g}")
 
 
-def present(answer: Answered, series: Sequence[Series]) -> list[Series]:
+def available(answer: Answer, series: Sequence[Series]) -> list[Series]:
     """Those of the series that the answer has numbers for, each with a title for the legend."""
     return [replace(one, title=one.title or answer.label(one.name)) for one in series if answer.rows(one.name)]
-
-
-def records(answer: Answered, series: Sequence[Series]) -> list[dict[str, Any]]:
-    """The numbers of every series, by layer."""
-    return [record(row, one.title) for one in series for row in answer.rows(one.name)]
 
 
 def chart(name: str) -> alt.Chart:
@@ -131,41 +159,66 @@ def layer_axis(*, padding: float | None = None) -> alt.X:
     return alt.X("layer:O", title=LAYER_AXIS, axis=alt.Axis(labelAngle=0, labelOverlap="greedy"), scale=scale)
 
 
-def tooltip(first: str = "layer") -> list[alt.Tooltip]:
-    """What a mark says when it is pointed at."""
-    titles = {first: first, "series": "what", "said": "value", "interval": "95 % interval", "count": "cases"}
-    return [alt.Tooltip(f"{field}:N", title=title) for field, title in titles.items()]
+def tooltip(titles: Mapping[str, str] = TOOLTIP) -> list[alt.Tooltip]:
+    """What a mark says when it is pointed at: fields of its row, and what they are called."""
+    return [alt.Tooltip(field, title=title) for field, title in titles.items()]
 
 
 def colours(series: Sequence[Series], *, stroke: bool = False) -> alt.Color:
     """The colour of each series, with a legend of squares or of strokes."""
-    labels, chosen = [one.title for one in series], [one.colour for one in series]
-    shown = _legend(labels, stroke=stroke)
-    return alt.Color("series:N", scale=alt.Scale(domain=labels, range=chosen), legend=shown, sort=labels)
+    return alt.Color("series:N", **_scale(series, [one.colour for one in series], stroke=stroke))
 
 
 def dashes(series: Sequence[Series]) -> alt.StrokeDash:
     """The dashes of each series, in the same legend as its colour."""
-    labels, chosen = [one.title for one in series], [list(one.dash) for one in series]
-    shown = _legend(labels, stroke=True)
-    return alt.StrokeDash("series:N", scale=alt.Scale(domain=labels, range=chosen), legend=shown, sort=labels)
+    return alt.StrokeDash("series:N", **_scale(series, [list(one.dash) for one in series], stroke=True))
 
 
-def _legend(labels: Sequence[str], *, stroke: bool) -> alt.Legend:
-    """Above the chart; in one row where that fits."""
-    columns = 4 if sum(len(one) + 6 for one in labels) <= 90 else 2
-    symbol = "stroke" if stroke else "square"
+def _scale(series: Sequence[Series], values: Sequence[Any], *, stroke: bool) -> dict[str, Any]:
+    """One of the values for each series; the legend stands above the chart, in one row where that fits."""
+    labels = [one.title for one in series]
     # The same for every mark of a chart, or the legends would not become one; clear, although bands are faint.
-    return alt.Legend(
-        orient="top", title=None, columns=columns, labelLimit=0, symbolType=symbol, symbolOpacity=1, offset=8
+    legend = alt.Legend(
+        orient="top",
+        title=None,
+        columns=4 if sum(len(one) + 6 for one in labels) <= 90 else 2,
+        labelLimit=0,
+        symbolType="stroke" if stroke else "square",
+        symbolOpacity=1,
+        offset=8,
     )
+    return {"scale": alt.Scale(domain=labels, range=values), "legend": legend, "sort": labels}
 
 
-def chosen(name: str) -> Any:
+def selection(name: str) -> Any:
     """A click on the legend dims the other series; `name` is the chart's own name for it."""
     return alt.selection_point(name=name, fields=["series"], bind="legend")
 
 
-def clear_of(picked: Any, normal: float, dimmed: float) -> Any:
+def highlight(picked: Any, normal: float, dimmed: float) -> Any:
     """The opacity of a series, and of the others once one was picked in the legend."""
     return alt.condition(picked, alt.value(normal), alt.value(dimmed))
+
+
+def over_all(answer: Answer, name: str) -> str:
+    """The total and its interval: `34 % [33 %, 35 %]`; `an unknown share` where there is none."""
+    row = answer.total(name)
+    return "an unknown share" if row is None else row.text_and_interval
+
+
+def ends(answer: Answer, name: str) -> str:
+    """`3 % in layer 0 and 12 % in layer 7 (most in layer 5: 14 %)`: the most is left out where it is an end."""
+    rows = answer.rows(name)
+    if not rows:
+        return "no number"
+    first, last = rows[0], rows[-1]
+    if first is last:
+        return f"{first.text} in layer {first.layer}"
+    extremes = ("most", max(rows, key=lambda row: row.value)), ("least", min(rows, key=lambda row: row.value))
+    inner = [
+        f"{word} in layer {row.layer}: {row.text}"
+        for word, row in extremes
+        if row not in (first, last) and row.value not in (first.value, last.value)
+    ]
+    aside = f" ({', '.join(inner)})" if inner else ""
+    return f"{first.text} in layer {first.layer} and {last.text} in layer {last.layer}{aside}"

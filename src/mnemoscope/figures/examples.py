@@ -10,10 +10,11 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.visible import before_token, in_running_text, in_token
-from mnemoscope.formatting import counted, interval, percent
-from mnemoscope.questions import striking
-from mnemoscope.questions.answered import Answered
+from mnemoscope.formatting import format_interval, percent, pluralise
+from mnemoscope.questions.question import Answer
 
+FEWEST_PREFIXES = 5
+"""Different prefixes that a memory's best triggers must have."""
 MEMORIES = 10
 TRIGGERS = 8
 """Different prefixes of a memory that are shown."""
@@ -30,7 +31,7 @@ class Prefix:
     before: str
     token: str
     following: str | None
-    foretold: bool
+    predicted_by_value: bool
     times: int
 
 
@@ -49,7 +50,7 @@ class Example:
     @property
     def shown(self) -> Prefix:
         """The best trigger that is followed by what the value says; the best at all if none of those shown is."""
-        return next((trigger for trigger in self.triggers if trigger.foretold), self.triggers[0])
+        return next((trigger for trigger in self.triggers if trigger.predicted_by_value), self.triggers[0])
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,50 @@ class Case:
     following: str
 
 
+def best_examples(atlas: Atlas, count: int = 10) -> pl.DataFrame:
+    """The `count` memories that show best what a memory is, the most striking first: its value comes true.
+
+    score = largest probability of the value's distribution x share of its best triggers that the value's top token
+    follows; a trigger at the end of its sentence is one that it does not follow. Only memories whose best triggers have
+    enough different prefixes, and one memory for each top token.
+
+    Columns: layer, memory, score, max_probability, agreement (share of the best triggers that the top token follows),
+    prefixes (different ones among the best triggers), top_token.
+    """
+    found = pl.concat([_scores(atlas, layer) for layer in atlas.layers])
+    ordered = found.sort(["score", "layer", "memory"], descending=[True, False, False])
+    return ordered.unique("top_token", keep="first", maintain_order=True).head(count)
+
+
+def _scores(atlas: Atlas, layer: int) -> pl.DataFrame:
+    values = atlas.table("values", layer=layer).select(
+        "memory", "max_probability", top_token=pl.col("top_tokens").list.first()
+    )
+    shares = (
+        atlas.best_triggers(layer)
+        .join(values, on="memory")
+        .group_by("memory")
+        .agg(
+            prefixes=pl.col("prefix_group").n_unique(),
+            agreement=(pl.col("next_token") == pl.col("top_token")).fill_null(False).mean(),
+        )
+        .filter(pl.col("prefixes") >= FEWEST_PREFIXES)
+    )
+    return (
+        values.join(shares, on="memory")
+        .with_columns(
+            layer=pl.lit(layer, pl.Int32),
+            score=(pl.col("max_probability") * pl.col("agreement")).fill_null(0.0).cast(pl.Float64),
+        )
+        .filter(pl.col("score") > 0)
+        .select("layer", "memory", "score", "max_probability", "agreement", "prefixes", "top_token")
+    )
+
+
 def examples(atlas: Atlas) -> list[Example]:
     """The most striking memories of the atlas, best first; possibly none."""
     patterns = atlas.table("patterns") if atlas.has("patterns") else None
-    return [_example(atlas, row, patterns) for row in striking(atlas, MEMORIES).to_dicts()]
+    return [_example(atlas, row, patterns) for row in best_examples(atlas, MEMORIES).to_dicts()]
 
 
 def _example(atlas: Atlas, row: dict[str, Any], patterns: pl.DataFrame | None) -> Example:
@@ -103,10 +144,10 @@ def _prefix(group: list[dict[str, Any]], says: int) -> Prefix:
 def ending(prefix: str, token: str) -> tuple[str, str]:
     """The end of the prefix before its last token, as much as is shown, and the token; both made visible."""
     before = in_running_text(before_token(prefix, token))
-    return _shortened(before), in_token(token)
+    return _shorten(before), in_token(token)
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     """The end of the text, from the beginning of a word where there is one near."""
     if len(text) <= LENGTH:
         return text
@@ -129,11 +170,11 @@ def cases(listed: pl.DataFrame | None, atlas: Atlas) -> list[Case]:
     return found
 
 
-def judged_sentence(answer: Answered) -> str:
+def judged_sentence(answer: Answer) -> str:
     """What people call the last layer's compositions, by the answer to refinement_events; or that nobody judged any."""
     row = answer.total("composition_distant")
     if row is None:
         return "Nobody has judged these."
-    between = interval(row.low, row.high, "share")
-    cases = counted(row.count, "case", "cases")
+    between = format_interval(row.low, row.high, "share")
+    cases = pluralise(row.count, "case", "cases")
     return f"Here people have judged {cases}: they call the new token unlike both in {percent(row.value)} {between}."

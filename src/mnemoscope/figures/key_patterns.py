@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 
-from mnemoscope.figures.chart import BLUE, GREY, ORANGE, PURPLE, Figure, Panel, Series
-from mnemoscope.figures.panels import stacked
-from mnemoscope.figures.readings import ends, over_all
-from mnemoscope.questions.answered import Answered, Row
+from mnemoscope.figures.chart import BLUE, GREY, ORANGE, PURPLE, Figure, Panel, Series, ends, over_all
+from mnemoscope.figures.panels import stack_shares
+from mnemoscope.questions.question import Answer, Row
 
 STACK = (
     Series("shallow_only", BLUE),
@@ -15,7 +14,7 @@ STACK = (
 )
 
 
-def figure(answers: Mapping[str, Answered]) -> Figure:
+def figure(answers: Mapping[str, Answer]) -> Figure:
     """Figure 2: shares of the top triggers under shallow, semantic, both or no patterns, stacked by layer."""
     answer = answers["key_patterns"]
     panels = [_patterns(answer, "", "patterns found automatically")]
@@ -32,10 +31,10 @@ def figure(answers: Mapping[str, Answered]) -> Figure:
     )
 
 
-def _patterns(answer: Answered, prefix: str, title: str) -> Panel:
+def _patterns(answer: Answer, prefix: str, title: str) -> Panel:
     series = [Series(prefix + one.name, one.colour, title=answer.label(one.name)) for one in STACK]
     # In this order of slices the borders are shallow only, shallow at all, and covered: each has its own interval.
     edges: list[Row] = [
         row for name in ("shallow_only", "shallow", "covered") for row in answer.rows(prefix + name) if row.value > 0
     ]
-    return stacked(answer, series, edges, name=f"key_patterns_{prefix}kinds", title=title)
+    return stack_shares(answer, series, edges, name=f"key_patterns_{prefix}kinds", title=title)

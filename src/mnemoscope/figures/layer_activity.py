@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 
-from mnemoscope.figures.chart import BLUE, DASHED, GREEN, ORANGE, PURPLE, Figure, Series, present
+from mnemoscope.figures.chart import BLUE, DASHED, GREEN, ORANGE, PURPLE, Figure, Series, available, ends, over_all
 from mnemoscope.figures.panels import lines
-from mnemoscope.figures.readings import ends, over_all
-from mnemoscope.questions.answered import Answered
+from mnemoscope.questions.question import Answer
 
 ACTIVE = (Series("active", GREEN),)
 SPREAD = (
@@ -18,17 +17,17 @@ KINDS = (
 )
 
 
-def figure(answers: Mapping[str, Answered]) -> Figure:
+def figure(answers: Mapping[str, Answer]) -> Figure:
     """Figure 7: the share of memories that fire at a prefix, with the curves of shallow and semantic patterns."""
     answer = answers["layer_activity"]
     panels = [
         lines(answer, ACTIVE, name="layer_activity", title="memories with a coefficient above zero", y="share"),
     ]
-    if present(answer, SPREAD):
+    if available(answer, SPREAD):
         title = "effective number of memories that make up the layer's output, and prefixes that one dominates"
         panels.append(lines(answer, SPREAD, name="layer_activity_spread", title=title, y="share"))
     kinds = answers.get("key_patterns")
-    if kinds is not None and present(kinds, KINDS):
+    if kinds is not None and available(kinds, KINDS):
         title = "what the keys detect in the same layers (from Figure 2)"
         panels.append(lines(kinds, KINDS, name="layer_activity_kinds", title=title, y="share of triggers"))
     return Figure(

@@ -2,10 +2,21 @@
 
 from collections.abc import Mapping
 
-from mnemoscope.figures.chart import BLUE, DASHED, DOTTED, GREY, ORANGE, PURPLE, Figure, Series, present
+from mnemoscope.figures.chart import (
+    BLUE,
+    DASHED,
+    DOTTED,
+    GREY,
+    ORANGE,
+    PURPLE,
+    Figure,
+    Series,
+    available,
+    ends,
+    over_all,
+)
 from mnemoscope.figures.panels import lines
-from mnemoscope.figures.readings import ends, over_all
-from mnemoscope.questions.answered import Answered
+from mnemoscope.questions.question import Answer
 
 ZERO = (
     Series("zero_agreement", BLUE, title="no firing memory says it"),
@@ -19,12 +30,12 @@ AGREEING = (
 )
 
 
-def figure(answers: Mapping[str, Answered]) -> Figure:
+def figure(answers: Mapping[str, Answer]) -> Figure:
     """Figure 8: how often a layer's top token is the top token of none of its firing memories."""
     answer = answers["layer_composition"]
     title = "the layer's top token is the vote of none of its memories"
     panels = [lines(answer, ZERO, name="layer_composition", title=title, y="share of prefixes", dodge=True)]
-    if present(answer, AGREEING):
+    if available(answer, AGREEING):
         title = "where some memory does say it"
         name = "layer_composition_agreeing"
         panels.append(lines(answer, AGREEING, name=name, title=title, y="share of those", dodge=True))

@@ -15,16 +15,13 @@ import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.figures.chart import BLUE, GREY, ORANGE, PURPLE, STYLE, WIDTH
+from mnemoscope.figures.chart import BLUE, KINDS, STYLE, WIDTH
 from mnemoscope.figures.page_svg import page_frame
 
 HEIGHT = 340
 RADIUS = 2.5
 SPOKEN = 6_000
 """Up to so many points say what they are when pointed at; with more, the page would grow by megabytes."""
-KINDS = (("shallow", BLUE), ("semantic", ORANGE), ("both", PURPLE), ("none", GREY))
-"""What a memory's triggers share, in the colours of Figure 2."""
-NAMES = {"both": "shallow and semantic", "none": "no pattern"}
 ALONE = "memory"
 """The one kind where an atlas has no patterns."""
 
@@ -97,8 +94,7 @@ def _scale(values: np.ndarray, length: float) -> Scale:
 
 def axes(rate: Scale, confidence: Scale, *, patterns: bool, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The picture's specification with these rows (rate, confidence, kind) as its points."""
-    kinds = [(NAMES.get(kind, kind), colour) for kind, colour in KINDS] if patterns else [(ALONE, BLUE)]
-    names = [kind for kind, _ in kinds]
+    kinds = {label: colour for _, label, colour in KINDS} if patterns else {ALONE: BLUE}
     legend = alt.Legend(orient="top", title=None, symbolType="circle", symbolOpacity=1, symbolSize=70, offset=8)
     values = rate.ticks() + ([rate.never] if rate.low < rate.least else [])
     across = alt.Axis(
@@ -119,7 +115,7 @@ def axes(rate: Scale, confidence: Scale, *, patterns: bool, rows: Sequence[dict[
             ),
             color=alt.Color(
                 "kind:N",
-                scale=alt.Scale(domain=names, range=[colour for _, colour in kinds]),
+                scale=alt.Scale(domain=list(kinds), range=list(kinds.values())),
                 legend=legend if patterns else None,
             ),
         )
@@ -149,7 +145,7 @@ def picture(frame: Frame, memories: pl.DataFrame, *, shown: Sequence[int], title
             '<path fill="none" stroke="currentColor" stroke-opacity="0.18" stroke-linecap="round"'
             f' stroke-width="{2 * RADIUS - 1:g}" d="{ground}"/>'
         )
-    for kind, colour in (*KINDS, (None, BLUE)):
+    for kind, _, colour in (*KINDS, (None, "", BLUE)):
         points = "".join(
             f'<a href="{link}{numbers[row]}" tabindex="-1">{said[row]}'
             f'<circle cx="{places[row][0]}" cy="{places[row][1]}" r="{RADIUS:g}"/></a>'

@@ -9,13 +9,13 @@ from typing import Any
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.manifest import Manifest, MinedCorpus, MinedModel
-from mnemoscope.formatting import counted, number, percent
-from mnemoscope.questions.answered import Answered
+from mnemoscope.formatting import number, percent, pluralise
+from mnemoscope.questions.question import Answer
 
 Facts = list[tuple[str, str]]
 
 
-def methods(atlas: Atlas, answers: Mapping[str, Answered]) -> list[tuple[str, Facts]]:
+def methods(atlas: Atlas, answers: Mapping[str, Answer]) -> list[tuple[str, Facts]]:
     """Groups of facts, each a name and what there is to say."""
     manifest = atlas.manifest
     return [
@@ -33,7 +33,7 @@ def _model(model: MinedModel) -> Facts:
     if model.revision:
         facts.append(("revision", model.revision))
     facts.append(("fingerprint", model.fingerprint))
-    shape = f"{counted(len(sizes.memories), 'layer')} of {' or '.join(f'{size:,}' for size in memories)} memories"
+    shape = f"{pluralise(len(sizes.memories), 'layer')} of {' or '.join(f'{size:,}' for size in memories)} memories"
     rest = [f"{name} {size:,}" for name in ("hidden", "vocabulary", "context") if (size := getattr(sizes, name))]
     facts.append(("shape", ", ".join([shape, *rest])))
     if sizes.parameters:
@@ -54,12 +54,12 @@ def _model(model: MinedModel) -> Facts:
 def _text(corpus: MinedCorpus, plan: Mapping[str, Any]) -> Facts:
     counts = corpus.counts
     facts = [("text", str(corpus.spec)), ("fingerprint", corpus.fingerprint)]
-    told = [counted(counts[name], noun) for name, noun in _COUNTED if name in counts]
+    told = [pluralise(counts[name], noun) for name, noun in _COUNTED if name in counts]
     if told:
         facts.append(("mined", ", ".join(told)))
     if corpus.held_out_share is not None:
         held = counts.get("held_out_sentences")
-        aside = "" if held is None else f" ({counted(held, 'sentence')})"
+        aside = "" if held is None else f" ({pluralise(held, 'sentence')})"
         facts.append(("held out", f"{percent(corpus.held_out_share)} of the sentences{aside}"))
     validation = plan.get("validation")
     facts.append(("validation text", "the held-out sentences" if validation is None else str(validation)))
@@ -72,7 +72,7 @@ def _text(corpus: MinedCorpus, plan: Mapping[str, Any]) -> Facts:
 _COUNTED = (("documents", "document"), ("mined_sentences", "sentence"), ("mined_tokens", "token"))
 
 
-def _questions(manifest: Manifest, answers: Mapping[str, Answered]) -> Facts:
+def _questions(manifest: Manifest, answers: Mapping[str, Answer]) -> Facts:
     facts = []
     asked = manifest.questions
     if (prefixes := asked.prefixes) is not None:

@@ -37,7 +37,7 @@ def grammar() -> str:
     return ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 
 
-def numbered(svg: str, *, prefix: str = "clip") -> str:
+def number_clips(svg: str, *, prefix: str = "clip") -> str:
     """The drawing with its clipping paths numbered from 0; the renderer goes on counting from figure to figure."""
     names = dict.fromkeys(_CLIP.findall(svg))
     new = {name: f"{prefix}{index}" for index, name in enumerate(names)}
@@ -49,7 +49,7 @@ def page_svg(specification: dict[str, Any], *, name: str, label: str) -> str:
 
     The page has the figure's title and its own paper, so neither is drawn. Rows with a `layer` lead to its page.
     """
-    linked = _linked({key: part for key, part in specification.items() if key != "title"})
+    linked = _add_links({key: part for key, part in specification.items() if key != "title"})
     return _page(linked, name=name, label=label)
 
 
@@ -69,7 +69,7 @@ def _page(specification: dict[str, Any], *, name: str, label: str) -> str:
     # A page's letters may be wider than those that the renderer measures by.
     roomy = config | {"legend": config["legend"] | {"columnPadding": 34}}
     specification = specification | {"background": None, "padding": 4, "config": roomy}
-    drawn = numbered(vl_convert.vegalite_to_svg(specification, vl_version=grammar()), prefix=f"{name}-clip")
+    drawn = number_clips(vl_convert.vegalite_to_svg(specification, vl_version=grammar()), prefix=f"{name}-clip")
     root = ElementTree.fromstring(drawn)
     kept = ElementTree.Element("svg", _attributes(root))
     kept.attrib |= {"class": "drawing", "role": "group", "aria-label": label, "font-family": "inherit"}
@@ -126,7 +126,7 @@ def _said(label: str) -> str:
     return f"tenth: {rest}; {axis.partition('; ')[2]}" if tenth else label
 
 
-def _linked(specification: dict[str, Any]) -> dict[str, Any]:
+def _add_links(specification: dict[str, Any]) -> dict[str, Any]:
     """The specification with every mark that says something as a link to its layer's page."""
     datasets = {
         name: [row if row.get("layer") is None else {**row, "link": f"{ORIGIN}/layers/{row['layer']}"} for row in rows]

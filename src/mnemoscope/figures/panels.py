@@ -1,35 +1,40 @@
 """The panels that figures are made of: lines with intervals over the layers, stacked shares, and how panels join."""
 
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from typing import Any
 
 import altair as alt
 
+from mnemoscope.atlas.visible import without_controls
 from mnemoscope.figures.chart import (
     HEIGHT,
     PERCENT,
     STYLE,
     WIDTH,
     Drawing,
+    Figure,
     Panel,
     Series,
+    available,
     chart,
-    chosen,
-    clear_of,
     colours,
     dashes,
+    highlight,
     layer_axis,
-    present,
     record,
-    records,
-    short,
+    round_significant,
+    selection,
     tooltip,
-)
-from mnemoscope.questions.answered import Answered, Row
+)  # fmt: skip
+from mnemoscope.questions.question import Answer, Row
+
+TITLE = 72
+"""Characters of a line of a figure's title: as wide as its panels."""
 
 
 def lines(
-    answer: Answered,
+    answer: Answer,
     series: Sequence[Series],
     *,
     name: str,
@@ -46,13 +51,13 @@ def lines(
     The band around a line is its interval, too, or what `bands` names: the lower and upper number for a series. With
     `dodge` the series stand beside one another, without bands: for intervals that would hide each other.
     """
-    shown = present(answer, series)
-    rows = [*records(answer, shown), *_gaps(answer, shown)]
+    shown = available(answer, series)
+    rows = [record(row, one.title) for one in shown for row in answer.rows(one.name)] + _gaps(answer, shown)
     if log:
         rows = [_above_zero(row) for row in rows]
     _add_bands(rows, answer, shown, {} if dodge else bands)
-    picked = chosen(name)
-    faint, clear = clear_of(picked, 0.18, 0.02), clear_of(picked, 1.0, 0.12)
+    picked = selection(name)
+    faint, clear = highlight(picked, 0.18, 0.02), highlight(picked, 1.0, 0.12)
 
     def vertical(field: str) -> alt.Y:
         scaled = alt.Scale(type="log") if log else alt.Scale(zero=True)
@@ -89,7 +94,7 @@ def _beside(series: Sequence[Series], layers: int) -> alt.XOffset:
     return alt.XOffset("series:N", scale=scale)
 
 
-def _gaps(answer: Answered, series: Sequence[Series]) -> list[dict[str, Any]]:
+def _gaps(answer: Answer, series: Sequence[Series]) -> list[dict[str, Any]]:
     """A row without a number where a series has none, so that no line is drawn across that layer."""
     return [
         {"layer": layer, "series": one.title, "value": None, "low": None, "high": None}
@@ -108,7 +113,7 @@ def _above_zero(row: dict[str, Any]) -> dict[str, Any]:
 
 def _add_bands(
     rows: Sequence[dict[str, Any]],
-    answer: Answered,
+    answer: Answer,
     series: Sequence[Series],
     bands: Mapping[str, tuple[str, str]] | None,
 ) -> None:
@@ -119,19 +124,20 @@ def _add_bands(
         if bands is not None:
             ends = bands.get(names[row["series"]])
             found = (None, None) if ends is None else tuple(answer.at(end, row["layer"]) for end in ends)
-            row["from"], row["to"] = (None if end is None else short(end.value) for end in found)
+            row["from"], row["to"] = (None if end is None else round_significant(end.value) for end in found)
 
 
-def stacked(answer: Answered, series: Sequence[Series], edges: Sequence[Row], *, name: str, title: str) -> Panel:
+def stack_shares(answer: Answer, series: Sequence[Series], edges: Sequence[Row], *, name: str, title: str) -> Panel:
     """Shares that sum to one, stacked per layer from below; `edges` are the 95 % intervals of borders between them."""
-    shown = present(answer, series)
+    shown = available(answer, series)
     rows, height = [], dict.fromkeys(answer.layers, 0.0)
     for one in shown:
         for row in answer.rows(one.name):
             assert row.layer is not None
             below = height[row.layer]
             height[row.layer] = below + row.value
-            rows.append({**record(row, one.title), "from": short(below), "to": short(below + row.value)})
+            place = {"from": round_significant(below), "to": round_significant(below + row.value)}
+            rows.append(record(row, one.title) | place)
     bars = (
         chart(name)
         .mark_bar()
@@ -140,7 +146,7 @@ def stacked(answer: Answered, series: Sequence[Series], edges: Sequence[Row], *,
             y=alt.Y("from:Q", title="share", axis=alt.Axis(format=PERCENT), scale=alt.Scale(domain=[0, 1])),
             y2="to:Q",
             color=colours(shown),
-            opacity=clear_of(picked := chosen(name), 1.0, 0.15),
+            opacity=highlight(picked := selection(name), 1.0, 0.15),
             tooltip=tooltip(),
         )
         .add_params(picked)
@@ -172,25 +178,28 @@ def panel(drawing: Drawing, rows: Mapping[str, Sequence[dict[str, Any]]], *, tit
     return Panel(drawing.properties(width=WIDTH, height=HEIGHT, title=title), rows)
 
 
-def assembled(
-    panels: Sequence[Panel], *, title: Sequence[str], subtitle: Sequence[str], description: str
-) -> dict[str, Any]:
-    """The specification of a whole figure: its panels below one another, in one style."""
-    whole = alt.vconcat(*(panel.chart for panel in panels), spacing=28)
+def specification(answer: Answer, figure: Figure, *, about: str) -> dict[str, Any]:
+    """The figure as Vega-Lite, for the page and for the files: its panels below one another, in one style.
+
+    `about` (model, text) stands below its title.
+    """
+    whole = alt.vconcat(*(panel.chart for panel in figure.panels), spacing=28)
     apart = whole.resolve_scale(color="independent", strokeDash="independent", xOffset="independent")
-    specification: dict[str, Any] = apart.to_dict()
+    bars = f"; thin bars: 95 % interval {answer.interval}" if figure.intervals else ""
+    title = {
+        "text": wrap(f"{answer.question.paper.figure}: {answer.question.paper.question}", TITLE),
+        # The renderer dies, and the process with it, on a control code, which the name of a model or a text may hold.
+        "subtitle": [without_controls(line) for line in (about, f"layers counted from 0{bars}")],
+        "fontSize": 17,
+        "subtitleFontSize": 12,
+        "offset": 14,
+    }
     return {
-        **specification,
-        "title": {
-            "text": list(title),
-            "subtitle": list(subtitle),
-            "fontSize": 17,
-            "subtitleFontSize": 12,
-            "offset": 14,
-        },
-        "description": description,
+        **apart.to_dict(),
+        "title": title,
+        "description": figure.reading,
         "background": "white",
         "padding": 10,
         "config": STYLE,
-        "datasets": {name: list(rows) for panel in panels for name, rows in panel.rows.items()},
+        "datasets": {name: list(rows) for panel in figure.panels for name, rows in panel.rows.items()},
     }

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 
-from mnemoscope.figures.chart import BLUE, DASHED, ORANGE, Figure, Series
+from mnemoscope.figures.chart import BLUE, DASHED, ORANGE, Figure, Series, ends
 from mnemoscope.figures.panels import lines
-from mnemoscope.figures.readings import ends
-from mnemoscope.questions.answered import Answered
+from mnemoscope.questions.question import Answer
 
 
-def figure(answers: Mapping[str, Answered]) -> Figure:
+def figure(answers: Mapping[str, Answer]) -> Figure:
     """Figure 10: the probability that the residual gives to the token the model ends with."""
     answer = answers["refinement_confidence"]
     series = [

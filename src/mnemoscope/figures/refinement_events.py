@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mnemoscope.figures.chart import BLUE, GREEN, ORANGE, PURPLE, Figure, Series
-from mnemoscope.figures.panels import stacked
-from mnemoscope.figures.readings import over_all
-from mnemoscope.questions.answered import Answered, Row
+from mnemoscope.figures.chart import BLUE, GREEN, ORANGE, PURPLE, Figure, Series, over_all
+from mnemoscope.figures.panels import stack_shares
+from mnemoscope.questions.question import Answer, Row
 
 EVENTS = (
     Series("residual", BLUE, title="residual: the stream's token stays"),
@@ -16,11 +15,11 @@ EVENTS = (
 )
 
 
-def figure(answers: Mapping[str, Answered]) -> Figure:
+def figure(answers: Mapping[str, Answer]) -> Figure:
     """Figure 11: how a layer's output comes about: from the residual, the layer, both, or neither."""
     answer = answers["refinement_events"]
     title = "what the prediction after the layer comes from"
-    panel = stacked(answer, EVENTS, _edges(answer), name="refinement_events", title=title)
+    panel = stack_shares(answer, EVENTS, _edges(answer), name="refinement_events", title=title)
     return Figure(
         (panel,),
         "Every prefix in every layer is one case, by the top tokens of residual (r), feed-forward update (u) and layer"
@@ -30,7 +29,7 @@ def figure(answers: Mapping[str, Answered]) -> Figure:
     )
 
 
-def _edges(answer: Answered) -> list[Row]:
+def _edges(answer: Answer) -> list[Row]:
     """The intervals of the first border (residual) and of the one below all changes."""
     edges = answer.rows("residual")
     for row in answer.rows("changed"):

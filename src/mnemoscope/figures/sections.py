@@ -1,15 +1,37 @@
 """One question of the paper as a section to read: figure and reading, ours beside the paper, and the tables.
 
 The report's page and the pages of `serve` show the same sections; each only draws the figure in its own way.
+
+The paper's figures are those of one model of 16 layers; a small model need not repeat them. Claims, rules and findings
+are declared by the questions; each rule is printed, in words, beside its verdict: yes, no, undecided, or a dash where
+nothing can be judged.
 """
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 
-from mnemoscope.figures.chart import Figure
-from mnemoscope.figures.comparison import Compared
-from mnemoscope.figures.tables import Table, tables
-from mnemoscope.questions.answered import Answered
+import polars as pl
+
+from mnemoscope.figures.chart import Cell, Figure, Table, cell
+from mnemoscope.formatting import DASH, format_interval, format_layers, format_value
+from mnemoscope.questions.question import Answer, Claim, Finding, Row, Rule, Verdict
+from mnemoscope.questions.verdicts import NOTHING_FOUND, of_few_documents
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One line of the comparison, in words; `shown` is yes, no, undecided or a dash."""
+
+    question: str
+    figure: str
+    text: str
+    paper: str
+    ours: str
+    interval: str
+    shown: str
+    rule: str
 
 
 @dataclass(frozen=True)
@@ -24,22 +46,120 @@ class Section:
     axes: str
     reading: str
     interval: str
-    comparison: tuple[Compared, ...]
+    comparison: tuple[Comparison, ...]
     tables: tuple[Table, ...]
 
 
-def section(answer: Answered, figures: Mapping[str, Figure], lines: list[Compared]) -> Section:
+def draw_figure(question: str, answers: Mapping[str, Answer]) -> Figure:
+    """The figure of a question, drawn by the module of that name in this room; `answers` may hold others besides."""
+    figure = import_module(f"mnemoscope.figures.{question}").figure(answers)
+    assert isinstance(figure, Figure)
+    return figure
+
+
+def all_figures(answers: Mapping[str, Answer]) -> dict[str, Figure]:
+    """The figure of every question that has an answer."""
+    return {question: draw_figure(question, answers) for question, answer in answers.items() if not answer.missing}
+
+
+def section(answer: Answer, figures: Mapping[str, Figure], lines: list[Comparison]) -> Section:
     """The section of the question answered, with its own of the lines of the comparison."""
-    figure = figures.get(answer.question)
+    asked, figure = answer.question, figures.get(answer.question.id)
     return Section(
-        question=answer.question,
-        figure=answer.paper.figure,
-        title=answer.asked.title,
-        asked=answer.paper.question,
+        question=asked.id,
+        figure=asked.paper.figure,
+        title=asked.title,
+        asked=asked.paper.question,
         missing=answer.missing,
         axes="" if figure is None else figure.axes,
         reading="" if figure is None else figure.reading,
         interval=answer.interval if figure is not None and figure.intervals else "",
-        comparison=tuple(line for line in lines if line.question == answer.question),
-        tables=() if figure is None else tuple(tables(answer)),
+        comparison=tuple(line for line in lines if line.question == asked.id),
+        tables=() if figure is None else _tables(answer, figure),
     )
+
+
+def compare_with_paper(answers: Mapping[str, Answer]) -> list[Comparison]:
+    """Every claim of the paper with our number, in the paper's order; after those of a figure, what else it found."""
+    lines: list[Comparison] = []
+    for answer in answers.values():
+        lines += [_claim(answer, claim) for claim in answer.question.paper.claims]
+        if answer.question.finding is not None:
+            lines.append(_finding(answer, answer.question.finding, answers))
+    return lines
+
+
+def _claim(answer: Answer, claim: Claim) -> Comparison:
+    row, rule = answer.total(claim.name), claim.rule
+    tested = answer.total(rule.by) if rule is not None and rule.by else None
+    where = answer.question.id, answer.question.paper.figure, claim.text, claim.paper
+    words = "" if rule is None else rule.words if tested is None else f"{rule.words}: {tested.text_and_interval}"
+    if row is None:
+        return Comparison(*where, ours=DASH, interval="", shown=DASH, rule=words)
+    verdict = None if rule is None else _verdict(rule, answer, tested if rule.by else row)
+    ours = format_value(row.value, claim.form) + _place(row)
+    return Comparison(*where, ours, format_interval(row.low, row.high, claim.form), verdict or DASH, words)
+
+
+def _place(row: Row) -> str:
+    """The layer that a total is of, if it is of one."""
+    layer = row.own.get("at_layer", row.own.get("best_layer"))
+    return "" if layer is None else f" (layer {layer:.0f})"
+
+
+def _verdict(rule: Rule, answer: Answer, tested: Row | None) -> Verdict | None:
+    """The verdict on the claim behind this row; None where the number tested does not exist."""
+    return None if tested is None else _unless_few_documents(rule.test(answer, tested), answer)
+
+
+def _finding(answer: Answer, finding: Finding, answers: Mapping[str, Answer]) -> Comparison:
+    ours, between, verdict = NOTHING_FOUND if answer.missing else finding.test(answers)
+    where = answer.question.id, answer.question.paper.figure, finding.text, finding.paper
+    return Comparison(*where, ours, between, _unless_few_documents(verdict, answer) or DASH, finding.rule)
+
+
+def _unless_few_documents(verdict: Verdict | None, answer: Answer) -> Verdict | None:
+    """The verdict; an answer of too few documents decides nothing."""
+    return "undecided" if verdict is not None and of_few_documents(answer) else verdict
+
+
+def describe_upper_layers(answer: Answer) -> str:
+    """Which layers the upper ones are here, in words."""
+    if not answer.upper:
+        return "none of the mined layers is an upper one"
+    return f"the upper layers are {format_layers(answer.upper)}"
+
+
+def _tables(answer: Answer, figure: Figure) -> tuple[Table, ...]:
+    """Everything that the answer says, in tables narrow enough to read: by layer, the figure's own, and the totals."""
+    names = answer.names()
+    by_layer = [name for name in names if answer.rows(name)]
+    totals = [name for name in names if name not in by_layer and not answer.question.number(name).table]
+    captions = dict.fromkeys(["", *(number.table for number in answer.question.numbers)])
+    groups = {one: [name for name in by_layer if answer.question.number(name).table == one] for one in captions}
+    layers = [_by_layer(answer, group, caption or "by layer") for caption, group in groups.items() if group]
+    return (*layers, *figure.tables, *([_totals(answer, totals)] if totals else []))
+
+
+def _by_layer(answer: Answer, names: list[str], caption: str) -> Table:
+    """A row per layer and one for all of them; the number of cases once, where it is the same for all names."""
+    lines: list[tuple[Cell, ...]] = []
+    for layer in (*answer.layers, None):
+        rows = [answer.at(name, layer) for name in names]
+        if not any(rows):
+            continue
+        counts = {row.count for row in rows if row is not None}
+        cases = f"{counts.pop():,}" if len(counts) == 1 else "differ"
+        lines.append((Cell("all" if layer is None else str(layer)), *(cell(row) for row in rows), Cell(cases)))
+    return Table(caption, ("layer", *(answer.label(name) for name in names), "cases"), tuple(lines))
+
+
+def _totals(answer: Answer, names: list[str]) -> Table:
+    rows = [row for name in names if (row := answer.total(name)) is not None]
+    lines = ((Cell(answer.label(row.name) + _place(row)), cell(row), Cell(f"{row.count:,}")) for row in rows)
+    return Table("over all layers", ("what", "value", "cases"), tuple(lines))
+
+
+def csv_link(table: pl.DataFrame) -> str:
+    """The whole answer as a `data:` link that a browser saves as CSV."""
+    return "data:text/csv;charset=utf-8;base64," + base64.b64encode(table.write_csv().encode()).decode()

@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.figures.readings import said
-from mnemoscope.figures.value_confidence import top_hundred
-from mnemoscope.formatting import counted, layers_spoken, listed, percent, spoken
-from mnemoscope.questions.answered import Answered, Row
-from mnemoscope.questions.verdicts import corrected, judged_above
+from mnemoscope.formatting import format_layers, join_words, percent, pluralise
+from mnemoscope.questions.question import Answer, Row
+from mnemoscope.questions.verdicts import correct_intervals, is_above
 
 
 @dataclass(frozen=True)
@@ -24,32 +22,32 @@ class Card:
     link: str
 
 
-def cards(atlas: Atlas, answers: Mapping[str, Answered]) -> list[Card]:
+def cards(atlas: Atlas, answers: Mapping[str, Answer]) -> list[Card]:
     """The cards after the first one, which shows a memory."""
     return [
-        Card("What was mined", tuple(mined(atlas)), "methods"),
+        Card("What was mined", tuple(describe_mining(atlas)), "methods"),
         Card("What keys detect", tuple(_keys(answers)), "key_patterns"),
         Card("What values predict", tuple(_values(answers)), "value_agreement"),
         Card("Where the prediction is made", tuple(_refinement(answers)), "refinement_match"),
     ]
 
 
-def mined(atlas: Atlas) -> list[str]:
+def describe_mining(atlas: Atlas) -> list[str]:
     """How many memories of which model, on which text."""
     model, corpus = atlas.manifest.model, atlas.manifest.corpus
     counts, sizes = corpus.counts, model.sizes
     total, depth = sum(atlas.memories(layer) for layer in atlas.layers), len(sizes.memories)
-    where = f"all {depth} layers" if len(atlas.layers) == depth else f"{layers_spoken(atlas.layers)} of {depth}"
+    where = f"all {depth} layers" if len(atlas.layers) == depth else f"{format_layers(atlas.layers)} of {depth}"
     share = ""
     if sizes.ffn_parameters and sizes.parameters:
         part = percent(sizes.ffn_parameters / sizes.parameters)
         share = f" Feed-forward layers hold {part} of its {sizes.parameters:,} parameters."
     sentences = [f"{total:,} memories in {where} of the model {model.spec}.{share}"]
     if "mined_tokens" in counts:
-        text = counted(counts["mined_sentences"], "sentence") if "mined_sentences" in counts else "the sentences"
+        text = pluralise(counts["mined_sentences"], "sentence") if "mined_sentences" in counts else "the sentences"
         kept = atlas.manifest.plan.get("triggers", 50)
         sentences.append(
-            f"The model read {counted(counts['mined_tokens'], 'token')} in {text} of {corpus.spec}; of each"
+            f"The model read {pluralise(counts['mined_tokens'], 'token')} in {text} of {corpus.spec}; of each"
             f" memory, the {kept} beginnings of sentences on which it fires most strongly were kept: its triggers."
         )
     dead = sum(int((atlas.table("activity", layer=layer)["positive"] == 0).sum()) for layer in atlas.layers)
@@ -59,11 +57,11 @@ def mined(atlas: Atlas) -> list[str]:
     return sentences
 
 
-def _missing(answer: Answered) -> list[str]:
+def _missing(answer: Answer) -> list[str]:
     return [f"Not answered for this atlas: {answer.missing}."]
 
 
-def _keys(answers: Mapping[str, Answered]) -> list[str]:
+def _keys(answers: Mapping[str, Answer]) -> list[str]:
     answer = answers["key_patterns"]
     if answer.missing:
         return _missing(answer)
@@ -71,8 +69,8 @@ def _keys(answers: Mapping[str, Answered]) -> list[str]:
     keys, covered = answer.total("keys_with_pattern"), answer.total("covered")
     if keys is not None and covered is not None:
         sentences.append(
-            f"Of the keys with at least one positive trigger {said(keys)} detect something that chance would not give;"
-            f" such patterns explain {said(covered)} of their 25 best triggers."
+            f"Of the keys with at least one positive trigger {keys.text} detect something that chance would not give;"
+            f" such patterns explain {covered.text} of their 25 best triggers."
         )
     sentences += _kinds(answer)
     removals = answers["key_removals"]
@@ -86,9 +84,9 @@ def _keys(answers: Mapping[str, Answered]) -> list[str]:
             "": "Which token of a prefix matters most is not clear",
         }[_lowest(found)]
         changes = [
-            f"{said(row)} without {'a' if name == 'random' else 'the'} {name} one" for name, row in found.items()
+            f"{row.text} without {'a' if name == 'random' else 'the'} {name} one" for name, row in found.items()
         ]
-        sentences.append(f"{lead}: the median change of the coefficient is {listed(changes)}.")
+        sentences.append(f"{lead}: the median change of the coefficient is {join_words(changes)}.")
     return sentences
 
 
@@ -100,7 +98,7 @@ def _lowest(found: Mapping[str, Row]) -> str:
     return least if high is not None and all(row.low is not None and high < row.low for row in others) else ""
 
 
-def _kinds(answer: Answered) -> list[str]:
+def _kinds(answer: Answer) -> list[str]:
     """Shallow against semantic, below and above; and which leads, if the prefixes of one kind alone decide it."""
     found = []
     for where, layers in (("lower", answer.lower), ("upper", answer.upper)):
@@ -111,13 +109,13 @@ def _kinds(answer: Answered) -> list[str]:
         return []
     where, layers, shallow, semantic = found[0]
     text = (
-        f"In the {where} layers ({layers_spoken(layers, bare=True)}) {percent(shallow)} of the triggers share a surface"
+        f"In the {where} layers ({format_layers(layers, bare=True)}) {percent(shallow)} of the triggers share a surface"
         f" form, such as the last word, and {percent(semantic)} a topic"
     )
     end = ""
     if len(found) == 2:
         where, layers, shallow, semantic = found[1]
-        text += f"; in the {where} ({layers_spoken(layers, bare=True)}) {percent(shallow)} and {percent(semantic)}"
+        text += f"; in the {where} ({format_layers(layers, bare=True)}) {percent(shallow)} and {percent(semantic)}"
         below, above = (_shallow_leads(answer, half) for half in ("lower", "upper"))
         end = {
             ("yes", "no"): " Surface forms lead below and topics above, as in the paper.",
@@ -128,12 +126,12 @@ def _kinds(answer: Answered) -> list[str]:
     return [f"{text}.{end}"]
 
 
-def _shallow_leads(answer: Answered, half: str) -> str:
+def _shallow_leads(answer: Answer, half: str) -> str:
     row = answer.total(f"shallow_of_one_kind_{half}")
-    return "" if row is None else judged_above(row, 0.5)
+    return "" if row is None else is_above(row, 0.5)
 
 
-def _values(answers: Mapping[str, Answered]) -> list[str]:
+def _values(answers: Mapping[str, Answer]) -> list[str]:
     answer = answers["value_agreement"]
     if answer.missing:
         return _missing(answer)
@@ -142,16 +140,28 @@ def _values(answers: Mapping[str, Answered]) -> list[str]:
     upper, lower = answer.total("agreement_upper"), answer.total("agreement_lower")
     if overall is not None:
         baselines = (shuffled, "shuffled targets"), (answer.total("most_frequent_token"), "always guessing one token")
-        against = [f"{_against(overall, row)} {words} ({said(row)})" for row, words in baselines if row is not None]
+        against = [f"{_against(overall, row)} {words} ({row.text})" for row, words in baselines if row is not None]
         sentences.append(
-            f"What a value speaks most for is what follows its memory's best trigger for {said(overall)} of the"
-            f" memories: {listed(against)}."
+            f"What a value speaks most for is what follows its memory's best trigger for {overall.text} of the"
+            f" memories: {join_words(against)}."
         )
     if upper is not None and lower is not None:
         sentences.append(_upwards(upper, lower))
-    if hundred := top_hundred(answers["value_confidence"]):
-        sentences.append(hundred)
-    return sentences
+    return sentences + _most_confident(answers["value_confidence"])
+
+
+def _most_confident(answer: Answer) -> list[str]:
+    """What the 100 most confident values do; nothing where there is no answer."""
+    upper, agreeing, share = (
+        answer.total(f"top100_{name}") for name in ("upper_layers", "with_trigger", "trigger_share")
+    )
+    if upper is None or agreeing is None:
+        return []
+    rest = "" if share is None else f" (on average {share.text} of their triggers)"
+    return [
+        f"Of the {upper.count:,} most confident values {upper.value * upper.count:,.0f} lie in the upper layers, and"
+        f" {agreeing.value * agreeing.count:,.0f} have a trigger that is followed by what they rank first{rest}."
+    ]
 
 
 def _against(row: Row, baseline: Row) -> str:
@@ -167,23 +177,23 @@ def _against(row: Row, baseline: Row) -> str:
 def _upwards(upper: Row, lower: Row) -> str:
     """Whether values agree more often in the upper layers, as far as the intervals can tell."""
     if upper.low is not None and lower.high is not None and upper.low > lower.high:
-        return f"It is so more often in the upper layers ({said(upper)}) than in the lower ({said(lower)})."
+        return f"It is so more often in the upper layers ({upper.text}) than in the lower ({lower.text})."
     if upper.high is not None and lower.low is not None and upper.high < lower.low:
-        return f"It is so less often in the upper layers ({said(upper)}) than in the lower ({said(lower)})."
-    return f"Upper layers ({said(upper)}) and lower ones ({said(lower)}) do not clearly differ."
+        return f"It is so less often in the upper layers ({upper.text}) than in the lower ({lower.text})."
+    return f"Upper layers ({upper.text}) and lower ones ({lower.text}) do not clearly differ."
 
 
-def _refinement(answers: Mapping[str, Answered]) -> list[str]:
+def _refinement(answers: Mapping[str, Answer]) -> list[str]:
     answer = answers["refinement_match"]
     sentences = [] if not answer.missing else _missing(answer)
     rows = answer.rows("match")
     if rows:
         first, last = rows[0], rows[-1]
         # At least half from there on, each layer's interval corrected for their number.
-        below = [row.low is None or row.low < 0.5 for row in corrected(rows)]
+        below = [row.low is None or row.low < 0.5 for row in correct_intervals(rows)]
         half = len(below) - below[::-1].index(True) if True in below else 0
         passing = "" if half == len(rows) else f" From layer {rows[half].layer} on it is at least half."
-        ends = f"in {said(first)} of cases in layer {first.layer} and in {said(last)} in layer {last.layer}"
+        ends = f"in {first.text} of cases in layer {first.layer} and in {last.text} in layer {last.layer}"
         sentences.append(
             "Each layer adds to a running sum, the residual stream. Read as a prediction where it enters the"
             f" feed-forward layer, it already says the model's final token {ends}.{passing}"
@@ -192,13 +202,13 @@ def _refinement(answers: Mapping[str, Answered]) -> list[str]:
     changed, composed = events.total("changed"), events.total("composition_of_changed")
     if changed is not None and composed is not None:
         sentences.append(
-            f"A layer changes the prediction in {said(changed)} of cases; {said(composed)} of these changes are to a"
+            f"A layer changes the prediction in {changed.text} of cases; {composed.text} of these changes are to a"
             " token that neither the stream nor the layer ranked first: a composition."
         )
     composition = answers["layer_composition"]
     zero = composition.total("zero_agreement")
     if zero is not None:
-        sentences.append(f"In {said(zero)} of cases a layer says what none of its firing memories says.")
+        sentences.append(f"In {zero.text} of cases a layer says what none of its firing memories says.")
     return sentences
 
 
@@ -213,10 +223,10 @@ def warnings(atlas: Atlas) -> list[str]:
         )
     if (gave := asked.prefixes or 0) < (wanted := asked.prefixes_asked or 0):
         found.append(
-            f"The validation text gave {counted(gave, 'prefix', 'prefixes')} of the"
-            f" {spoken(wanted, 'count')} asked for: intervals of Figures 7 to 11 are wider for it."
+            f"The validation text gave {pluralise(gave, 'prefix', 'prefixes')} of the"
+            f" {wanted:,.0f} asked for: intervals of Figures 7 to 11 are wider for it."
         )
     depth = len(atlas.manifest.model.sizes.memories)
     if len(atlas.layers) < depth:
-        found.append(f"Only {layers_spoken(atlas.layers)} of the model's {depth} layers were mined.")
+        found.append(f"Only {format_layers(atlas.layers)} of the model's {depth} layers were mined.")
     return found

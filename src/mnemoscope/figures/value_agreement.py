@@ -2,20 +2,9 @@
 
 from collections.abc import Mapping
 
-from mnemoscope.figures.chart import (
-    BLUE,
-    DASHED,
-    DOTTED,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    Figure,
-    Series,
-)
+from mnemoscope.figures.chart import BLUE, DASHED, DOTTED, GREEN, GREY, ORANGE, PURPLE, Figure, Series, ends, over_all
 from mnemoscope.figures.panels import lines
-from mnemoscope.figures.readings import ends, over_all
-from mnemoscope.questions.answered import Answered
+from mnemoscope.questions.question import Answer
 
 AGREEMENT = (
     Series("agreement", BLUE),
@@ -25,19 +14,11 @@ AGREEMENT = (
 )
 
 
-def figure(answers: Mapping[str, Answered]) -> Figure:
+def figure(answers: Mapping[str, Answer]) -> Figure:
     """Figure 4: how often a value's top token is what follows its memory's best trigger, with the baselines."""
     answer = answers["value_agreement"]
-    panels = [
-        lines(
-            answer,
-            AGREEMENT,
-            name="value_agreement",
-            title="top token of the value = target",
-            y="share of memories",
-            dodge=True,
-        )
-    ]
+    title = "top token of the value = target"
+    panels = [lines(answer, AGREEMENT, name="value_agreement", title=title, y="share of memories", dodge=True)]
     if answer.rows("log_probability_gain"):
         panels.append(
             lines(

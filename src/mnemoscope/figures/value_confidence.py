@@ -1,7 +1,6 @@
 """Figure 6: whether confident values are right (section 4 of the paper)."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import altair as alt
 
@@ -10,50 +9,37 @@ from mnemoscope.figures.chart import (
     DASHED,
     ORANGE,
     PERCENT,
+    Cell,
     Figure,
     Panel,
     Series,
+    Table,
+    cell,
     chart,
     record,
+    tooltip,
 )
 from mnemoscope.figures.panels import error_bars, lines, panel
-from mnemoscope.figures.readings import said
-from mnemoscope.formatting import DASH, number, percent
-from mnemoscope.questions.answered import Answered
-
-DECILES = tuple(f"decile_{index}" for index in range(10))
+from mnemoscope.formatting import DASH, format_value, number
+from mnemoscope.questions.question import Answer, Row
+from mnemoscope.questions.value_confidence import DECILES
 
 
-def figure(answers: Mapping[str, Answered]) -> Figure:
+def figure(answers: Mapping[str, Answer]) -> Figure:
     """Figure 6: agreement by decile of the value's largest probability; how confident values are in each layer."""
     answer = answers["value_confidence"]
-    rows = []
-    for index, name in enumerate(DECILES):
-        row = answer.total(name)
-        if row is not None:
-            low, high = row.own.get("lowest"), row.own.get("highest")
-            bounds = DASH if low is None or high is None else f"{number(low)} to {number(high)}"
-            rows.append({**record(row, "agreement"), "decile": index + 1, "bounds": bounds})
-    panels = [_deciles(rows)]
-    series = [Series("max_probability", BLUE), Series("max_probability_best", ORANGE, DASHED)]
+    deciles = [row for decile in DECILES if (row := answer.total(decile.name)) is not None]
+    panels = [_bars(deciles)]
     if answer.rows("max_probability"):
-        panels.append(
-            lines(
-                answer,
-                series,
-                name="value_confidence_layers",
-                title="largest probability of the values of a layer",
-                y="probability (log scale)",
-                format="~g",
-                log=True,
-            )
-        )
-    first, last = answer.total(DECILES[0]), answer.total(DECILES[-1])
+        series = [Series("max_probability", BLUE), Series("max_probability_best", ORANGE, DASHED)]
+        title, y = "largest probability of the values of a layer", "probability (log scale)"
+        panels.append(lines(answer, series, name="value_confidence_layers", title=title, y=y, format="~g", log=True))
     reading = "There are no deciles: too few memories have a target."
+    first, last = answer.total(DECILES[0].name), answer.total(DECILES[-1].name)
     if first is not None and last is not None:
         reading = (
-            f"Agreement is {said(first, with_interval=True)} in the least confident tenth of the memories and"
-            f" {said(last, with_interval=True)} in the most confident."
+            f"Agreement is {first.text_and_interval} in the least confident tenth of the memories and"
+            f" {last.text_and_interval} in the most confident."
         )
     return Figure(
         tuple(panels),
@@ -61,39 +47,38 @@ def figure(answers: Mapping[str, Answered]) -> Figure:
         " share whose value ranks its target first. Because the largest probability grows with the norm of the value,"
         " the table below has the norm beside it.",
         reading,
+        (_table(deciles),) if deciles else (),
     )
 
 
-def _deciles(rows: list[dict[str, Any]]) -> Panel:
-    name = "value_confidence"
-    place = chart(name).encode(
-        x=alt.X("decile:O", title="tenth of the memories by largest probability (10: most confident)").axis(
-            labelAngle=0
-        )
-    )
+def _probabilities(row: Row) -> str:
+    """The bounds of the largest probability in a decile."""
+    return " to ".join(number(end) for end in (row.own.get("lowest"), row.own.get("highest")) if end is not None)
+
+
+def _table(deciles: list[Row]) -> Table:
+    """Agreement by tenth of the memories, with the bounds of the largest probability and the mean norm."""
+    header = ("tenth", "largest probability", "agreement", "norm of the value, mean", "memories")
+    rows = []
+    for tenth, row in enumerate(deciles, 1):
+        norm = Cell(format_value(row.own.get("value_norm"), "number"))
+        rows.append((Cell(str(tenth)), Cell(_probabilities(row)), cell(row), norm, Cell(f"{row.count:,}")))
+    return Table(DECILES[0].table, header, tuple(rows))
+
+
+def _bars(deciles: list[Row]) -> Panel:
+    name, title = "value_confidence", "tenth of the memories by largest probability (10: most confident)"
+    place = chart(name).encode(x=alt.X("decile:O", title=title).axis(labelAngle=0))
     bars = place.mark_bar(color=BLUE).encode(
         y=alt.Y("value:Q", title="agreement", axis=alt.Axis(format=PERCENT)),
-        tooltip=[
-            alt.Tooltip("decile:O", title="tenth"),
-            alt.Tooltip("bounds:N", title="largest probability"),
-            alt.Tooltip("said:N", title="agreement"),
-            alt.Tooltip("interval:N", title="95 % interval"),
-            alt.Tooltip("count:N", title="memories"),
-        ],
+        tooltip=tooltip(
+            {"decile:O": "tenth", "bounds:N": "largest probability", "said:N": "agreement"}
+            | {"interval:N": "95 % interval", "count:N": "memories"}
+        ),
     )
+    rows = [
+        {**record(row, "agreement"), "decile": row.own["decile"] + 1, "bounds": _probabilities(row) or DASH}
+        for row in deciles
+    ]
     whole = alt.layer(bars, error_bars(name, x="decile:O"))
     return panel(whole, {name: rows}, title="agreement by confidence of the value")
-
-
-def top_hundred(answer: Answered) -> str:
-    """What the 100 most confident values do, in a sentence; empty where there is no answer."""
-    upper, agreeing, share = (
-        answer.total(name) for name in ("top100_upper_layers", "top100_with_trigger", "top100_trigger_share")
-    )
-    if upper is None or agreeing is None:
-        return ""
-    rest = "" if share is None else f" (on average {percent(share.value)} of their triggers)"
-    return (
-        f"Of the {upper.count:,} most confident values {upper.value * upper.count:,.0f} lie in the upper layers, and"
-        f" {agreeing.value * agreeing.count:,.0f} have a trigger that is followed by what they rank first{rest}."
-    )

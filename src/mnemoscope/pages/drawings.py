@@ -20,8 +20,9 @@ def question_drawing(edition: Edition, question: str) -> str:
     """The question's figure as an `svg` element; empty where it has no answer."""
 
     def draw() -> str:
-        from mnemoscope.figures.figures import draw_figure, specification
         from mnemoscope.figures.page_svg import page_svg
+        from mnemoscope.figures.panels import specification
+        from mnemoscope.figures.sections import draw_figure
 
         answers = answers_of(edition)
         if answers[question].missing:
@@ -29,7 +30,7 @@ def question_drawing(edition: Edition, question: str) -> str:
         with LIBRARY:
             figure = draw_figure(question, answers)
             spec = specification(answers[question], figure, about="")
-            return page_svg(spec, name=question, label=f"{answers[question].paper.figure}: {figure.reading}")
+            return page_svg(spec, name=question, label=f"{answers[question].question.paper.figure}: {figure.reading}")
 
     return edition.tables.get(("drawing", question), draw)
 

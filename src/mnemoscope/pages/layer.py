@@ -11,7 +11,7 @@ import polars as pl
 
 from mnemoscope.atlas.visible import in_token
 from mnemoscope.errors import AtlasUnfinished, OptionError
-from mnemoscope.formatting import spoken
+from mnemoscope.formatting import format_value
 from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.questions import layer_numbers
 
@@ -193,8 +193,8 @@ def titles(edition: Edition, layer: int) -> list[str]:
     def make() -> list[str]:
         rows = layer_rows(edition, layer).select("memory", "top_text", "rate", "max_probability")
         return [
-            f"L{layer}.M{memory} {'' if text is None else in_token(text)}: fires at {spoken(rate, 'share')},"
-            f" largest probability {spoken(most, 'share')}"
+            f"L{layer}.M{memory} {'' if text is None else in_token(text)}: fires at {format_value(rate, 'share')},"
+            f" largest probability {format_value(most, 'share')}"
             for memory, text, rate, most in rows.iter_rows()
         ]
 

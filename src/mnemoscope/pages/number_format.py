@@ -1,16 +1,16 @@
 """Numbers as pages show them: the report's way, with a dash where there is none. JSON holds the numbers themselves."""
 
-from mnemoscope.formatting import DASH, spoken
+from mnemoscope.formatting import DASH, format_value
 
 
 def percent(share: float | None) -> str:
     """A share between 0 and 1 in percent."""
-    return spoken(share, "share")
+    return format_value(share, "share")
 
 
 def number(value: float | None) -> str:
     """A number with three figures."""
-    return spoken(value, "number")
+    return format_value(value, "number")
 
 
 def count(value: int | None) -> str:

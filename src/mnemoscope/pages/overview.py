@@ -6,12 +6,12 @@ from typing import Any
 import polars as pl
 
 from mnemoscope.atlas.manifest import RUN
+from mnemoscope.figures.examples import best_examples
 from mnemoscope.memory import MemoryId
 from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.questions import answers_of
 from mnemoscope.pages.triggers import grouped, triggers_view
-from mnemoscope.questions import striking
-from mnemoscope.questions.answered import Answered
+from mnemoscope.questions.question import Answer
 
 STRIKING = 10
 
@@ -35,17 +35,17 @@ def overview_view(edition: Edition) -> dict[str, Any]:
         "memories": sum(edition.atlas.memories(layer) for layer in edition.atlas.layers),
         "answers": {question: _totals(found) for question, found in answers.items() if _is_there(found)},
         "unanswered": [question for question, found in answers.items() if not _is_there(found)],
-        "striking": [_striking(edition, row) for row in striking(edition.atlas, STRIKING).to_dicts()],
+        "striking": [_striking(edition, row) for row in best_examples(edition.atlas, STRIKING).to_dicts()],
     }
 
 
 def overview_words(edition: Edition, data: dict[str, Any]) -> dict[str, Any]:
     """What the template needs besides: the report's sentences, where all questions are answered."""
     # The room of figures loads the drawing library; only this page needs it.
-    from mnemoscope.figures.summary import cards, mined, warnings
+    from mnemoscope.figures.summary import cards, describe_mining, warnings
 
     if data["unanswered"]:
-        return {"mined": mined(edition.atlas), "cards": [], "warnings": warnings(edition.atlas)}
+        return {"mined": describe_mining(edition.atlas), "cards": [], "warnings": warnings(edition.atlas)}
     found = cards(edition.atlas, answers_of(edition))
     return {"mined": found[0].sentences, "cards": found[1:], "warnings": warnings(edition.atlas)}
 
@@ -59,12 +59,12 @@ def _run(edition: Edition) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def _is_there(found: Answered) -> bool:
+def _is_there(found: Answer) -> bool:
     """Whether the answer lies in the atlas, though it may have nothing to draw."""
     return not found.table.is_empty()
 
 
-def _totals(found: Answered) -> list[dict[str, Any]]:
+def _totals(found: Answer) -> list[dict[str, Any]]:
     """The numbers of the whole atlas, as the answer's document has them."""
     return found.table.filter(pl.col("layer").is_null()).drop("layer").to_dicts()
 

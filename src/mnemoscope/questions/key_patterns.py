@@ -7,14 +7,13 @@ with `people_`. Finds no pattern itself.
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.intervals import Estimate, clustered_share
+from mnemoscope.intervals import Estimate, clustered_share, complement
 from mnemoscope.judgements.reading import read_judgements
 from mnemoscope.patterns import coverage
-from mnemoscope.questions.answers import MEMORIES, Answer
-from mnemoscope.questions.layer_shares import share_above, turned
+from mnemoscope.questions.answer_builder import MEMORIES, AnswerBuilder, share_above
 from mnemoscope.questions.question import Claim, Number, Paper, Question, Rule
-from mnemoscope.questions.rules import at_least
-from mnemoscope.questions.sources import needed
+from mnemoscope.questions.sources import require_table
+from mnemoscope.questions.verdicts import at_least
 
 _KINDS = (
     Number("shallow_only", "share", "shallow"),
@@ -78,7 +77,10 @@ QUESTION = Question(
     ),
     numbers=(
         *_KINDS,
-        *(Number(f"people_{kind.name}", kind.form, f"{kind.label} (people)") for kind in _KINDS),
+        *(
+            Number(f"people_{one.name}", one.form, f"{one.label} (people)", table="by layer, patterns named by people")
+            for one in _KINDS
+        ),
         Number(ONE_KIND, "share", "shallow, of prefixes that one kind alone explains"),
         Number(f"{ONE_KIND}_lower", "share", "shallow, of prefixes that one kind alone explains, lower layers"),
         Number(f"{ONE_KIND}_upper", "share", "shallow, of prefixes that one kind alone explains, upper layers"),
@@ -100,41 +102,36 @@ def answer(atlas: Atlas) -> pl.DataFrame:
 
     Raises AtlasUnfinished if triggers or patterns are missing.
     """
-    patterns = needed(atlas, "patterns")
-    judged = judgements(atlas)
-    found, whole, people, everybody = Answer(QUESTION), [], Answer(QUESTION), []
-    leads: dict[int, Estimate] = {}
+    patterns = require_table(atlas, "patterns")
+    found, upper = AnswerBuilder(QUESTION), atlas.upper_layers
+    rows: dict[int, pl.DataFrame] = {}
     for layer in atlas.layers:
-        prefixes = coverage.top_prefixes(atlas, layer)
-        rows = coverage.count_per_memory(prefixes, patterns.filter(pl.col("layer") == layer))
-        whole.append(rows)
-        estimates = coverage.key_estimates(rows)
-        for name, estimate in estimates.items():
-            found.add(layer, name, estimate)
-        one_kind = _of_one_kind(rows)
-        found.add(layer, ONE_KIND, one_kind)
-        if rows.height:
-            leads[layer] = one_kind
-        if judged is not None:
-            by_people = coverage.count_by_author(prefixes, judged.filter(pl.col("layer") == layer))
-            everybody.append(by_people)
-            for name, estimate in coverage.mean_over_authors(by_people).items():
-                people.add(layer, f"people_{name}", estimate)
-    for name, estimate in coverage.key_estimates(pl.concat(whole)).items():
-        found.add(None, name, estimate)
-    upper = atlas.upper_layers
-    for name, halves in (("", (True, False)), ("_lower", (False,)), ("_upper", (True,))):
-        half = [rows for layer, rows in zip(atlas.layers, whole, strict=True) if (layer in upper) in halves]
-        found.add(None, ONE_KIND + name, _of_one_kind(pl.concat([whole[0].clear(), *half])))
-    below = [one for layer, one in leads.items() if layer not in upper]
-    found.add(None, "shallow_leads_lower", share_above(below, 0.5))
-    above = [turned(one) for layer, one in leads.items() if layer in upper]
-    found.add(None, "semantic_leads_upper", share_above(above, 0.5))
-    if judged is not None:
-        for name, estimate in coverage.mean_over_authors(pl.concat(everybody)).items():
-            people.add(None, f"people_{name}", estimate)
-    both = pl.concat([found.frame(), people.frame()])
-    return pl.concat([both.filter(pl.col("layer").is_not_null()), both.filter(pl.col("layer").is_null())])
+        own = patterns.filter(pl.col("layer") == layer)
+        rows[layer] = coverage.count_per_memory(coverage.top_prefixes(atlas, layer), own)
+        found.add_named(layer, coverage.key_estimates(rows[layer]))
+        found.add(layer, ONE_KIND, _of_one_kind(rows[layer]))
+    below, above = ([rows[layer] for layer in atlas.layers if (layer in upper) == half] for half in (False, True))
+    found.add_named(None, coverage.key_estimates(pl.concat(rows.values())))
+    for name, part in (("", list(rows.values())), ("_lower", below), ("_upper", above)):
+        found.add(None, ONE_KIND + name, _of_one_kind(pl.concat([rows[atlas.layers[0]].clear(), *part])))
+    leads = [[_of_one_kind(own) for own in half if own.height] for half in (below, above)]
+    found.add(None, "shallow_leads_lower", share_above(leads[0], 0.5))
+    found.add(None, "semantic_leads_upper", share_above([complement(one) for one in leads[1]], 0.5))
+    _add_people(found, atlas)
+    return found.frame()
+
+
+def _add_people(found: AnswerBuilder, atlas: Atlas) -> None:
+    """The same numbers from people's judgements, where there are any."""
+    judged = judgements(atlas)
+    if judged is None:
+        return
+    rows = []
+    for layer in atlas.layers:
+        own = judged.filter(pl.col("layer") == layer)
+        rows.append(coverage.count_by_author(coverage.top_prefixes(atlas, layer), own))
+        found.add_named(layer, coverage.mean_over_authors(rows[-1]), prefix="people_")
+    found.add_named(None, coverage.mean_over_authors(pl.concat(rows)), prefix="people_")
 
 
 def _of_one_kind(rows: pl.DataFrame) -> Estimate:

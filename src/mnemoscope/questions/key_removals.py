@@ -15,17 +15,22 @@ from numpy.typing import NDArray
 from mnemoscope.atlas import Atlas
 from mnemoscope.intervals import DRAWS, NOTHING, Estimate, Resamples, ends
 from mnemoscope.patterns import coverage
-from mnemoscope.questions.answers import Answer
-from mnemoscope.questions.layer_shares import share_above
+from mnemoscope.questions.answer_builder import AnswerBuilder, share_above
 from mnemoscope.questions.question import Claim, Number, Paper, Question, Rule
-from mnemoscope.questions.rules import above, at_least
-from mnemoscope.questions.sources import needed, seed
+from mnemoscope.questions.sources import plan_seed, require_table
 from mnemoscope.questions.validation import quantile
+from mnemoscope.questions.verdicts import above, at_least
 
 REMOVED = ("first", "last", "random")
 STATISTICS = {"median": 0.5, "q25": 0.25, "q75": 0.75}
 KINDS = {"shallow": "shallow_only", "semantic": "semantic_only", "both": "both", "none": "none"}
 """Names of the split, and the kind of `coverage` that each takes."""
+_UNDER = {
+    "shallow": "shallow patterns only",
+    "semantic": "semantic patterns only",
+    "both": "both kinds of pattern",
+    "none": "no pattern",
+}
 _SAID = {"median": "median", "q25": "lower quartile", "q75": "upper quartile"}
 
 QUESTION = Question(
@@ -59,10 +64,20 @@ QUESTION = Question(
     ),
     numbers=(
         *(
-            Number(f"{removed}_{statistic}{kind and f'_{kind}'}", "share", f"{removed} token removed, {said}{aside}")
+            Number(f"{removed}_{statistic}", "share", f"{removed} token removed, {said}")
             for removed in REMOVED
             for statistic, said in _SAID.items()
-            for kind, aside in (("", ""), *((kind, f" ({kind})") for kind in KINDS))
+        ),
+        *(
+            Number(
+                f"{removed}_{statistic}_{kind}",
+                "share",
+                f"{removed} token removed, {said} ({kind})",
+                table=f"by layer, triggers under {_UNDER[kind]}",
+            )
+            for kind in KINDS
+            for removed in REMOVED
+            for statistic, said in _SAID.items()
         ),
         Number("last_margin", "share", "least median without another token, minus that without the last"),
         Number("last_hurts_most", "share", "layers where removing the last token hurts most"),
@@ -95,7 +110,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     none). Raises AtlasUnfinished if removals, triggers or patterns are missing.
     """
     rows = _changes(atlas)
-    found = Answer(QUESTION, {"removed": pl.String, "statistic": pl.String, "kind": pl.String})
+    found = AnswerBuilder(QUESTION, {"removed": pl.String, "statistic": pl.String, "kind": pl.String})
     margins = []
     for layer in atlas.layers:
         here = rows.filter(pl.col("layer") == layer)
@@ -109,20 +124,20 @@ def answer(atlas: Atlas) -> pl.DataFrame:
         _add(found, None, removed, statistic, kind, estimate)
     found.add(None, "last_hurts_most", share_above(margins, 0))
     found.add(None, "last_median_upper_minus_lower", _upper_minus_lower(rows, atlas.upper_layers, atlas))
-    found.add(None, "excluded_length_one", _excluded(atlas, tokens=1))
+    found.add(None, "excluded_length_one", _excluded_prefixes(atlas, tokens=1))
     if _first(atlas):
-        found.add(None, "excluded_length_two", _excluded(atlas, tokens=2))
+        found.add(None, "excluded_length_two", _excluded_prefixes(atlas, tokens=2))
     return found.frame()
 
 
-def _add(found: Answer, layer: int | None, removed: str, statistic: str, kind: str, estimate: Estimate) -> None:
+def _add(found: AnswerBuilder, layer: int | None, removed: str, statistic: str, kind: str, estimate: Estimate) -> None:
     name = f"{removed}_{statistic}" + ("" if kind == "all" else f"_{kind}")
     found.add(layer, name, estimate, removed=removed, statistic=statistic, kind=kind)
 
 
 def _changes(atlas: Atlas) -> pl.DataFrame:
     """One row per trigger and removed token: layer, memory, removed, change, kind (null beyond the top 25)."""
-    asked, patterns = needed(atlas, "removals"), needed(atlas, "patterns")
+    asked, patterns = require_table(atlas, "removals"), require_table(atlas, "patterns")
     counted = (pl.col("sign") == 1) & (pl.col("coefficient") != 0) & (pl.col("position") > _first(atlas))
     rows = asked.filter(counted).select(
         pl.col("layer").cast(pl.Int16),
@@ -149,7 +164,7 @@ def _estimates(rows: pl.DataFrame, atlas: Atlas) -> dict[tuple[str, str, str], E
     keys = [(token, name) for token in REMOVED for name, _ in wanted]
     masks = [(removed == token) & ((kind == own) if own else True) for token in REMOVED for _, own in wanted]
     sets = [(change[mask], codes[mask]) for mask in masks]
-    bounds = Resamples(memories, seed(atlas)).quantiles(sets, tuple(STATISTICS.values()))
+    bounds = Resamples(memories, plan_seed(atlas)).quantiles(sets, tuple(STATISTICS.values()))
     found: dict[tuple[str, str, str], Estimate] = {}
     for (token, name), (values, _), intervals in zip(keys, sets, bounds, strict=True):
         for (statistic, level), (low, high) in zip(STATISTICS.items(), intervals, strict=True):
@@ -170,17 +185,17 @@ def _last_margin(rows: pl.DataFrame, atlas: Atlas) -> Estimate:
     Above 0, removing the last token hurts most.
     """
     parts = [rows["removed"] == removed for removed in ("first", "random", "last")]
-    return _compared(rows, parts, lambda first, random, last: np.minimum(first, random) - last, atlas)
+    return _compare_medians(rows, parts, lambda first, random, last: np.minimum(first, random) - last, atlas)
 
 
 def _upper_minus_lower(rows: pl.DataFrame, upper: tuple[int, ...], atlas: Atlas) -> Estimate:
     """The median change without the last token in the upper layers, minus that in the lower ones."""
     last = rows.filter(pl.col("removed") == "last")
     above = last["layer"].is_in(list(upper))
-    return _compared(last, [above, ~above], lambda upper, lower: upper - lower, atlas)
+    return _compare_medians(last, [above, ~above], lambda upper, lower: upper - lower, atlas)
 
 
-def _compared(rows: pl.DataFrame, parts: list[pl.Series], rule: Callable[..., Any], atlas: Atlas) -> Estimate:
+def _compare_medians(rows: pl.DataFrame, parts: list[pl.Series], rule: Callable[..., Any], atlas: Atlas) -> Estimate:
     """What the rule makes of the medians of the parts of these rows; memories are resampled, the same for all parts."""
     codes, memories = _memory_codes(rows)
     changes, masks = rows["change"].to_numpy(), [part.to_numpy() for part in parts]
@@ -189,7 +204,7 @@ def _compared(rows: pl.DataFrame, parts: list[pl.Series], rule: Callable[..., An
     value = float(rule(*(np.median(changes[mask]) for mask in masks)))
     if memories < FEWEST:
         return Estimate(value, rows.height)
-    resamples = Resamples(memories, seed(atlas))
+    resamples = Resamples(memories, plan_seed(atlas))
     low, high = ends(rule(*(resamples.median_draws(changes[mask], codes[mask]) for mask in masks)))
     if low is None or high is None:
         return Estimate(value, rows.height)
@@ -202,15 +217,15 @@ def _first(atlas: Atlas) -> int:
     return 1 if atlas.manifest.model.beginning == "none" else 0
 
 
-def _excluded(atlas: Atlas, *, tokens: int) -> Estimate:
+def _excluded_prefixes(atlas: Atlas, *, tokens: int) -> Estimate:
     """How many prefixes of so many tokens could not be asked, by the manifest or by the triggers of those asked."""
     name = {1: "length_one", 2: "length_two"}[tokens]
     said = atlas.manifest.questions.removals_excluded.get(name)
     if said is None:
-        said, asked = 0, needed(atlas, "removals")
+        said, asked = 0, require_table(atlas, "removals")
         for layer in atlas.layers:
             memories = asked.filter(pl.col("layer") == layer)["memory"].unique().to_list()
-            triggers = needed(atlas, "triggers", layer=layer).filter(pl.col("memory").is_in(memories))
+            triggers = require_table(atlas, "triggers", layer=layer).filter(pl.col("memory").is_in(memories))
             short = (pl.col("sign") == 1) & (pl.col("rank") < 50) & (pl.col("position") == tokens - 1)
             said += triggers.filter(short & (pl.col("rank") == pl.col("prefix_group"))).height
     return Estimate(float(said), int(said))

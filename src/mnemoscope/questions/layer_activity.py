@@ -12,25 +12,14 @@ import polars as pl
 from mnemoscope.atlas import Atlas
 from mnemoscope.intervals import NOTHING, Estimate
 from mnemoscope.patterns import coverage
-from mnemoscope.questions.answered import Answered
-from mnemoscope.questions.answers import Answer
-from mnemoscope.questions.layer_shares import may_be_least
-from mnemoscope.questions.question import Claim, Finding, Number, Paper, Question, Rule
-from mnemoscope.questions.rules import between, each_layer_between
-from mnemoscope.questions.sources import model_layers, needed
-from mnemoscope.questions.validation import (
-    DOCUMENTS,
-    NO_PREFIX,
-    NUMBER_OF_DOCUMENTS,
-    ByLayer,
-    Predictions,
-    add_all,
-    least,
-)
-from mnemoscope.questions.verdicts import NOTHING_FOUND, Found, corrected
+from mnemoscope.questions.answer_builder import AnswerBuilder, ByLayer, least_layer
+from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question, Rule
+from mnemoscope.questions.sources import model_layers, require_table
+from mnemoscope.questions.validation import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, may_be_least
+from mnemoscope.questions.verdicts import NOTHING_FOUND, between, correct_intervals, each_layer_between
 
 
-def _dips(answers: Mapping[str, Answered]) -> Found:
+def _dips(answers: Mapping[str, Answer]) -> Outcome:
     """Whether the fewest memories fire where semantic patterns overtake shallow ones."""
     answer, kinds = answers["layer_activity"], answers["key_patterns"]
     least, rows = answer.total("least_depth"), kinds.rows("shallow_of_one_kind")
@@ -46,7 +35,7 @@ def _dips(answers: Mapping[str, Answered]) -> Found:
     places = [round(end * answer.depth) - 1 for end in (least.low, least.high)]
     dips = [layer for layer in answer.layers if places[0] <= layer <= places[1]]
     # The first layer that may be ahead, up to the first that surely is: twice as many looks, for there are two sets.
-    sure = corrected(rows, 2 * len(rows))
+    sure = correct_intervals(rows, 2 * len(rows))
     maybe = [row.layer for row in sure if row.low is None or row.low < 0.5]
     ahead = next((row.layer for row in sure if row.high is not None and row.high < 0.5), None)
     between = f"fewest in one of {dips[0]}-{dips[-1]}, ahead from one of {maybe[0]}-{'?' if ahead is None else ahead}"
@@ -125,16 +114,16 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     Own column: `at_layer`, where the fewest memories are active. Raises AtlasUnfinished if predictions, prefixes,
     triggers or patterns are missing.
     """
-    patterns = needed(atlas, "patterns")
+    patterns = require_table(atlas, "patterns")
     rows = Predictions(atlas)
     memories = np.array([atlas.memories(layer) for layer in atlas.layers])[rows.place]
-    found = Answer(QUESTION, {"at_layer": pl.Int16})
+    found = AnswerBuilder(QUESTION, {"at_layer": pl.Int16})
     active = rows.share(rows["active"] / memories)
-    add_all(found, "active", active)
-    add_all(found, "effective", rows.share(rows["effective"]))
-    add_all(found, "effective_share", rows.share(rows["effective"].astype(np.float64) / memories))
-    add_all(found, "dominated", rows.share(rows["top_share"] > 0.5))
-    layer, fewest = least(active)
+    found.add_layers("active", active)
+    found.add_layers("effective", rows.share(rows["effective"]))
+    found.add_layers("effective_share", rows.share(rows["effective"].astype(np.float64) / memories))
+    found.add_layers("dominated", rows.share(rows["top_share"] > 0.5))
+    layer, fewest = least_layer(active)
     found.add(None, "active_least_layer", fewest, at_layer=layer)
     depth = _depth(layer, fewest, may_be_least(rows.columns(rows["active"] / memories)), atlas)
     found.add(None, "least_depth", depth, at_layer=layer)

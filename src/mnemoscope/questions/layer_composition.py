@@ -10,18 +10,10 @@ from numpy.typing import NDArray
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.patterns.stop_words import is_stop_word
-from mnemoscope.questions.answers import Answer
+from mnemoscope.questions.answer_builder import AnswerBuilder, least_layer
 from mnemoscope.questions.question import Claim, Number, Paper, Question, Rule
-from mnemoscope.questions.rules import above, each_layer_between
-from mnemoscope.questions.validation import (
-    DOCUMENTS,
-    NO_PREFIX,
-    NUMBER_OF_DOCUMENTS,
-    Predictions,
-    add_all,
-    contrast,
-    least,
-)
+from mnemoscope.questions.validation import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, contrast
+from mnemoscope.questions.verdicts import above, each_layer_between
 
 QUESTION = Question(
     "layer_composition",
@@ -98,18 +90,18 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     AtlasUnfinished if predictions or prefixes are missing.
     """
     rows = Predictions(atlas)
-    found = Answer(QUESTION, {"at_layer": pl.Int16})
+    found = AnswerBuilder(QUESTION, {"at_layer": pl.Int16})
     silent = rows.share(rows["votes_ffn"] == 0)
-    add_all(found, "zero_agreement", silent)
-    add_all(found, "zero_agreement_major", rows.share(rows["votes_ffn_major"] == 0))
-    add_all(found, "zero_agreement_output", rows.share(rows["votes_output"] == 0))
+    found.add_layers("zero_agreement", silent)
+    found.add_layers("zero_agreement_major", rows.share(rows["votes_ffn_major"] == 0))
+    found.add_layers("zero_agreement_output", rows.share(rows["votes_output"] == 0))
     agreeing = rows["votes_ffn"] > 0
     stop_words = _stop_words(atlas)
     short = rows["position"] + 1 < SHORT
-    add_all(found, "agreeing_stop_word", rows.share(stop_words[rows["next_token"]], agreeing))
-    add_all(found, "agreeing_stop_word_top", rows.share(stop_words[rows["ffn_vote_top"]], agreeing))
-    add_all(found, "agreeing_short", rows.share(short, agreeing))
-    layer, fewest = least(silent)
+    found.add_layers("agreeing_stop_word", rows.share(stop_words[rows["next_token"]], agreeing))
+    found.add_layers("agreeing_stop_word_top", rows.share(stop_words[rows["ffn_vote_top"]], agreeing))
+    found.add_layers("agreeing_short", rows.share(short, agreeing))
+    layer, fewest = least_layer(silent)
     found.add(None, "zero_agreement_least_layer", fewest, at_layer=layer)
     once = rows.once()
     for name, hits in (("stop_word", stop_words[rows["next_token"]]), ("short", short)):

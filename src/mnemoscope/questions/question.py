@@ -1,18 +1,66 @@
-"""What a question of the paper is: where it is asked, the numbers it gives, what the paper claims of them.
+"""What a question of the paper is, and how the answer to it is read: by name, layer by layer.
 
 Everything that is said of a question outside its module and its figure (table, sentence, comparison, page, report)
-follows from this. Declares; computes nothing.
+follows from what it declares. Nothing is computed here. Rows whose value is not defined are left out of an answer, so
+what is drawn is always a number.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
-from mnemoscope.formatting import Form
+import polars as pl
 
-if TYPE_CHECKING:
-    from mnemoscope.questions.answered import Answered, Row
-    from mnemoscope.questions.verdicts import Verdict
+from mnemoscope.atlas.read import first_upper_layer
+from mnemoscope.formatting import Form, format_interval, format_value
+
+EMPTY = pl.DataFrame(
+    schema={
+        "layer": pl.Int16,
+        "name": pl.String,
+        "value": pl.Float64,
+        "count": pl.Int64,
+        "low": pl.Float64,
+        "high": pl.Float64,
+    }
+)
+"""The columns that every answer begins with."""
+
+Verdict = Literal["yes", "no", "undecided"]
+Outcome = tuple[str, str, Verdict | None]
+"""A finding of ours in words, its interval in words, and the verdict; None where there is nothing to judge."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number of an answer: of a layer, or (layer None) a total; `count` cases; its 95 % interval if it has one.
+
+    `own` are the question's own columns, `form` is how the number is to be read.
+    """
+
+    layer: int | None
+    name: str
+    value: float
+    count: int
+    low: float | None
+    high: float | None
+    own: Mapping[str, Any]
+    form: Form
+
+    @property
+    def text(self) -> str:
+        """The value as one reads it."""
+        return format_value(self.value, self.form)
+
+    @property
+    def interval(self) -> str:
+        """`[3.1 %, 3.9 %]`, or nothing where there is no interval."""
+        return format_interval(self.low, self.high, self.form)
+
+    @property
+    def text_and_interval(self) -> str:
+        """`34.0 % [33.1 %, 35.2 %]`."""
+        return f"{self.text} {self.interval}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -20,7 +68,8 @@ class Number:
     """One number of an answer: its name, how its value is to be read, and its label.
 
     Without a label it is called by its name, with spaces. `alone` is the label away from the question's own figure and
-    tables; `terminal` the form in the terminal's table, where that is another.
+    tables; `terminal` the form in the terminal's table, where that is another. Numbers with a `table` stand in one of
+    their own, with that caption.
     """
 
     name: str
@@ -28,6 +77,7 @@ class Number:
     label: str = ""
     alone: str = ""
     terminal: Form | None = None
+    table: str = ""
 
     def __post_init__(self) -> None:
         if not self.label:
@@ -42,7 +92,7 @@ class Rule:
     """
 
     words: str
-    test: "Callable[[Answered, Row], Verdict | None]"
+    test: "Callable[[Answer, Row], Verdict | None]"
     by: str = ""
 
 
@@ -64,14 +114,13 @@ class Claim:
 class Finding:
     """A result that the paper's figure shows without a number of its own: what, the rule in words, and its test.
 
-    The test gets all answers by question, and returns ours in words, its interval in words, and the verdict; None where
-    there is nothing to judge.
+    The test gets all answers by question.
     """
 
     text: str
     paper: str
     rule: str
-    test: "Callable[[Mapping[str, Answered]], tuple[str, str, Verdict | None]]"
+    test: "Callable[[Mapping[str, Answer]], Outcome]"
 
 
 @dataclass(frozen=True)
@@ -85,9 +134,7 @@ class Paper:
 
     def document(self) -> dict[str, Any]:
         """The same as JSON has it; the rules are not in it."""
-        claims = [
-            {"text": one.text, "paper": one.paper, "name": one.name, "form": one.form} for one in self.claims
-        ]
+        claims = [{"text": one.text, "paper": one.paper, "name": one.name, "form": one.form} for one in self.claims]
         return {"figure": self.figure, "section": self.section, "question": self.question, "claims": claims}
 
 
@@ -130,3 +177,62 @@ class Question:
     def number(self, name: str) -> Number:
         """What is declared of the number; an answer of another version may hold one that is not, shown as it is."""
         return next((one for one in self.numbers if one.name == name), Number(name, "number"))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question with its answer: the table, what its intervals are over, and why it is missing if so.
+
+    `missing` is one sentence, empty where there is an answer. `layers` are the layers of the atlas, `depth` those of
+    the model: the paper's layers 11-16 of 16 are the *upper* ones, `layer >= ceil(10 * depth / 16)`.
+    """
+
+    question: Question
+    table: pl.DataFrame
+    interval: str
+    missing: str
+    layers: tuple[int, ...]
+    depth: int
+
+    def label(self, name: str) -> str:
+        """What the number of that name is called."""
+        return self.question.number(name).label
+
+    @property
+    def upper(self) -> tuple[int, ...]:
+        """The mined layers that stand for the paper's layers 11-16."""
+        return tuple(layer for layer in self.layers if layer >= first_upper_layer(self.depth))
+
+    @property
+    def lower(self) -> tuple[int, ...]:
+        """The mined layers that stand for the paper's layers 1-10."""
+        return tuple(layer for layer in self.layers if layer < first_upper_layer(self.depth))
+
+    def names(self) -> tuple[str, ...]:
+        """Every name with at least one number, in order of appearance."""
+        return tuple(self.table.filter(pl.col("value").is_finite())["name"].unique(maintain_order=True))
+
+    def rows(self, name: str) -> list[Row]:
+        """The numbers of that name, by layer; without the total."""
+        return [row for row in self._rows(name) if row.layer is not None]
+
+    def total(self, name: str) -> Row | None:
+        """The number of that name over all layers; None where there is none."""
+        return self.at(name, None)
+
+    def at(self, name: str, layer: int | None) -> Row | None:
+        """The number of that name in one layer, or (layer None) over all; None where there is none."""
+        return next((row for row in self._rows(name) if row.layer == layer), None)
+
+    def mean(self, name: str, layers: Sequence[int]) -> float | None:
+        """The mean over those of the layers that have the number, each weighing the same; None where none has."""
+        values = [row.value for row in self.rows(name) if row.layer in layers]
+        return sum(values) / len(values) if values else None
+
+    def _rows(self, name: str) -> list[Row]:
+        named = self.table.filter((pl.col("name") == name) & pl.col("value").is_finite())
+        form, rows = self.question.number(name).form, []
+        for columns in named.sort("layer", nulls_last=True, maintain_order=True).to_dicts():
+            layer, _, value, count, low, high = (columns.pop(column) for column in EMPTY.columns)
+            rows.append(Row(layer, name, value, count, low, high, columns, form))
+        return rows

@@ -6,29 +6,27 @@ from itertools import pairwise
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.formatting import interval, spoken
-from mnemoscope.questions.answered import Answered
-from mnemoscope.questions.answers import Answer
-from mnemoscope.questions.layer_shares import share_above
-from mnemoscope.questions.question import Finding, Number, Paper, Question
-from mnemoscope.questions.validation import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, add_all, contrast
-from mnemoscope.questions.verdicts import NOTHING_FOUND, Found, every, judged, judged_above
+from mnemoscope.formatting import format_interval, format_value
+from mnemoscope.questions.answer_builder import AnswerBuilder, share_above
+from mnemoscope.questions.question import Answer, Finding, Number, Outcome, Paper, Question
+from mnemoscope.questions.validation import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, contrast
+from mnemoscope.questions.verdicts import NOTHING_FOUND, every, is_above, is_between
 
 LEVELS = (0.25, 0.5, 0.75)
 
 
-def _rises(answers: Mapping[str, Answered]) -> Found:
+def _rises(answers: Mapping[str, Answer]) -> Outcome:
     """Whether the confidence is higher at the end, and rises in most steps."""
     answer = answers["refinement_confidence"]
     rows, whole, steps = answer.rows("probability"), answer.total("rise"), answer.total("rising_steps")
     if whole is None or steps is None:
         return NOTHING_FOUND
-    ends = f"{spoken(rows[0].value, 'share')} to {spoken(rows[-1].value, 'share')}"
+    ends = f"{format_value(rows[0].value, 'share')} to {format_value(rows[-1].value, 'share')}"
     ours = f"{ends}, up in {round(steps.value * steps.count)} of {steps.count} steps"
-    said = interval(whole.low, whole.high, "share")
+    said = format_interval(whole.low, whole.high, "share")
     if steps.low is not None and steps.high is not None:
         said += f", {round(steps.low * steps.count)} to {round(steps.high * steps.count)} steps"
-    return ours, said, every([judged_above(whole, 0), judged(steps, least=0.75)])
+    return ours, said, every([is_above(whole, 0), is_between(steps, least=0.75)])
 
 
 QUESTION = Question(
@@ -75,10 +73,10 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     """
     rows = Predictions(atlas)
     probability = rows["residual_final_probability"]
-    found = Answer(QUESTION, {"quantile": pl.Float64})
-    add_all(found, "probability", rows.share(probability), total=False)
+    found = AnswerBuilder(QUESTION, {"quantile": pl.Float64})
+    found.add_layers("probability", rows.share(probability), total=False)
     matching = rows["residual_top"] == rows["final_top"]
-    add_all(found, "probability_matching", rows.share(probability, matching), total=False)
+    found.add_layers("probability_matching", rows.share(probability, matching), total=False)
     for layer, estimates in rows.quantiles("residual_final_probability", LEVELS).items():
         for level, estimate in zip(LEVELS, estimates, strict=True):
             found.add(layer, f"probability_q{round(100 * level)}", estimate, quantile=level)

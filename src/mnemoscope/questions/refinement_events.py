@@ -12,11 +12,11 @@ import polars as pl
 from mnemoscope.atlas import Atlas
 from mnemoscope.intervals import NOTHING
 from mnemoscope.judgements.reading import majority_calls, read_verdicts
-from mnemoscope.questions.answers import Answer
+from mnemoscope.questions.answer_builder import AnswerBuilder
 from mnemoscope.questions.question import Claim, Number, Paper, Question, Rule
-from mnemoscope.questions.rules import at_least
-from mnemoscope.questions.sources import model_layers, seed, vocabulary
-from mnemoscope.questions.validation import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, add_all
+from mnemoscope.questions.sources import model_layers, plan_seed, vocabulary
+from mnemoscope.questions.validation import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions
+from mnemoscope.questions.verdicts import at_least
 
 QUESTION = Question(
     "refinement_events",
@@ -85,7 +85,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     residual, update, output = (rows[name] for name in ("residual_top", "ffn_top", "output_top"))
     kept, taken = output == residual, output == update
     composition = ~kept & ~taken
-    found = Answer(QUESTION)
+    found = AnswerBuilder(QUESTION)
     for name, event in (
         ("residual", kept & ~taken),
         ("agreement", kept & taken),
@@ -94,11 +94,11 @@ def answer(atlas: Atlas) -> pl.DataFrame:
         ("changed", ~kept),
         ("unchanged", kept),
     ):
-        add_all(found, name, rows.share(event))
-    add_all(found, "composition_of_changed", rows.share(composition, ~kept))
-    add_all(found, "composition_from_top10", rows.share(rows["output_top_residual_rank"] < 10, composition))
+        found.add_layers(name, rows.share(event))
+    found.add_layers("composition_of_changed", rows.share(composition, ~kept))
+    found.add_layers("composition_from_top10", rows.share(rows["output_top_residual_rank"] < 10, composition))
     demoted = 2 * rows["residual_top_ffn_rank"].astype(np.int64) >= vocabulary(atlas)
-    add_all(found, "composition_demoted", rows.share(demoted, composition))
+    found.add_layers("composition_demoted", rows.share(demoted, composition))
     found.add(None, "documents", rows.documents())
     judged = judgements(atlas)
     found.add(None, "composition_distant", NOTHING if judged is None else majority_calls(judged)["distant"])
@@ -120,7 +120,7 @@ def cases(atlas: Atlas) -> pl.DataFrame:
     rows = Predictions(atlas)
     composition = (rows["output_top"] != rows["residual_top"]) & (rows["output_top"] != rows["ffn_top"])
     places = np.flatnonzero(composition & (rows["layer"] == model_layers(atlas) - 1))
-    chosen = np.sort(np.random.default_rng((seed(atlas), 100)).permutation(places)[:CASES])
+    chosen = np.sort(np.random.default_rng((plan_seed(atlas), 100)).permutation(places)[:CASES])
     tokens = {name: rows[name][chosen] for name in ("residual_top", "ffn_top", "output_top", "next_token")}
     columns: dict[str, Any] = {name: rows[name][chosen] for name in ("prefix", "layer")} | tokens
     for name, own in tokens.items():

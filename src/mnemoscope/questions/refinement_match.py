@@ -6,24 +6,14 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.intervals import NOTHING, Estimate
-from mnemoscope.questions.answered import Answered
-from mnemoscope.questions.answers import Answer
-from mnemoscope.questions.question import Claim, Finding, Number, Paper, Question, Rule
-from mnemoscope.questions.rules import between
+from mnemoscope.questions.answer_builder import AnswerBuilder
+from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question, Rule
 from mnemoscope.questions.sources import model_layers
-from mnemoscope.questions.validation import (
-    DOCUMENTS,
-    NO_PREFIX,
-    NUMBER_OF_DOCUMENTS,
-    Column,
-    Predictions,
-    add_all,
-    contrast,
-)
-from mnemoscope.questions.verdicts import NOTHING_FOUND, Found, judged_above
+from mnemoscope.questions.validation import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Column, Predictions, contrast
+from mnemoscope.questions.verdicts import NOTHING_FOUND, between, is_above
 
 
-def _grows_above(answers: Mapping[str, Answered]) -> Found:
+def _grows_above(answers: Mapping[str, Answer]) -> Outcome:
     """Whether matches grow faster from the first upper layer on than up to it."""
     answer = answers["refinement_match"]
     more = answer.total("match_growth_upper_minus_lower")
@@ -37,7 +27,7 @@ def _grows_above(answers: Mapping[str, Answered]) -> Found:
     above = 100 * (last.value - turn.value) / (last.layer - turn.layer)
     ours = f"{below:+.1f} points a layer up to layer {turn.layer}, {above:+.1f} from there"
     said = "" if more.low is None or more.high is None else f"[{100 * more.low:+.1f}, {100 * more.high:+.1f}]"
-    return ours, said and f"difference {said}", judged_above(more, 0)
+    return ours, said and f"difference {said}", is_above(more, 0)
 
 
 QUESTION = Question(
@@ -93,8 +83,8 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     rows = Predictions(atlas)
     hits = rows["residual_top"] == rows["final_top"]
     match = rows.share(hits)
-    found = Answer(QUESTION, {"at_layer": pl.Int16})
-    add_all(found, "match", match, total=False)
+    found = AnswerBuilder(QUESTION, {"at_layer": pl.Int16})
+    found.add_layers("match", match, total=False)
     layers = model_layers(atlas)
     for name, layer in (("match_lower_third", -(-layers // 3) - 1), ("match_last", layers - 1)):
         found.add(None, name, match.get(layer, NOTHING), at_layer=layer)

@@ -76,6 +76,4 @@ def judgements_hash(atlas: Atlas, question: str) -> str | None:
     if not load_question(question).counts_judgements:
         return None
     rows: pl.DataFrame | None = question_module(question).judgements(atlas)
-    if rows is None:
-        return None
-    return hashlib.sha256(json.dumps(rows.rows(), default=str).encode()).hexdigest()
+    return None if rows is None else hashlib.sha256(json.dumps(rows.rows(), default=str).encode()).hexdigest()

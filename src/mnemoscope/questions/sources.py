@@ -17,7 +17,7 @@ _FILLED = ("activity", "predictions", "prefixes", "removals", "triggers", "value
 """Tables whose integers (signs aside) are not below 0 and whose numbers are finite, or null where not defined."""
 
 
-def needed(atlas: Atlas, name: str, *, layer: int | None = None) -> pl.DataFrame:
+def require_table(atlas: Atlas, name: str, *, layer: int | None = None) -> pl.DataFrame:
     """All rows of a table that a question cannot do without, none of them left unfilled.
 
     Raises AtlasUnfinished, AtlasDamaged.
@@ -57,7 +57,7 @@ def refuse_part(atlas: Atlas) -> None:
         raise AtlasUnfinished(f"{atlas.path} is {part}; join all parts with `mnemoscope merge`, then ask")
 
 
-def seed(atlas: Atlas) -> int:
+def plan_seed(atlas: Atlas) -> int:
     """The seed of the plan; draws of the answers follow it."""
     return int(atlas.manifest.plan.get("seed", 0))
 
@@ -76,3 +76,34 @@ def projection(atlas: Atlas, *names: str) -> dict[str, str]:
     """Which projection the manifest says was used for values, votes or streams (definitions.md section 2)."""
     usual = {"values": "gain", "votes": "gain", "streams": "lens"}
     return {name: atlas.manifest.projections.get(name, usual[name]) for name in names}
+
+
+def values(atlas: Atlas) -> pl.DataFrame:
+    """The values of every mined layer, one row per memory, sorted by layer and memory.
+
+    Columns: layer, memory, top (the token that the value ranks first), target, target_rank (null without target),
+    agrees (top is the target), max_probability, value_norm, log_probability (the mean of the next tokens of its
+    triggers). Raises AtlasUnfinished, AtlasDamaged.
+    """
+    frames = [
+        require_table(atlas, "values", layer=layer).select(
+            "memory",
+            "target",
+            "target_rank",
+            "max_probability",
+            "value_norm",
+            layer=pl.lit(layer, pl.Int16),
+            top=pl.col("top_tokens").list.first(),
+            log_probability="trigger_log_probability",
+        )
+        for layer in atlas.layers
+    ]
+    return pl.concat(frames).sort("layer", "memory").with_columns(agrees=pl.col("top") == pl.col("target"))
+
+
+def next_tokens(atlas: Atlas, layer: int, *, best: int | None = None) -> pl.DataFrame:
+    """The positive triggers of a layer (the `best` ones of each memory): memory, next_token (null at an end)."""
+    rows = require_table(atlas, "triggers", layer=layer).filter(pl.col("sign") == 1)
+    if best is not None:
+        rows = rows.filter(pl.col("rank") < best)
+    return rows.select("memory", "next_token")

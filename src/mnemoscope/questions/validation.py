@@ -4,6 +4,7 @@ Every share or mean comes with a bootstrap over the documents that the prefixes 
 paper's section 5 (Figures 7-11); asks none itself.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AtlasDamaged
-from mnemoscope.intervals import DRAWS, NOTHING, Estimate, Resamples, ends
-from mnemoscope.questions.answers import Answer
+from mnemoscope.intervals import DRAWS, NOTHING, Estimate, Resamples, ends, widen
+from mnemoscope.questions.answer_builder import ByLayer
 from mnemoscope.questions.question import Number
-from mnemoscope.questions.sources import needed, seed
+from mnemoscope.questions.sources import plan_seed, require_table
 
 DOCUMENTS = f"over documents (bootstrap, {DRAWS} draws, seed {{seed}})"
 """What the intervals of a question about prefixes say of themselves, once the seed is filled in."""
@@ -24,8 +25,6 @@ NO_PREFIX = "the validation text gave no prefix to ask about; mine more text, or
 NUMBER_OF_DOCUMENTS = Number("documents", "count", "documents that the prefixes are from")
 
 Columns = NDArray[Any]
-ByLayer = dict[int | None, Estimate]
-"""An estimate for every layer, and one over all layers under None."""
 
 
 @dataclass(frozen=True)
@@ -57,22 +56,23 @@ class Predictions:
     def __init__(self, atlas: Atlas) -> None:
         """Raises AtlasUnfinished where one of the tables is missing or was switched off, AtlasDamaged."""
         self.layers = atlas.layers
-        predictions, self.prefixes = needed(atlas, "predictions"), needed(atlas, "prefixes").sort("prefix")
-        rows = predictions.join(self.prefixes, on="prefix").sort("layer", "prefix")
+        predictions, prefixes = require_table(atlas, "predictions"), require_table(atlas, "prefixes").sort("prefix")
+        rows = predictions.join(prefixes, on="prefix").sort("layer", "prefix")
         if rows.height != predictions.height or not set(rows["layer"].unique()) <= set(self.layers):
             raise AtlasDamaged(f"{atlas.path}: predictions names prefixes or layers that the atlas does not have")
         self._columns = {name: rows[name].to_numpy() for name in rows.columns}
         documents, self._codes = np.unique(self["document"], return_inverse=True)
         self.place: NDArray[np.int64] = np.searchsorted(np.array(self.layers), self["layer"])
         """Of every row, the place of its layer among `layers`."""
-        self._resamples = Resamples(len(documents), seed(atlas))
+        self._resamples = Resamples(len(documents), plan_seed(atlas))
 
     def __getitem__(self, name: str) -> Columns:
         return self._columns[name]
 
     def share(self, hits: ArrayLike, among: ArrayLike | None = None) -> ByLayer:
         """Per layer and over all: the mean of `hits` (True or False, or any number) over the rows that are `among`."""
-        return self._ratios(np.asarray(hits, np.float64), among)
+        columns = self.columns(hits, among)
+        return {key: Estimate(one.value, one.count, *ends(one.draws)) for key, one in columns.items()}
 
     def once(self) -> NDArray[np.bool_]:
         """Marks one row of every prefix."""
@@ -87,26 +87,12 @@ class Predictions:
 
     def columns(self, hits: ArrayLike, among: ArrayLike | None = None) -> dict[int | None, Column]:
         """What `share` estimates, with its resamples, for a `contrast`; fewer than two documents have none."""
-        above, below = self._parts(np.asarray(hits, np.float64), among)
-        drawn = self._resamples.ratio_draws(above, below).T if self._resamples.clusters > 1 else above.T[:, :0]
-        found = {}
-        for key, top, count, draws in zip([*self.layers, None], above.sum(0), below.sum(0), drawn, strict=True):
-            found[key] = Column(float(top / count) if count else None, int(count), draws)
-        return found
-
-    def _parts(self, values: Columns, among: ArrayLike | None) -> tuple[Columns, Columns]:
-        """By document and layer, the sums and the numbers of cases of a share."""
+        values = np.asarray(hits, np.float64)
         cases = np.ones(len(values), bool) if among is None else np.asarray(among, bool)
-        return self._sums(np.where(cases, values, 0.0)), self._sums(cases.astype(np.float64))
-
-    def _ratios(self, values: NDArray[np.float64], among: ArrayLike | None) -> ByLayer:
-        above, below = self._parts(values, among)
-        bounds = self._resamples.ratios(above, below)
-        found: ByLayer = {}
-        keys: list[int | None] = [*self.layers, None]
-        for key, top, count, (low, high) in zip(keys, above.sum(0), below.sum(0), bounds, strict=True):
-            found[key] = Estimate(float(top / count), int(count), low, high) if count else NOTHING
-        return found
+        above, below = self._sums(np.where(cases, values, 0.0)), self._sums(cases.astype(np.float64))
+        draws = self._resamples.ratio_draws(above, below)
+        parts = zip([*self.layers, None], above.sum(0), below.sum(0), draws.T, strict=True)
+        return {key: Column(float(top / count) if count else None, int(count), own) for key, top, count, own in parts}
 
     def _sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sums `[document, layer]` of one number per row, and a last column over all layers."""
@@ -142,17 +128,15 @@ def quantile(values: NDArray[np.float64], level: float, low: float | None, high:
     return Estimate(value, len(values), min(low, value), max(high, value))
 
 
-def add_all(answer: Answer, name: str, found: ByLayer, *, total: bool = True) -> None:
-    """Adds an estimate of every layer, and (if wanted) the one over all layers, under one name."""
-    for layer, estimate in found.items():
-        if layer is not None or total:
-            answer.add(layer, name, estimate)
+def may_be_least(columns: Mapping[int | None, Column]) -> list[int]:
+    """The layers that may be the one with the smallest number: those not clearly above the one where it is seen.
 
-
-def least(found: ByLayer) -> tuple[int | None, Estimate]:
-    """The layer whose estimate is the smallest, the lower layer of equal ones; (None, NOTHING) if none is defined."""
-    defined = [(e.value, layer) for layer, e in found.items() if layer is not None and e.value is not None]
-    if not defined:
-        return None, NOTHING
-    layer = min(defined)[1]
-    return layer, found[layer]
+    Differences are taken resample by resample, and corrected for the others that the true least one is compared with.
+    """
+    layers = [layer for layer, column in columns.items() if layer is not None and column.value is not None]
+    if not layers:
+        return []
+    least = min(layers, key=lambda layer: (columns[layer].value, layer))
+    others = max(1, len(layers) - 1)
+    differences = {layer: widen(contrast((1, columns[layer]), (-1, columns[least])), others) for layer in layers}
+    return [layer for layer, one in differences.items() if layer == least or one.low is None or one.low <= 0]

@@ -8,12 +8,11 @@ import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.intervals import NOTHING, Estimate, exact_share, mean, share
-from mnemoscope.questions.answers import MEMORIES, NO_TARGET, Answer
-from mnemoscope.questions.memories import next_tokens, values
+from mnemoscope.intervals import NOTHING, Estimate, exact_share, mean, share, shift
+from mnemoscope.questions.answer_builder import MEMORIES, NO_TARGET, AnswerBuilder
 from mnemoscope.questions.question import Claim, Number, Paper, Question, Rule
-from mnemoscope.questions.rules import above, at_most
-from mnemoscope.questions.sources import needed, vocabulary
+from mnemoscope.questions.sources import next_tokens, require_table, values, vocabulary
+from mnemoscope.questions.verdicts import above, at_most
 
 QUESTION = Question(
     "value_agreement",
@@ -84,23 +83,21 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     Own column: `best_layer`, where `agreement_best_layer` is. Raises AtlasUnfinished if values, triggers or tokens are
     missing.
     """
-    tokens = needed(atlas, "tokens").sort("token")
+    tokens = require_table(atlas, "tokens").sort("token")
     frequent = int(tokens["next_count"].arg_max() or 0)  # the first of equal ones, the lower id
     rows = values(atlas).join(_unigram(atlas, tokens), on=["layer", "memory"], how="left", maintain_order="left")
-    found = Answer(QUESTION, {"best_layer": pl.Int16})
+    found = AnswerBuilder(QUESTION, {"best_layer": pl.Int16})
     chance = 1 / vocabulary(atlas)
     best: tuple[int | None, Estimate] = (None, NOTHING)
     by_layer: dict[int, dict[str, Estimate]] = {}
     for layer in atlas.layers:
         estimates = by_layer[layer] = _estimates(rows.filter(pl.col("layer") == layer), frequent, chance)
-        for name, estimate in estimates.items():
-            found.add(layer, name, estimate)
+        found.add_named(layer, estimates)
         found.add(layer, "agreement_above_baseline", _above_baseline(estimates, looks=1))
         agreement = estimates["agreement"]
         if agreement.value is not None and (best[1].value is None or agreement.value > best[1].value):
             best = layer, agreement
-    for name, estimate in _estimates(rows, frequent, chance).items():
-        found.add(None, name, estimate)
+    found.add_named(None, _estimates(rows, frequent, chance))
     upper = pl.col("layer").is_in(list(atlas.upper_layers))
     found.add(None, "agreement_lower", _agreement(rows.filter(~upper)))
     found.add(None, "agreement_upper", _agreement(rows.filter(upper)))
@@ -129,13 +126,9 @@ def _above_baseline(estimates: dict[str, Estimate], *, looks: int) -> Estimate:
     as known, and the interval is the exact one of the agreement.
     """
     shuffled, chance = estimates["shuffled_targets"].value, estimates["chance"].value
-    agreement = _exact(estimates["agreement"], looks)
-    if agreement.value is None or shuffled is None or chance is None:
+    if shuffled is None or chance is None:
         return NOTHING
-    base = max(shuffled, chance)
-    assert agreement.low is not None
-    assert agreement.high is not None
-    return Estimate(agreement.value - base, agreement.count, agreement.low - base, agreement.high - base)
+    return shift(_exact(estimates["agreement"], looks), -max(shuffled, chance))
 
 
 def _greatest(found: dict[int, Estimate]) -> tuple[int | None, Estimate]:
@@ -153,12 +146,10 @@ def _greatest(found: dict[int, Estimate]) -> tuple[int | None, Estimate]:
 
 def _above_third(lower: Estimate, best: Estimate) -> Estimate:
     """The agreement in the lower layers minus a third of the best layer's; both intervals hold at once."""
-    if lower.value is None or best.value is None:
+    if lower.value is None or lower.low is None or lower.high is None:
         return NOTHING
-    assert lower.low is not None
-    assert lower.high is not None
-    assert best.low is not None
-    assert best.high is not None
+    if best.value is None or best.low is None or best.high is None:
+        return NOTHING
     low, high = lower.low - best.high / 3, lower.high - best.low / 3
     return Estimate(lower.value - best.value / 3, lower.count, low, high)
 
@@ -169,7 +160,7 @@ def _estimates(rows: pl.DataFrame, frequent: int, chance: float) -> dict[str, Es
     gain = (rows["log_probability"].cast(pl.Float64) - rows["unigram"]).drop_nulls()
     return {
         "agreement": _agreement(rows),
-        "shuffled_targets": _shuffled(with_target),
+        "shuffled_targets": _shuffled_agreement(with_target),
         "most_frequent_token": share(int((with_target["target"] == frequent).sum()), count),
         "chance": Estimate(chance, count),
         "log_probability_gain": mean(gain),
@@ -182,7 +173,7 @@ def _agreement(rows: pl.DataFrame) -> Estimate:
     return share(int(agrees.sum()), len(agrees))
 
 
-def _shuffled(rows: pl.DataFrame) -> Estimate:
+def _shuffled_agreement(rows: pl.DataFrame) -> Estimate:
     """The agreement to be expected if the targets were dealt anew among these memories, in closed form."""
     if rows.is_empty():
         return NOTHING

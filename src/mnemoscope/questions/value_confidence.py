@@ -9,36 +9,35 @@ import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.formatting import interval, spoken
 from mnemoscope.intervals import Estimate, mean, share
-from mnemoscope.questions.answered import Answered, Row
-from mnemoscope.questions.answers import MEMORIES, NO_TARGET, Answer
-from mnemoscope.questions.memories import next_tokens, values
-from mnemoscope.questions.question import Claim, Finding, Number, Paper, Question, Rule
-from mnemoscope.questions.verdicts import NOTHING_FOUND, Found, Verdict, difference, judged_above
+from mnemoscope.questions.answer_builder import MEMORIES, NO_TARGET, AnswerBuilder
+from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question, Row, Rule, Verdict
+from mnemoscope.questions.sources import next_tokens, values
+from mnemoscope.questions.verdicts import NOTHING_FOUND, difference, is_above
 
-DECILES = 10
+DECILES = tuple(
+    Number(f"decile_{decile}", "share", table="by tenth of the memories, least confident first") for decile in range(10)
+)
 MOST = 100
 TRIGGERS = 50
 
 
-def _more_than_their_part(answer: Answered, row: Row) -> Verdict | None:
+def _more_than_their_part(answer: Answer, row: Row) -> Verdict | None:
     """More than the share of all memories that lie in the upper layers."""
     memories = {found.layer: found.count for found in answer.rows("max_probability")}
     upper = sum(memories.get(layer, 0) for layer in answer.upper)
     whole = sum(memories.values())
-    return judged_above(row, upper / whole) if 0 < upper < whole else None
+    return is_above(row, upper / whole) if 0 < upper < whole else None
 
 
-def _grows(answers: Mapping[str, Answered]) -> Found:
+def _grows(answers: Mapping[str, Answer]) -> Outcome:
     """Whether the most confident tenth agrees more often than the least confident one."""
     answer = answers["value_confidence"]
-    first, last = answer.total("decile_0"), answer.total("decile_9")
+    first, last = answer.total(DECILES[0].name), answer.total(DECILES[-1].name)
     if first is None or last is None:
         return NOTHING_FOUND
     more = difference(last, first)
-    ours = f"{spoken(first.value, 'share')} to {spoken(last.value, 'share')}: {spoken(more.value, 'share')} more"
-    return ours, interval(more.low, more.high, "share"), judged_above(more, 0)
+    return f"{first.text} to {last.text}: {more.text} more", more.interval, is_above(more, 0)
 
 
 QUESTION = Question(
@@ -74,7 +73,7 @@ QUESTION = Question(
         Number("max_probability", "share", "largest probability, mean", terminal="number"),
         Number("max_probability_best", "share", "largest probability, best memory", terminal="number"),
         Number("value_norm", "number", "norm of the value, mean"),
-        *(Number(f"decile_{decile}", "share") for decile in range(DECILES)),
+        *DECILES,
         Number("top100_upper_layers", "share", "of the 100 most confident values, in the upper layers"),
         Number("top100_with_trigger", "share", "of the 100, right after at least one trigger"),
         Number("top100_trigger_share", "share", "of the 100, share of triggers they are right after, mean"),
@@ -99,7 +98,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     """
     rows = values(atlas)
     own = {"decile": pl.Int16, "lowest": pl.Float64, "highest": pl.Float64, "value_norm": pl.Float64}
-    found = Answer(QUESTION, own)
+    found = AnswerBuilder(QUESTION, own)
     for layer in atlas.layers:
         here = rows.filter(pl.col("layer") == layer)
         probability = here["max_probability"].cast(pl.Float64)
@@ -113,19 +112,19 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     return found.frame()
 
 
-def _add_deciles(found: Answer, rows: pl.DataFrame) -> None:
+def _add_deciles(found: AnswerBuilder, rows: pl.DataFrame) -> None:
     """Agreement within ten classes of equal size, by rising probability.
 
     Row i of n goes to decile 10 i / n, rounded down; equal probabilities are kept in order of layer and memory.
     """
     ordered = rows.filter(pl.col("target").is_not_null()).sort("max_probability", "layer", "memory")
-    place = np.arange(ordered.height) * DECILES // max(1, ordered.height)
-    for decile in range(DECILES):
+    place = np.arange(ordered.height) * len(DECILES) // max(1, ordered.height)
+    for decile, number in enumerate(DECILES):
         part = ordered.filter(place == decile)
         limits = part["max_probability"].cast(pl.Float64).to_list()
         found.add(
             None,
-            f"decile_{decile}",
+            number.name,
             share(int(part["agrees"].sum()), part.height),
             decile=decile,
             lowest=limits[0] if limits else None,
@@ -134,7 +133,7 @@ def _add_deciles(found: Answer, rows: pl.DataFrame) -> None:
         )
 
 
-def _add_most_confident(found: Answer, atlas: Atlas, rows: pl.DataFrame) -> None:
+def _add_most_confident(found: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame) -> None:
     """The 100 values with the largest probability of all layers; of equal ones the lower layer, then memory."""
     best = rows.sort(["max_probability", "layer", "memory"], descending=[True, False, False]).head(MOST)
     hits, triggers = [], []

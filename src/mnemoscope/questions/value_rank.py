@@ -7,27 +7,26 @@ import polars as pl
 from numpy.typing import ArrayLike
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.formatting import interval, spoken
+from mnemoscope.formatting import format_interval, format_value
 from mnemoscope.intervals import NOTHING, Estimate, order_statistic, share, wilson
-from mnemoscope.questions.answered import Answered
-from mnemoscope.questions.answers import MEMORIES, NO_TARGET, Answer
-from mnemoscope.questions.memories import values
-from mnemoscope.questions.question import Finding, Number, Paper, Question
-from mnemoscope.questions.verdicts import NOTHING_FOUND, Found, judged_above
+from mnemoscope.questions.answer_builder import MEMORIES, NO_TARGET, AnswerBuilder
+from mnemoscope.questions.question import Answer, Finding, Number, Outcome, Paper, Question
+from mnemoscope.questions.sources import values
+from mnemoscope.questions.verdicts import NOTHING_FOUND, is_above
 
 QUANTILES = {"q00": 0.0, "q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95, "q100": 1.0}
 WITHIN = (10, 100)
 
 
-def _higher(answers: Mapping[str, Answered]) -> Found:
+def _higher(answers: Mapping[str, Answer]) -> Outcome:
     """Whether values of the upper layers rank their targets higher than those of the lower ones."""
     answer = answers["value_rank"]
     lower, upper = answer.mean("q50", answer.lower), answer.mean("q50", answer.upper)
     row = answer.total("upper_ranks_higher")
     if row is None or lower is None or upper is None:
         return NOTHING_FOUND
-    ours = f"higher in {spoken(row.value, 'share')} of pairs; median rank {lower:,.0f} below, {upper:,.0f} above"
-    return ours, interval(row.low, row.high, "share"), judged_above(row, 0.5)
+    ours = f"higher in {format_value(row.value, 'share')} of pairs; median rank {lower:,.0f} below, {upper:,.0f} above"
+    return ours, format_interval(row.low, row.high, "share"), is_above(row, 0.5)
 
 
 QUESTION = Question(
@@ -70,7 +69,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     Own column: `quantile` (0 to 1). Raises AtlasUnfinished if values are missing.
     """
     rows = values(atlas).filter(pl.col("target_rank").is_not_null())
-    found = Answer(QUESTION, {"quantile": pl.Float64})
+    found = AnswerBuilder(QUESTION, {"quantile": pl.Float64})
     for layer in (*atlas.layers, None):
         ranks = (rows if layer is None else rows.filter(pl.col("layer") == layer))["target_rank"].sort().to_numpy()
         for name, level in QUANTILES.items():

@@ -9,7 +9,7 @@ from typing import Any
 
 import vl_convert
 
-from mnemoscope.figures.page_svg import grammar, numbered
+from mnemoscope.figures.page_svg import grammar, number_clips
 
 SCALE = 2
 """Pixels of a PNG per unit of the drawing."""
@@ -19,7 +19,7 @@ _RESOURCES = re.compile(rb"(?:^ +/\w+ \d+ 0 R\n){2,}", re.MULTILINE)
 
 def exported(specification: dict[str, Any]) -> dict[str, bytes]:
     """The figure by ending: `svg`, `png`, `pdf`."""
-    drawn = numbered(vl_convert.vegalite_to_svg(specification, vl_version=grammar()))
+    drawn = number_clips(vl_convert.vegalite_to_svg(specification, vl_version=grammar()))
     # Text and axes take the colour around them; a file on its own has white paper.
     fixed = drawn.replace("currentColor", "#1f2328")
     return {

@@ -14,13 +14,11 @@ from markupsafe import Markup
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.figures.chart import Figure
-from mnemoscope.figures.comparison import compared, upper_spoken
 from mnemoscope.figures.examples import Case, Example, judged_sentence
 from mnemoscope.figures.methods import methods
-from mnemoscope.figures.sections import Section, section
+from mnemoscope.figures.sections import Section, compare_with_paper, csv_link, describe_upper_layers, section
 from mnemoscope.figures.summary import cards, warnings
-from mnemoscope.figures.tables import csv_link
-from mnemoscope.questions.answered import Answered
+from mnemoscope.questions.question import Answer
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class Shown:
 
 def page(
     atlas: Atlas,
-    answers: Mapping[str, Answered],
+    answers: Mapping[str, Answer],
     *,
     figures: Mapping[str, Figure],
     specifications: Mapping[str, dict[str, Any]],
@@ -45,7 +43,7 @@ def page(
     inside: bool,
 ) -> str:
     """The page as HTML; `inside` says whether it lies in the atlas, so that it can point to the tables there."""
-    lines = compared(answers)
+    lines = compare_with_paper(answers)
     sections = [
         Shown(
             section(answer, figures, lines),
@@ -61,12 +59,12 @@ def page(
         model=atlas.manifest.model.spec,
         text=atlas.manifest.corpus.spec,
         style=Markup(_part("page.css")),
-        scripts=[Markup(_closed(script)) for script in (vega, _part("page.js"))],
-        charts=Markup(embedded(specifications)),
+        scripts=[Markup(_escape_script(script)) for script in (vega, _part("page.js"))],
+        charts=Markup(embed_json(specifications)),
         warnings=warnings(atlas),
         cards=cards(atlas, answers),
         comparison=lines,
-        upper=upper_spoken(next(iter(answers.values()))),
+        upper=describe_upper_layers(next(iter(answers.values()))),
         sections=sections,
         examples=examples,
         cases=cases,
@@ -80,12 +78,12 @@ def _part(name: str) -> str:
     return files("mnemoscope.reports").joinpath("template", name).read_text(encoding="utf-8")
 
 
-def _closed(script: str) -> str:
+def _escape_script(script: str) -> str:
     """The script without anything that would end it early or open a comment in HTML."""
     return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
-def embedded(value: object) -> str:
+def embed_json(value: object) -> str:
     """JSON that can stand inside a script element: nothing in it is markup."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
     return text.translate({ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"})

@@ -14,10 +14,11 @@ from mnemoscope.atlas.side import cover, made_files, written_beside
 from mnemoscope.atlas.store import file_hash, storing, write_bytes, write_json
 from mnemoscope.errors import AtlasExists, OptionError
 from mnemoscope.figures.examples import cases, examples
-from mnemoscope.figures.figures import drawn, specification
-from mnemoscope.figures.gathering import gathered
-from mnemoscope.progress import Progress
+from mnemoscope.figures.panels import specification
+from mnemoscope.figures.sections import all_figures
+from mnemoscope.progress import Progress, ignore_progress
 from mnemoscope.questions import QUESTIONS
+from mnemoscope.questions.loading import load_answers
 from mnemoscope.reports.export import exported, script
 from mnemoscope.reports.page import page
 
@@ -37,7 +38,7 @@ class Report:
 
 
 def write_report(
-    atlas: Atlas | str | Path, out: str | Path | None = None, *, progress: Progress | None = None
+    atlas: Atlas | str | Path, out: str | Path | None = None, *, progress: Progress = ignore_progress
 ) -> Report:
     """Writes the report of the atlas into the folder `out` (default: `report` inside the atlas).
 
@@ -48,20 +49,18 @@ def write_report(
     opened = atlas if isinstance(atlas, Atlas) else open_atlas(atlas)
     directory = opened.path / SIDE if out is None else Path(out)
     inside = _inside(opened, directory)
-    found = gathered(opened, keep=inside, progress=progress)
+    found = load_answers(opened, keep=inside, progress=progress)
     opened = found.atlas
     about = f"model {opened.manifest.model.spec}, text {opened.manifest.corpus.spec}"
-    figures = drawn(found.answers)
+    figures = all_figures(found.answers)
     specifications = {
         question: specification(found.answers[question], figure, about=about) for question, figure in figures.items()
     }
     contents: dict[str, bytes] = {}
     for done, (question, chart) in enumerate(specifications.items()):
-        if progress is not None:
-            progress("figures", done, len(specifications), "figures")
+        progress("figures", done, len(specifications), "figures")
         contents |= {f"figures/{question}.{ending}": data for ending, data in exported(chart).items()}
-    if progress is not None:
-        progress("figures", len(specifications), len(specifications), "figures")
+    progress("figures", len(specifications), len(specifications), "figures")
     contents[PAGE] = page(
         opened,
         found.answers,

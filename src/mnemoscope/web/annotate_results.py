@@ -45,10 +45,11 @@ class Tables:
     def _draw(self, people: pl.DataFrame) -> str:
         from dataclasses import replace
 
-        from mnemoscope.figures.figures import draw_figure, specification
         from mnemoscope.figures.page_svg import page_svg
+        from mnemoscope.figures.panels import specification
+        from mnemoscope.figures.sections import draw_figure
         from mnemoscope.pages.questions import answers_of
-        from mnemoscope.questions.answered import EMPTY
+        from mnemoscope.questions.question import EMPTY
 
         answer = answers_of(self._session.site.edition())["key_patterns"]
         found = people.select(

@@ -22,10 +22,11 @@ from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.atlas.side import made_files
 from mnemoscope.atlas.store import flush, json_bytes, make_folder, storing, write_bytes
 from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasExists, MnemoscopeError, OptionError
+from mnemoscope.figures.examples import best_examples
 from mnemoscope.memory import MemoryId
 from mnemoscope.pages.layer import ROWS, layer_rows
 from mnemoscope.progress import Progress
-from mnemoscope.questions import QUESTIONS, striking
+from mnemoscope.questions import QUESTIONS
 from mnemoscope.web.app import create_app
 from mnemoscope.web.asking import asked
 from mnemoscope.web.relative import Rewriter
@@ -89,7 +90,7 @@ def selection(site: Site, wanted: str | None) -> list[MemoryId]:
     each = PER_LAYER if wanted is None else int(wanted)
     if each < 1:
         raise OptionError(f"--memories {wanted} writes no memory; give at least 1 per layer")
-    ordered = striking(site.atlas, sum(site.atlas.memories(layer) for layer in site.atlas.layers))
+    ordered = best_examples(site.atlas, sum(site.atlas.memories(layer) for layer in site.atlas.layers))
     found = {MemoryId(layer, memory) for layer, memory in ordered.select("layer", "memory").head(STRIKING).iter_rows()}
     for layer in site.atlas.layers:
         best = ordered.filter(ordered["layer"] == layer)["memory"].to_list()

@@ -10,7 +10,7 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
-from mnemoscope.questions import striking
+from mnemoscope.figures.examples import best_examples
 
 # Where a token follows, in the four sentences of the hand-built atlas: (sentence, position) -> next token.
 # (0, 0) -> 2   (0, 1) -> 3   (0, 3) -> 5   (0, 4) -> 6   (0, 5) -> 7   (0, 6) ends
@@ -63,7 +63,7 @@ def atlas(tmp_path: Path) -> Atlas:
 
 
 def test_confident_values_that_come_true_are_first(atlas: Atlas) -> None:
-    found = striking(atlas)
+    found = best_examples(atlas)
     assert found.select("layer", "memory", "top_token", "prefixes").rows() == [
         (0, 1, 7, 5),
         (0, 3, 5, 5),
@@ -75,10 +75,10 @@ def test_confident_values_that_come_true_are_first(atlas: Atlas) -> None:
 
 
 def test_fewer_are_the_first_ones(atlas: Atlas) -> None:
-    assert striking(atlas, 2).rows() == striking(atlas).head(2).rows()
+    assert best_examples(atlas, 2).rows() == best_examples(atlas).head(2).rows()
 
 
 def test_an_atlas_without_enough_triggers_has_none(tmp_path: Path) -> None:
-    found = striking(open_atlas(build_atlas(tmp_path)))
+    found = best_examples(open_atlas(build_atlas(tmp_path)))
     assert found.height == 0
     assert found.columns == ["layer", "memory", "score", "max_probability", "agreement", "prefixes", "top_token"]

@@ -1,0 +1,91 @@
+"""How every answer is put together: estimates by layer and name in one table, and statements about all layers at once.
+
+An answer is a data frame with the columns of `schema.ANSWER_COLUMNS` (layer null for totals) and the question's own key
+columns after them. Holds no question and reads no atlas.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from mnemoscope.intervals import NOTHING, Estimate, widen
+from mnemoscope.questions.question import EMPTY, Question
+
+MEMORIES = "over memories (Wilson)"
+"""What the intervals of a question about memories say of themselves."""
+NO_TARGET = "no memory of this atlas has a target; mine more text"
+"""What a question about values says where it finds nothing."""
+
+ByLayer = dict[int | None, Estimate]
+"""An estimate for every layer, and one over all layers under None."""
+
+
+class AnswerBuilder:
+    """An answer that is being put together, row by row.
+
+    Only numbers that the question declares are taken. `own` names the question's own key columns and their types; a
+    row that does not give one leaves it null.
+    """
+
+    def __init__(self, question: Question, own: Mapping[str, Any] | None = None) -> None:
+        self._names = {number.name for number in question.numbers}
+        self._own = dict(own or {})
+        self._rows: list[tuple[Any, ...]] = []
+
+    def add(self, layer: int | None, name: str, estimate: Estimate, **own: Any) -> None:
+        """Adds one row; `layer` None is a total, and what is not finite becomes null."""
+        if name not in self._names:
+            raise ValueError(f"{name} is no number that the question declares")
+        if unknown := own.keys() - self._own.keys():
+            raise ValueError(f"{name}: {sorted(unknown)} are no columns of this answer")
+        numbers = (_finite(estimate.value), int(estimate.count), _finite(estimate.low), _finite(estimate.high))
+        self._rows.append((layer, name, *numbers, *(own.get(column) for column in self._own)))
+
+    def add_named(self, layer: int | None, estimates: Mapping[str, Estimate], *, prefix: str = "") -> None:
+        """Adds the numbers of one layer, or totals, by name."""
+        for name, estimate in estimates.items():
+            self.add(layer, prefix + name, estimate)
+
+    def add_layers(self, name: str, estimates: ByLayer, *, total: bool = True) -> None:
+        """Adds an estimate of every layer, and (if wanted) the one over all layers, under one name."""
+        for layer, estimate in estimates.items():
+            if layer is not None or total:
+                self.add(layer, name, estimate)
+
+    def frame(self) -> pl.DataFrame:
+        """The answer as a table: layers in the order in which they were added, totals last."""
+        rows = sorted(self._rows, key=lambda row: row[0] is None)
+        return pl.DataFrame(rows, schema=dict(EMPTY.schema) | self._own, orient="row")
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
+def least_layer(estimates: ByLayer) -> tuple[int | None, Estimate]:
+    """The layer whose estimate is the smallest, the lower layer of equal ones; (None, NOTHING) if none is defined."""
+    defined = [(one.value, layer) for layer, one in estimates.items() if layer is not None and one.value is not None]
+    if not defined:
+        return None, NOTHING
+    layer = min(defined)[1]
+    return layer, estimates[layer]
+
+
+def share_above(estimates: Sequence[Estimate], bound: float) -> Estimate:
+    """The share of the layers whose number is above the bound; a layer without a number is not.
+
+    Layers are no sample, so such a share has no interval of its own. What is unsure is each layer's number; with these
+    intervals corrected for how many layers are looked at (Bonferroni), all of them hold at once in 95 % of cases, and
+    so does what is counted from them. The interval reaches from the share of the layers that are clearly above to that
+    of those that are not clearly below.
+    """
+    if not estimates:
+        return NOTHING
+    count = len(estimates)
+    corrected = [widen(one, count) for one in estimates]
+    above = sum(one.low is not None and one.low > bound for one in corrected)
+    below = sum(one.high is not None and one.high <= bound for one in corrected)
+    seen = sum(one.value is not None and one.value > bound for one in estimates)
+    return Estimate(seen / count, count, above / count, 1 - below / count)
