@@ -216,9 +216,9 @@ def test_the_built_in_model(tmp_path: Path) -> None:
         pytest.skip("the built-in model's weights are not in this checkout yet")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from mnemoscope.models.builtin import folder
+    from mnemoscope.models.huggingface import builtin_folder
 
-    place = folder("pydocs")
+    place = builtin_folder("pydocs")
     hf = AutoModelForCausalLM.from_pretrained(place, dtype="float32").eval()
     tokenizer = AutoTokenizer.from_pretrained(place)
     lines = [line for line in (Path(__file__).parent / "agreement.py").read_text().split("\n") if line.strip()][:30]

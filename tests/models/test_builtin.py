@@ -3,19 +3,19 @@
 import pytest
 
 from mnemoscope.errors import ModelNotFound
-from mnemoscope.models import builtin
+from mnemoscope.models import huggingface
 
 
 def test_an_unknown_name_is_told_with_those_there_are():
     with pytest.raises(ModelNotFound, match="no built-in model 'x'; there is builtin:pydocs"):
-        builtin.folder("x")
+        huggingface.builtin_folder("x")
 
 
 def test_missing_weights_are_told(monkeypatch, tmp_path):
-    monkeypatch.setattr(builtin, "__file__", str(tmp_path / "builtin.py"))
+    monkeypatch.setattr(huggingface, "__file__", str(tmp_path / "huggingface.py"))
     with pytest.raises(ModelNotFound, match="the weights of 'builtin:pydocs' are not in this installation"):
-        builtin.folder("pydocs")
+        huggingface.builtin_folder("pydocs")
     (tmp_path / "pydocs").mkdir()
     for name in ("config.json", "model.safetensors"):
         (tmp_path / "pydocs" / name).touch()
-    assert builtin.folder("pydocs") == tmp_path / "pydocs"
+    assert huggingface.builtin_folder("pydocs") == tmp_path / "pydocs"

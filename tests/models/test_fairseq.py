@@ -87,7 +87,7 @@ def test_coefficients_values_and_projections(name, tmp_path):
             torch.testing.assert_close(
                 model.scores(vectors, projection="gain", layer=layer).double(), gain, rtol=1e-5, atol=1e-4
             )
-            folded = model.folded(vectors, layer=layer)
+            folded = model.fold(vectors, layer=layer)
             assert torch.equal(model.scorer().scores(folded), model.scores(vectors, projection="gain", layer=layer))
         stream = slow.read_out(5 * values.double())
         torch.testing.assert_close(

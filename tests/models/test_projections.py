@@ -89,7 +89,7 @@ def test_the_blocks_own_norm_comes_first(name, tiny, tokenizer):
 
 def test_folded_and_head_are_the_gain_scores(family, tiny, tokenizer):
     model = load_model(tiny(family), tokenizer=tokenizer)
-    folded = model.folded(VECTORS, layer=1)
+    folded = model.fold(VECTORS, layer=1)
     torch.testing.assert_close(folded @ model.head().T, model.scores(VECTORS, projection="gain", layer=1))
     assert folded.dtype == model.head().dtype == torch.float32
     assert model.head().shape[0] == 280
@@ -137,4 +137,4 @@ def test_wrong_names_are_refused(tiny, tokenizer):
     with pytest.raises(OptionError, match="projection 'best' does not exist; choose raw, gain or lens"):
         model.scores(VECTORS, projection="best")
     with pytest.raises(MemoryIdError, match="layer 7 does not exist"):
-        model.folded(VECTORS, layer=7)
+        model.fold(VECTORS, layer=7)

@@ -17,7 +17,7 @@ def prove(hf, tokenizer, **changes):
 
 
 def proved(anatomy, tokenizer):
-    return LanguageModel(
+    model = LanguageModel(
         anatomy,
         tokens=Tokens(tokenizer),
         beginning=Beginning(0, "bos"),
@@ -27,6 +27,7 @@ def proved(anatomy, tokenizer):
         revision=None,
         content="",
     )
+    return proof.prove(model)
 
 
 FAULTS = {
@@ -78,11 +79,10 @@ def test_ablation_alone_catches_a_norm_that_the_sum_does_not_see(tiny, tokenizer
 def test_ablation_alone_catches_wrong_values(tiny, tokenizer, monkeypatch):
     hf = tiny("llama")
     model = load_model(hf, tokenizer=tokenizer)
-    sentences, ids = proof.proof_batch(280, longest=63, beginning=0)
     right = model.values
     monkeypatch.setattr(LanguageModel, "values", lambda self, layer: right(layer).roll(1, 0))
     with pytest.raises(ProofFailed, match="layer 0, check 'ablation'"):
-        proof.prove(model, sentences, ids)
+        proof.prove(model)
 
 
 def test_the_fault_of_one_layer_is_named_by_that_layer(tiny, tokenizer):

@@ -78,9 +78,9 @@ def test_with_changes_every_number_is_the_changed_slow_models(name: str) -> None
 
 FAULTS: dict[str, Any] = {
     "norms": lambda model, layer: torch.ones(model.sizes.memories[layer]),
-    "signs": lambda model, layer, memories, signs: model.folded(model.values(layer)[memories], layer=layer),
+    "signs": lambda model, layer, memories, signs: model.fold(model.values(layer)[memories], layer=layer),
     "position": property(lambda beginning: 0),
-    "update": lambda model, layer, update: model.folded(update, layer=None),
+    "update": lambda model, layer, update: model.fold(update, layer=None),
     "event": lambda residual, ffn, output: "residual",
     "decision": lambda tops, final: decision(tops, final + 1),
 }

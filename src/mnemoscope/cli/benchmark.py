@@ -29,7 +29,7 @@ from mnemoscope.mining.text_pass import BatchReader
 from mnemoscope.mining.values import Projector, Targets, value_table
 from mnemoscope.mining_options import MiningOptions
 from mnemoscope.models import LanguageModel, load_model, read_coefficients
-from mnemoscope.models.builtin import folder as builtin_folder
+from mnemoscope.models.huggingface import builtin_folder
 from mnemoscope.models.observed import takes
 from mnemoscope.progress import Progress, ignore_progress
 
@@ -172,7 +172,7 @@ def value_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]:
         memories = model.sizes.memories[layer]
         count += memories
         wanted = Targets(*(np.zeros(n, np.int64) for n in (memories, 0, 0)))
-        folded = model.folded(model.values(layer), layer=layer)
+        folded = model.fold(model.values(layer), layer=layer)
         projector = Projector(model)
 
         product = partial(_project, projector, folded)

@@ -29,7 +29,7 @@ from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.steps import digest, pack, run_checkpointed
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.taps import Block, read_blocks
+from mnemoscope.models.hooks import Block, read_blocks
 from mnemoscope.tracing import distribution, rank_of, top
 from mnemoscope.tracing.contributions import activity_of, folded_updates
 

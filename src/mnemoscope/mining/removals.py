@@ -27,7 +27,7 @@ from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.steps import digest, pack, run_checkpointed
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.taps import read_coefficients
+from mnemoscope.models.hooks import read_coefficients
 
 ASKED = 50
 """Positive triggers of a memory that are asked about."""

@@ -22,7 +22,7 @@ from mnemoscope.mining.state import MiningState
 from mnemoscope.mining.steps import run_in_halves
 from mnemoscope.mining.triggers import Survivors
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.taps import read_coefficients
+from mnemoscope.models.hooks import read_coefficients
 
 
 class BatchReader:

@@ -59,7 +59,7 @@ def targets(found: LayerTriggers, memories: int) -> Targets:
 def value_table(model: LanguageModel, layer: int, wanted: Targets) -> dict[str, Any]:
     """The columns of `values` for one layer; raises NotFinite if a score is not a number."""
     values = model.values(layer)
-    folded = model.folded(values, layer=layer)
+    folded = model.fold(values, layer=layer)
     projection = Projector(model)
     up = model.up_keys(layer)
     memories = len(values)

@@ -1,9 +1,8 @@
 """Language models whose feed-forward layers can be read as memories."""
 
-from mnemoscope.models.language_model import LanguageModel, Sizes
+from mnemoscope.models.hooks import Block, overwrite_coefficients, read_blocks, read_coefficients
+from mnemoscope.models.language_model import LanguageModel, Proof, Sizes
 from mnemoscope.models.loading import load_model
-from mnemoscope.models.proof import Proof
-from mnemoscope.models.taps import Block, overwrite_coefficients, read_blocks, read_coefficients
 from mnemoscope.models.tokens import Beginning
 
 __all__ = [

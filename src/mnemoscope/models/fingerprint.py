@@ -43,10 +43,10 @@ REMOTE_CODE = "transformers_modules"
 """The package in which transformers imports code that comes with a model."""
 
 
-def content_fingerprint(model: nn.Module, config: Any, tokenizer: dict[str, Any]) -> str:
+def content_fingerprint(model: nn.Module, config: dict[str, Any], tokenizer: dict[str, Any]) -> str:
     """The sha256, in hex, of a model's configuration, weights, own code and tokenizer description."""
     digest = hashlib.sha256()
-    for part in (_essentials(config.to_dict()), tokenizer):
+    for part in (_essentials(config), tokenizer):
         digest.update(json.dumps(part, sort_keys=True, default=str).encode())
     for name, weight in sorted(named_weights(model).items()):
         digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())

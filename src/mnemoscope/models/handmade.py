@@ -76,13 +76,13 @@ _MEMORIES = 6
 def build(name: str) -> tuple[Any, Any]:
     """The transformers model and tokenizer of `handmade:NAME`; raises ModelNotFound for another name."""
     if name == "worked-example":
-        return _worked_example()
+        return _build_worked_example()
     if name == "planted":
-        return _planted()
+        return _build_planted()
     raise ModelNotFound(f"no handmade model {name!r}; there are {', '.join(f'handmade:{known}' for known in HANDMADE)}")
 
 
-def _worked_example() -> tuple[Any, Any]:
+def _build_worked_example() -> tuple[Any, Any]:
     """One layer of two memories over a stream of two numbers; the head reads them out as the words `x` and `y`."""
     words = ("<s>", "<unk>", *EXAMPLE_STREAMS, "x", "y")
     model = _empty(words=len(words), hidden=2, memories=2, layers=1, heads=1, context=8)
@@ -100,7 +100,7 @@ def _worked_example() -> tuple[Any, Any]:
     return model, _tokenizer(words)
 
 
-def _planted() -> tuple[Any, Any]:
+def _build_planted() -> tuple[Any, Any]:
     """The n-gram reader.
 
     The stream holds one-hot slots: the word, the two words before it, what the values promote, and the position. Every
@@ -113,20 +113,20 @@ def _planted() -> tuple[Any, Any]:
     )
     decoder = model.model.decoder
     for token in range(len(WORDS)):
-        decoder.embed_tokens.weight[token] = _mirrored(_slot("cur", token), half)
-        model.lm_head.weight[token] = _mirrored(_slot("out", token), half)
+        decoder.embed_tokens.weight[token] = _mirror(_slot("cur", token), half)
+        model.lm_head.weight[token] = _mirror(_slot("out", token), half)
     for position in range(_CONTEXT):
         # OPT keeps its first two rows for padding.
-        decoder.embed_positions.weight[position + 2] = _mirrored(_place(position), half)
+        decoder.embed_positions.weight[position + 2] = _mirror(_place(position), half)
     for head in (0, 1):
         _look_back(decoder.layers[0].self_attn, head, half)
     for planted in PLANTED:
         layer = decoder.layers[planted.memory.layer]
         layer.fc1.weight[planted.memory.memory] = _key(planted.ngram, half)
-        layer.fc2.weight[:, planted.memory.memory] = _mirrored(_slot("out", WORDS.index(planted.promoted)), half)
+        layer.fc2.weight[:, planted.memory.memory] = _mirror(_slot("out", WORDS.index(planted.promoted)), half)
     dead = decoder.layers[DEAD.layer]
     dead.fc1.weight[DEAD.memory, : len(WORDS)] = -1.0
-    dead.fc2.weight[:, DEAD.memory] = _mirrored(_slot("out", WORDS.index("mat")), half)
+    dead.fc2.weight[:, DEAD.memory] = _mirror(_slot("out", WORDS.index("mat")), half)
     return model, _tokenizer(WORDS)
 
 
@@ -144,7 +144,7 @@ def _look_back(attention: Any, head: int, half: int) -> None:
     for token in range(len(WORDS)):
         attention.v_proj.weight[head * width + token, _slot("cur", token)] = scale
         target = _slot(("prev", "prev2")[head], token)
-        attention.out_proj.weight[:, head * width + token] = _mirrored(target, half)
+        attention.out_proj.weight[:, head * width + token] = _mirror(target, half)
 
 
 def _key(ngram: tuple[str, ...], half: int) -> Tensor:
@@ -168,7 +168,7 @@ def _place(position: int) -> int:
     return len(_SLOTS) * len(WORDS) + position
 
 
-def _mirrored(entry: int, half: int) -> Tensor:
+def _mirror(entry: int, half: int) -> Tensor:
     vector = torch.zeros(2 * half)
     vector[entry], vector[half + entry] = 1.0, -1.0
     return vector

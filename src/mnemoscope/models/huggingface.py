@@ -17,12 +17,14 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, OptionError
-from mnemoscope.models import builtin, handmade
+from mnemoscope.models import handmade
 from mnemoscope.models.anatomy import Anatomy, check_supported, config_value, find_layers, text_config
-from mnemoscope.models.loaded_parts import LoadedParts
-from mnemoscope.models.noise import first_line, suppress_output
+from mnemoscope.models.loaded_parts import LoadedParts, first_line, suppress_output
 from mnemoscope.models.structure import infer
 from mnemoscope.models.tokens import Tokens, beginning_of, ends_of
+
+BUILTIN = ("pydocs",)
+"""The language models that ship with the package."""
 
 _CONTEXT_ENTRIES = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
 _UNSTATED_CONTEXT = 2048
@@ -66,7 +68,7 @@ def open_model(source: Any, *, tokenizer: Any, revision: str | None, trust_remot
         network=model,
         own=own,
         spec=spec,
-        config=model.config,
+        config=model.config.to_dict(),
         tokens=tokens,
         context=_context(config),
         anatomy=_anatomy,
@@ -93,18 +95,30 @@ def _from_name(source: str, revision: str | None, trust: bool) -> tuple[Any, Any
     if separator and scheme == "handmade":
         return (*handmade.build(name), source)
     if separator and scheme == "builtin":
-        return (*_stored(str(builtin.folder(name)), source, None, False), source)
+        return (*_load_stored(str(builtin_folder(name)), source, None, False), source)
     if not source.strip():
         raise ModelNotFound("the model's name is empty; give a hub id or a folder")
     folder = Path(source).expanduser()
     if folder.is_dir():
         _check_folder(folder)
-        return (*_stored(str(folder), source, None, trust), source)
+        return (*_load_stored(str(folder), source, None, trust), source)
     if folder.exists():
         raise ModelNotFound(f"{source!r} is a file; give the folder that holds config.json and the weights")
     if source.startswith((".", "/", "~")) or source.count("/") > 1 or separator:
         raise ModelNotFound(f"no folder {source!r}; give a folder with config.json and weights, or a hub id")
-    return (*_stored(source, source, revision, trust), source)
+    return (*_load_stored(source, source, revision, trust), source)
+
+
+def builtin_folder(name: str) -> Path:
+    """The packaged folder of `builtin:NAME`; raises ModelNotFound for a name or weights that are not there."""
+    if name not in BUILTIN:
+        raise ModelNotFound(
+            f"no built-in model {name!r}; there is {', '.join(f'builtin:{known}' for known in BUILTIN)}"
+        )
+    place = Path(__file__).parent / name
+    if not (place / "config.json").is_file() or not (place / "model.safetensors").is_file():
+        raise ModelNotFound(f"the weights of 'builtin:{name}' are not in this installation; install the package again")
+    return place
 
 
 def _check_folder(folder: Path) -> None:
@@ -114,16 +128,16 @@ def _check_folder(folder: Path) -> None:
         raise ModelNotFound(f"folder {str(folder)!r} holds no weights (*.safetensors); save the model there first")
 
 
-def _stored(place: str, source: str, revision: str | None, trust: bool) -> tuple[Any, Any]:
+def _load_stored(place: str, source: str, revision: str | None, trust: bool) -> tuple[Any, Any]:
     """Model and tokenizer as stored in a folder or on the hub, in the stored dtype."""
     where = _where(place, revision, trust)
-    config = _guarded(source, lambda: AutoConfig.from_pretrained(place, **where))
+    config = _one_line_errors(source, lambda: AutoConfig.from_pretrained(place, **where))
     check_supported(config)
     if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not trust:
         raise ModelUnsupported(f"model type {config.model_type!r} is no causal language model that transformers knows")
     tokenizer = _tokenizer(place, revision, trust, source=source)
     load: Any = AutoModelForCausalLM.from_pretrained
-    model, notes = _guarded(source, lambda: load(place, dtype="auto", output_loading_info=True, **where))
+    model, notes = _one_line_errors(source, lambda: load(place, dtype="auto", output_loading_info=True, **where))
     missing = sorted(notes["missing_keys"])
     if missing:
         raise ModelDamaged(
@@ -145,7 +159,7 @@ def _tokenizer(place: str, revision: str | None, trust: bool, *, source: str | N
         kind: Any = PreTrainedTokenizerFast if stated in _PLAIN_TOKENIZERS else AutoTokenizer
         return kind.from_pretrained(place, **where)
 
-    return _guarded(source or place, load)
+    return _one_line_errors(source or place, load)
 
 
 def _where(place: str, revision: str | None, trust: bool) -> dict[str, Any]:
@@ -167,33 +181,33 @@ def _reachable() -> bool:
         return False
 
 
-def _guarded(source: str, load: Any) -> Any:
+def _one_line_errors(source: str, load: Any) -> Any:
     """What `load` returns, with transformers' own failures turned into one line of the project's."""
     try:
         with suppress_output():
             return load()
     except ModelError:
         raise
-    except OSError as problem:
+    except OSError as error:
         if Path(source).expanduser().is_dir():
-            raise ModelDamaged(f"model {source!r} cannot be read: {first_line(problem)}") from None
+            raise ModelDamaged(f"model {source!r} cannot be read: {first_line(error)}") from None
         raise ModelNotFound(
-            f"no model {source!r} on this machine or the hub ({first_line(problem)}); check the name and the network"
+            f"no model {source!r} on this machine or the hub ({first_line(error)}); check the name and the network"
         ) from None
-    except Exception as problem:
-        text = first_line(problem)
-        if "Weights only load failed" in str(problem):
+    except Exception as error:
+        text = first_line(error)
+        if "Weights only load failed" in str(error):
             raise ModelUnsupported(
                 f"model {source!r}: its weights are a pickle that wants to run code; save them as safetensors"
             ) from None
-        if "ignore_mismatched_sizes" in str(problem):
+        if "ignore_mismatched_sizes" in str(error):
             raise ModelDamaged(
                 f"model {source!r}: its weights are not of the shapes that its config.json says"
             ) from None
-        if "trust_remote_code" in str(problem):
+        if "trust_remote_code" in str(error):
             raise ModelUnsupported(
                 f"model {source!r} brings its own code; pass trust_remote_code (--trust-remote-code) if you trust it"
             ) from None
-        if "does not recognize this architecture" in str(problem) or "Unrecognized" in str(problem):
+        if "does not recognize this architecture" in str(error) or "Unrecognized" in str(error):
             raise ModelUnsupported(f"model {source!r} is of a kind that transformers does not know ({text})") from None
-        raise ModelDamaged(f"model {source!r} cannot be read: {type(problem).__name__}: {text}") from None
+        raise ModelDamaged(f"model {source!r} cannot be read: {type(error).__name__}: {text}") from None

@@ -1,8 +1,8 @@
 """A language model whose feed-forward layers can be read: sizes, tokens, keys, values, scores and the forward pass.
 
-Owns a network and what reads text for it, and changes neither. A LanguageModel exists only if the load-time proof held.
-Reading coefficients while it runs is taps.py; loading is loading.py; what is done with the numbers (mining, tracing)
-lies in other rooms.
+Owns a network and what reads text for it, and changes neither. Loading is loading.py, which has every model proved
+(proof.py) before anybody sees it. Reading coefficients while it runs is hooks.py; what is done with the numbers
+(mining, tracing) lies in other rooms.
 """
 
 import hashlib
@@ -21,7 +21,6 @@ from mnemoscope.models.anatomy import Anatomy, Layer, LinearMap, goes_negative
 from mnemoscope.models.fingerprint import fingerprint, is_mined_model
 from mnemoscope.models.observed import run
 from mnemoscope.models.projections import Head, Projection, Readout
-from mnemoscope.models.proof import Proof, proof_batch, prove
 from mnemoscope.models.tokens import Beginning, Reader
 
 
@@ -36,6 +35,17 @@ class Sizes:
     context: int
     parameters: int
     ffn_parameters: int
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The largest error of each check, and those of each layer (residual, ablation, keys)."""
+
+    residual: float
+    ablation: float
+    keys: float
+    scores: float
+    layers: tuple[tuple[float, float, float], ...]
 
 
 class _Abandoned(Exception):
@@ -67,7 +77,6 @@ class LanguageModel:
         revision: str | None,
         content: str,
     ) -> None:
-        """Proves the model; raises ProofFailed where the anatomy does not describe what it computes."""
         layers = anatomy.layers
         down = layers[0].down.weight()
         self.anatomy = anatomy
@@ -85,7 +94,8 @@ class LanguageModel:
         self.has_negative = self.gated or goes_negative(layers[0].activation, dtype=self.dtype, device=self.device)
         self.signs = (1, -1) if self.has_negative else (1,)
         self.linear_head = anatomy.two_level is None
-        self._shape = (0, 0)
+        self.shape = (0, 0)
+        """[batch, position] of the ids that the running forward, or the last one, was given."""
         self.lock = RLock()
         self._tokens = tokens
         self.beginning = beginning
@@ -101,17 +111,11 @@ class LanguageModel:
         )
         self.longest = self.sizes.context - beginning.length
         self._readout = Readout(anatomy, hidden=self.sizes.hidden, dtype=self.dtype, device=self.device)
-        batch = proof_batch(anatomy.rows, longest=self.longest, beginning=self.beginning.token)
-        self.proof: Proof = prove(self, *batch)
+        self.proof: Proof
 
     def is_model_of(self, mined: Mapping[str, Any]) -> bool:
         """Whether this is the model that an atlas was mined from; `mined` is its manifest's entry `model`."""
         return is_mined_model(mined, fingerprint=self.fingerprint, content=self.content, beginning=self.beginning)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The shape [batch, position] of the ids that the running forward, or the last one, was given."""
-        return self._shape
 
     @property
     def attention(self) -> str:
@@ -150,29 +154,29 @@ class LanguageModel:
 
     def keys(self, layer: int) -> Tensor:
         """The keys [memory, hidden]; of a gated layer the gates."""
-        return self._layer(layer).gate.weight().detach()
+        return self.layer(layer).gate.weight().detach()
 
     def up_keys(self, layer: int) -> Tensor | None:
         """The second keys [memory, hidden] of a gated layer, else None."""
-        up = self._layer(layer).up
+        up = self.layer(layer).up
         return None if up is None else up.weight().detach()
 
     def key_bias(self, layer: int) -> Tensor | None:
         """The bias of keys or gates [memory], or None."""
-        return _bias(self._layer(layer).gate)
+        return _bias(self.layer(layer).gate)
 
     def up_bias(self, layer: int) -> Tensor | None:
         """The bias of the second keys [memory], or None."""
-        up = self._layer(layer).up
+        up = self.layer(layer).up
         return None if up is None else _bias(up)
 
     def values(self, layer: int) -> Tensor:
         """The values [memory, hidden]: row i is v_i."""
-        return self._layer(layer).down.weight().detach().T
+        return self.layer(layer).down.weight().detach().T
 
     def value_bias(self, layer: int) -> Tensor | None:
         """The bias of the down-projection [hidden], or None."""
-        return _bias(self._layer(layer).down)
+        return _bias(self.layer(layer).down)
 
     def head(self) -> Tensor:
         """The matrix E [vocab, hidden'], float32, whose products with folded vectors are their `gain` scores.
@@ -185,18 +189,20 @@ class LanguageModel:
         """What turns folded vectors into `gain` scores, in float32; of a model in half precision a copy of its head."""
         return self._readout.scorer()
 
-    def folded(self, vectors: Tensor, *, layer: int | None) -> Tensor:
+    def fold(self, vectors: Tensor, *, layer: int | None) -> Tensor:
         """Vectors [n, hidden] -> [n, hidden'], float32: centring and gain of the norms before the head folded in.
 
         `layer` names the block whose output norm (sandwich, post-norm) comes first; None where the vector is already
         in the stream.
         """
-        return self._readout.folded(vectors, layer=self._checked(layer))
+        self._check_layer(layer)
+        return self._readout.fold(vectors, layer=layer)
 
     def scores(self, vectors: Tensor, *, projection: Projection, layer: int | None = None) -> Tensor:
-        """Scores [..., vocab], float32, of vectors [..., hidden] (definitions.md section 2); `layer` as in `folded`."""
+        """Scores [..., vocab], float32, of vectors [..., hidden] (definitions.md section 2); `layer` as in `fold`."""
+        self._check_layer(layer)
         with torch.inference_mode():
-            return self._readout.scores(vectors, projection=projection, layer=self._checked(layer))
+            return self._readout.scores(vectors, projection=projection, layer=layer)
 
     def backbone(self, ids: Tensor, *, stop_after: int | None = None) -> Tensor | None:
         """The blocks' output [batch, position, hidden'] for ids [batch, position], without the head.
@@ -204,7 +210,7 @@ class LanguageModel:
         No attention mask is used: padding on the right is harmless in a causal model. With `stop_after` the forward
         ends as soon as that layer's coefficients were read, and None is returned.
         """
-        stop = None if stop_after is None else self._layer(stop_after).down.module
+        stop = None if stop_after is None else self.layer(stop_after).down.module
         caught: list[Tensor] = []
 
         def at_stop(_: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -233,18 +239,18 @@ class LanguageModel:
         return self._forward(self.anatomy.model, ids).float()
 
     def _forward(self, module: nn.Module, ids: Tensor) -> Tensor:
-        self._shape = (ids.shape[0], ids.shape[1])
+        self.shape = (ids.shape[0], ids.shape[1])
         return run(module, ids)
 
-    def _layer(self, layer: int) -> Layer:
-        self._checked(layer)
+    def layer(self, layer: int) -> Layer:
+        """The parts of one layer's block; raises MemoryIdError for a layer that there is not."""
+        self._check_layer(layer)
         return self.anatomy.layers[layer]
 
-    def _checked(self, layer: int | None) -> int | None:
+    def _check_layer(self, layer: int | None) -> None:
         count = len(self.anatomy.layers)
         if layer is not None and not 0 <= layer < count:
             raise MemoryIdError(f"layer {layer} does not exist; the model has layers 0 to {count - 1}")
-        return layer
 
 
 def _bias(linear: LinearMap) -> Tensor | None:

@@ -1,11 +1,18 @@
-"""A model as it was found, whatever it was found in, before it is put in a number format on a device and proved.
+"""What the readers of all formats share: the parts that they hand over, quiet libraries, and errors of one line.
 
-What huggingface.py and fairseq/ hand to loading.py; data only.
+huggingface.py and fairseq/ hand a model as they found it to loading.py, which puts it in a number format on a device
+and has it proved. Warnings, logging and progress bars of transformers and the hub are silenced for the time of a call.
 """
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from logging import CRITICAL
 from typing import Any
+
+from huggingface_hub.utils import logging as hub_logging
+from transformers.utils import logging
 
 from mnemoscope.models.anatomy import Anatomy
 from mnemoscope.models.tokens import Beginning, Reader
@@ -16,7 +23,7 @@ class LoadedParts:
     """A network with what belongs to it.
 
     own        the network is a user's object: a change of dtype or device works on a copy
-    config     what the fingerprint covers beside weights and tokens; has `to_dict()`
+    config     what the fingerprint covers beside weights and tokens
     context    tokens of the longest input
     anatomy    finds the parts of the network once it is placed
     beginning  the token put before every sentence, for a head of so many rows
@@ -26,9 +33,44 @@ class LoadedParts:
     network: Any
     own: bool
     spec: str
-    config: Any
+    config: dict[str, Any]
     tokens: Reader
     context: int
     anatomy: Callable[[Any], Anatomy]
     beginning: Callable[[int], Beginning]
     ends: Callable[[int], frozenset[int]]
+
+
+@contextmanager
+def suppress_warnings() -> Iterator[None]:
+    """Raises the library's logging threshold to errors, then puts it back."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+@contextmanager
+def suppress_output() -> Iterator[None]:
+    """As `suppress_warnings`, and without progress bars and Python warnings: for loading, where all of them occur."""
+    bars = logging.is_progress_bar_enabled()
+    hub_before = hub_logging.get_verbosity()
+    hub_logging.set_verbosity(CRITICAL)
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        with suppress_warnings(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        hub_logging.set_verbosity(hub_before)
+        if bars:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, shortened."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    return text if len(text) <= 200 else text[:197] + "..."

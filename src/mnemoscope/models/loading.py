@@ -16,8 +16,8 @@ from mnemoscope.models.fairseq import open_checkpoint
 from mnemoscope.models.fingerprint import check_finite, content_fingerprint
 from mnemoscope.models.huggingface import open_model
 from mnemoscope.models.language_model import LanguageModel
-from mnemoscope.models.loaded_parts import LoadedParts
-from mnemoscope.models.noise import first_line
+from mnemoscope.models.loaded_parts import LoadedParts, first_line
+from mnemoscope.models.proof import prove
 
 
 def load_model(
@@ -38,14 +38,14 @@ def load_model(
     """
     kind = None if dtype is None else dtype_of(dtype)
     place = device_of(device)
-    opened = _opened(source, tokenizer, None if dict is None else Path(dict), revision, trust_remote_code)
+    opened = _open(source, tokenizer, None if dict is None else Path(dict), revision, trust_remote_code)
     kind = torch.float32 if kind is None and not opened.own else kind
     check_finite(opened.network)
     content = content_fingerprint(opened.network, opened.config, opened.tokens.description)
-    network = _placed(opened.network, kind, place, copied=opened.own)
+    network = _place(opened.network, kind, place, copied=opened.own)
     try:
         anatomy = opened.anatomy(network)
-        return LanguageModel(
+        model = LanguageModel(
             anatomy,
             tokens=opened.tokens,
             beginning=opened.beginning(anatomy.rows),
@@ -55,11 +55,13 @@ def load_model(
             revision=revision,
             content=content,
         )
-    except RuntimeError as problem:
-        raise ModelUnsupported(f"model {opened.spec!r} cannot be run: {first_line(problem)}") from problem
+        model.proof = prove(model)
+        return model
+    except RuntimeError as error:
+        raise ModelUnsupported(f"model {opened.spec!r} cannot be run: {first_line(error)}") from error
 
 
-def _opened(source: Any, tokenizer: Any, dictionary: Path | None, revision: str | None, trust: bool) -> LoadedParts:
+def _open(source: Any, tokenizer: Any, dictionary: Path | None, revision: str | None, trust: bool) -> LoadedParts:
     if not (isinstance(source, str | Path) and str(source).startswith("fairseq:")):
         if dictionary is not None:
             raise OptionError("a dict.txt (--dict) goes with fairseq:PATH.pt only; leave it out")
@@ -83,12 +85,12 @@ def device_of(device: str | torch.device) -> torch.device:
     try:
         found = torch.device(device)
         torch.empty(0, device=found)
-    except (RuntimeError, AssertionError) as problem:
-        raise OptionError(f"device {str(device)!r} cannot be used here: {first_line(problem)}") from None
+    except (RuntimeError, AssertionError) as error:
+        raise OptionError(f"device {str(device)!r} cannot be used here: {first_line(error)}") from None
     return found
 
 
-def _placed(model: Any, dtype: torch.dtype | None, device: torch.device, *, copied: bool) -> Any:
+def _place(model: Any, dtype: torch.dtype | None, device: torch.device, *, copied: bool) -> Any:
     """The model in a dtype on a device, ready for reading; a user's own object is copied before it changes."""
     weight = next(model.parameters())
     if (dtype is not None and weight.dtype != dtype) or weight.device != device:

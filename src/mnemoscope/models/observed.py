@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mnemoscope.models.noise import suppress_warnings
-from mnemoscope.models.taps import first
+from mnemoscope.models.loaded_parts import suppress_warnings
 
 IDS = ((5, 1, 8, 3, 11, 2), (7, 4, 0, 9, 6, 10))
 
@@ -104,6 +103,11 @@ def run(module: nn.Module, ids: Tensor) -> Tensor:
     with torch.inference_mode(), suppress_warnings():
         keywords = {"use_cache": False} if takes(module, "use_cache") else {}
         return tensor_of(module(input_ids=ids, **keywords))
+
+
+def first(output: Any) -> Tensor:
+    """The hidden states of a module's output: itself, or the first of a tuple."""
+    return output[0] if isinstance(output, tuple | list) else output  # type: ignore[no-any-return]
 
 
 def tensor_of(output: Any) -> Tensor:

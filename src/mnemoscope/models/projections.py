@@ -129,7 +129,7 @@ class Readout:
             return LinearHead(self.head())
         return two_level if self._dtype == torch.float32 else copy.deepcopy(two_level).float()
 
-    def folded(self, vectors: Tensor, *, layer: int | None) -> Tensor:
+    def fold(self, vectors: Tensor, *, layer: int | None) -> Tensor:
         """The vectors [n, hidden'] whose scores under the head are their `gain` scores.
 
         `layer` names the block whose output norm (sandwich, post-norm) lies before the final norm; None for a vector
@@ -140,16 +140,16 @@ class Readout:
             norm = _block_norm(self._anatomy.layers[layer])
             folded = folded if norm is None else self._fold(norm)(folded)
         folded = folded if self._final is None else self._final(folded)
-        return self._projected(folded)
+        return self._project(folded)
 
     def scores(self, vectors: Tensor, *, projection: Projection, layer: int | None = None) -> Tensor:
         """Scores [..., vocab] float32 of vectors [..., hidden] under one of the three projections."""
         if projection == "lens":
             return self.lens(vectors)
         if projection == "gain":
-            return self.scorer().scores(self.folded(vectors, layer=layer))
+            return self.scorer().scores(self.fold(vectors, layer=layer))
         if projection == "raw":
-            return self.scorer().scores(self._projected(vectors.float()))
+            return self.scorer().scores(self._project(vectors.float()))
         raise OptionError(f"projection {projection!r} does not exist; choose raw, gain or lens")
 
     def lens(self, streams: Tensor) -> Tensor:
@@ -163,7 +163,7 @@ class Readout:
             scores = torch.tanh(scores / anatomy.softcap) * anatomy.softcap
         return scores.float()
 
-    def _projected(self, vectors: Tensor) -> Tensor:
+    def _project(self, vectors: Tensor) -> Tensor:
         project = self._anatomy.project
         return vectors if project is None else nn.functional.linear(vectors, matrix_of(project).detach().float())
 

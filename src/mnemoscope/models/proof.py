@@ -1,4 +1,4 @@
-"""The load-time proof of definitions.md section 1: what the taps read really makes up the model, or it is refused.
+"""The load-time proof of definitions.md section 1: what the hooks read really makes up the model, or it is refused.
 
 One short batch of four sentences of unequal length, padded on the right as in mining and in mining's dtype, runs
 through the model; then every block runs once more on its own input with all coefficients set to zero. Checked in
@@ -8,17 +8,17 @@ the last layer's scores equal the model's own logits. It never warns and repairs
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import ModelUnsupported, ProofFailed
-from mnemoscope.models.anatomy import Anatomy, Layer
-from mnemoscope.models.projections import Projection
-from mnemoscope.models.taps import Block, first, overwrite_coefficients, read_blocks, stream_of
+from mnemoscope.models.anatomy import Layer
+from mnemoscope.models.hooks import Block, overwrite_coefficients, read_blocks, stream_of
+from mnemoscope.models.language_model import LanguageModel, Proof
+from mnemoscope.models.observed import first
 
 LENGTHS = (11, 3, 7, 2)
 LIMITS = {torch.float32: 1e-4, torch.float64: 1e-4}
@@ -36,62 +36,6 @@ _CLAIMS = {
 }
 
 
-@dataclass(frozen=True)
-class Proof:
-    """The largest error of each check, and those of each layer (residual, ablation, keys)."""
-
-    residual: float
-    ablation: float
-    keys: float
-    scores: float
-    layers: tuple[tuple[float, float, float], ...]
-
-
-class Provable(Protocol):
-    """What the proof needs of a language model."""
-
-    anatomy: Anatomy
-    dtype: torch.dtype
-    device: torch.device
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The shape of the ids that the running forward was given."""
-        ...
-
-    def logits(self, ids: Tensor) -> Tensor:
-        """The model's own logits."""
-        ...
-
-    def scores(self, vectors: Tensor, *, projection: Projection, layer: int | None = None) -> Tensor:
-        """The scores of stream vectors."""
-        ...
-
-    def values(self, layer: int) -> Tensor:
-        """The values [memory, hidden]."""
-        ...
-
-    def value_bias(self, layer: int) -> Tensor | None:
-        """The bias of the down-projection."""
-        ...
-
-    def keys(self, layer: int) -> Tensor:
-        """The keys, or gates, [memory, hidden]."""
-        ...
-
-    def up_keys(self, layer: int) -> Tensor | None:
-        """The second key matrix of a gated layer."""
-        ...
-
-    def key_bias(self, layer: int) -> Tensor | None:
-        """The bias of the keys or gates."""
-        ...
-
-    def up_bias(self, layer: int) -> Tensor | None:
-        """The bias of the second keys."""
-        ...
-
-
 def proof_batch(vocabulary: int, *, longest: int, beginning: int | None) -> tuple[list[list[int]], Tensor]:
     """Four sentences of unequal length, spread over the vocabulary, and their right-padded ids [batch, position]."""
     start = [] if beginning is None else [beginning]
@@ -103,8 +47,9 @@ def proof_batch(vocabulary: int, *, longest: int, beginning: int | None) -> tupl
     return sentences, torch.tensor([sentence + [0] * (width - len(sentence)) for sentence in sentences])
 
 
-def prove(model: Provable, sentences: Sequence[Sequence[int]], ids: Tensor) -> Proof:
+def prove(model: LanguageModel) -> Proof:
     """The errors of all checks; raises ProofFailed at the first layer and check over its limit."""
+    sentences, ids = proof_batch(model.sizes.vocabulary, longest=model.longest, beginning=model.beginning.token)
     ids = ids.to(model.device)
     lengths = torch.tensor([len(sentence) for sentence in sentences], device=model.device)
     own = torch.arange(ids.shape[1], device=model.device)[None] < lengths[:, None]
@@ -121,14 +66,14 @@ def prove(model: Provable, sentences: Sequence[Sequence[int]], ids: Tensor) -> P
             )
             layers.append(errors)
             for name, error in zip(("residual", "ablation", "keys"), errors, strict=True):
-                _judge(model, name, error, scale.limit, f"layer {layer}")
+                _refuse_above(model, name, error, scale.limit, f"layer {layer}")
         scores = scale.error(model.scores(blocks[-1].layer_output, projection="lens"), logits)
-        _judge(model, "scores", scores, scale.limit, f"layer {len(blocks) - 1}")
+        _refuse_above(model, "scores", scores, scale.limit, f"layer {len(blocks) - 1}")
     largest = [max(column) for column in zip(*layers, strict=True)]
     return Proof(residual=largest[0], ablation=largest[1], keys=largest[2], scores=scores, layers=tuple(layers))
 
 
-def _check_causal(model: Provable, ids: Tensor, logits: Tensor, *, limit: float) -> None:
+def _check_causal(model: LanguageModel, ids: Tensor, logits: Tensor, *, limit: float) -> None:
     """Raises ModelUnsupported where a later token changes what the model says before it."""
     changed = ids.clone()
     changed[:, -1] = (changed[:, -1] + 1) % logits.shape[-1]
@@ -140,7 +85,7 @@ def _check_causal(model: Provable, ids: Tensor, logits: Tensor, *, limit: float)
         )
 
 
-def _judge(model: Provable, name: str, error: float, limit: float, where: str) -> None:
+def _refuse_above(model: LanguageModel, name: str, error: float, limit: float, where: str) -> None:
     if error <= limit:
         return
     seen = f"error {error:.2g}, limit {limit:.0e}" if error == error else "the numbers are not finite"
@@ -150,14 +95,14 @@ def _judge(model: Provable, name: str, error: float, limit: float, where: str) -
     )
 
 
-def _run(model: Provable, ids: Tensor) -> tuple[list[Block], list["_Call"], Tensor]:
+def _run(model: LanguageModel, ids: Tensor) -> tuple[list[Block], list["_Call"], Tensor]:
     """Every block's tensors and call in one forward of the whole model, and its logits."""
     blocks: dict[int, Block] = {}
     calls: dict[int, _Call] = {}
 
     def note(layer: int) -> Any:
         def hook(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-            calls[layer] = _Call(tuple(_kept(value) for value in inputs), {k: _kept(v) for k, v in named.items()})
+            calls[layer] = _Call(tuple(map(_copy, inputs)), {name: _copy(value) for name, value in named.items()})
 
         return hook
 
@@ -185,12 +130,8 @@ class _Call:
     inputs: tuple[Any, ...]
     named: dict[str, Any]
 
-    def stream(self) -> Tensor:
-        """The block's input [batch, position, hidden]."""
-        return stream_of(self.inputs, self.named)
 
-
-def _kept(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
@@ -198,11 +139,11 @@ def _residual_error(parts: Layer, block: Block, call: _Call, scale: "_Scale") ->
     """(a): the error of r + u, or norm(r + u), against the block's own output."""
     if parts.output_norm is not None:
         return scale.error(parts.output_norm(block.residual + block.ffn_update), block.layer_output)
-    terms = (block.residual, block.ffn_update, call.stream())
+    terms = (block.residual, block.ffn_update, stream_of(call.inputs, call.named))
     return scale.error(block.residual + block.ffn_update, block.layer_output, terms=terms)
 
 
-def _ablation_error(model: Provable, layer: int, block: Block, call: _Call, scale: "_Scale") -> float:
+def _ablation_error(model: LanguageModel, layer: int, block: Block, call: _Call, scale: "_Scale") -> float:
     """(b): the error of the movement that coefficients and values predict, against the block's own movement."""
     parts = model.anatomy.layers[layer]
     batch, width = scale.own.shape
@@ -225,7 +166,7 @@ def _ablation_error(model: Provable, layer: int, block: Block, call: _Call, scal
     return scale.error(predicted, moved, terms=(block.layer_output, without, votes))
 
 
-def _keys_error(model: Provable, layer: int, block: Block, scale: "_Scale") -> float:
+def _keys_error(model: LanguageModel, layer: int, block: Block, scale: "_Scale") -> float:
     """(c): the error of f(x K) (gated: f(x G) * (x U)) against the coefficients that the model computed."""
     parts = model.anatomy.layers[layer]
     made = parts.activation(nn.functional.linear(block.ffn_input, model.keys(layer), model.key_bias(layer)))

@@ -81,7 +81,7 @@ class Tokens:
         found = [b""] * rows
         for piece, token in self._plain.get_vocab(with_added_tokens=True).items():
             if 0 <= token < rows:
-                found[token] = piece.encode() if piece in literal else _spelled(piece, spelling, self.description)
+                found[token] = piece.encode() if piece in literal else _bytes_of(piece, spelling, self.description)
         return [piece.decode("utf-8", errors="backslashreplace") for piece in found], found
 
     def special(self) -> set[int]:
@@ -169,7 +169,7 @@ def _spelling(description: dict[str, Any]) -> Spelling:
     return "word" if model.get("type") == "WordLevel" and spaced else "plain"
 
 
-def _spelled(piece: str, spelling: Spelling, description: dict[str, Any]) -> bytes:
+def _bytes_of(piece: str, spelling: Spelling, description: dict[str, Any]) -> bytes:
     """The bytes of running text that a vocabulary entry stands for."""
     model = description["model"]
     if spelling == "byte-level":

@@ -72,7 +72,7 @@ def folded_updates(model: LanguageModel, layer: int, update: Tensor) -> Tensor:
 
     The update of a sandwich block has passed its output norm already; that of a post-norm block has not.
     """
-    return model.folded(update, layer=layer if model.block == "post-norm" else None)
+    return model.fold(update, layer=layer if model.block == "post-norm" else None)
 
 
 def tops_of_folded(model: LanguageModel, folded: Sequence[Tensor]) -> Tensor:
@@ -108,4 +108,4 @@ def votes(model: LanguageModel, codes: Sequence[Tensor]) -> list[Tensor]:
 def folded_values(model: LanguageModel, layer: int, memories: Tensor, signs: Tensor) -> Tensor:
     """sign(m) v `[row, hidden']` of some memories `[row]` of a layer, folded; their top tokens are their votes."""
     chosen = model.values(layer)[memories].float() * signs[:, None].float()
-    return model.folded(chosen, layer=layer)
+    return model.fold(chosen, layer=layer)

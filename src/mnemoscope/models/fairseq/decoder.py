@@ -7,8 +7,7 @@ business, adaptive input and softmax lie in models/adaptive.py.
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -69,10 +68,6 @@ class DecoderShape:
     output_bands: Bands | None
     tied_words: bool
     tied_projections: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as plain values."""
-        return asdict(self)
 
 
 class Attention(nn.Module):

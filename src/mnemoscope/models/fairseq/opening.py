@@ -2,10 +2,11 @@
 
 Turns a checkpoint's options and weights, old or new spelling, into the network of decoder.py, under the names of the
 format page. What the options ask for and this reader does not know is refused; so is a weight too many, a weight too
-few, or one of another shape. Reading the file safely is checkpoint.py's job, the words are dictionary.py's.
+few, or one of another shape. Reading the files safely is checkpoint.py's job.
 """
 
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -13,13 +14,11 @@ from torch import Tensor
 
 from mnemoscope.errors import ModelDamaged, ModelNotFound, ModelUnsupported
 from mnemoscope.models.anatomy import Anatomy, Layer, LinearMap
-from mnemoscope.models.fairseq.checkpoint import read_checkpoint
+from mnemoscope.models.fairseq.checkpoint import END, read_checkpoint, read_dictionary
 from mnemoscope.models.fairseq.decoder import ACTIVATIONS, Block, DecoderShape, Network
-from mnemoscope.models.fairseq.dictionary import END, read_dictionary
 from mnemoscope.models.fairseq.options import Options, shape_of
 from mnemoscope.models.fingerprint import check_finite
-from mnemoscope.models.loaded_parts import LoadedParts
-from mnemoscope.models.noise import suppress_output
+from mnemoscope.models.loaded_parts import LoadedParts, suppress_output
 from mnemoscope.models.tokens import Beginning
 
 _NOT_WEIGHTS = re.compile(r"(^|\.)(_float_tensor|version)$|^decoder\.embed_positions\.weights$")
@@ -50,7 +49,7 @@ def open_checkpoint(source: str, *, dictionary: Path | None) -> LoadedParts:
         network=build(shape, weights, path),
         own=False,
         spec=source,
-        config=shape,
+        config=asdict(shape),
         tokens=words,
         context=shape.context,
         anatomy=anatomy_of,

@@ -1,33 +1,24 @@
 """Read or overwrite what flows through the feed-forward layers while the model runs; always unhooks.
 
-A tap is a context manager: hooks are set once on entering and removed on leaving, also after an exception. The
-coefficients are the input of the down-projection, whatever the family (house.md, fact 1). Nothing is stored here;
-what a callback keeps of a tensor that the model may go on to use, it must copy.
+Each is a context manager: hooks are set once on entering and removed on leaving, also after an exception. The
+coefficients are the input of the down-projection, whatever the family. Nothing is stored here; what a callback keeps of
+a tensor that the model may go on to use, it must copy.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 
-from mnemoscope.errors import MemoryIdError, ModelUnsupported
-from mnemoscope.models.anatomy import Anatomy, Layer
+from mnemoscope.errors import ModelUnsupported
+from mnemoscope.models.anatomy import Layer
+from mnemoscope.models.language_model import LanguageModel
+from mnemoscope.models.observed import first
 
 CoefficientsCallback = Callable[[int, Tensor], None]
 Overwrite = Callable[[Tensor], Tensor]
-
-
-class Tappable(Protocol):
-    """What a tap needs of a language model: its parts, and the [batch, position] shape of the running forward."""
-
-    anatomy: Anatomy
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The shape of the ids that the running forward was given."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -45,11 +36,6 @@ class Block:
 BlockCallback = Callable[[int, Block], None]
 
 
-def first(output: Any) -> Tensor:
-    """The hidden states of a module's output: itself, or the first of a tuple."""
-    return output[0] if isinstance(output, tuple | list) else output  # type: ignore[no-any-return]
-
-
 def stream_of(inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
     """The hidden states among a block's arguments: the first tensor of floating-point numbers."""
     return next(
@@ -59,7 +45,7 @@ def stream_of(inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
 
 @contextmanager
 def read_coefficients(
-    model: Tappable, callback: CoefficientsCallback, *, layers: Iterable[int] | None = None
+    model: LanguageModel, callback: CoefficientsCallback, *, layers: Iterable[int] | None = None
 ) -> Iterator[None]:
     """Calls `callback(layer, coefficients [batch, position, memory])` as each layer computes them.
 
@@ -67,10 +53,10 @@ def read_coefficients(
     """
     with ExitStack() as hooks:
         for layer in range(len(model.anatomy.layers)) if layers is None else layers:
-            down = _layer(model, layer).down
+            down = model.layer(layer).down
 
             def tap(_: nn.Module, inputs: tuple[Any, ...], layer: int = layer) -> None:
-                callback(layer, _batched(_only(inputs), model.shape))
+                callback(layer, _split_batch(_only(inputs), model.shape))
 
             hooks.callback(down.module.register_forward_pre_hook(tap).remove)
         yield
@@ -78,7 +64,7 @@ def read_coefficients(
 
 @contextmanager
 def overwrite_coefficients(
-    model: Tappable, changes: Mapping[int, Overwrite], *, shape: tuple[int, int] | None = None
+    model: LanguageModel, changes: Mapping[int, Overwrite], *, shape: tuple[int, int] | None = None
 ) -> Iterator[None]:
     """Replaces the coefficients of the given layers by what their function returns (a new tensor of the same shape).
 
@@ -86,11 +72,11 @@ def overwrite_coefficients(
     """
     with ExitStack() as hooks:
         for layer, change in changes.items():
-            down = _layer(model, layer).down
+            down = model.layer(layer).down
 
             def tap(_: nn.Module, inputs: tuple[Any, ...], change: Overwrite = change) -> tuple[Any, ...]:
                 coefficients = _only(inputs)
-                batched = _batched(coefficients, model.shape if shape is None else shape)
+                batched = _split_batch(coefficients, model.shape if shape is None else shape)
                 return (change(batched).reshape(coefficients.shape), *inputs[1:])
 
             hooks.callback(down.module.register_forward_pre_hook(tap).remove)
@@ -98,11 +84,13 @@ def overwrite_coefficients(
 
 
 @contextmanager
-def read_blocks(model: Tappable, callback: BlockCallback, *, layers: Iterable[int] | None = None) -> Iterator[None]:
+def read_blocks(
+    model: LanguageModel, callback: BlockCallback, *, layers: Iterable[int] | None = None
+) -> Iterator[None]:
     """Calls `callback(layer, Block)` as each block ends; raises ModelUnsupported where a part was never reached."""
     with ExitStack() as hooks:
         for layer in range(len(model.anatomy.layers)) if layers is None else layers:
-            parts = _layer(model, layer)
+            parts = model.layer(layer)
             seen: dict[str, Tensor] = {}
 
             def end(
@@ -157,34 +145,21 @@ def _record(parts: Layer, seen: dict[str, Tensor]) -> list[Any]:
     return handles
 
 
-def _assemble(model: Tappable, layer: int, parts: Layer, seen: dict[str, Tensor], output: Tensor) -> Block:
+def _assemble(model: LanguageModel, layer: int, parts: Layer, seen: dict[str, Tensor], output: Tensor) -> Block:
     try:
         if parts.attention is not None:
             residual = seen["block_input"] + seen["attention"]
         else:
             residual = seen["ffn_input" if parts.ffn_norm is None else "residual"]
-        ffn_output = seen["ffn_output"]
-        update = ffn_output if parts.post_norm is None else seen["normed_output"]
-        return Block(
-            residual=_batched(residual, model.shape),
-            ffn_input=_batched(seen["ffn_input"], model.shape),
-            coefficients=_batched(seen["coefficients"], model.shape),
-            ffn_output=_batched(ffn_output, model.shape),
-            ffn_update=_batched(update if parts.update_scale == 1.0 else update * parts.update_scale, model.shape),
-            layer_output=_batched(output, model.shape),
-        )
+        update = seen["ffn_output" if parts.post_norm is None else "normed_output"]
+        update = update if parts.update_scale == 1.0 else update * parts.update_scale
+        tensors = (residual, seen["ffn_input"], seen["coefficients"], seen["ffn_output"], update, output)
+        return Block(*(_split_batch(tensor, model.shape) for tensor in tensors))
     except KeyError as missing:
         raise ModelUnsupported(
             f"layer {layer} of this {model.anatomy.family} model ran without its {missing.args[0]!r} being seen; "
             "its blocks do not compute as the family's row says"
         ) from None
-
-
-def _layer(model: Tappable, layer: int) -> Layer:
-    count = len(model.anatomy.layers)
-    if not 0 <= layer < count:
-        raise MemoryIdError(f"layer {layer} does not exist; the model has layers 0 to {count - 1}")
-    return model.anatomy.layers[layer]
 
 
 def _only(inputs: tuple[Any, ...]) -> Tensor:
@@ -193,6 +168,6 @@ def _only(inputs: tuple[Any, ...]) -> Tensor:
     return inputs[0]  # type: ignore[no-any-return]
 
 
-def _batched(tensor: Tensor, shape: tuple[int, int]) -> Tensor:
+def _split_batch(tensor: Tensor, shape: tuple[int, int]) -> Tensor:
     """The tensor as [batch, position, ...]: OPT flattens the two inside its blocks."""
     return tensor.view(*shape, tensor.shape[-1]) if tensor.dim() == 2 else tensor
