@@ -10,9 +10,9 @@ from typing import Any
 
 from handbuilt_atlas import PROVENANCE, activity_columns, manifest
 from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import TABLES
-from mnemoscope.atlas.side import cover
 from mnemoscope.atlas.store import write_sentences, write_table
 
 VOCABULARY = 20
@@ -105,7 +105,7 @@ def write_patterns(directory: Path, patterns: Iterable[tuple[int, int, str, Sequ
         for name, value in zip(columns, row, strict=True):
             columns[name].append(value)
     _write(directory, "patterns", columns)
-    cover(open_atlas(directory), "analyses", ["patterns.parquet"])
+    record_hashes(open_atlas(directory), "analyses", ["patterns.parquet"])
 
 
 def _write(directory: Path, name: str, columns: Mapping[str, Any], number: int | None = None) -> None:

@@ -12,8 +12,8 @@ import polars as pl
 from handbuilt_answers import write_patterns
 from handbuilt_atlas import PROVENANCE
 from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.manifest import MANIFEST, SEAL
-from mnemoscope.atlas.side import cover
 from mnemoscope.atlas.store import write_free_table
 from mnemoscope.campaigns.items import CASES
 from pattern_atlas import build
@@ -51,7 +51,7 @@ def list_cases(directory: Path, count: int) -> None:
     write_free_table(
         directory / CASES, pl.DataFrame(rows).to_arrow(), name="refinement_events.cases", provenance=PROVENANCE
     )
-    cover(open_atlas(directory), "analyses", [CASES])
+    record_hashes(open_atlas(directory), "analyses", [CASES])
 
 
 def another_atlas(directory: Path) -> Atlas:

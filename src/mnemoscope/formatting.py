@@ -1,11 +1,13 @@
-"""Numbers in plain words: how a share, a count, an interval, a list of layers is said.
+"""How things are written for people: numbers in plain words, texts with their white space seen; and for JSON.
 
-Knows how to say things, not what is true, nor which number is which: a question declares that.
+Knows how to say things, not what is true, nor which number is which: a question declares that. No control code of a
+text from anywhere gets through to a terminal or a page.
 """
 
 import math
+import unicodedata
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 DASH = "\N{EM DASH}"
 """What stands where there is no number."""
@@ -14,6 +16,7 @@ Form = Literal["share", "number", "count", "rank", "nats"]
 """How a number is to be read: a share of 1, a number with decimals, a count, a rank from 0, a log probability."""
 
 _SPACE = "\N{NO-BREAK SPACE}"
+_SIGNS = {"\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽"}
 
 def format_value(value: float | None, form: Form) -> str:
     """The value as one reads it; a dash where there is none."""
@@ -79,3 +82,52 @@ def format_layers(layers: Sequence[int], *, bare: bool = False) -> str:
 def pluralise(count: int, noun: str, plural: str | None = None) -> str:
     """`1 layer`, `3,000 layers`."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def show_token(text: str) -> str:
+    """A token's text with every space as a middle dot; an empty text as two quotes."""
+    return "".join("·" if char == " " else _sign(char) for char in text) or "''"
+
+
+def show_text(text: str) -> str:
+    """Running text with its line breaks and tabs visible, and of its spaces those at the start or doubled."""
+    pieces = []
+    for index, char in enumerate(text):
+        doubled = char == " " and (index == 0 or text[index - 1] in " \n\t")
+        pieces.append("·" if doubled else " " if char == " " else _sign(char))
+    return "".join(pieces)
+
+
+def show_controls(text: str) -> str:
+    """Output as it is laid out, spaces and line feeds untouched; whatever would act on a terminal is seen instead."""
+    return "".join(char if char in " \n\u00a0" or char.isprintable() else _sign(char) for char in text)
+
+
+def before_token(prefix: str, token: str) -> str:
+    """The prefix without its last token, both as text.
+
+    A token that is part of a character has no text of its own at the prefix's end, only a replacement mark.
+    """
+    return prefix.removesuffix(token) if prefix.endswith(token) else prefix.rstrip("\ufffd")
+
+
+def _sign(char: str) -> str:
+    if char in _SIGNS:
+        return _SIGNS[char]
+    if ord(char) < 32:
+        return chr(0x2400 + ord(char))
+    # Control, format (also right-to-left overrides), surrogate, unassigned and separators other than the space.
+    if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Cn", "Co", "Zl", "Zp"):
+        return f"\\u{ord(char):04x}"
+    return char
+
+
+def json_safe(value: Any) -> Any:
+    """The same value with None for NaN and infinities, text for keys, and lists for tuples, at every depth."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): json_safe(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_safe(entry) for entry in value]
+    return value

@@ -8,8 +8,8 @@ import pytest
 from durable import Disk
 from handbuilt_atlas import PROVENANCE, build_atlas, sentence_columns, trigger_columns, trigger_rows
 from mnemoscope.atlas import open_atlas
+from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.manifest import begin
-from mnemoscope.atlas.side import cover
 from mnemoscope.atlas.store import (
     copy_file,
     make_folder,
@@ -71,7 +71,7 @@ def test_the_manifest_comes_last_and_its_seal_before_it(disk: Disk) -> None:
 def test_what_is_made_later(disk: Disk) -> None:
     atlas = open_atlas(build_atlas(disk.root / "new"))
     write_json(atlas.path / "analyses" / "value_rank.json", {})
-    cover(atlas, "analyses", ["analyses/value_rank.json"])
+    record_hashes(atlas, "analyses", ["analyses/value_rank.json"])
     build_index(atlas)
     assert disk.at_risk() == []
 

@@ -10,7 +10,7 @@ import pytest
 from handbuilt_atlas import build_atlas, manifest, write_tables
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.atlas.folder import FOLDERS, clear, is_named, occupancy, remove_work
-from mnemoscope.atlas.lock import locked
+from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import Manifest, begin
 from mnemoscope.atlas.schema import ANSWERS
 from mnemoscope.atlas.store import file_hash
@@ -203,7 +203,7 @@ def test_links_are_neither_followed_nor_written_through(tmp_path: Path) -> None:
             place.rename(tmp_path / str(number) / "moved")
         place.symlink_to(elsewhere)
         before = files(elsewhere)
-        with pytest.raises(AtlasDamaged, match="is a symbolic link"), locked(directory):
+        with pytest.raises(AtlasDamaged, match="is a symbolic link"), lock_folder(directory):
             pass
         clear(directory)
         assert files(elsewhere) == before
@@ -214,7 +214,7 @@ def test_a_lock_that_is_a_link_is_not_written(tmp_path: Path) -> None:
     directory = build_atlas(tmp_path / "a")
     put(tmp_path, "precious")
     (directory / ".lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(AtlasDamaged, match="is a symbolic link"), locked(directory):
+    with pytest.raises(AtlasDamaged, match="is a symbolic link"), lock_folder(directory):
         pass
     assert (tmp_path / "precious").read_text() == "precious"
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from mnemoscope.atlas.lock import locked
+from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.errors import AtlasBusy, StoreFailed
 
 HOLD = """
 import sys
 from pathlib import Path
-from mnemoscope.atlas.lock import locked
-with locked(Path(sys.argv[1])):
+from mnemoscope.atlas.lock import lock_folder
+with lock_folder(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -29,38 +29,38 @@ def test_a_second_process_is_told_who_writes(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
-        with pytest.raises(AtlasBusy, match=rf"pid {other.pid}\)"), locked(directory):
+        with pytest.raises(AtlasBusy, match=rf"pid {other.pid}\)"), lock_folder(directory):
             pass
         (directory / ".table.parquet.1.mnemoscope-tmp").write_text("half")
         other.kill()
         other.wait()
-    with locked(directory):
+    with lock_folder(directory):
         assert [path.name for path in directory.iterdir()] == [".lock"]
     assert list(directory.iterdir()) == []
 
 
 def test_a_folder_made_for_nothing_is_taken_away_again(tmp_path: Path) -> None:
-    with locked(tmp_path / "new"):
+    with lock_folder(tmp_path / "new"):
         pass
     assert list(tmp_path.iterdir()) == []
-    with locked(tmp_path / "new"):
+    with lock_folder(tmp_path / "new"):
         (tmp_path / "new" / "table").write_text("rows")
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["table"]
 
 
 def test_the_lock_is_free_after_an_error(tmp_path: Path) -> None:
     def fail() -> None:
-        with locked(tmp_path):
+        with lock_folder(tmp_path):
             raise KeyError("stop")
 
     with pytest.raises(KeyError):
         fail()
-    with locked(tmp_path):
+    with lock_folder(tmp_path):
         pass
 
 
 def test_one_process_cannot_hold_it_twice(tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(AtlasBusy), locked(tmp_path):
+    with lock_folder(tmp_path), pytest.raises(AtlasBusy), lock_folder(tmp_path):
         pass
 
 
@@ -70,7 +70,7 @@ def test_strays_are_removed_and_nothing_else(tmp_path: Path) -> None:
     kept = tmp_path / "triggers" / ".hidden"
     for path in (stray, kept):
         path.write_text("")
-    with locked(tmp_path):
+    with lock_folder(tmp_path):
         assert not stray.exists()
         assert kept.exists()
 
@@ -83,7 +83,7 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(fcntl, "flock", refused)
-    with locked(tmp_path / "a"):
+    with lock_folder(tmp_path / "a"):
         said = (tmp_path / "a" / ".lock").read_text()
         assert said == f"{os.getpid()} on {platform.node()}\n"
         with pytest.raises(StoreFailed, match=rf"pid {os.getpid()} on .*; wait for it, or delete that file"):
@@ -113,5 +113,5 @@ def test_folders_that_are_written_somewhere_else_are_no_strays(tmp_path: Path) -
 
 
 def hold(directory: Path) -> None:
-    with locked(directory):
+    with lock_folder(directory):
         pass

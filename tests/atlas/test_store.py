@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from handbuilt_atlas import PROVENANCE, SENTENCES, sentence_columns, trigger_columns, trigger_rows, write_tables
 from mnemoscope.atlas import store
 from mnemoscope.atlas.manifest import table_files
-from mnemoscope.atlas.schema import HISTOGRAM_BINS, HISTOGRAM_EDGES, TABLES, misfit, place
+from mnemoscope.atlas.schema import HISTOGRAM_BINS, HISTOGRAM_EDGES, TABLES, place, schema_error
 from mnemoscope.atlas.store import replacing, storing, write_json, write_sentences, write_table
 from mnemoscope.errors import StoreFailed
 
@@ -69,7 +69,7 @@ def test_the_same_rows_give_the_same_bytes_however_they_came(tmp_path: Path) -> 
         write_table(path, way, name="triggers", provenance=PROVENANCE)
         files.append(path.read_bytes())
     assert len(set(files)) == 1
-    assert misfit("triggers", pq.read_schema(tmp_path / "0.parquet"), PROVENANCE) is None
+    assert schema_error("triggers", pq.read_schema(tmp_path / "0.parquet"), PROVENANCE) is None
 
 
 def test_two_processes_write_the_same_bytes(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_columns_beyond_the_schema_are_kept_last(tmp_path: Path) -> None:
     write_table(tmp_path / "a.parquet", columns, name="triggers", provenance=PROVENANCE)
     schema = pq.read_schema(tmp_path / "a.parquet")
     assert schema.names == [*TABLES["triggers"].columns.names, "expert"]
-    assert misfit("triggers", schema, PROVENANCE) is None
+    assert schema_error("triggers", schema, PROVENANCE) is None
 
 
 def test_json_has_one_spelling(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from handbuilt_atlas import build_atlas
-from mnemoscope.atlas.visible import in_running_text, in_token
 from mnemoscope.cli import main
+from mnemoscope.formatting import show_text, show_token
 
 Capture = pytest.CaptureFixture[str]
 
@@ -126,8 +126,8 @@ def test_verify_lists_the_damage_and_exits_with_2(tmp_path: Path, capsys: Captur
 
 
 def test_text_is_made_fit_for_a_terminal() -> None:
-    assert in_token(" Paris\n") == "·Paris⏎"
-    assert in_token("") == "''"
-    assert in_running_text(" a b  c\td") == "·a b ·c⇥d"
-    assert in_token("\x1b[31m\u202e\x7f") == "␛[31m\\u202e\\u007f"
-    assert in_running_text("日本 é") == "日本 é"
+    assert show_token(" Paris\n") == "·Paris⏎"
+    assert show_token("") == "''"
+    assert show_text(" a b  c\td") == "·a b ·c⇥d"
+    assert show_token("\x1b[31m\u202e\x7f") == "␛[31m\\u202e\\u007f"
+    assert show_text("日本 é") == "日本 é"

@@ -14,9 +14,9 @@ import mnemoscope as ms
 from handbuilt_answers import build_answers, numbers
 from handbuilt_atlas import PROVENANCE
 from mnemoscope.atlas import Atlas, open_atlas, verify
-from mnemoscope.atlas.lock import locked
+from mnemoscope.atlas.derived_manifest import recorded_hashes
+from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.schema import ANSWER_COLUMNS
-from mnemoscope.atlas.side import covered
 from mnemoscope.errors import AtlasBusy, AtlasUnfinished
 from mnemoscope.questions import QUESTIONS, answer, load_question, write, write_all
 from mnemoscope.questions.writing import with_patterns
@@ -148,7 +148,7 @@ def test_named_questions_are_all_answered_or_nothing_is_written(tmp_path: Path) 
 
 def test_an_atlas_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
     atlas = whole(tmp_path)
-    with locked(tmp_path), pytest.raises(AtlasBusy):
+    with lock_folder(tmp_path), pytest.raises(AtlasBusy):
         write(atlas, ["value_rank"])
 
 
@@ -171,7 +171,7 @@ def test_what_an_atlas_says_is_not_written_beside_another(tmp_path: Path, made: 
 
 
 def vouched(directory: Path) -> bool:
-    return "patterns.parquet" in covered(open_atlas(directory), "analyses")
+    return "patterns.parquet" in recorded_hashes(open_atlas(directory), "analyses")
 
 
 def test_patterns_that_nothing_vouches_for_are_made_again(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_changed_table_of_patterns_is_made_again(tmp_path: Path) -> None:
 def test_patterns_are_not_made_while_another_process_writes(tmp_path: Path) -> None:
     atlas = whole(tmp_path)
     (tmp_path / "patterns.parquet").unlink()
-    with locked(tmp_path), pytest.raises(AtlasBusy, match="is being written by another process"):
+    with lock_folder(tmp_path), pytest.raises(AtlasBusy, match="is being written by another process"):
         with_patterns(atlas, ["key_patterns"])
     assert not (tmp_path / "patterns.parquet").exists()
 

@@ -16,7 +16,7 @@ import pytest
 from handbuilt_atlas import build_atlas
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.atlas.folder import clear
-from mnemoscope.atlas.lock import locked
+from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.errors import StoreFailed
 from mnemoscope.search import build_index, open_index
 from search.conftest import build_random_atlas
@@ -135,7 +135,7 @@ def test_threads_build_and_search_at_once(tmp_path: Path) -> None:
 def test_one_waits_for_another(atlas: Path) -> None:
     said: list[str] = []
     with ThreadPoolExecutor(1) as pool:
-        with locked(atlas / "search"):
+        with lock_folder(atlas / "search"):
             built = pool.submit(build_index, open_atlas(atlas), progress=lambda *report: said.append(report[3]))
             while not said:
                 time.sleep(0.01)

@@ -11,7 +11,7 @@ import pytest
 from handbuilt_atlas import PROVENANCE, activity_columns, build_atlas
 from handwritten_judgements import SCHEMA
 from mnemoscope.atlas import open_atlas
-from mnemoscope.atlas.side import cover
+from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.store import write_sentences
 from mnemoscope.errors import AnnotationError, MemoryIdError, OptionError, SearchError
 from mnemoscope.search import Hit, Index, open_index
@@ -202,7 +202,7 @@ def patterns(directory: Path, rows: list[tuple[int, str, int]]) -> None:
         "triggers": [list(range(count)) for _, _, count in rows], "lift": [None] * len(rows),
         "log10_p": [None] * len(rows),
     })  # fmt: skip
-    cover(open_atlas(directory), "analyses", ["patterns.parquet"])
+    record_hashes(open_atlas(directory), "analyses", ["patterns.parquet"])
 
 
 def test_patterns_rank_by_the_triggers_they_explain(tmp_path: Path) -> None:

@@ -3,8 +3,7 @@
 Reading starts at `open_atlas`; writing goes through schema.py, store.py, manifest.py and lock.py.
 """
 
-from mnemoscope.atlas.one_memory import Memory
-from mnemoscope.atlas.read import Atlas, open_atlas
+from mnemoscope.atlas.read import Atlas, Memory, open_atlas
 from mnemoscope.atlas.verification import verify
 
 __all__ = ["Atlas", "Memory", "open_atlas", "verify"]

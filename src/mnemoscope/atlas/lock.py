@@ -21,7 +21,7 @@ _NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def lock_folder(directory: Path) -> Iterator[None]:
     """Holds `directory` for writing, and removes what a killed writer left half-written.
 
     The folder is made where it is missing, and taken away again if nothing was written into it.
@@ -49,7 +49,7 @@ def locked(directory: Path) -> Iterator[None]:
 def _take(path: Path, directory: Path) -> int:
     """An open, locked handle on the file that bears the name `path`."""
     while True:
-        opened = _opened(path)
+        opened = _open(path)
         if opened is None:
             continue
         handle, made = opened
@@ -84,7 +84,7 @@ def _take(path: Path, directory: Path) -> int:
         os.close(handle)
 
 
-def _opened(path: Path) -> tuple[int, bool] | None:
+def _open(path: Path) -> tuple[int, bool] | None:
     """The lock file, and whether it was made now; None where it went away meanwhile. Never what a link leads to."""
     if path.is_symlink():
         raise AtlasDamaged(f"{path} is a symbolic link, and an atlas is not written through one; remove it")

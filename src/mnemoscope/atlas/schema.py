@@ -194,7 +194,7 @@ def metadata(name: str, provenance: Provenance) -> dict[bytes, bytes]:
     }
 
 
-def misfit(name: str, found: pa.Schema, provenance: Provenance) -> str | None:
+def schema_error(name: str, found: pa.Schema, provenance: Provenance) -> str | None:
     """What is wrong with the schema of a table's file, in a few words; None when all is well."""
     said = found.metadata or {}
     for key, expected in metadata(name, provenance).items():

@@ -5,6 +5,7 @@ the sentences, which may be large, every page that is read is checked instead, a
 Selecting a few ids reads only the row groups that can hold them, so one memory costs the same in a large atlas.
 """
 
+import shlex
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,10 +17,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mnemoscope.atlas.manifest import Manifest
-from mnemoscope.atlas.remedy import remedy
-from mnemoscope.atlas.schema import TABLES, misfit, place
+from mnemoscope.atlas.schema import TABLES, place, schema_error
 from mnemoscope.atlas.store import file_hash
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
+from mnemoscope.mining_options import MiningOptions
+
+_PLAN_OPTIONS = (
+    *("revision", "text_field", "validation", "split", "triggers", "per_sentence"),
+    *("max_sentences", "max_tokens", "dtype", "device", "seed"),
+)
+"""Entries of a plan that are options of `mine` of the same name."""
 
 
 class Tables:
@@ -64,17 +71,20 @@ class Tables:
     def _absence(self, name: str) -> str:
         if part := self._manifest.part:
             return f"{self.directory} is {part} and has no {name} yet; join all parts with `mnemoscope merge`"
-        return f"{self.directory} has no table {name}; make it with {remedy(self.directory, name, self._manifest)}"
+        return f"{self.directory} has no table {name}; make it with {self._remedy(name)}"
+
+    def _remedy(self, name: str) -> str:
+        return rebuild_command(self.directory, name, self._manifest)
 
     def whole(self, name: str, number: int | None = None, *, columns: Sequence[str] | None = None) -> pl.DataFrame:
         """All rows of a table, or only some columns of them; raises AtlasDamaged."""
         pieces = []
         for path in self.paths(name, number):
-            with self._opened(path) as file:
+            with self._open(path) as file:
                 pieces.append(_frame(file.read(columns=None if columns is None else list(columns))))
         return pl.concat(pieces)
 
-    def having(
+    def rows_where(
         self,
         name: str,
         number: int | None = None,
@@ -87,7 +97,7 @@ class Tables:
         wanted = sorted(set(ids))
         pieces: list[pl.DataFrame] = []
         for path in self.paths(name, number):
-            with self._opened(path) as file:
+            with self._open(path) as file:
                 groups = _groups_with(file.metadata, file.schema_arrow.get_field_index(column), wanted)
                 if not groups and pieces:
                     continue
@@ -97,7 +107,7 @@ class Tables:
 
     def sentences(self, ids: Sequence[int], *, columns: Sequence[str] | None = None) -> pl.DataFrame:
         """The stored sentences with these ids, in order of id, each once; raises AtlasDamaged if one is not stored."""
-        found = self.having("sentences", column="sentence", ids=ids, columns=columns)
+        found = self.rows_where("sentences", column="sentence", ids=ids, columns=columns)
         if found.height != len(set(ids)):
             missing = sorted(set(ids) - set(found["sentence"].to_list()))
             raise AtlasDamaged(f"{self.directory}: sentence {missing[0]} is named by a table but not stored")
@@ -123,7 +133,7 @@ class Tables:
         return [tokens[sentence][: position + 1] for sentence, position in places]
 
     @contextmanager
-    def _opened(self, path: str) -> Iterator[Any]:
+    def _open(self, path: str) -> Iterator[Any]:
         """The checked file; whatever goes wrong while it is read becomes AtlasDamaged."""
         where = self.directory / path
         try:
@@ -138,9 +148,7 @@ class Tables:
                 yield file
         except FileNotFoundError:
             name = path.removesuffix(".parquet").split("/")[0]
-            raise AtlasDamaged(
-                f"{where} is missing; restore it, or make it with {remedy(self.directory, name, self._manifest)}"
-            ) from None
+            raise AtlasDamaged(f"{where} is missing; restore it, or make it with {self._remedy(name)}") from None
         except (OSError, pa.ArrowException) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise AtlasDamaged(
@@ -148,7 +156,7 @@ class Tables:
             ) from error
 
     def _check_hash(self, path: str) -> None:
-        """Refuses a changed file: a flipped bit in its footer could hide rows from `having` without a trace."""
+        """Refuses a changed file: a flipped bit in its footer could hide rows from `rows_where` without a trace."""
         hash = self._manifest.hashes.get(path)
         if hash is None or path.startswith("sentences/"):
             return
@@ -160,7 +168,7 @@ class Tables:
 
     def _check(self, path: str, file: Any) -> None:
         name = path.removesuffix(".parquet").split("/")[0]
-        if wrong := misfit(name, file.schema_arrow, self._origin):
+        if wrong := schema_error(name, file.schema_arrow, self._origin):
             raise AtlasDamaged(f"{self.directory / path} does not belong to this atlas: {wrong}")
 
 
@@ -182,3 +190,29 @@ def _groups_with(footer: Any, column: int, wanted: list[int]) -> list[int]:
         if first < len(wanted) and wanted[first] <= statistics.max:
             groups.append(group)
     return groups
+
+
+def patterns_command(directory: Path) -> str:
+    """The command, in backquotes, that makes the patterns of a finished atlas."""
+    return f"`mnemoscope analyze {shlex.quote(str(directory))} --patterns`"
+
+
+def rebuild_command(directory: Path, table: str, manifest: Manifest) -> str:
+    """The command, in backquotes, that makes a table of the atlas in `directory`: analyze for patterns, else mine."""
+    if table == "patterns":
+        return patterns_command(directory)
+    place = shlex.quote(str(directory))
+    plan = manifest.plan
+    words = [shlex.quote(str(plan[name])) if name in plan else name.upper() for name in ("model", "corpus")]
+    words += ["--out", place]
+    for name in _PLAN_OPTIONS:
+        usual = getattr(MiningOptions, name)
+        if name == "per_sentence":
+            usual = str(usual)  # as a plan writes it
+        if (value := plan.get(name, usual)) != usual:
+            words += [f"--{name.replace('_', '-')}", shlex.quote(str(value))]
+    if list(manifest.layers) != list(range(len(manifest.model.sizes.memories))):
+        words += ["--layers", ",".join(map(str, manifest.layers))]
+    if part := manifest.part:
+        words += ["--part", f"{part.index}/{part.of}"]
+    return f"`mnemoscope mine {' '.join(words)} --force`"

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from mnemoscope.atlas.folder import is_named
 from mnemoscope.atlas.form import form_faults
 from mnemoscope.atlas.manifest import MANIFEST, Manifest, read_claimed, table_files
-from mnemoscope.atlas.schema import TABLES, misfit, place
+from mnemoscope.atlas.schema import TABLES, place, schema_error
 from mnemoscope.atlas.store import file_hash
 from mnemoscope.errors import AtlasDamaged
 
@@ -82,7 +82,7 @@ def _wrong_schemas(directory: Path, manifest: Manifest, paths: list[str]) -> lis
                 problems.append(f"{path}: not a table of schema {manifest.schema}")
             continue
         try:
-            wrong = misfit(found[0].name, pq.read_schema(directory / path), manifest.provenance)
+            wrong = schema_error(found[0].name, pq.read_schema(directory / path), manifest.provenance)
         except (OSError, pa.ArrowException) as error:
             wrong = f"not a Parquet file ({str(error).splitlines()[0]})"
         if wrong:

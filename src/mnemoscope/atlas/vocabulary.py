@@ -12,8 +12,8 @@ from typing import Any
 import polars as pl
 
 from mnemoscope.atlas.tables import Tables
-from mnemoscope.atlas.visible import in_token
 from mnemoscope.errors import AtlasDamaged, OptionError
+from mnemoscope.formatting import show_token
 
 SCRIPTS_WITHOUT_SPACES = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
@@ -65,7 +65,7 @@ class Vocabulary:
                 self.raw[token].decode()
             except UnicodeDecodeError:
                 return f"\u27e8{self.raw[token].hex(' ').upper()}\u27e9"
-        return in_token(text)
+        return show_token(text)
 
     def token(self, token: int) -> dict[str, Any]:
         """The token as data: its id, its text, and how it is shown."""

@@ -18,11 +18,11 @@ import polars as pl
 from sqlalchemy import Connection, select
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.derived_manifest import recorded_hashes
 from mnemoscope.atlas.read import BEST_TRIGGERS
-from mnemoscope.atlas.side import covered
-from mnemoscope.atlas.visible import before_token
 from mnemoscope.cache import Cache
 from mnemoscope.errors import AnnotationError, AtlasDamaged
+from mnemoscope.formatting import before_token
 from mnemoscope.judgements.tables import campaigns, items
 from mnemoscope.memory import MemoryId
 
@@ -171,7 +171,7 @@ def sample_cases(atlas: Atlas, *, count: int, seed: int) -> list[Item]:
 def _read_cases(atlas: Atlas) -> pl.DataFrame | None:
     """The compositions that refinement_events lists, or None where it has not been asked of this atlas."""
     path = atlas.path / CASES
-    if CASES not in covered(atlas, "analyses") or not path.is_file():
+    if CASES not in recorded_hashes(atlas, "analyses") or not path.is_file():
         return None
     try:
         return pl.read_parquet(path).select("prefix", "layer", *_TEXTS)

@@ -12,8 +12,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 
-from mnemoscope.atlas.visible import without_controls
 from mnemoscope.cli.runner import FilteredStream
+from mnemoscope.formatting import show_controls
 
 
 class _Plain(Console):
@@ -24,7 +24,7 @@ class _Plain(Console):
             if segment.control or segment.text.isprintable():
                 yield segment
             else:
-                yield Segment(without_controls(segment.text), segment.style)
+                yield Segment(show_controls(segment.text), segment.style)
 
 
 def drawing(*, piped_width: int) -> Console:

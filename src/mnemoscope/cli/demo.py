@@ -60,11 +60,11 @@ def demo(
 
 def _report(atlas: "Atlas", progress: Any) -> None:
     """Answers all questions and writes the report, unless both lie there, made from this atlas and its judgements."""
-    from mnemoscope.atlas.side import covered
+    from mnemoscope.atlas.derived_manifest import recorded_hashes
     from mnemoscope.questions import QUESTIONS
     from mnemoscope.questions.loading import is_current
 
-    reported = "report/index.html" in covered(atlas, "report")
+    reported = "report/index.html" in recorded_hashes(atlas, "report")
     if reported and all(is_current(atlas, question) for question in QUESTIONS):
         return
     from mnemoscope.reports import write_report
@@ -102,9 +102,9 @@ def _striking(atlas: "Atlas") -> list[dict[str, Any]]:
 def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any]]) -> None:
     from rich.text import Text
 
-    from mnemoscope.atlas.visible import in_token
     from mnemoscope.cli.console import drawing, grid
     from mnemoscope.cli.memory_view import mark_trigger
+    from mnemoscope.formatting import show_token
 
     console = drawing(piped_width=80)
     total, tokens = sum(atlas.memories(layer) for layer in atlas.layers), atlas.manifest.corpus.counts
@@ -121,7 +121,7 @@ def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any
     print(f"probability p; chance is {chance:.2g}); true: share of its 25 best triggers")
     table = grid("memory", "after", "says", ">p", ">true")
     for row in rows:
-        says = in_token(row["top_text"])
+        says = show_token(row["top_text"])
         says = says if len(says) <= 16 else f"{says[:15]}…"
         shares = f"{row['max_probability']:.2g}", f"{row['agreement']:.0%}"
         table.add_row(row["name"], mark_trigger(row, width=min(60, console.width - 42)), Text(says), *shares)

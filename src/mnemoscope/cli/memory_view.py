@@ -11,8 +11,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from mnemoscope.atlas.visible import before_token, in_running_text, in_token
 from mnemoscope.cli.console import drawing, grid
+from mnemoscope.formatting import before_token, show_text, show_token
 from mnemoscope.memory import MemoryId
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _draw_triggers(console: Console, name: str, rows: list[dict[str, Any]], *, l
 
 def _following(group: list[dict[str, Any]]) -> str:
     """The different next tokens of one prefix, in order of rank."""
-    texts = ["(end)" if row["next_text"] is None else in_token(row["next_text"]) for row in group]
+    texts = ["(end)" if row["next_text"] is None else show_token(row["next_text"]) for row in group]
     different = list(dict.fromkeys(texts))
     return " ".join(different[:3]) + (" ..." if len(different) > 3 else "")
 
@@ -84,8 +84,8 @@ def _following(group: list[dict[str, Any]]) -> str:
 def mark_trigger(row: dict[str, Any], *, width: int) -> Text:
     """The end of a trigger's prefix, as much as fits, with the trigger token in marks."""
     token = row["trigger_text"]
-    shown = in_running_text(before_token(row["prefix"], token))
-    marked = f"«{in_token(token)}»"
+    shown = show_text(before_token(row["prefix"], token))
+    marked = f"«{show_token(token)}»"
     room = width - cell_len(marked) - 1
     if cell_len(shown) > room:
         while shown and cell_len(shown) > room:
@@ -103,14 +103,14 @@ def _draw_value(console: Console, value: dict[str, Any]) -> None:
     if value["target"] is not None:
         score = value["trigger_log_probability"]
         mean = "" if score is None else f"; mean log probability of the next tokens {score:.2f}"
-        target = in_token(value["target_text"])
+        target = show_token(value["target_text"])
         console.print(Text(f"  best trigger's next token {target} has rank {value['target_rank']}{mean}"))
     table = grid("top tokens", ">score", ">probability", "", "bottom tokens", ">score")
     tops = list(zip(value["top_texts"], value["top_scores"], strict=True))[:_VALUE_TOKENS]
     bottoms = list(zip(value["bottom_texts"], value["bottom_scores"], strict=True))[:_VALUE_TOKENS]
     for (top, score), (bottom, low) in zip(tops, bottoms, strict=True):
         share = value["max_probability"] * math.exp(min(0.0, score - value["top_scores"][0]))
-        table.add_row(Text(in_token(top)), f"{score:.3f}", f"{share:.4f}", "", Text(in_token(bottom)), f"{low:.3f}")
+        table.add_row(Text(show_token(top)), f"{score:.3f}", f"{share:.4f}", "", Text(show_token(bottom)), f"{low:.3f}")
     console.print(table)
 
 
@@ -149,5 +149,5 @@ def _draw_neighbours(console: Console, rows: list[dict[str, Any]]) -> None:
     _headline(console, "Neighbours (most similar values)")
     table = grid("memory", ">cosine", "its top token")
     for row in rows:
-        table.add_row(row["name"], f"{row['cosine']:.3f}", Text(in_token(row["top_text"])))
+        table.add_row(row["name"], f"{row['cosine']:.3f}", Text(show_token(row["top_text"])))
     console.print(table)

@@ -18,7 +18,7 @@ from typing import Any, TextIO, cast, final
 import typer
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.finite import finite
+from mnemoscope.formatting import json_safe
 
 BUG, USER, INTERRUPTED = 1, 2, 130
 
@@ -42,9 +42,9 @@ class FilteredStream:
         """Writes the text with its control codes made visible; line feeds stay."""
         if not text.replace("\n", "").isprintable():
             # Rare, so that a verb without a room still starts without one.
-            from mnemoscope.atlas.visible import without_controls
+            from mnemoscope.formatting import show_controls
 
-            text = without_controls(text)
+            text = show_controls(text)
         return self.stream.write(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -71,7 +71,7 @@ def emit(value: object) -> None:
     if document.written:
         raise RuntimeError("a command printed two JSON documents")
     document.written = True
-    text = json.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(json_safe(value), indent=1, ensure_ascii=False, allow_nan=False)
     document.stream.write(_C1.sub(lambda code: f"\\u{ord(code[0]):04x}", text) + "\n")
     document.stream.flush()
 

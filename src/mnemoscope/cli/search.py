@@ -103,9 +103,9 @@ def _rows(hits: Iterable[Any]) -> list[dict[str, Any]]:
 
 def _mark_matches(parts: tuple[tuple[str, bool], ...]) -> str:
     """One line with the matched parts in marks; of a long text the piece around the first of them."""
-    from mnemoscope.atlas.visible import in_running_text
+    from mnemoscope.formatting import show_text
 
-    line = in_running_text("".join(f"«{text}»" if matched else text for text, matched in parts))
+    line = show_text("".join(f"«{text}»" if matched else text for text, matched in parts))
     start = max(0, line.find("«") - 40)
     return f"...{line[start:]}" if start > 3 else line
 

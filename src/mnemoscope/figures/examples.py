@@ -9,8 +9,7 @@ from typing import Any
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.atlas.visible import before_token, in_running_text, in_token
-from mnemoscope.formatting import format_interval, percent, pluralise
+from mnemoscope.formatting import before_token, format_interval, percent, pluralise, show_text, show_token
 from mnemoscope.questions.question import Answer
 
 FEWEST_PREFIXES = 5
@@ -123,11 +122,11 @@ def _example(atlas: Atlas, row: dict[str, Any], patterns: pl.DataFrame | None) -
         found = [(one["kind"], f"{one['description']} ({len(one['triggers'])} triggers)") for one in own.to_dicts()]
     return Example(
         name=str(memory.id),
-        says=in_token(value["top_texts"][0]),
+        says=show_token(value["top_texts"][0]),
         probability=percent(row["max_probability"]),
         agreement=percent(row["agreement"]),
         triggers=tuple(_prefix(group, row["top_token"]) for group in list(groups.values())[:TRIGGERS]),
-        tokens=tuple(in_token(text) for text in value["top_texts"][:TOKENS]),
+        tokens=tuple(show_token(text) for text in value["top_texts"][:TOKENS]),
         patterns=tuple(found[:PATTERNS]),
     )
 
@@ -136,15 +135,15 @@ def _prefix(group: list[dict[str, Any]], says: int) -> Prefix:
     """Equal prefixes shown once, with the first next token that is what the value says, or else the first."""
     first = group[0]
     shown = next((trigger for trigger in group if trigger["next_token"] == says), first)
-    following = None if shown["next_text"] is None else in_token(shown["next_text"])
+    following = None if shown["next_text"] is None else show_token(shown["next_text"])
     before, token = ending(first["prefix"], first["trigger_text"])
     return Prefix(before, token, following, shown["next_token"] == says, len(group))
 
 
 def ending(prefix: str, token: str) -> tuple[str, str]:
     """The end of the prefix before its last token, as much as is shown, and the token; both made visible."""
-    before = in_running_text(before_token(prefix, token))
-    return _shorten(before), in_token(token)
+    before = show_text(before_token(prefix, token))
+    return _shorten(before), show_token(token)
 
 
 def _shorten(text: str) -> str:
@@ -165,7 +164,7 @@ def cases(listed: pl.DataFrame | None, atlas: Atlas) -> list[Case]:
     prefixes = atlas.prefixes([stored[prefix] for prefix in listed["prefix"]])
     for row, prefix in zip(listed.to_dicts(), prefixes, strict=True):
         before, token = ending(row["prefix_text"], atlas.token_text(prefix[-1:])[0] or "")
-        said = [in_token(row[f"{name}_text"] or "") for name in ("residual", "ffn", "output", "next")]
+        said = [show_token(row[f"{name}_text"] or "") for name in ("residual", "ffn", "output", "next")]
         found.append(Case(before, token, *said))
     return found
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import altair as alt
 
-from mnemoscope.atlas.visible import without_controls
 from mnemoscope.figures.chart import (
     HEIGHT,
     PERCENT,
@@ -27,6 +26,7 @@ from mnemoscope.figures.chart import (
     selection,
     tooltip,
 )  # fmt: skip
+from mnemoscope.formatting import show_controls
 from mnemoscope.questions.question import Answer, Row
 
 TITLE = 72
@@ -189,7 +189,7 @@ def specification(answer: Answer, figure: Figure, *, about: str) -> dict[str, An
     title = {
         "text": wrap(f"{answer.question.paper.figure}: {answer.question.paper.question}", TITLE),
         # The renderer dies, and the process with it, on a control code, which the name of a model or a text may hold.
-        "subtitle": [without_controls(line) for line in (about, f"layers counted from 0{bars}")],
+        "subtitle": [show_controls(line) for line in (about, f"layers counted from 0{bars}")],
         "fontSize": 17,
         "subtitleFontSize": 12,
         "offset": 14,

@@ -18,7 +18,7 @@ import torch
 
 from mnemoscope.atlas import verify
 from mnemoscope.atlas.folder import clear, remove_work
-from mnemoscope.atlas.lock import locked
+from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import STATE, Manifest, begin, read_manifest, seal
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import copy_file, make_folder, write_sentences
@@ -74,7 +74,7 @@ def merge(
             raise AtlasDamaged(f"part {folder} is damaged: {problems[0]}; mine that part again")
     plan = MiningPlan.from_document(manifests[0].plan, folders[0])
     loaded = _plans_model(plan, model, None if dict is None else Path(dict), accept_versions=accept_versions)
-    with locked(directory):
+    with lock_folder(directory):
         try:
             return _merge_in(RunContext(directory, progress=say), folders, manifests, plan, loaded, force=force)
         except KeyboardInterrupt:

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from mnemoscope.atlas.folder import remove_work
-from mnemoscope.atlas.lock import locked
+from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import STATE, seal
-from mnemoscope.atlas.remedy import patterns_command
 from mnemoscope.atlas.schema import TABLES
+from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.corpus import Source, open_source
 from mnemoscope.dtypes import DTYPES
 from mnemoscope.errors import Interrupted, OptionError
@@ -85,7 +85,7 @@ def run_mining(
     plan = MiningPlan.derive(
         options, model, corpus=source.spec, validation=None if validation is None else validation.spec
     )
-    with locked(directory):
+    with lock_folder(directory):
         context = RunContext(directory, options.checkpoint_every, say)
         try:
             # Again, now that nobody else can write: another run may have finished while this one loaded its model.

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.manifest import RUN
-from mnemoscope.atlas.schema import TABLES, Provenance, misfit
+from mnemoscope.atlas.schema import TABLES, Provenance, schema_error
 from mnemoscope.atlas.store import write_json, write_sentences, write_table
 from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import Interrupted
@@ -118,7 +118,7 @@ def _write(directory: Path, plan: MiningPlan, name: str, columns: dict[str, Any]
 def _is_made(directory: Path, plan: MiningPlan, name: str, layer: int) -> bool:
     """Whether the folder holds this table, made from this model, text and plan."""
     try:
-        return misfit(name, pq.read_schema(directory / TABLES[name].path(layer)), provenance_of(plan)) is None
+        return schema_error(name, pq.read_schema(directory / TABLES[name].path(layer)), provenance_of(plan)) is None
     except (OSError, pa.ArrowException):
         return False
 

@@ -49,7 +49,7 @@ class _Keys:
     fused: tuple[str, str] | None
     activation: str | Activation
     name: str
-    misfit: float
+    schema_error: float
 
 
 @torch.inference_mode()
@@ -164,15 +164,15 @@ def _keys(seen: Observation, inside: str, maps: list[_Map], down: _Map) -> _Keys
                 found.append(_Keys(gate, None, None, function, name, distance(f(raw), wanted)))
                 for up in maps:
                     if up.call.given.shape == wanted.shape and same(up.call.taken, gate.call.taken):
-                        misfit = distance(f(raw) * up.call.given, wanted)
-                        found.append(_Keys(gate, up, None, function, name, misfit))
+                        schema_error = distance(f(raw) * up.call.given, wanted)
+                        found.append(_Keys(gate, up, None, function, name, schema_error))
             elif raw.shape == (wanted.shape[0], 2 * wanted.shape[1]):
                 one, two = raw.chunk(2, dim=1)
                 found.append(_Keys(gate, None, ("gate", "up"), function, name, distance(f(one) * two, wanted)))
                 found.append(_Keys(gate, None, ("up", "gate"), function, name, distance(f(two) * one, wanted)))
-    best = min(found, key=lambda keys: keys.misfit, default=None)
+    best = min(found, key=lambda keys: keys.schema_error, default=None)
     limit = 1e-4 if wanted.dtype == torch.float32 else HALF_TOLERANCE
-    return best if best is not None and best.misfit < limit else None
+    return best if best is not None and best.schema_error < limit else None
 
 
 def _activations(

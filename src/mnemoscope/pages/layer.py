@@ -9,9 +9,8 @@ from urllib.parse import urlencode
 
 import polars as pl
 
-from mnemoscope.atlas.visible import in_token
 from mnemoscope.errors import AtlasUnfinished, OptionError
-from mnemoscope.formatting import format_value
+from mnemoscope.formatting import format_value, show_token
 from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.questions import layer_numbers
 
@@ -193,7 +192,7 @@ def titles(edition: Edition, layer: int) -> list[str]:
     def make() -> list[str]:
         rows = layer_rows(edition, layer).select("memory", "top_text", "rate", "max_probability")
         return [
-            f"L{layer}.M{memory} {'' if text is None else in_token(text)}: fires at {format_value(rate, 'share')},"
+            f"L{layer}.M{memory} {'' if text is None else show_token(text)}: fires at {format_value(rate, 'share')},"
             f" largest probability {format_value(most, 'share')}"
             for memory, text, rate, most in rows.iter_rows()
         ]

@@ -11,10 +11,10 @@ SHOWN = 10
 
 def by_value(edition: Edition, wanted: MemoryId) -> list[dict[str, Any]]:
     """The stored neighbours: memory, cosine, and the token that its value ranks first."""
-    rows = edition.atlas.tables.having("neighbours", wanted.layer, column="memory", ids=[wanted.memory]).sort("rank")
+    rows = edition.atlas.tables.rows_where("neighbours", wanted.layer, column="memory", ids=[wanted.memory])
     return [
         _named(edition, MemoryId(row["other_layer"], row["other_memory"])) | {"cosine": row["cosine"]}
-        for row in rows.to_dicts()
+        for row in rows.sort("rank").to_dicts()
     ]
 
 

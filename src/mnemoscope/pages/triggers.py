@@ -5,8 +5,8 @@ from typing import Any
 
 import polars as pl
 
-from mnemoscope.atlas.visible import in_running_text
 from mnemoscope.errors import AtlasDamaged
+from mnemoscope.formatting import show_text
 from mnemoscope.memory import MemoryId
 from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.sentences import tokens_of
@@ -22,7 +22,7 @@ def triggers_view(edition: Edition, wanted: MemoryId, *, patterns: Sequence[dict
     `patterns` are the numbers of the patterns that explain the trigger (those of its prefix group).
     """
     atlas = edition.atlas
-    table = atlas.tables.having("triggers", wanted.layer, column="memory", ids=[wanted.memory])
+    table = atlas.tables.rows_where("triggers", wanted.layer, column="memory", ids=[wanted.memory])
     rows = table.sort(-pl.col("sign").cast(pl.Int32), "rank").to_dicts()
     explained = _explained(rows, patterns)
     if not rows:
@@ -77,7 +77,7 @@ def _group(members: list[dict[str, Any]], says: int | None) -> dict[str, Any]:
 
     first = members[0]
     chosen = next((one for one in members if foretold(one)), first)
-    before, after = in_running_text(chosen["before"]), in_running_text(f"x{chosen['after']}")[1:]
+    before, after = show_text(chosen["before"]), show_text(f"x{chosen['after']}")[1:]
     short, rest = _end(before), _start(after)
     return {
         **chosen,

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.schema import TABLES
-from mnemoscope.atlas.side import cover
 from mnemoscope.atlas.store import write_table
 from mnemoscope.patterns.finding import find_patterns
 from mnemoscope.progress import Progress
@@ -33,5 +33,5 @@ def write_patterns(atlas: Atlas, *, progress: Progress | None = None) -> int:
         "log10_p": np.array([row.log10_p for row in rows], dtype=np.float32),
     }
     write_table(atlas.path / kind.path(), columns, name=kind.name, provenance=atlas.manifest.provenance)
-    cover(atlas, "analyses", [kind.path()])
+    record_hashes(atlas, "analyses", [kind.path()])
     return len(rows)

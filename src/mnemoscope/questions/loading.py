@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.atlas.side import covered
+from mnemoscope.atlas.derived_manifest import recorded_hashes
 from mnemoscope.errors import AtlasBusy, AtlasUnfinished, StoreFailed
 from mnemoscope.progress import Progress, ignore_progress
 from mnemoscope.questions.question import EMPTY, Answer
@@ -84,7 +84,7 @@ def _read(atlas: Atlas, question: str) -> AnswerFiles | None:
 
     Its files are read once, so that what is shown is what was compared.
     """
-    covering, contents = covered(atlas, SIDE), []
+    covering, contents = recorded_hashes(atlas, SIDE), []
     for path in answer_files(question):
         try:
             contents.append((atlas.path / path).read_bytes())

@@ -7,7 +7,7 @@ import polars as pl
 import polars.selectors as cs
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.atlas.remedy import remedy
+from mnemoscope.atlas.tables import rebuild_command
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished
 
 _SWITCHED_OFF = {"removals": "removals", "prefixes": "prefixes", "predictions": "prefixes"}
@@ -28,7 +28,7 @@ def require_table(atlas: Atlas, name: str, *, layer: int | None = None) -> pl.Da
     if option is not None and option in plan and plan[option] in (0, "0"):
         raise AtlasUnfinished(
             f"{atlas.path} has an empty table {name} (--{option} 0); make it with"
-            f" {remedy(atlas.path, name, atlas.manifest)}"
+            f" {rebuild_command(atlas.path, name, atlas.manifest)}"
         )
     table = atlas.table(name, layer=layer)
     if name in _FILLED:

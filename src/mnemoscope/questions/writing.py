@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 
 from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.atlas.derived_manifest import record_hashes, recorded_hashes, write_beside
 from mnemoscope.atlas.schema import ANSWER_COLUMNS, TABLES
-from mnemoscope.atlas.side import cover, covered, written_beside
 from mnemoscope.atlas.store import file_hash, write_free_table, write_json
 from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.patterns import write_patterns
@@ -67,7 +67,7 @@ def write(atlas: Atlas, questions: Sequence[str]) -> dict[str, Document]:
     was mined there meanwhile, and StoreFailed.
     """
     answers = {question: make_answer(atlas, question) for question in questions}
-    with written_beside(atlas):
+    with write_beside(atlas):
         for question, made in answers.items():
             _write(atlas, question, made)
     return {question: made.document for question, made in answers.items()}
@@ -80,7 +80,7 @@ def _write(atlas: Atlas, question: str, made: AnswerFiles) -> None:
     write_free_table(atlas.path / paths[1], table, name=question, provenance=origin, columns=ANSWER_COLUMNS)
     if made.cases is not None:
         write_free_table(atlas.path / paths[2], made.cases.to_arrow(), name=f"{question}.cases", provenance=origin)
-    cover(atlas, SIDE, paths)
+    record_hashes(atlas, SIDE, paths)
 
 
 def answer_files(question: str) -> list[str]:
@@ -120,7 +120,7 @@ def with_patterns(
     needed = any(load_question(question).needs_patterns for question in questions)
     if not anew and not (needed and not _is_covered(atlas)):
         return atlas
-    with written_beside(atlas):
+    with write_beside(atlas):
         write_patterns(atlas, progress=progress)
     return open_atlas(atlas.path)
 
@@ -128,7 +128,7 @@ def with_patterns(
 def _is_covered(atlas: Atlas) -> bool:
     """Whether patterns.parquet is there as it was written: a run killed before it covered the table leaves doubt."""
     path = TABLES["patterns"].path()
-    entry = covered(atlas, SIDE).get(path)
+    entry = recorded_hashes(atlas, SIDE).get(path)
     return entry is not None and (atlas.path / path).is_file() and file_hash(atlas.path / path) == entry.get("sha256")
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.atlas.derived_manifest import made_files, record_hashes, write_beside
 from mnemoscope.atlas.manifest import MANIFEST
-from mnemoscope.atlas.side import cover, made_files, written_beside
 from mnemoscope.atlas.store import file_hash, storing, write_bytes, write_json
 from mnemoscope.errors import AtlasExists, OptionError
 from mnemoscope.figures.examples import cases, examples
@@ -103,7 +103,7 @@ def _is_report(directory: Path) -> bool:
 
 
 def _write(atlas: Atlas, directory: Path, contents: dict[str, bytes], *, inside: bool) -> None:
-    with written_beside(atlas) if inside else nullcontext():
+    with write_beside(atlas) if inside else nullcontext():
         for path, data in sorted(contents.items()):
             write_bytes(directory / path, data)
         for question in QUESTIONS:
@@ -113,7 +113,7 @@ def _write(atlas: Atlas, directory: Path, contents: dict[str, bytes], *, inside:
                     with storing(directory / old):
                         (directory / old).unlink(missing_ok=True)
         if inside:
-            cover(atlas, SIDE, [f"{SIDE}/{path}" for path in contents], anew=True)
+            record_hashes(atlas, SIDE, [f"{SIDE}/{path}" for path in contents], anew=True)
             return
         files = {
             path: {"bytes": len(data), "sha256": file_hash(directory / path)} for path, data in sorted(contents.items())

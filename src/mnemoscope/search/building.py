@@ -14,8 +14,8 @@ import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.atlas.visible import in_token
 from mnemoscope.errors import AtlasDamaged, StoreFailed
+from mnemoscope.formatting import show_token
 from mnemoscope.progress import Progress
 from mnemoscope.search.database import BOTTOM, FULL_TEXT, TABLES, TOP
 from mnemoscope.search.prefixes import Prefixes
@@ -84,7 +84,7 @@ def _write_vocabulary(database: sqlite3.Connection, atlas: Atlas) -> None:
     database.executemany(
         "INSERT INTO vocabulary VALUES (?, ?, ?, ?, ?)",
         (
-            (token, text, in_token(text) if text else "", text.strip().casefold(), counts.get(token, 0))
+            (token, text, show_token(text) if text else "", text.strip().casefold(), counts.get(token, 0))
             for token, text in enumerate(texts)
         ),
     )

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import polars as pl
 
-from mnemoscope.atlas.visible import in_token
+from mnemoscope.formatting import show_token
 from mnemoscope.memory import MemoryId
 from mnemoscope.search.database import (
     CONTEXT,
@@ -172,7 +172,7 @@ class Values:
             for at, (place, token) in enumerate(kept):
                 if at:
                     parts.append((" " if kept[at - 1][0] == place - 1 else " ... ", False))
-                parts.append((in_token(texts[token][0]), token in hit))
+                parts.append((show_token(texts[token][0]), token in hit))
             best = "no single token" if row.rank is None else f"{column} rank {row.rank}"
             found.append((tuple(parts), f"{best}, probability {row.score:.3g}" if self.side == TOP else best))
         return found

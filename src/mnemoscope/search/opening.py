@@ -17,7 +17,7 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.folder import refuse_links
-from mnemoscope.atlas.lock import locked
+from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import file_hash, flush, storing
 from mnemoscope.errors import AtlasBusy, StoreFailed
@@ -84,7 +84,7 @@ def build_index(atlas: Atlas, *, progress: Progress | None = None, anew: bool = 
         if (not anew or _identity(path) != before) and is_fresh(path, about):
             return path
         try:
-            with locked(path.parent):
+            with lock_folder(path.parent):
                 if (anew and _identity(path) == before) or not is_fresh(path, about):
                     _write(atlas, path, about, progress)
                 return path

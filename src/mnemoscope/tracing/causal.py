@@ -75,14 +75,14 @@ class CausalCheck:
         }
 
     def __str__(self) -> str:
-        from mnemoscope.atlas.visible import in_token
+        from mnemoscope.formatting import show_token
 
         kind = "top" if self.sign > 0 else "lowest"
         followed = int(self.table["count"].min())  # type: ignore[arg-type]
         lines = [
             f"{self.memory} set to zero on its {kind} triggers ({self.triggers} prefixes), beside {len(self.controls)} "
             f"random memories of layer {self.memory.layer}",
-            fit("its own tokens: " + " ".join(in_token(token.text) for token in self.own), WIDTH),
+            fit("its own tokens: " + " ".join(show_token(token.text) for token in self.own), WIDTH),
             f"prefixes with a known next token: {followed}",
             "",
         ]

@@ -8,8 +8,8 @@ import torch
 from rich.cells import cell_len
 from torch import Tensor
 
-from mnemoscope.atlas.visible import in_token
 from mnemoscope.errors import InterventionError
+from mnemoscope.formatting import show_token
 from mnemoscope.models import LanguageModel
 from mnemoscope.tracing.contributions import SCORES
 from mnemoscope.tracing.interventions import Intervention, Interventions, check, intervene, interventions_of
@@ -115,11 +115,11 @@ class Comparison:
         for old, new, difference in zip(self.before.positions, self.after.positions, self.differences, strict=True):
             first, second = (prediction_text(at.prediction[0]) for at in (old, new))
             mark = " *" if difference.changed else ""
-            rows.append([str(old.position), in_token(old.token.text), first, second + mark, f"{difference.kl:.4f}"])
+            rows.append([str(old.position), show_token(old.token.text), first, second + mark, f"{difference.kl:.4f}"])
         lines += [*table(columns, rows), "", f"Probabilities after position {chosen}"]
         columns = [("token", "left", 30), ("before", "right", 8), ("after", "right", 8), ("change", "right", 8)]
         ordered = sorted(self.differences[chosen].shifts, key=lambda shift: -max(shift.before, shift.after))[:shown]
-        rows = [[in_token(s.token.text), f"{s.before:.4f}", f"{s.after:.4f}", f"{s.change:+.4f}"] for s in ordered]
+        rows = [[show_token(s.token.text), f"{s.before:.4f}", f"{s.after:.4f}", f"{s.change:+.4f}"] for s in ordered]
         lines += table(columns, rows)
         for name, generated in (("before", self.generated_before), ("after", self.generated_after)):
             if generated is not None:
@@ -137,7 +137,7 @@ def continuation_lines(steps: tuple[Step, ...]) -> list[str]:
     """A continuation as lines of at most 118 columns, indented."""
     lines = [""]
     for step in steps:
-        token = in_token(step.token.text)
+        token = show_token(step.token.text)
         if cell_len(lines[-1] + token) > WIDTH - 2:
             lines.append("")
         lines[-1] += token

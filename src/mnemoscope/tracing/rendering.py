@@ -1,7 +1,7 @@
 """A trace as text for a terminal and as HTML for a notebook.
 
 The text is at most 118 columns wide: all positions' predictions, then one position layer by layer. Spaces inside tokens
-show as middle dots and control characters as signs (atlas/visible.py), so that no prompt can disturb a terminal. The
+show as middle dots and control characters as signs (formatting.py), so that no prompt can disturb a terminal. The
 HTML is self-contained: inline styles, no script, nothing fetched, every text escaped; `mnemoscope serve` draws its own.
 """
 
@@ -10,8 +10,8 @@ from html import escape
 
 from rich.cells import cell_len, set_cell_size
 
-from mnemoscope.atlas.visible import in_token
 from mnemoscope.errors import PromptError
+from mnemoscope.formatting import show_token
 from mnemoscope.tracing.records import Dominant, LayerState, Position, Prediction
 
 WIDTH = 118
@@ -44,7 +44,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]
 
 def prediction_text(prediction: Prediction, *, width: int | None = None) -> str:
     """A prediction in one cell, at most so wide: the token and its probability."""
-    token = in_token(prediction.token.text)
+    token = show_token(prediction.token.text)
     return f"{token if width is None else fit(token, width - 6)} {prediction.probability:.3f}"
 
 
@@ -63,7 +63,7 @@ def position_lines(positions: Sequence[Position]) -> list[str]:
     rows = [
         [
             str(at.position),
-            in_token(at.token.text),
+            show_token(at.token.text),
             prediction_text(at.prediction[0], width=24),
             _GAP.join(prediction_text(other, width=15) for other in at.prediction[1:4]),
             "never" if at.output.decided is None else f"layer {at.output.decided}",
@@ -75,7 +75,7 @@ def position_lines(positions: Sequence[Position]) -> list[str]:
 
 def layer_lines(at: Position, places: Sequence[Sequence[LayerState]], memories: int) -> list[str]:
     """What every layer does after one position, as lines; `places[layer][position]`."""
-    token = fit(in_token(at.token.text), 30)
+    token = fit(show_token(at.token.text), 30)
     lines = [f"Layer by layer after position {at.position}, {token}: what is on top, and who contributes most"]
     columns: list[Column] = [("layer", "right", 5), ("residual", "left", 16), ("feed-forward", "left", 16),
                              ("output", "left", 16), ("event", "left", 11), ("active", "right", 6),
@@ -92,13 +92,13 @@ def layer_lines(at: Position, places: Sequence[Sequence[LayerState]], memories: 
 
 
 def _memory_text(one: Dominant) -> str:
-    return f"{one.share:5.1%} {'+' if one.sign > 0 else '-'}{one.memory} → {in_token(one.vote.text)}"
+    return f"{one.share:5.1%} {'+' if one.sign > 0 else '-'}{one.memory} → {show_token(one.vote.text)}"
 
 
 def trace_html(about: str, positions: Sequence[Position], places: Sequence[Sequence[LayerState]]) -> str:
     """A trace as HTML: one table, layers by tokens, and the last position's memories; `places[layer][position]`."""
     layers, last = list(reversed(range(len(places)))), positions[-1]
-    grid = [_row("layer", (in_token(at.token.text) for at in positions), tag="th")]
+    grid = [_row("layer", (show_token(at.token.text) for at in positions), tag="th")]
     for layer in layers:
         cells = map(_cell, places[layer], (at.prediction[0].token.id for at in positions))
         grid.append(f'<tr><th scope="row" style="{_CELL}">{layer}</th>{"".join(cells)}</tr>')
@@ -112,7 +112,7 @@ def trace_html(about: str, positions: Sequence[Position], places: Sequence[Seque
         f"<p>{escape(about)}. Each cell: what the layer's output "
         "predicts after the token; the darker, the more probable the model's final prediction is among its best.</p>",
         *_html_table(grid),
-        f"<p>After position {last.position}, {escape(in_token(last.token.text))}: "
+        f"<p>After position {last.position}, {escape(show_token(last.token.text))}: "
         "the memories that contribute most (share of the layer's contributions, memory, vote).</p>",
         *_html_table(strongest),
         "</div>",
@@ -138,4 +138,4 @@ def _cell(state: LayerState, final: int) -> str:
     )
     title = escape(f"layer {state.layer}, {state.event}\n{streams}", quote=True)
     style = f"{_CELL};background:rgba(31,119,180,{0.6 * min(1.0, share):.3f})"
-    return f'<td style="{style}" title="{title}">{escape(in_token(state.output[0].token.text))}</td>'
+    return f'<td style="{style}" title="{title}">{escape(show_token(state.output[0].token.text))}</td>'

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mnemoscope.atlas.visible import in_running_text
+from mnemoscope.formatting import show_text
 from mnemoscope.web.refusals import GUEST, refusal
 from mnemoscope.web.request_line import link_to, path_of, query_of
 from mnemoscope.web.site import Site
@@ -82,7 +82,7 @@ class Safety:
             answer = refusal(self._site, request, problem.status_code, str(problem.detail))
         except Exception:
             # Whoever asks writes the path; the terminal must not obey it.
-            _log.exception("%s %s", scope["method"], in_running_text(scope["path"]))
+            _log.exception("%s %s", scope["method"], show_text(scope["path"]))
             if begun:
                 raise
             answer = refusal(self._site, request, 500, "This is a bug in mnemoscope; the server's terminal says more.")

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from mnemoscope.atlas.visible import in_running_text
 from mnemoscope.errors import ServeError
+from mnemoscope.formatting import show_text
 from mnemoscope.web.settings import Settings
 
 _log = logging.getLogger("mnemoscope.web")
@@ -46,7 +46,7 @@ def _begin(tasks: Sequence[Callable[[], object]]) -> None:
         try:
             task()
         except Exception as problem:
-            _log.warning("%s", in_running_text(str(problem)))
+            _log.warning("%s", show_text(str(problem)))
 
 
 def with_token(settings: Settings) -> Settings:

@@ -18,8 +18,8 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.derived_manifest import made_files
 from mnemoscope.atlas.manifest import MANIFEST
-from mnemoscope.atlas.side import made_files
 from mnemoscope.atlas.store import flush, json_bytes, make_folder, storing, write_bytes
 from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasExists, MnemoscopeError, OptionError
 from mnemoscope.figures.examples import best_examples

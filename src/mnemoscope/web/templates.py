@@ -9,8 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mnemoscope.atlas.visible import in_running_text, in_token
-from mnemoscope.finite import finite
+from mnemoscope.formatting import json_safe, show_text, show_token
 from mnemoscope.pages import number_format as spelling
 from mnemoscope.web.assets import address
 from mnemoscope.web.request_line import path_of
@@ -29,8 +28,8 @@ def environment() -> Environment:
         auto_reload=False,
     )
     found.filters |= {
-        "token": in_token,
-        "running": in_running_text,
+        "token": show_token,
+        "running": show_text,
         "percent": spelling.percent,
         "number": spelling.number,
         "count": spelling.count,
@@ -54,7 +53,7 @@ def html(site: Site, request: Request, template: str, values: dict[str, Any]) ->
 
 def json_response(value: object, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """A JSON document; numbers that are not finite are null."""
-    text = json.dumps(finite(value), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(json_safe(value), ensure_ascii=False, allow_nan=False)
     # Lone surrogates of a damaged text cannot be UTF-8.
     body = text.encode("utf-8", "backslashreplace")
     return Response(body, status, media_type="application/json", headers=headers or {"Cache-Control": "no-store"})

@@ -6,9 +6,9 @@ import pytest
 
 from handbuilt_atlas import build_atlas, manifest
 from mnemoscope.atlas import Atlas, open_atlas, verify
-from mnemoscope.atlas.lock import locked
+from mnemoscope.atlas.derived_manifest import record_hashes, recorded_hashes, write_beside
+from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import seal
-from mnemoscope.atlas.side import cover, covered, written_beside
 from mnemoscope.errors import AtlasBusy
 
 
@@ -19,14 +19,14 @@ def test_what_is_covered_is_verified(tmp_path: Path) -> None:
     one, two = directory / "analyses" / "one.json", directory / "analyses" / "two.json"
     one.write_text("1")
     two.write_text("2")
-    cover(atlas, "analyses", ["analyses/one.json"])
-    cover(atlas, "analyses", ["analyses/two.json"])
-    assert sorted(covered(atlas, "analyses")) == ["analyses/one.json", "analyses/two.json"]
+    record_hashes(atlas, "analyses", ["analyses/one.json"])
+    record_hashes(atlas, "analyses", ["analyses/two.json"])
+    assert sorted(recorded_hashes(atlas, "analyses")) == ["analyses/one.json", "analyses/two.json"]
     assert verify(directory) == []
     one.write_text("changed")
     assert verify(directory) == ["analyses/one.json: the content is not what was written (its sha256 differs)"]
-    cover(atlas, "analyses", ["analyses/two.json"], anew=True)
-    assert list(covered(atlas, "analyses")) == ["analyses/two.json"]
+    record_hashes(atlas, "analyses", ["analyses/two.json"], anew=True)
+    assert list(recorded_hashes(atlas, "analyses")) == ["analyses/two.json"]
 
 
 def mined_again(atlas: Atlas) -> Atlas:
@@ -39,16 +39,16 @@ def test_files_of_another_atlas_are_forgotten(tmp_path: Path) -> None:
     old = open_atlas(build_atlas(tmp_path / "atlas"))
     (old.path / "report").mkdir()
     (old.path / "report" / "index.html").write_text("page")
-    cover(old, "report", ["report/index.html"])
+    record_hashes(old, "report", ["report/index.html"])
     new = mined_again(old)
     assert new.manifest_hash != old.manifest_hash
-    assert covered(new, "report") == {}
-    cover(new, "report", ["report/index.html"])
-    assert covered(old, "report") == {}
+    assert recorded_hashes(new, "report") == {}
+    record_hashes(new, "report", ["report/index.html"])
+    assert recorded_hashes(old, "report") == {}
 
 
 def hold(atlas: Atlas) -> None:
-    with written_beside(atlas):
+    with write_beside(atlas):
         pass
 
 
@@ -59,7 +59,7 @@ def test_nothing_is_written_beside_an_atlas_that_took_this_one_s_place(tmp_path:
     with pytest.raises(AtlasBusy, match="was mined again while it was being read"):
         hold(old)
     hold(new)
-    with locked(new.path), pytest.raises(AtlasBusy, match="by another process"):
+    with lock_folder(new.path), pytest.raises(AtlasBusy, match="by another process"):
         hold(new)
     (new.path / "manifest.json").unlink()
     with pytest.raises(AtlasBusy, match="was mined again"):

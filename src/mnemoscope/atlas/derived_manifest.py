@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mnemoscope.atlas.lock import locked
+from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.atlas.read import Atlas
 from mnemoscope.atlas.store import file_hash, make_folder, write_json
@@ -21,18 +21,18 @@ from mnemoscope.errors import AtlasBusy
 
 
 @contextmanager
-def written_beside(atlas: Atlas) -> Iterator[None]:
+def write_beside(atlas: Atlas) -> Iterator[None]:
     """Holds the folder of an opened atlas for writing what was made from it.
 
     Raises AtlasBusy while another process writes it, and if another atlas lies there since this one was opened.
     """
-    with locked(atlas.path):
+    with lock_folder(atlas.path):
         if not _is_there(atlas):
             raise AtlasBusy(f"{atlas.path} was mined again while it was being read; run the command again")
         yield
 
 
-def cover(atlas: Atlas, side: str, paths: Iterable[str], *, anew: bool = False) -> None:
+def record_hashes(atlas: Atlas, side: str, paths: Iterable[str], *, anew: bool = False) -> None:
     """Writes the hashes of `paths` (relative to the atlas) into the manifest of the folder `side`.
 
     Entries of other files stay if they were made from this atlas and exist; `anew` drops them. The folder is held by
@@ -41,7 +41,7 @@ def cover(atlas: Atlas, side: str, paths: Iterable[str], *, anew: bool = False) 
     directory = atlas.path
     folder = directory / side
     make_folder(folder)
-    kept = {} if anew else covered(atlas, side)
+    kept = {} if anew else recorded_hashes(atlas, side)
     fresh = {
         path: {"bytes": (directory / path).stat().st_size, "sha256": file_hash(directory / path)} for path in paths
     }
@@ -60,7 +60,7 @@ def made_files(path: Path, entry: str = "files") -> dict[str, Any]:
     return files if known and isinstance(files, dict) and said.keys() == {"atlas", entry} else {}
 
 
-def covered(atlas: Atlas, side: str) -> dict[str, Any]:
+def recorded_hashes(atlas: Atlas, side: str) -> dict[str, Any]:
     """The files that the manifest of `side` lists, relative to the atlas; none where it was made from another atlas.
 
     Every entry is an object with a `sha256`; others are left out.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mnemoscope.atlas.manifest import Manifest
-from mnemoscope.atlas.remedy import remedy
+from mnemoscope.atlas.tables import rebuild_command
 
 PLAN: dict[str, Any] = {
     "model": "gpt2", "corpus": "my text.txt", "revision": None, "text_field": "text", "validation": None,
@@ -27,7 +27,7 @@ def manifest(entries: dict[str, Any] | None = None, **changed: Any) -> Manifest:
 
 
 def test_the_usual_options_are_not_said() -> None:
-    found = remedy(Path("an atlas"), "removals", manifest())
+    found = rebuild_command(Path("an atlas"), "removals", manifest())
     assert found == "`mnemoscope mine gpt2 'my text.txt' --out 'an atlas' --force`"
 
 
@@ -43,21 +43,21 @@ def test_the_usual_options_are_not_said() -> None:
     ],
 )
 def test_other_options_are(option: str, value: Any, said: str) -> None:
-    found = remedy(Path("a"), "prefixes", manifest(**{option: value}))
+    found = rebuild_command(Path("a"), "prefixes", manifest(**{option: value}))
     assert found == f"`mnemoscope mine gpt2 'my text.txt' --out a {said} --force`"
 
 
 def test_some_layers_and_a_part() -> None:
-    found = remedy(Path("a"), "values", manifest({"layers": [1], "part": {"index": 2, "of": 3}}))
+    found = rebuild_command(Path("a"), "values", manifest({"layers": [1], "part": {"index": 2, "of": 3}}))
     assert found == "`mnemoscope mine gpt2 'my text.txt' --out a --layers 1 --part 2/3 --force`"
 
 
 def test_patterns_need_no_model() -> None:
-    assert remedy(Path("an atlas"), "patterns", manifest()) == "`mnemoscope analyze 'an atlas' --patterns`"
+    assert rebuild_command(Path("an atlas"), "patterns", manifest()) == "`mnemoscope analyze 'an atlas' --patterns`"
 
 
 def test_a_manifest_that_says_little_gives_the_form_of_the_command() -> None:
-    found = remedy(Path("a"), "removals", manifest({"plan": {}}))
+    found = rebuild_command(Path("a"), "removals", manifest({"plan": {}}))
     assert found == "`mnemoscope mine MODEL CORPUS --out a --force`"
 
 
@@ -66,6 +66,6 @@ def test_every_option_is_one_that_mine_has() -> None:
 
     known = set(MiningPlan.__dataclass_fields__)
     changed = {name: "x" for name in PLAN if name not in ("model", "corpus")}
-    words = shlex.split(remedy(Path("a"), "removals", manifest(**changed)).strip("`"))
+    words = shlex.split(rebuild_command(Path("a"), "removals", manifest(**changed)).strip("`"))
     options = {word.removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
     assert options - {"out", "force"} <= known
