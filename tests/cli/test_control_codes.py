@@ -12,7 +12,7 @@ import pytest
 
 from handbuilt_atlas import build_atlas
 from mnemoscope.cli import main
-from mnemoscope.cli.console import drawing
+from mnemoscope.cli.drawing import stdout_console
 from mnemoscope.cli.runner import FilteredStream, emit
 
 Capture = pytest.CaptureFixture[str]
@@ -83,7 +83,7 @@ def test_a_drawn_text_neither_acts_nor_is_markup_while_the_consoles_own_styles_s
     from rich.table import Table
     from rich.text import Text
 
-    console = drawing(piped_width=120)
+    console = stdout_console(piped_width=120)
     table = Table(box=None)
     table.add_column(HOSTILE)
     table.add_row(HOSTILE)

@@ -68,10 +68,10 @@ def _draw(question: str, document: dict[str, Any]) -> None:
     """Prints one answer: its headline numbers by layer, and the paper's stated results beside ours."""
     from rich.text import Text
 
-    from mnemoscope.cli.console import drawing, grid
+    from mnemoscope.cli.drawing import grid, stdout_console
     from mnemoscope.questions import load_question
 
-    console = drawing(piped_width=_PIPED_WIDTH)
+    console = stdout_console(piped_width=_PIPED_WIDTH)
     asked, paper = load_question(question), document["paper"]
     shown = [asked.number(name) for name in asked.headline]
     headline = [(number.name, number.terminal or number.form) for number in shown]

@@ -102,11 +102,10 @@ def _striking(atlas: "Atlas") -> list[dict[str, Any]]:
 def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any]]) -> None:
     from rich.text import Text
 
-    from mnemoscope.cli.console import drawing, grid
-    from mnemoscope.cli.memory_view import mark_trigger
+    from mnemoscope.cli.drawing import grid, mark_trigger, stdout_console
     from mnemoscope.formatting import show_token
 
-    console = drawing(piped_width=80)
+    console = stdout_console(piped_width=80)
     total, tokens = sum(atlas.memories(layer) for layer in atlas.layers), atlas.manifest.corpus.counts
     print(f"{atlas.path}: {total:,} memories in {len(layers)} layers, {tokens['mined_tokens']:,} tokens of text")
     print("\nLayers: how often a memory fires at a token, how many never do, and how many")

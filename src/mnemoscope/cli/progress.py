@@ -108,7 +108,7 @@ def _bars() -> Iterator[Progress]:
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
-    from mnemoscope.cli.console import noting
+    from mnemoscope.cli.drawing import stderr_console
 
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -120,7 +120,7 @@ def _bars() -> Iterator[Progress]:
     )
     tasks: dict[str, Any] = {}
     began: dict[str, tuple[float, float]] = {}
-    with Bars(*columns, console=noting(), refresh_per_second=4) as drawn:
+    with Bars(*columns, console=stderr_console(), refresh_per_second=4) as drawn:
 
         def report(stage: str, done: float, total: float | None, note: str = "") -> None:
             unit, said, scale = in_unit(note)

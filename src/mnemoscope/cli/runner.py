@@ -18,7 +18,7 @@ from typing import Any, TextIO, cast, final
 import typer
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.formatting import json_safe
+from mnemoscope.formatting import json_safe, show_controls
 
 BUG, USER, INTERRUPTED = 1, 2, 130
 
@@ -41,9 +41,6 @@ class FilteredStream:
     def write(self, text: str) -> int:
         """Writes the text with its control codes made visible; line feeds stay."""
         if not text.replace("\n", "").isprintable():
-            # Rare, so that a verb without a room still starts without one.
-            from mnemoscope.formatting import show_controls
-
             text = show_controls(text)
         return self.stream.write(text)
 

@@ -153,9 +153,9 @@ def _search_tokens(index: "Index", text: str, limit: int, *, as_json: bool) -> N
 def _print(headline: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: list[str]) -> None:
     from rich.text import Text
 
-    from mnemoscope.cli.console import drawing, grid
+    from mnemoscope.cli.drawing import grid, stdout_console
 
-    console = drawing(piped_width=120)
+    console = stdout_console(piped_width=120)
     console.print(Text(headline, style="bold"))
     if rows:
         table = grid(*columns)

@@ -39,9 +39,9 @@ def show(
         rows = {name: table.to_dicts()[0] if name in single else table.to_dicts() for name, table in tables.items()}
         emit({"memory": str(seen.id), "atlas": str(atlas), "part": opened.manifest.get("part"), **rows})
         return
-    from mnemoscope.cli.memory_view import draw
+    from mnemoscope.cli.drawing import draw_memory
 
-    draw(opened, seen.id, tables, limit=limit)
+    draw_memory(opened, seen.id, tables, limit=limit)
 
 
 def verify(

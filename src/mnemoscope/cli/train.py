@@ -15,6 +15,10 @@ from mnemoscope.errors import OptionError
 Size = Annotated[int | None, typer.Option(metavar="N", help="[default: the recipe's]")]
 
 
+def _of_recipe(text: str) -> Any:
+    return typer.Option(metavar="N", help=f"{text}  [default: the recipe's]")
+
+
 def train(
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="The folder of the model and its checkpoints.")
@@ -39,14 +43,10 @@ def train(
         int | None, typer.Option(metavar="N", help="Per layer.  [default: 4 times --hidden, else the recipe's]")
     ] = None,
     heads: Size = None,
-    vocabulary: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens of the BPE tokenizer.  [default: the recipe's]")
-    ] = None,
-    context: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens in a window.  [default: the recipe's]")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(metavar="N", help="Optimiser steps.  [default: the recipe's]")] = None,
-    batch: Annotated[int | None, typer.Option(metavar="N", help="Windows per step.  [default: the recipe's]")] = None,
+    vocabulary: Annotated[int | None, _of_recipe("Tokens of the BPE tokenizer.")] = None,
+    context: Annotated[int | None, _of_recipe("Tokens in a window.")] = None,
+    steps: Annotated[int | None, _of_recipe("Optimiser steps.")] = None,
+    batch: Annotated[int | None, _of_recipe("Windows per step.")] = None,
     warmup: Size = None,
     learning_rate: Annotated[
         float | None, typer.Option(metavar="X", help="Of the matrices inside the blocks.  [default: the recipe's]")

@@ -1,18 +1,23 @@
-"""One memory drawn as text: triggers, value, activity, neighbours, patterns.
+"""What verbs draw in a terminal: consoles, tables, and one memory as text.
 
-Takes the readable tables of the atlas and draws; no number is computed here but a token's probability, which follows
-from its score and the largest probability.
+Rich writes escape sequences of its own to a terminal, so a console writes past the runner's filter and does its work:
+no control code of a drawn text gets through, and no text is read as rich's markup. No number is computed here but a
+token's probability, which follows from its score and the largest probability.
 """
 
 import math
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
-from mnemoscope.cli.console import drawing, grid
-from mnemoscope.formatting import before_token, show_text, show_token
+from mnemoscope.cli.runner import FilteredStream
+from mnemoscope.formatting import before_token, show_controls, show_text, show_token
 from mnemoscope.memory import MemoryId
 
 if TYPE_CHECKING:
@@ -25,9 +30,43 @@ _BAR = 30
 _VALUE_TOKENS = 10
 
 
-def draw(atlas: "Atlas", memory: MemoryId, tables: "dict[str, pl.DataFrame]", *, limit: int) -> None:
+class _Plain(Console):
+    """A console whose texts are shown as they stand; only rich's own control segments act."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(show_controls(segment.text), segment.style)
+
+
+def stdout_console(*, piped_width: int) -> Console:
+    """A console on stdout; `piped_width` is its width where stdout is no terminal."""
+    width = None if sys.stdout.isatty() else piped_width
+    return _Plain(file=_stream_behind(sys.stdout), width=width, highlight=False, markup=False, emoji=False)
+
+
+def stderr_console() -> Console:
+    """A console on stderr, for bars."""
+    return _Plain(file=_stream_behind(sys.stderr))
+
+
+def _stream_behind(stream: TextIO | FilteredStream) -> TextIO:
+    return stream.stream if isinstance(stream, FilteredStream) else stream
+
+
+def grid(*columns: str, wrap: bool = False) -> Table:
+    """A table without lines; the name of a column that begins with `>` is to the right. `wrap` breaks long names."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
+    for name in columns:
+        table.add_column(name.removeprefix(">"), justify="right" if name[:1] == ">" else "left", no_wrap=not wrap)
+    return table
+
+
+def draw_memory(atlas: "Atlas", memory: MemoryId, tables: "dict[str, pl.DataFrame]", *, limit: int) -> None:
     """Prints a memory on stdout, at most `limit` prefixes of each sign."""
-    console = drawing(piped_width=_PIPED_WIDTH)
+    console = stdout_console(piped_width=_PIPED_WIDTH)
     about = f"{memory}  model {atlas.manifest.model.spec}, text {atlas.manifest.corpus.spec}"
     console.print(Text(about, style="bold"))
     triggers = tables["triggers"].to_dicts()
