@@ -41,7 +41,7 @@ class FakeTraining(ModuleType):
     def train(self, out: Path, recipe: FakeRecipe, *, say: Any, progress: Any, **options: Any) -> Path:
         self.calls.append((out, recipe, options))
         say("reading the documentation")
-        progress(recipe.steps, recipe.steps, 3.125, 1500.0)
+        progress("training", recipe.steps, recipe.steps, "loss 3.125 nats per token, 1,500 tokens/s")
         return out / "model"
 
 

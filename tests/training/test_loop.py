@@ -46,7 +46,7 @@ def test_the_loss_falls_and_the_log_tells(recipe: Recipe, documentation: list[st
     said: list[str] = []
     made = train(
         tmp_path, replace(recipe, steps=60), evaluate_every=20, say=said.append,
-        progress=lambda step, of, loss, rate: seen.append((step, of, loss)),
+        progress=lambda stage, step, of, note: seen.append((int(step), int(of or 0), float(note.split()[1]))),
     )  # fmt: skip
     assert made == tmp_path / "model"
     assert [step for step, _, _ in seen] == list(range(1, 61))
@@ -62,7 +62,7 @@ def test_the_loss_falls_and_the_log_tells(recipe: Recipe, documentation: list[st
 def test_ctrl_c_saves_and_the_rest_ends_in_the_same_weights(
     recipe: Recipe, documentation: list[str], tmp_path: Path
 ) -> None:
-    def stop(step: int, of: int, loss: float, rate: float) -> None:
+    def stop(stage: str, step: float, of: float | None, note: str) -> None:
         if step in (7, 19):
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -87,7 +87,7 @@ def test_a_kill_costs_no_more_than_since_the_last_checkpoint(
     class Killed(BaseException):
         """What no handler in the loop may save after."""
 
-    def kill(step: int, of: int, loss: float, rate: float) -> None:
+    def kill(stage: str, step: float, of: float | None, note: str) -> None:
         if step == 12:
             raise Killed
 

@@ -85,13 +85,10 @@ def train(
     recipe = Recipe(**{name: value for name, value in given.items() if value is not None})
     texts = tuple(corpus or ())
     wanted = Wanted(texts, validation=validation, max_bytes=max_bytes, text_field=text_field, split=split)
-    options: dict[str, Any] = {"device": device, "checkpoint_every": checkpoint_every}
     with reporting() as progress:
-
-        def report(step: int, of: int, loss: float, rate: float) -> None:
-            progress("training", step, of, f"loss {loss:.3f} nats per token, {rate:,.0f} tokens/s")
-
-        made = run_training(out, recipe, wanted=wanted, say=_say, progress=report, **options)
+        made = run_training(
+            out, recipe, wanted=wanted, device=device, checkpoint_every=checkpoint_every, say=_say, progress=progress
+        )
     if json:
         emit({"model": str(made), "steps": recipe.steps, "tokens": recipe.tokens})
     else:

@@ -17,20 +17,6 @@ ROOM = 48 << 20
 """Bytes by which the process may grow before holes are looked for: giving back costs some tens of milliseconds."""
 
 
-class StageTimes:
-    """The seconds that each stage of a run took, in order."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._began = time.monotonic()
-
-    def end(self, stage: str) -> None:
-        """Notes that a stage ends here; the next one begins."""
-        now = time.monotonic()
-        self.seconds[stage] = now - self._began
-        self._began = now
-
-
 class HeapTrimmer:
     """Gives memory that is free but held by the C library back to the operating system, when that has become much.
 
@@ -79,10 +65,16 @@ class RunContext:
     directory: Path
     checkpoint_every: float = 60.0
     progress: Progress = ignore_progress
-    times: StageTimes = field(default_factory=StageTimes)
     heap: HeapTrimmer = field(default_factory=HeapTrimmer)
+    began: float = field(default_factory=time.monotonic)
+    seconds: dict[str, float] = field(default_factory=dict)
+    """What each stage took that has ended, in order."""
 
     @property
     def work(self) -> Path:
         """Where the tokenized text and the saved states lie until the atlas is sealed."""
         return self.directory / WORK
+
+    def end_stage(self, stage: str) -> None:
+        """Notes that a stage ends here; the next one begins."""
+        self.seconds[stage] = time.monotonic() - self.began - sum(self.seconds.values())

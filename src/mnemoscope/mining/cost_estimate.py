@@ -77,10 +77,9 @@ def estimate(
     split: str = "sentence",
     text_field: str = "text",
     max_tokens: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = ignore_progress,
 ) -> Cost:
     """What `mine` will cost for this text; takes well under a minute for models that fit the machine."""
-    say = progress or ignore_progress
     source = open_source(os.fspath(corpus), text_field=text_field, split=split)
     with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
         began = time.perf_counter()
@@ -88,7 +87,7 @@ def estimate(
         copy = prepare(
             source, model, directory=Path(folder), longest=model.longest, split=split,
             vocabulary=model.sizes.vocabulary, max_tokens=sample,
-            progress=lambda _, done, total, unit: say("reading a sample", done, total, unit),
+            progress=lambda _, done, total, unit: progress("reading a sample", done, total, unit),
         )  # fmt: skip
         reading = time.perf_counter() - began
         whole = bool(copy.counts["read_whole"]) or not source.size
@@ -99,7 +98,7 @@ def estimate(
         if max_tokens is not None:
             tokens = min(tokens, max_tokens)
         loader = BatchLoader(copy, model, batch_tokens=default_batch_tokens(model), seed=0)
-        often, rarely = _token_seconds(model, loader, say)
+        often, rarely = _token_seconds(model, loader, progress)
     sampled = min(tokens, SAMPLED_TOKENS)
     mixed = rarely + (often - rarely) / SAMPLED_EVERY
     mining = often * sampled + mixed * (tokens - sampled)
@@ -114,7 +113,7 @@ def estimate(
     seconds = {
         "text": reading * scale,
         "mining": mining,
-        "values": _value_seconds(model, say),
+        "values": _value_seconds(model, progress),
         "removals": rarely * min(removed, tokens * (mean / 2 + 1)),
         "predictions": prefixes * each,
         "patterns": sum(model.sizes.memories) / _PATTERNS,
@@ -130,7 +129,7 @@ def _held_out_share(counts: dict[str, Any]) -> float:
     return 0.02
 
 
-def _token_seconds(model: LanguageModel, loader: BatchLoader, say: Progress) -> tuple[float, float]:
+def _token_seconds(model: LanguageModel, loader: BatchLoader, progress: Progress) -> tuple[float, float]:
     """Seconds per token of batches with histogram and of batches without, after a few that are not timed."""
     reader = BatchReader(model, MiningState(StateShape.of(model, keep=MiningOptions.triggers), device=model.device))
     spent, read = {True: 0.0, False: 0.0}, {True: 0, False: 0}
@@ -142,7 +141,7 @@ def _token_seconds(model: LanguageModel, loader: BatchLoader, say: Progress) -> 
         if number >= min(4, loader.count):
             spent[batch.sampled] += time.perf_counter() - began
             read[batch.sampled] += batch.tokens
-        say("timing", min(sum(spent.values()), 2 * _SECONDS), 2 * _SECONDS, "seconds")
+        progress("timing", min(sum(spent.values()), 2 * _SECONDS), 2 * _SECONDS, "seconds")
         if min(spent.values()) >= _SECONDS or (number >= loader.count and min(read.values()) > 0):
             break
     return spent[True] / max(1, read[True]), spent[False] / max(1, read[False])
@@ -157,9 +156,9 @@ def _reading_seconds(model: LanguageModel) -> float:
     return (time.perf_counter() - began) / len(streams)
 
 
-def _value_seconds(model: LanguageModel, say: Progress) -> float:
+def _value_seconds(model: LanguageModel, progress: Progress) -> float:
     """Seconds of the value pass, from its first layer."""
-    say("timing values", 0, None, "")
+    progress("timing values", 0, None, "")
     memories = model.sizes.memories[0]
     wanted = Targets(*(np.zeros(n, np.int64) for n in (memories, 0, 0)))
     began = time.perf_counter()

@@ -100,7 +100,7 @@ def run_mining(
             else:  # what `merge` needs of a part
                 state.save(directory / STATE / CHECKPOINT, plan=text.plan.hash())
                 prefixes.save(directory / STATE / PREFIXES)
-            write_run_record(directory, context.times.seconds)
+            write_run_record(directory, context.seconds)
             seal(directory, manifest_of(
                 model, text.plan, {**text.copy.counts}, state, text.versions, part=options.share, questions=questions
             ))  # fmt: skip
@@ -129,7 +129,7 @@ def read_text(
         tokens_before=loader.tokens(k for k in numbers if k < state.next_batch),
         total_tokens=int(text.copy.counts["mined_tokens"]) if of == 1 else loader.tokens(numbers),
     )  # fmt: skip
-    context.times.end("mining")
+    context.end_stage("mining")
     return state
 
 
@@ -143,7 +143,7 @@ def write_mined(context: RunContext, model: LanguageModel, text: SettledText, st
     context.heap.trim()
     write_mined_tables(context, state, text.plan)
     context.heap.trim()
-    context.times.end("tables")
+    context.end_stage("tables")
     return prefixes
 
 

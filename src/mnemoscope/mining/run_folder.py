@@ -140,7 +140,7 @@ def settle_text(
         clear(directory, keep_work=True)
         plan, versions = plan.with_versions_of(library_versions()), all_versions([])
     _begin(context, plan, part, versions)
-    context.times.end("text")
+    context.end_stage("text")
     return SettledText(copy, plan, versions)
 
 

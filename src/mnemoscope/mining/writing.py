@@ -85,7 +85,7 @@ def write_value_tables(context: RunContext, state: MiningState, model: LanguageM
         if not _is_made(directory, plan, "neighbours", layer):
             _write(directory, plan, "neighbours", neighbour_table(model, layer, list(plan.layers)), layer=layer)
     progress("values", len(plan.layers), len(plan.layers), "layers")
-    context.times.end("values")
+    context.end_stage("values")
 
 
 def write_question_tables(
@@ -97,9 +97,9 @@ def write_question_tables(
     """
     sentences = NamedSentences(context.directory)
     removals, left_out, removals_halved = removal_table(context, model, plan, sentences)
-    context.times.end("removals")
+    context.end_stage("removals")
     listed, predictions, predictions_halved = prediction_tables(context, model, plan, prefixes, sentences)
-    context.times.end("predictions")
+    context.end_stage("predictions")
     for name, columns in (("removals", removals), ("predictions", predictions), ("prefixes", listed)):
         _write(context.directory, plan, name, columns)
     return {

@@ -23,6 +23,7 @@ from transformers import AttentionInterface
 from mnemoscope.atlas.store import replacing
 from mnemoscope.errors import TrainingError
 from mnemoscope.interruption import Checkpoints
+from mnemoscope.progress import Progress, ignore_progress
 from mnemoscope.training.evaluate import held_out_loss
 from mnemoscope.training.export import export
 from mnemoscope.training.recipe import Recipe
@@ -37,8 +38,6 @@ VALUES = "mlp.dense_4h_to_h.weight"
 LOOKED_AT = 100_000
 """Tokens of each held-out text that a line of the log looks at, about; never more than 400 documents."""
 
-Say = Callable[[str], None]
-
 
 def train(
     out: str | os.PathLike[str],
@@ -48,13 +47,12 @@ def train(
     device: str = "cpu",
     checkpoint_every: float = 120.0,
     evaluate_every: int = 500,
-    say: Say = print,
-    progress: Callable[[int, int, float, float], None] | None = None,
+    say: Callable[[str], None] = print,
+    progress: Progress = ignore_progress,
 ) -> Path:
     """The folder of the trained model; goes on from the last checkpoint in `out` if there is one.
 
-    `wanted` names the text; left out, it is the documentation on this machine. `progress` receives the step, the
-    number of steps, the running loss (nats per token) and tokens per second. Raises TrainingError if `out` was begun
+    `wanted` names the text; left out, it is the documentation on this machine. Raises TrainingError if `out` was begun
     with another recipe or text, CorpusError if a text cannot be read, Interrupted after Ctrl-C with the state saved.
     """
     recipe = recipe or Recipe()
@@ -71,8 +69,9 @@ def train(
             loss = run.advance(text)
             average = loss if average is None else 0.98 * average + 0.02 * loss
             spent = time.monotonic() - started
-            if progress is not None:
-                progress(run.step, recipe.steps, average, (run.step - first) * recipe.batch * recipe.context / spent)
+            rate = (run.step - first) * recipe.batch * recipe.context / spent
+            note = f"loss {average:.3f} nats per token, {rate:,.0f} tokens/s"
+            progress("training", run.step, recipe.steps, note)
             if run.step % evaluate_every == 0 or run.step == recipe.steps:
                 _log(directory, run, text, average, spent)
             if run.step == recipe.steps:
