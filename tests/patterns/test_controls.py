@@ -12,8 +12,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mnemoscope.patterns.stop_words import is_stop_word
-from mnemoscope.patterns.writing import write_patterns
+from mnemoscope.patterns.finding import write_patterns
+from mnemoscope.patterns.word_lists import is_stop_word
 from pattern_atlas import Place, build, random_places, real_sentences
 
 BACKGROUND = 20_000

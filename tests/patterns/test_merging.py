@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from mnemoscope.patterns.chance import log10_tail
-from mnemoscope.patterns.merging import Candidate, merged
+from mnemoscope.patterns.significance import Candidate, log10_tail, merge
 
 GROUPS, BACKGROUND, LIMIT = 25, 1_000, -4.0
 
@@ -17,7 +16,7 @@ def candidate(key: int, groups: range, background: range, tokens: int = 1) -> Ca
 
 
 def kept(*candidates: Candidate, first: tuple[Candidate, ...] = ()) -> list[int]:
-    found = merged(candidates, groups=GROUPS, background=BACKGROUND, limit=LIMIT, first=first)
+    found = merge(candidates, groups=GROUPS, background=BACKGROUND, limit=LIMIT, first=first)
     return [one.key for one in found]
 
 

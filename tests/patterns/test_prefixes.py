@@ -8,10 +8,10 @@ import pytest
 
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.patterns.background import read_background
-from mnemoscope.patterns.descriptions import describe, describe_words, quoted
+from mnemoscope.patterns.descriptions import describe, describe_words, quote
 from mnemoscope.patterns.prefixes import Prefixes, read_prefixes
-from mnemoscope.patterns.sharing import groups_of, shared
-from mnemoscope.patterns.spelling import read_spelling
+from mnemoscope.patterns.sharing import count_shared, groups_of
+from mnemoscope.patterns.surface import read_spelling
 from mnemoscope.patterns.words import Lexicon
 from pattern_atlas import Place, build
 
@@ -98,9 +98,9 @@ def test_a_position_outside_of_its_sentence_is_damage(tmp_path: Path) -> None:
 
 
 def test_quoted_text() -> None:
-    assert quoted('say "x"') == "'say \"x\"'"
-    assert quoted("a\tb\x1b") == '"a\\tb\\x1b"'
-    assert quoted("x" * 99) == f'"…{"x" * 60}"'
+    assert quote('say "x"') == "'say \"x\"'"
+    assert quote("a\tb\x1b") == '"a\\tb\\x1b"'
+    assert quote("x" * 99) == f'"…{"x" * 60}"'
     assert describe_words(["virus"]) == 'mentions "virus"'
     assert describe_words(["a", "b"]) == "about: a, b"
     assert describe_words([*"abcdefg"]) == "about: a, b, c, d, e, f, ..."
@@ -144,7 +144,7 @@ def test_what_is_shared_is_counted_by_group_and_sentence(tmp_path: Path) -> None
     rows = [(0, 1, 0, 0, 3, 0), (0, 1, 1, 1, 1, 1), (0, 1, 2, 2, 1, 2), (1, 1, 0, 1, 1, 0)]
     groups, sentence, position = groups_of(triggers(rows))
     assert list(zip(sentence.tolist(), position.tolist(), strict=True)) == [(0, 3), (1, 1), (2, 1)]
-    found = shared(groups, prefixes.words)
+    found = count_shared(groups, prefixes.words)
     named = {
         (int(memory), lexicon.words[int(key)]): (int(count), bin(int(mask)))
         for memory, key, count, mask in zip(found.memory, found.key, found.count, found.mask, strict=True)

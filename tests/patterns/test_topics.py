@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mnemoscope.patterns.topics import BETS, Topic, Vocabulary, log10_stake, topics
+from mnemoscope.patterns.topics import BETS, Topic, Vocabulary, find_topics, log10_stake
 
 Bools = NDArray[np.bool_]
 
@@ -77,7 +77,7 @@ def found(*groups: str, counted: list[bool] | None = None, rate: float = 0.001) 
         rates=np.full(len(words), rate),
         log10_p=np.where(counts >= 2, -2.0 * counts, 0.0),
     )
-    return words, topics(vocabulary, background=20_000, limit=-2.0)
+    return words, find_topics(vocabulary, background=20_000, limit=-2.0)
 
 
 def read(words: list[str], topic: Topic) -> tuple[str, list[int]]:

@@ -5,10 +5,9 @@ import polars as pl
 import pytest
 
 from mnemoscope.atlas.vocabulary import Vocabulary
-from mnemoscope.patterns.spelling import Spelling, read_spelling
-from mnemoscope.patterns.stop_words import NAME, STOP_WORDS, is_stop_word
-from mnemoscope.patterns.surface import affixes_of, classes_of
-from mnemoscope.patterns.words import Lexicon, cut, is_content_word, ranges, words_in
+from mnemoscope.patterns.surface import Spelling, affixes_of, classes_of, read_spelling
+from mnemoscope.patterns.word_lists import NAME, STOP_WORDS, is_stop_word
+from mnemoscope.patterns.words import Lexicon, cut_runs, is_content_word, ranges, words_in
 
 
 def spelling_of(texts: list[bytes], text: str = "", tokens: tuple[int, ...] = ()) -> Spelling:
@@ -19,7 +18,7 @@ def spelling_of(texts: list[bytes], text: str = "", tokens: tuple[int, ...] = ()
 def runs_of(texts: list[bytes], tokens: list[int], begins: list[int] | None = None) -> list[str]:
     """The text of every run, where it ends."""
     spelling = spelling_of(texts)
-    runs = cut(np.array(tokens, dtype=np.int32), np.array(begins or [0, len(tokens)]), spelling=spelling)
+    runs = cut_runs(np.array(tokens, dtype=np.int32), np.array(begins or [0, len(tokens)]), spelling=spelling)
     ends = np.flatnonzero(runs.last)
     return [spelling.vocabulary.text(runs.tokens[runs.start[end] : end + 1].tolist()) for end in ends]
 
@@ -35,7 +34,7 @@ def test_a_run_ends_with_its_sentence() -> None:
 
 def test_equal_runs_have_equal_names_wherever_they_stand() -> None:
     spelling = spelling_of([b" a", b"b", b"c"])
-    runs = cut(np.array([0, 1, 2, 0, 1, 0, 2, 1], dtype=np.int32), np.array([0, 3, 8]), spelling=spelling)
+    runs = cut_runs(np.array([0, 1, 2, 0, 1, 0, 2, 1], dtype=np.int32), np.array([0, 3, 8]), spelling=spelling)
     assert runs.name[0] == runs.name[3] == runs.name[5]
     assert runs.name[1] == runs.name[4]
     assert len({*runs.name[[2, 4, 7]].tolist()}) == 3  # abc, ab, acb
@@ -86,7 +85,7 @@ def test_content_words(word: str, content: bool) -> None:
 def test_content_words_are_listed_where_they_first_end() -> None:
     texts = [b" the", b" vir", b"us", b" Virus", b" cell"]
     lexicon = Lexicon(spelling_of(texts))
-    runs = cut(np.array([0, 1, 2, 3, 4, 4, 3], dtype=np.int32), np.array([0, 6, 7]), spelling=lexicon.spelling)
+    runs = cut_runs(np.array([0, 1, 2, 3, 4, 4, 3], dtype=np.int32), np.array([0, 6, 7]), spelling=lexicon.spelling)
     places, numbers = lexicon.contents(runs)
     assert [(place, lexicon.words[number]) for place, number in zip(places, numbers, strict=True)] == [
         (2, "virus"),  # not again at 3, in the same sentence

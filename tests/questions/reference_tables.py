@@ -14,7 +14,7 @@ from mining.reference_passes import Text, check_predictions, check_removals, ran
 from mining.slow_model import Slow
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.store import write_table
-from mnemoscope.patterns.stop_words import STOP_WORDS
+from mnemoscope.patterns.word_lists import STOP_WORDS
 from questions.reference_memories import Row, Tables
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.intervals import NOTHING, Estimate, clustered_share, mean, share
+from mnemoscope.intervals import Estimate, clustered_share, mean, share
 
 KINDS = ("shallow_only", "semantic_only", "both", "none")
 """What the patterns of a prefix are: every prefix is one of these."""
@@ -105,14 +105,11 @@ def mean_over_authors(rows: pl.DataFrame) -> dict[str, Estimate]:
     single = [key_estimates(own) for _, own in rows.group_by("author", maintain_order=True)]
     found = key_estimates(rows)
     for name, pooled in found.items():
-        values = [one[name].value for one in single]
         if pooled.value is None or pooled.low is None or pooled.high is None:
-            found[name] = pooled if pooled.value is not None else NOTHING
             continue
-        known = [value for value in values if value is not None]
+        known = [value for one in single if (value := one[name].value) is not None]
         value = sum(known) / len(known)
-        shift = value - pooled.value
-        low, high = pooled.low + shift, pooled.high + shift
+        low, high = (end + (value - pooled.value) for end in (pooled.low, pooled.high))
         if name != "patterns_per_key":
             low, high = max(0.0, low), min(1.0, high)
         found[name] = Estimate(value, pooled.count, low, high)

@@ -6,8 +6,15 @@ A surface feature is read off the prefixes that show it; a word or topic is its 
 from collections.abc import Sequence
 
 from mnemoscope.patterns.prefixes import Prefixes
-from mnemoscope.patterns.spelling import BRACKETS, Spelling
-from mnemoscope.patterns.surface import CLASSES_OF_MARKS, FAMILY_SHIFT, FARTHEST, LONGEST_NGRAM, Family
+from mnemoscope.patterns.surface import (
+    BRACKETS,
+    CLASSES_OF_MARKS,
+    FAMILY_SHIFT,
+    FARTHEST,
+    LONGEST_NGRAM,
+    Family,
+    Spelling,
+)  # fmt: skip
 from mnemoscope.patterns.words import Lexicon
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
@@ -52,7 +59,7 @@ def describe(key: int, prefixes: Prefixes, *, showing: Sequence[int], lexicon: L
 def describe_words(words: Sequence[str]) -> str:
     """A word, or a topic by its most telling words, which come first."""
     if len(words) == 1:
-        return f"mentions {quoted(words[0])}"
+        return f"mentions {quote(words[0])}"
     more = ", ..." if len(words) > _MOST_WORDS else ""
     return f"about: {', '.join(words[:_MOST_WORDS])}{more}"
 
@@ -63,7 +70,7 @@ def _last_word(prefixes: Prefixes, showing: Sequence[int], spelling: Spelling) -
         spelling.vocabulary.text(prefixes.runs.tokens[prefixes.runs.start[end] : end + 1].tolist()).strip()
         for end in prefixes.end[list(showing)].tolist()
     }
-    return quoted(forms.pop()) if len(forms) == 1 else f"{quoted(min(forms).lower())} in any case"
+    return quote(forms.pop()) if len(forms) == 1 else f"{quote(min(forms).lower())} in any case"
 
 
 def _span(prefixes: Prefixes, begin: int, size: int, spelling: Spelling) -> str:
@@ -75,12 +82,12 @@ def _span(prefixes: Prefixes, begin: int, size: int, spelling: Spelling) -> str:
     if not text:
         return " ".join(f"token {token}" for token in tokens)
     if not text.strip():
-        return quoted(text)
+        return quote(text)
     dots = "…" if prefixes.runs.start[begin] < begin else ""
-    return quoted(dots + text.strip(" "))
+    return quote(dots + text.strip(" "))
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """Text in quotation marks, at most 60 characters of its end, with what cannot be seen written out."""
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     if len(shown) > _LONGEST:

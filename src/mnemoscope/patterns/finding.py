@@ -1,25 +1,29 @@
-"""The patterns of an atlas, layer by layer: prefixes read, shallow and semantic patterns found, and described.
+"""The patterns of an atlas, layer by layer: prefixes read, shallow and semantic patterns found, described and written.
 
-Takes an opened atlas and gives rows; it writes nothing. The same atlas gives the same rows.
+The same atlas gives the same rows. patterns.parquet can be made again at any time, so the atlas's own manifest does not
+cover it; that of `analyses/` does.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import log10
 
 import numpy as np
+import pyarrow as pa
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.read import BEST_TRIGGERS
+from mnemoscope.atlas.schema import TABLES
+from mnemoscope.atlas.store import write_table
 from mnemoscope.patterns.background import COMMON, Background, read_background
 from mnemoscope.patterns.descriptions import describe, describe_words
-from mnemoscope.patterns.merging import Candidate
-from mnemoscope.patterns.prefixes import Prefixes, read_prefixes, without
-from mnemoscope.patterns.semantic import explained_tokens, semantic_patterns
-from mnemoscope.patterns.shallow import shallow_patterns
-from mnemoscope.patterns.sharing import Groups, groups_of, shared
-from mnemoscope.patterns.spelling import read_spelling
-from mnemoscope.patterns.words import Keys, Lexicon
+from mnemoscope.patterns.memory_patterns import explained_tokens, semantic_patterns, shallow_patterns
+from mnemoscope.patterns.prefixes import Prefixes, read_prefixes
+from mnemoscope.patterns.sharing import Groups, count_shared, groups_of
+from mnemoscope.patterns.significance import Candidate
+from mnemoscope.patterns.surface import read_spelling
+from mnemoscope.patterns.words import Lexicon
 from mnemoscope.progress import Progress, ignore_progress
 
 _LOOKED_AT = 200
@@ -35,16 +39,27 @@ class Pattern:
     pattern: int
     kind: str
     description: str
-    triggers: tuple[int, ...]
+    triggers: list[int]
     lift: float
     log10_p: float
 
 
-def find_patterns(atlas: Atlas, *, progress: Progress | None = None) -> Iterator[Pattern]:
+def write_patterns(atlas: Atlas, *, progress: Progress = ignore_progress) -> int:
+    """Writes patterns.parquet of a finished atlas and returns how many patterns it holds.
+
+    Raises AtlasUnfinished where a table is missing, AtlasDamaged, StoreFailed.
+    """
+    rows, kind = list(find_patterns(atlas, progress=progress)), TABLES["patterns"]
+    columns = {field.name: pa.array([getattr(row, field.name) for row in rows], field.type) for field in kind.columns}
+    write_table(atlas.path / kind.path(), columns, name=kind.name, provenance=atlas.manifest.provenance)
+    record_hashes(atlas, "analyses", [kind.path()])
+    return len(rows)
+
+
+def find_patterns(atlas: Atlas, *, progress: Progress = ignore_progress) -> Iterator[Pattern]:
     """Every pattern of the atlas's memories, by layer and memory; raises AtlasDamaged, AtlasUnfinished."""
-    say = progress or ignore_progress
     total = sum(atlas.memories(layer) for layer in atlas.layers)
-    say("patterns", 0, total, "memories")
+    progress("patterns", 0, total, "memories")
     rows = atlas.table("background")
     some = atlas.sentences(rows["sentence"].head(_LOOKED_AT).to_list(), columns=["sentence", "text", "tokens"])
     lexicon = Lexicon(read_spelling(atlas.vocabulary, some))
@@ -52,24 +67,20 @@ def find_patterns(atlas: Atlas, *, progress: Progress | None = None) -> Iterator
     drawn = read_prefixes(atlas, sentence, position=position, lexicon=lexicon)
     keys, counts = np.unique(drawn.words.keys, return_counts=True)
     common = keys[counts > COMMON * rows.height]
-    background = read_background(_without(drawn, common))
+    background = read_background(drawn.without_words(common))
     done = 0
     for layer in atlas.layers:
         groups, sentence, position = groups_of(atlas.best_triggers(layer))
-        prefixes = _without(read_prefixes(atlas, sentence, position=position, lexicon=lexicon), common)
+        prefixes = read_prefixes(atlas, sentence, position=position, lexicon=lexicon).without_words(common)
         yield from _of_layer(layer, groups, prefixes, background=background, lexicon=lexicon)
         done += atlas.memories(layer)
-        say("patterns", done, total, "memories")
-
-
-def _without(prefixes: Prefixes, words: Keys) -> Prefixes:
-    return replace(prefixes, words=without(prefixes.words, np.isin(prefixes.words.keys, words)))
+        progress("patterns", done, total, "memories")
 
 
 def _of_layer(
     layer: int, groups: Groups, prefixes: Prefixes, *, background: Background, lexicon: Lexicon
 ) -> Iterator[Pattern]:
-    words = shared(groups, prefixes.words).per_memory(groups.memories.size)
+    words = count_shared(groups, prefixes.words).per_memory(groups.memories.size)
     found = shallow_patterns(groups, prefixes, background=background, words=words)
     explained = explained_tokens(groups, found.unlikely)
     about = semantic_patterns(groups, prefixes, background=background, explained=explained, tried=found.tried)
@@ -88,8 +99,7 @@ def _of_layer(
         # Those that explain most come first; among equals the least likely.
         rows.sort(key=lambda row: (-row[2].mask.bit_count(), row[2].log10_p + row[3], row[1]))
         for number, (kind, text, candidate, added) in enumerate(rows):
-            ranks = tuple(groups.rank[_members(candidate, begin)].tolist())
-            log10_p = min(0.0, candidate.log10_p + added)
+            ranks, log10_p = groups.rank[_members(candidate, begin)].tolist(), min(0.0, candidate.log10_p + added)
             yield Pattern(layer, memory, number, kind, text, ranks, candidate.lift, log10_p)
 
 

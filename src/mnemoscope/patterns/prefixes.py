@@ -4,15 +4,14 @@ A batch of prefixes is read at once: the background, or all that one layer's mem
 that stay the same from batch to batch. Nothing here knows memories, and nothing is tested.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AtlasDamaged
-from mnemoscope.patterns.surface import FARTHEST, LONGEST_NGRAM, SHORT_PREFIXES, Family, hashed, plain
-from mnemoscope.patterns.words import Integers, Keys, Lexicon, Runs, cut, ranges
+from mnemoscope.patterns.surface import FARTHEST, LONGEST_NGRAM, SHORT_PREFIXES, Family, hash_keys, small_key
+from mnemoscope.patterns.words import Integers, Keys, Lexicon, Runs, cut_runs, ranges
 
 
 @dataclass(frozen=True)
@@ -23,13 +22,6 @@ class Pairs:
     keys: Keys
     ago: Integers
     """For a word: how many tokens before the last one it first ends; 0 for features."""
-
-
-def without(pairs: Pairs, drop: NDArray[np.bool_]) -> Pairs:
-    """The pairs that are not marked."""
-    prefix = np.repeat(np.arange(pairs.starts.size - 1), np.diff(pairs.starts))[~drop]
-    starts = np.searchsorted(prefix, np.arange(pairs.starts.size))
-    return Pairs(starts, pairs.keys[~drop], pairs.ago[~drop])
 
 
 @dataclass(frozen=True)
@@ -49,6 +41,13 @@ class Prefixes:
         """The number of tokens of each prefix."""
         return self.end - self.first + 1
 
+    def without_words(self, words: Keys) -> "Prefixes":
+        """The same prefixes, in which these content words do not count."""
+        pairs, keep = self.words, ~np.isin(self.words.keys, words)
+        prefix = np.repeat(np.arange(pairs.starts.size - 1), np.diff(pairs.starts))[keep]
+        starts = np.searchsorted(prefix, np.arange(pairs.starts.size))
+        return replace(self, words=Pairs(starts, pairs.keys[keep], pairs.ago[keep]))
+
 
 def read_prefixes(atlas: Atlas, sentence: Integers, *, position: Integers, lexicon: Lexicon) -> Prefixes:
     """The prefixes `tokens[0..position]` of these sentences; raises AtlasDamaged for a position outside of one."""
@@ -66,14 +65,9 @@ def read_prefixes(atlas: Atlas, sentence: Integers, *, position: Integers, lexic
     if tokens.size and not 0 <= tokens.min() <= tokens.max() < len(lexicon.spelling.vocabulary.texts):
         raise AtlasDamaged(f"{atlas.path}: a sentence holds a token that vocabulary.parquet does not list")
     first, end = begins[which], begins[which] + position
-    runs = cut(tokens, begins, spelling=lexicon.spelling)
-    return Prefixes(
-        runs,
-        first,
-        end,
-        _features(runs, first, end=end, lexicon=lexicon),
-        _words(runs, first, end=end, lexicon=lexicon),
-    )
+    runs = cut_runs(tokens, begins, spelling=lexicon.spelling)
+    features, words = (pairs(runs, first, end=end, lexicon=lexicon) for pairs in (_features, _words))
+    return Prefixes(runs, first, end, features, words)
 
 
 def _features(runs: Runs, first: Integers, *, end: Integers, lexicon: Lexicon) -> Pairs:
@@ -83,10 +77,10 @@ def _features(runs: Runs, first: Integers, *, end: Integers, lexicon: Lexicon) -
     found: list[tuple[Integers, Keys]] = []
 
     def add(family: int, which: Integers, values: Keys) -> None:
-        found.append((which, hashed(family, values)))
+        found.append((which, hash_keys(family, values)))
 
     def mark(family: int, which: Integers, value: int = 0) -> None:
-        found.append((which, np.full(which.size, plain(family, value), dtype=np.uint64)))
+        found.append((which, np.full(which.size, small_key(family, value), dtype=np.uint64)))
 
     named = spelling.random[tokens]
     chain = np.zeros(end.size, dtype=np.uint64)
@@ -109,9 +103,9 @@ def _features(runs: Runs, first: Integers, *, end: Integers, lexicon: Lexicon) -
         inside = depth[end + 1] - depth[first]
         straight = row == len(spelling.depth) - 1
         mark(Family.INSIDE + row, np.flatnonzero(inside % 2 == 1 if straight else inside > 0))
-    found.append(lexicon.shown(runs, end))
+    found.append(lexicon.features(runs, end))
     before = np.flatnonzero(begun > first)
-    index, keys = lexicon.shown(runs, begun[before] - 1, before=True)
+    index, keys = lexicon.features(runs, begun[before] - 1, before=True)
     found.append((before[index], keys))
     which = np.concatenate([prefix for prefix, _ in found])
     keys = np.concatenate([keys for _, keys in found])

@@ -13,9 +13,6 @@ from numpy.typing import NDArray
 from mnemoscope.patterns.prefixes import Pairs
 from mnemoscope.patterns.words import Integers, Keys, ranges
 
-FEWEST = 3
-"""Prefix groups in which a pattern must recur (paper, section 3.1)."""
-
 
 @dataclass(frozen=True)
 class Groups:
@@ -35,7 +32,7 @@ class Groups:
     starts: Integers
     """Where each memory's groups begin; the last entry is the length."""
 
-    def tried(self, length: Integers, least: int) -> Integers:
+    def count_long(self, length: Integers, least: int) -> Integers:
         """For every memory how many of its groups count and have prefixes of more than `least` tokens."""
         long = self.counts & (length[self.prefix] > least)
         return np.add.reduceat(long, self.starts[:-1], dtype=np.int64) if long.size else np.zeros(0, dtype=np.int64)
@@ -73,15 +70,13 @@ class Shared:
         return np.bincount(self.memory, minlength=memories)
 
 
-def shared(groups: Groups, pairs: Pairs, *, keep: NDArray[np.bool_] | None = None) -> Shared:
-    """What the groups share; `keep` leaves out some of the (group, key) pairs, in the order of `expanded`."""
-    index, keys = expanded(groups, pairs)
-    if keep is not None:
-        index, keys = index[keep], keys[keep]
-    if not keys.size:
+def count_shared(groups: Groups, pairs: Pairs) -> Shared:
+    """What the groups share."""
+    index, flat = spread_pairs(groups, pairs)
+    if not flat.size:
         nothing = np.zeros(0, dtype=np.int64)
         return Shared(nothing, nothing.astype(np.uint64), nothing, nothing)
-    kinds, which = np.unique(keys, return_inverse=True)
+    kinds, which = np.unique(pairs.keys[flat], return_inverse=True)
     code = groups.memory[index] * kinds.size + which
     order = np.argsort(code, kind="stable")
     ordered = code[order]
@@ -95,7 +90,6 @@ def shared(groups: Groups, pairs: Pairs, *, keep: NDArray[np.bool_] | None = Non
     )
 
 
-def expanded(groups: Groups, pairs: Pairs) -> tuple[Integers, Keys]:
-    """Every (group, key): the group's place in `groups`, and the key."""
-    index, flat = ranges(pairs.starts[groups.prefix], np.diff(pairs.starts)[groups.prefix])
-    return index, pairs.keys[flat]
+def spread_pairs(groups: Groups, pairs: Pairs) -> tuple[Integers, Integers]:
+    """Every (group, key) by place: that of the group in `groups`, and that of the key in `pairs`."""
+    return ranges(pairs.starts[groups.prefix], np.diff(pairs.starts)[groups.prefix])

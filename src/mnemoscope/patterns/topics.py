@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnemoscope.patterns.background import Background
-from mnemoscope.patterns.chance import log10_tail
-from mnemoscope.patterns.sharing import FEWEST
+from mnemoscope.patterns.significance import FEWEST, log10_tail
 from mnemoscope.patterns.words import Integers
 
 Bools = NDArray[np.bool_]
@@ -48,7 +47,7 @@ class Vocabulary:
     """[words]: of the test of the word alone; 0 for words in one group."""
 
 
-def vocabulary(keys: NDArray[np.uint64], place: Integers, *, counted: Bools, background: Background) -> Vocabulary:
+def read_vocabulary(keys: NDArray[np.uint64], place: Integers, *, counted: Bools, background: Background) -> Vocabulary:
     """The words `keys[i]` that the groups `place[i]` hold."""
     words, which = np.unique(keys, return_inverse=True)
     held = np.zeros((words.size, counted.size), dtype=np.bool_)
@@ -102,7 +101,7 @@ class Topic:
     """How many of the words a prefix must hold."""
 
 
-def topics(found: Vocabulary, *, background: int, limit: float) -> list[Topic]:
+def find_topics(found: Vocabulary, *, background: int, limit: float) -> list[Topic]:
     """The topics of one memory, each with at least 3 groups; `limit` is log10 of the largest probability that counts.
 
     After a topic is found, the rest of the groups is looked at in the same way.

@@ -6,6 +6,7 @@ read, so that words of one batch can be looked for in another. Content words hav
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
@@ -14,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnemoscope.atlas.vocabulary import is_without_spaces
-from mnemoscope.patterns.spelling import Spelling, is_word_character
-from mnemoscope.patterns.stop_words import STOP_WORDS
-from mnemoscope.patterns.surface import Family, affixes_of, classes_of, plain
+from mnemoscope.patterns.surface import Family, Spelling, affixes_of, classes_of, is_word_character, small_key
+from mnemoscope.patterns.word_lists import STOP_WORDS
 
 Integers = NDArray[np.int64]
 Keys = NDArray[np.uint64]
@@ -38,7 +38,7 @@ class Runs:
     """Whether the token ends its run."""
 
 
-def cut(tokens: NDArray[np.int32], begins: Integers, *, spelling: Spelling) -> Runs:
+def cut_runs(tokens: NDArray[np.int32], begins: Integers, *, spelling: Spelling) -> Runs:
     """The runs of sentences that begin at `begins` (and end where the next begins; the last entry is the length).
 
     Tokens that spell one word together are one run; every other token is a run of its own.
@@ -83,7 +83,7 @@ def is_content_word(word: str) -> bool:
     return len(word) > 1 or is_without_spaces(word)
 
 
-class Look(NamedTuple):
+class WordFeatures(NamedTuple):
     """What a run shows when it stands last, and when it stands before the last."""
 
     last: list[int]
@@ -97,7 +97,7 @@ class Lexicon:
         self.spelling = spelling
         self.words: list[str] = []
         self._numbers: dict[str, int] = {}
-        self._looks: dict[int, Look] = {}
+        self._features: dict[int, WordFeatures] = {}
         self._contents: dict[int, list[int]] = {}
 
     def number(self, text: str) -> int:
@@ -107,37 +107,31 @@ class Lexicon:
             self.words.append(text)
         return found
 
-    def shown(self, runs: Runs, ends: Integers, *, before: bool = False) -> tuple[Integers, Keys]:
+    def features(self, runs: Runs, ends: Integers, *, before: bool = False) -> tuple[Integers, Keys]:
         """The features of the runs that reach to the tokens `ends`, as pairs (index into `ends`, key)."""
-        names, where, which = np.unique(runs.name[ends], return_index=True, return_inverse=True)
-        looks = []
-        for name, place in zip(names.tolist(), ends[where].tolist(), strict=True):
-            look = self._looks.get(name)
-            if look is None:
-                look = self._looks[name] = self._look(self._text(runs, place))
-            looks.append(look.before if before else look.last)
-        sizes = np.array([len(look) for look in looks], dtype=np.int64)
-        flat = np.array(list(chain.from_iterable(looks)), dtype=np.uint64)
-        return spread(np.cumsum(sizes) - sizes, sizes, chosen=which, values=flat)
+
+        def look_up(name: int, end: int) -> list[int]:
+            if name not in self._features:
+                self._features[name] = self._word_features(self._text(runs, end))
+            return self._features[name].before if before else self._features[name].last
+
+        return _look_up_each(runs, ends, look_up)
 
     def contents(self, runs: Runs) -> tuple[Integers, Integers]:
         """The content words of the sentences: the token that ends each, in order, and its number.
 
         A word is listed where it first occurs in its sentence.
         """
+
+        def look_up(name: int, end: int) -> list[int]:
+            if name not in self._contents:
+                lower = [word.lower() for word in words_in(self._text(runs, end))]
+                self._contents[name] = [self.number(word) for word in lower if is_content_word(word)]
+            return self._contents[name]
+
         ends = np.flatnonzero(runs.last)
-        names, where, which = np.unique(runs.name[ends], return_index=True, return_inverse=True)
-        lists = []
-        for name, place in zip(names.tolist(), ends[where].tolist(), strict=True):
-            numbers = self._contents.get(name)
-            if numbers is None:
-                lower = [word.lower() for word in words_in(self._text(runs, place))]
-                numbers = self._contents[name] = [self.number(word) for word in lower if is_content_word(word)]
-            lists.append(numbers)
-        sizes = np.array([len(numbers) for numbers in lists], dtype=np.int64)
-        flat = np.array(list(chain.from_iterable(lists)), dtype=np.uint64)
-        index, numbers_of = spread(np.cumsum(sizes) - sizes, sizes, chosen=which, values=flat)
-        places, found = ends[index], numbers_of.astype(np.int64)
+        index, numbers = _look_up_each(runs, ends, look_up)
+        places, found = ends[index], numbers.astype(np.int64)
         _, first = np.unique(runs.sentence[places] * (len(self.words) + 1) + found, return_index=True)
         first.sort()
         return places[first], found[first]
@@ -145,28 +139,29 @@ class Lexicon:
     def _text(self, runs: Runs, end: int) -> str:
         return self.spelling.vocabulary.text(runs.tokens[runs.start[end] : end + 1].tolist())
 
-    def _look(self, text: str) -> Look:
-        classes = classes_of(text)
-        word = text.strip()
+    def _word_features(self, text: str) -> WordFeatures:
+        classes, word = classes_of(text), text.strip()
         pairs = [(Family.CLASS, name) for name in classes]
         if any(is_word_character(character) for character in word):
             endings, starts = affixes_of(word)
             pairs += [(Family.WORD, word.lower())]
             pairs += [(Family.ENDING, letters) for letters in endings] + [(Family.START, letters) for letters in starts]
-        return Look(
-            [self._key(family, value) for family, value in pairs],
-            [self._key(Family.CLASS_BEFORE, name) for name in classes],
+        last, before = (
+            [small_key(family, self.number(value)) for family, value in own]
+            for own in (pairs, [(Family.CLASS_BEFORE, name) for name in classes])
         )
-
-    def _key(self, family: Family, value: str) -> int:
-        return plain(family, self.number(value))
+        return WordFeatures(last, before)
 
 
-def spread(
-    starts: Integers, sizes: Integers, *, chosen: Integers, values: NDArray[np.uint64]
+def _look_up_each(
+    runs: Runs, ends: Integers, look_up: Callable[[int, int], list[int]]
 ) -> tuple[Integers, NDArray[np.uint64]]:
-    """The lists `values[starts[c]:starts[c] + sizes[c]]` of every c in `chosen`, joined, and whose each entry is."""
-    index, flat = ranges(starts[chosen], sizes[chosen])
+    """What `look_up(name, end)` gives for the runs that reach to the tokens `ends`, joined, and whose each entry is."""
+    names, where, which = np.unique(runs.name[ends], return_index=True, return_inverse=True)
+    lists = [look_up(name, end) for name, end in zip(names.tolist(), ends[where].tolist(), strict=True)]
+    sizes = np.array([len(one) for one in lists], dtype=np.int64)
+    values = np.array(list(chain.from_iterable(lists)), dtype=np.uint64)
+    index, flat = ranges((np.cumsum(sizes) - sizes)[which], sizes[which])
     return index, values[flat]
 
 

@@ -9,7 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.patterns.stop_words import is_stop_word
+from mnemoscope.patterns.word_lists import is_stop_word
 from mnemoscope.questions.answer_builder import AnswerBuilder, least_layer
 from mnemoscope.questions.question import Claim, Number, Paper, Question, Rule
 from mnemoscope.questions.validation import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, contrast

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mnemoscope.patterns.chance import lift, log10_tail
+from mnemoscope.patterns.significance import lift, log10_tail
 
 
 def exact(count: int, tried: int, held: int, background: int) -> Fraction:

@@ -1,7 +1,9 @@
-"""Semantic patterns: what the triggers of a memory are about, as words and topics.
+"""The patterns of each memory of a layer: shallow ones, and what its triggers are about, as words and topics.
 
-A word that a shallow pattern explains already, because it stands at the end or at a fixed distance before it, is not
-counted where that pattern holds: a memory that fires on one word is not about that word (paper, section 3.2).
+Shallow patterns are surface features that the triggers share more often than random prefixes do. Every feature of every
+trigger is tried, and the correction counts them all (paper, section 3.2; definitions: a pattern recurs in at least 3
+prefix groups). A word that a shallow pattern explains already, because it stands at the end or at a fixed distance
+before it, is not counted where that pattern holds: a memory that fires on one word is not about that word.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,13 +14,60 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnemoscope.patterns.background import Background
-from mnemoscope.patterns.chance import LEVEL
-from mnemoscope.patterns.merging import Candidate, merged
 from mnemoscope.patterns.prefixes import Prefixes
-from mnemoscope.patterns.sharing import FEWEST, Groups
-from mnemoscope.patterns.surface import FAMILY_SHIFT, FARTHEST, LONGEST_NGRAM, Family
-from mnemoscope.patterns.topics import Topic, Vocabulary, topics, vocabulary
-from mnemoscope.patterns.words import Integers, ranges
+from mnemoscope.patterns.sharing import Groups, count_shared, spread_pairs
+from mnemoscope.patterns.significance import FEWEST, LEVEL, Candidate, lift, log10_tail, merge
+from mnemoscope.patterns.surface import (
+    FAMILY_SHIFT,
+    FARTHEST,
+    LONGEST_NGRAM,
+    Family,
+    family_of,
+    tokens_said,
+    window_offsets,
+)  # fmt: skip
+from mnemoscope.patterns.topics import Topic, Vocabulary, find_topics, read_vocabulary
+from mnemoscope.patterns.words import Integers
+
+
+@dataclass(frozen=True)
+class Shallow:
+    """The shallow patterns of a layer's memories, by the memory's place."""
+
+    kept: dict[int, list[Candidate]]
+    unlikely: dict[int, list[Candidate]]
+    """Before overlapping ones were merged."""
+    tried: Integers
+    """How many patterns each memory was tried for, words included."""
+
+
+def shallow_patterns(groups: Groups, prefixes: Prefixes, *, background: Background, words: Integers) -> Shallow:
+    """The shallow patterns of each memory; `words` says how many words are tried beside the features."""
+    found = count_shared(groups, prefixes.features)
+    tried = found.per_memory(groups.memories.size) + words
+    least = window_offsets()[family_of(found.key)]
+    held = background.features.held(found.key)
+    farthest = int(least.max(initial=0)) + 1
+    longer = np.array([background.longer(than) for than in range(farthest)])[least]
+    eligible = np.stack([groups.count_long(prefixes.length, than) for than in range(farthest)])[least, found.memory]
+    average = found.count * longer <= eligible * held
+    unlikely: dict[int, list[Candidate]] = {}
+    for index in np.flatnonzero((found.count >= FEWEST) & ~average).tolist():
+        memory = int(found.memory[index])
+        numbers = int(found.count[index]), int(eligible[index]), int(held[index]), float(longer[index])
+        log10_p = log10_tail(*numbers)
+        if log10_p > log10(LEVEL / tried[memory]):
+            continue
+        key = int(found.key[index])
+        shown = background.features.showing(key)
+        candidate = Candidate(key, int(found.mask[index]), log10_p, lift(*numbers), tokens_said(key), shown)
+        unlikely.setdefault(memory, []).append(candidate)
+    sizes = np.diff(groups.starts)
+    kept = {
+        memory: merge(all_, groups=int(sizes[memory]), background=background.size, limit=log10(LEVEL / tried[memory]))
+        for memory, all_ in unlikely.items()
+    }
+    return Shallow(kept, unlikely, tried)
 
 
 @dataclass(frozen=True)
@@ -55,7 +104,7 @@ def semantic_patterns(
 ) -> dict[int, list[Semantic]]:
     """The semantic patterns of each memory that has any, by the memory's place; `tried` patterns are corrected for."""
     pairs = prefixes.words
-    index, flat = ranges(pairs.starts[groups.prefix], np.diff(pairs.starts)[groups.prefix])
+    index, flat = spread_pairs(groups, pairs)
     fresh = (explained[index] >> np.minimum(pairs.ago[flat], 62)) & 1 == 0
     index, keys = index[fresh], pairs.keys[flat][fresh]
     bounds = np.searchsorted(index, groups.starts)
@@ -65,7 +114,7 @@ def semantic_patterns(
         counted = groups.counts[groups.starts[memory] : groups.starts[memory + 1]]
         if counted.sum() < FEWEST or rows.stop - rows.start < FEWEST:
             continue
-        found = vocabulary(keys[rows], groups.place[index[rows]], counted=counted, background=background)
+        found = read_vocabulary(keys[rows], groups.place[index[rows]], counted=counted, background=background)
         patterns = _of_memory(found, background=background, limit=log10(LEVEL / max(1, int(tried[memory]))))
         if patterns:
             result[memory] = patterns
@@ -77,7 +126,7 @@ def _of_memory(found: Vocabulary, *, background: Background, limit: float) -> li
     about: dict[int, tuple[int, ...]] = {}
     first: list[Candidate] = []
     in_topics: set[int] = set()
-    for number, topic in enumerate(topics(found, background=background.size, limit=log10(LEVEL))):
+    for number, topic in enumerate(find_topics(found, background=background.size, limit=log10(LEVEL))):
         candidate = _topic(number, topic, found=found, background=background)
         first.append(candidate)
         about[candidate.key] = tuple(found.keys[topic.words].tolist())
@@ -94,7 +143,7 @@ def _of_memory(found: Vocabulary, *, background: Background, limit: float) -> li
         words.append(Candidate(key, mask_of(groups), float(found.log10_p[word]), float(share / rate), 1, shown))
         about[key] = (key,)
     size = found.counted.size
-    kept = merged(words, first=first, groups=size, background=background.size, limit=limit)
+    kept = merge(words, first=first, groups=size, background=background.size, limit=limit)
     return [Semantic(about[candidate.key], candidate) for candidate in kept]
 
 
