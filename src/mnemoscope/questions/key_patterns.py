@@ -37,25 +37,16 @@ QUESTION = Question(
         " them?",
         claims=(
             Claim(
-                "keys with at least one pattern",
-                "all of 160 keys",
-                "keys_with_pattern",
-                "share",
+                "keys with at least one pattern", "all of 160 keys", "keys_with_pattern", "share",
                 Rule("at least 95 % of the keys", at_least(0.95)),
             ),
             Claim("patterns per key", "3.6", "patterns_per_key", "number"),
             Claim(
-                "the top 25 prefixes that patterns cover",
-                "65-80 %",
-                "covered",
-                "share",
+                "the top 25 prefixes that patterns cover", "65-80 %", "covered", "share",
                 Rule("at least 65 %", at_least(0.65)),
             ),
             Claim(
-                "lower layers where shallow patterns lead",
-                "layers 1-9: all",
-                "shallow_leads_lower",
-                "share",
+                "lower layers where shallow patterns lead", "layers 1-9: all", "shallow_leads_lower", "share",
                 Rule(
                     "in at least two thirds of these layers more prefixes are under shallow patterns alone than under"
                     " semantic ones alone; each layer's interval corrected for their number",
@@ -63,10 +54,7 @@ QUESTION = Question(
                 ),
             ),
             Claim(
-                "upper layers where semantic patterns lead",
-                "layers 10-16: all",
-                "semantic_leads_upper",
-                "share",
+                "upper layers where semantic patterns lead", "layers 10-16: all", "semantic_leads_upper", "share",
                 Rule(
                     "in at least two thirds of these layers more prefixes are under semantic patterns alone than under"
                     " shallow ones alone; each layer's interval corrected for their number",

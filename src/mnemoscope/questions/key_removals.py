@@ -22,16 +22,15 @@ from mnemoscope.questions.validation import quantile
 from mnemoscope.questions.verdicts import above, at_least
 
 REMOVED = ("first", "last", "random")
-STATISTICS = {"median": 0.5, "q25": 0.25, "q75": 0.75}
-KINDS = {"shallow": "shallow_only", "semantic": "semantic_only", "both": "both", "none": "none"}
-"""Names of the split, and the kind of `coverage` that each takes."""
-_UNDER = {
-    "shallow": "shallow patterns only",
-    "semantic": "semantic patterns only",
-    "both": "both kinds of pattern",
-    "none": "no pattern",
+STATISTICS = {"median": (0.5, "median"), "q25": (0.25, "lower quartile"), "q75": (0.75, "upper quartile")}
+"""Levels of the quantiles, and what they are called."""
+KINDS = {
+    "shallow": ("shallow_only", "shallow patterns only"),
+    "semantic": ("semantic_only", "semantic patterns only"),
+    "both": ("both", "both kinds of pattern"),
+    "none": ("none", "no pattern"),
 }
-_SAID = {"median": "median", "q25": "lower quartile", "q75": "upper quartile"}
+"""Names of the split, the kind of `coverage` that each takes, and in words."""
 
 QUESTION = Question(
     "key_removals",
@@ -43,10 +42,7 @@ QUESTION = Question(
         " it?",
         claims=(
             Claim(
-                "layers where removing the last token hurts most",
-                "hurts most",
-                "last_hurts_most",
-                "share",
+                "layers where removing the last token hurts most", "hurts most", "last_hurts_most", "share",
                 Rule(
                     "in at least three quarters of the layers the median without the last token is below the other two;"
                     " each layer's interval corrected for their number",
@@ -55,9 +51,7 @@ QUESTION = Question(
             ),
             Claim(
                 "the last token matters less in upper layers: median change there minus that in lower layers",
-                "above 0",
-                "last_median_upper_minus_lower",
-                "number",
+                "above 0", "last_median_upper_minus_lower", "number",
                 Rule("above 0", above(0)),
             ),
         ),
@@ -66,30 +60,26 @@ QUESTION = Question(
         *(
             Number(f"{removed}_{statistic}", "share", f"{removed} token removed, {said}")
             for removed in REMOVED
-            for statistic, said in _SAID.items()
+            for statistic, (_, said) in STATISTICS.items()
         ),
         *(
             Number(
                 f"{removed}_{statistic}_{kind}",
                 "share",
                 f"{removed} token removed, {said} ({kind})",
-                table=f"by layer, triggers under {_UNDER[kind]}",
+                table=f"by layer, triggers under {under}",
             )
-            for kind in KINDS
+            for kind, (_, under) in KINDS.items()
             for removed in REMOVED
-            for statistic, said in _SAID.items()
+            for statistic, (_, said) in STATISTICS.items()
         ),
         Number("last_margin", "share", "least median without another token, minus that without the last"),
         Number("last_hurts_most", "share", "layers where removing the last token hurts most"),
         Number(
-            "last_median_upper_minus_lower",
-            "share",
-            "median change without the last token, upper minus lower layers",
+            "last_median_upper_minus_lower", "share", "median change without the last token, upper minus lower layers"
         ),
         Number("excluded_length_one", "count", "triggers of one token, left out"),
-        Number(
-            "excluded_length_two", "count", "triggers of two tokens, left out: the model has no beginning token"
-        ),
+        Number("excluded_length_two", "count", "triggers of two tokens, left out: the model has no beginning token"),
     ),
     main="last_median",
     headline=("first_median", "last_median", "random_median"),
@@ -114,14 +104,12 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     margins = []
     for layer in atlas.layers:
         here = rows.filter(pl.col("layer") == layer)
-        for (removed, statistic, kind), estimate in _estimates(here, atlas).items():
-            _add(found, layer, removed, statistic, kind, estimate)
+        _add_estimates(found, layer, _estimates(here, atlas))
         margin = _last_margin(here, atlas)
         found.add(layer, "last_margin", margin)
         if margin.value is not None:
             margins.append(margin)
-    for (removed, statistic, kind), estimate in _estimates(rows, atlas).items():
-        _add(found, None, removed, statistic, kind, estimate)
+    _add_estimates(found, None, _estimates(rows, atlas))
     found.add(None, "last_hurts_most", share_above(margins, 0))
     found.add(None, "last_median_upper_minus_lower", _upper_minus_lower(rows, atlas.upper_layers, atlas))
     found.add(None, "excluded_length_one", _excluded_prefixes(atlas, tokens=1))
@@ -130,9 +118,10 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     return found.frame()
 
 
-def _add(found: AnswerBuilder, layer: int | None, removed: str, statistic: str, kind: str, estimate: Estimate) -> None:
-    name = f"{removed}_{statistic}" + ("" if kind == "all" else f"_{kind}")
-    found.add(layer, name, estimate, removed=removed, statistic=statistic, kind=kind)
+def _add_estimates(found: AnswerBuilder, layer: int | None, estimates: dict[tuple[str, str, str], Estimate]) -> None:
+    for (removed, statistic, kind), estimate in estimates.items():
+        name = f"{removed}_{statistic}" + ("" if kind == "all" else f"_{kind}")
+        found.add(layer, name, estimate, removed=removed, statistic=statistic, kind=kind)
 
 
 def _changes(atlas: Atlas) -> pl.DataFrame:
@@ -160,14 +149,13 @@ def _estimates(rows: pl.DataFrame, atlas: Atlas) -> dict[tuple[str, str, str], E
     """Every statistic of these rows; memories are resampled for the intervals."""
     codes, memories = _memory_codes(rows)
     removed, kind, change = (rows[name].to_numpy() for name in ("removed", "kind", "change"))
-    wanted = [("all", None), *KINDS.items()]
-    keys = [(token, name) for token in REMOVED for name, _ in wanted]
-    masks = [(removed == token) & ((kind == own) if own else True) for token in REMOVED for _, own in wanted]
-    sets = [(change[mask], codes[mask]) for mask in masks]
-    bounds = Resamples(memories, plan_seed(atlas)).quantiles(sets, tuple(STATISTICS.values()))
+    of_kind = {"all": np.ones(len(kind), bool)} | {name: kind == own for name, (own, _) in KINDS.items()}
+    masks = {(token, name): (removed == token) & own for token in REMOVED for name, own in of_kind.items()}
+    sets = [(change[mask], codes[mask]) for mask in masks.values()]
+    bounds = Resamples(memories, plan_seed(atlas)).quantiles(sets, [level for level, _ in STATISTICS.values()])
     found: dict[tuple[str, str, str], Estimate] = {}
-    for (token, name), (values, _), intervals in zip(keys, sets, bounds, strict=True):
-        for (statistic, level), (low, high) in zip(STATISTICS.items(), intervals, strict=True):
+    for (token, name), (values, _), intervals in zip(masks, sets, bounds, strict=True):
+        for (statistic, (level, _)), (low, high) in zip(STATISTICS.items(), intervals, strict=True):
             found[token, statistic, name] = quantile(values, level, low, high)
     return found
 

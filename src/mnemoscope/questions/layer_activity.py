@@ -56,10 +56,7 @@ QUESTION = Question(
         question="Which share of a layer's memories is active at a prefix?",
         claims=(
             Claim(
-                "memories active at a prefix",
-                "10-50 %",
-                "active",
-                "share",
+                "memories active at a prefix", "10-50 %", "active", "share",
                 Rule(
                     "10 to 50 % in every layer, each interval corrected for their number",
                     each_layer_between("active", 0.1, 0.5),
@@ -67,9 +64,7 @@ QUESTION = Question(
             ),
             Claim(
                 "the layer with the fewest active memories, as a part of the depth",
-                "10 of 16",
-                "least_depth",
-                "number",
+                "10 of 16", "least_depth", "number",
                 Rule(
                     "every layer that may have the fewest, the same prefixes compared and corrected for all layers, is"
                     " within an eighth of the depth of that",

@@ -25,26 +25,18 @@ QUESTION = Question(
         claims=(
             Claim(
                 "no memory says what the layer says, in the layer where this is rarest",
-                "68 % or more",
-                "zero_agreement_least_layer",
-                "share",
+                "68 % or more", "zero_agreement_least_layer", "share",
                 Rule(
                     "at least 68 % in every layer, each interval corrected for their number",
                     each_layer_between("zero_agreement", 0.68, 1),
                 ),
             ),
             Claim(
-                "where one does, the target is a stop word",
-                "60 %",
-                "agreeing_stop_word",
-                "share",
+                "where one does, the target is a stop word", "60 %", "agreeing_stop_word", "share",
                 Rule("more often than over all prefixes; the difference", above(0), by="agreeing_stop_word_above_all"),
             ),
             Claim(
-                "where one does, the prefix has fewer than 5 tokens",
-                "43 %",
-                "agreeing_short",
-                "share",
+                "where one does, the prefix has fewer than 5 tokens", "43 %", "agreeing_short", "share",
                 Rule("more often than over all prefixes; the difference", above(0), by="agreeing_short_above_all"),
             ),
         ),

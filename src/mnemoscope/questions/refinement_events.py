@@ -27,24 +27,16 @@ QUESTION = Question(
         question="How often does a layer's output keep the residual's top token, take the feed-forward's, or neither?",
         claims=(
             Claim(
-                "the residual's prediction stands",
-                "the vast majority",
-                "unchanged",
-                "share",
+                "the residual's prediction stands", "the vast majority", "unchanged", "share",
                 Rule("at least three quarters", at_least(0.75)),
             ),
             Claim(
-                "a changed prediction is a composition",
-                "far more often than ffn",
-                "composition_of_changed",
-                "share",
+                "a changed prediction is a composition", "far more often than ffn", "composition_of_changed", "share",
                 Rule("at least two thirds of the changes", at_least(2 / 3)),
             ),
             Claim(
                 "last-layer compositions judged distant (judge those in refinement_events.cases.parquet)",
-                "66 of 100",
-                "composition_distant",
-                "share",
+                "66 of 100", "composition_distant", "share",
             ),
         ),
     ),

@@ -39,10 +39,7 @@ QUESTION = Question(
         question="For which share of prefixes does the residual of a layer already have the model's final top token?",
         claims=(
             Claim(
-                "decided in the bottom few layers",
-                "about a third",
-                "match_lower_third",
-                "share",
+                "decided in the bottom few layers", "about a third", "match_lower_third", "share",
                 Rule("between 25 % and 42 %", between(0.25, 0.42)),
             ),
         ),

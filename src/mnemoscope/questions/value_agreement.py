@@ -23,10 +23,7 @@ QUESTION = Question(
         question="How often is the token that a value ranks first the one that follows the memory's best trigger?",
         claims=(
             Claim(
-                "agreement in layers 1-10",
-                "about 0",
-                "agreement_lower",
-                "share",
+                "agreement in layers 1-10", "about 0", "agreement_lower", "share",
                 Rule(
                     "at most a third of the best layer's, intervals corrected for all layers; the difference",
                     at_most(0),
@@ -34,10 +31,7 @@ QUESTION = Question(
                 ),
             ),
             Claim(
-                "agreement in the best layer",
-                "up to 3.5 %",
-                "agreement_best_layer",
-                "share",
+                "agreement in the best layer", "up to 3.5 %", "agreement_best_layer", "share",
                 Rule(
                     "some layer is above its own shuffled targets, and chance, with an interval corrected for all"
                     " layers; the greatest difference",

@@ -49,17 +49,12 @@ QUESTION = Question(
         question="Do values that are sure of a token agree with the triggers of their memory more often?",
         claims=(
             Claim(
-                "of the 100 most confident values, in layers 11-16",
-                "97 of 100",
-                "top100_upper_layers",
-                "share",
+                "of the 100 most confident values, in layers 11-16", "97 of 100", "top100_upper_layers", "share",
                 Rule("more than these layers' part of all memories", _more_than_their_part),
             ),
             Claim(
                 "of the 100 most confident values, right after at least one of their 50 triggers",
-                "46 of 100",
-                "top100_with_trigger",
-                "share",
+                "46 of 100", "top100_with_trigger", "share",
             ),
         ),
     ),
