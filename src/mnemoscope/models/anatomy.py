@@ -6,7 +6,7 @@ load-time proof (proof.py) does.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -36,15 +36,17 @@ class LinearMap:
     count: int
 
     @staticmethod
-    def whole(module: nn.Module, *, transposed: bool) -> "LinearMap":
-        """The map of all of the module's outputs."""
-        weight = matrix_of(module)
-        return LinearMap(module, transposed, 0, weight.shape[1 if transposed else 0])
+    def whole(module: nn.Module, *, transposed: bool | None = None) -> "LinearMap":
+        """The map of all of the module's outputs; where it is not said, Conv1D is transposed, told by its name."""
+        if transposed is None:
+            transposed = not isinstance(module, nn.Linear) and type(module).__name__ == "Conv1D"
+        return LinearMap(module, transposed, 0, matrix_of(module).shape[1 if transposed else 0])
 
-    def half(self, second: bool) -> "LinearMap":
-        """The first or second half of the outputs (fused gate and up)."""
+    def halves(self, order: tuple[str, str]) -> tuple["LinearMap", "LinearMap"]:
+        """Gate and up, of outputs that fuse them in this order."""
         count = self.count // 2
-        return LinearMap(self.module, self.transposed, count if second else 0, count)
+        first, second = (replace(self, first=start, count=count) for start in (0, count))
+        return (first, second) if order == ("gate", "up") else (second, first)
 
     def weight(self) -> Tensor:
         """The matrix [out, in], a view of the module's own."""
@@ -124,11 +126,6 @@ def matrix_of(module: nn.Module) -> Tensor:
     return weight
 
 
-def is_transposed(module: nn.Module) -> bool:
-    """Whether the module stores [in, out]: true of Conv1D, told by its own name for the number of outputs."""
-    return not isinstance(module, nn.Linear) and type(module).__name__ == "Conv1D"
-
-
 def text_config(model: Any) -> Any:
     """The configuration of the text model (itself, or the part of a multimodal one)."""
     return model.config.get_text_config(decoder=True)
@@ -199,21 +196,15 @@ def resolve(model: Any, family: Family) -> Anatomy:
 
 
 def _resolve_layer(block: nn.Module, family: Family, scale: float) -> Layer:
-    keys = find(block, family.keys)
-    gate = LinearMap.whole(keys, transposed=is_transposed(keys))
-    up = None
+    gate = LinearMap.whole(find(block, family.keys))
+    up = None if family.up is None else LinearMap.whole(find(block, family.up))
     if family.fused is not None:
-        up_second = family.fused == ("gate", "up")
-        gate, up = gate.half(not up_second), gate.half(up_second)
-    elif family.up is not None:
-        module = find(block, family.up)
-        up = LinearMap.whole(module, transposed=is_transposed(module))
-    down = find(block, family.down)
+        gate, up = gate.halves(family.fused)
     return Layer(
         block=block,
         gate=gate,
         up=up,
-        down=LinearMap.whole(down, transposed=is_transposed(down)),
+        down=LinearMap.whole(find(block, family.down)),
         activation=find(block, family.activation),
         ffn_norm=_optional(block, family.ffn_norm),
         post_norm=_optional(block, family.post_norm),

@@ -23,7 +23,7 @@ class Family:
     attention     parallel blocks only: the module whose output joins the stream together with the feed-forward's
     update_scale, logit_scale, logit_divisor, softcap   names of configuration entries that hold the number
     activation_name   the name of f, where the configuration does not give it
-    in_place      the block changes the feed-forward output after computing it, so a tap must clone
+    in_place      the block changes the feed-forward output after computing it, so a hook must clone
     """
 
     name: str
@@ -138,8 +138,7 @@ _PHI = Family(
 
 FAMILIES: tuple[Family, ...] = (
     _GPT2,
-    replace(_GPT2, name="gpt_neo"),
-    replace(_GPT2, name="gpt_bigcode"),
+    *(replace(_GPT2, name=name) for name in ("gpt_neo", "gpt_bigcode")),
     _GPT_NEOX,
     replace(_GPT_NEOX, when=(("use_parallel_residual", False),), attention=None, ffn_norm="post_attention_layernorm"),
     _GPTJ,
@@ -147,11 +146,7 @@ FAMILIES: tuple[Family, ...] = (
     _OPT,
     replace(_OPT, when=(("do_layer_norm_before", True), ("_remove_final_layer_norm", True)), final_norm=None),
     replace(
-        _OPT,
-        when=(("do_layer_norm_before", False),),
-        ffn_norm=None,
-        output_norm="final_layer_norm",
-        final_norm=None,
+        _OPT, when=(("do_layer_norm_before", False),), ffn_norm=None, output_norm="final_layer_norm", final_norm=None
     ),
     _BLOOM,
     # Here the stream continues from the norm's output, so what the keys read is the residual itself.
@@ -166,13 +161,12 @@ FAMILIES: tuple[Family, ...] = (
         in_place=False,
     ),
     _LLAMA,
-    replace(_LLAMA, name="mistral"),
-    replace(_LLAMA, name="qwen2"),
-    replace(_LLAMA, name="qwen3"),
-    replace(_LLAMA, name="gemma"),
+    *(replace(_LLAMA, name=name) for name in ("mistral", "qwen2", "qwen3", "gemma")),
     replace(_LLAMA, name="granite", update_scale="residual_multiplier", logit_divisor="logits_scaling"),
-    replace(_LLAMA, name="cohere", ffn_norm=None, attention="self_attn", logit_scale="logit_scale"),
-    replace(_LLAMA, name="cohere2", ffn_norm=None, attention="self_attn", logit_scale="logit_scale"),
+    *(
+        replace(_LLAMA, name=name, ffn_norm=None, attention="self_attn", logit_scale="logit_scale")
+        for name in ("cohere", "cohere2")
+    ),
     replace(_LLAMA, name="olmo2", ffn_norm=None, post_norm="post_feedforward_layernorm"),
     _GEMMA2,
     replace(_GEMMA2, name="gemma3_text"),

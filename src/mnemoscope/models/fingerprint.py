@@ -19,26 +19,12 @@ from torch import Tensor, nn
 from mnemoscope.errors import ModelDamaged
 from mnemoscope.models.tokens import Beginning
 
+# `tie_word_embeddings` is among them since the list of weights says it.
 _INCIDENTAL = {
-    "_name_or_path",
-    "architectures",
-    "auto_map",
-    "chunk_size_feed_forward",
-    "dtype",
-    "id2label",
-    "label2id",
-    "output_attentions",
-    "output_hidden_states",
-    "pad_token_id",
-    "problem_type",
-    "return_dict",
-    "tie_word_embeddings",  # the list of weights says it
-    "torch_dtype",
-    "transformers_version",
-    "use_cache",
+    *("_name_or_path", "architectures", "auto_map", "chunk_size_feed_forward", "dtype", "id2label", "label2id"),
+    *("output_attentions", "output_hidden_states", "pad_token_id", "problem_type", "return_dict"),
+    *("tie_word_embeddings", "torch_dtype", "transformers_version", "use_cache"),
 }
-
-
 REMOTE_CODE = "transformers_modules"
 """The package in which transformers imports code that comes with a model."""
 

@@ -6,6 +6,8 @@ torch's `weights_only`; a repository's own code runs only where `trust_remote_co
 """
 
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -32,14 +34,17 @@ _UNSTATED_CONTEXT = 2048
 _PLAIN_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _TOKENIZERS = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "vocab.json",
-    "vocab.txt",
-    "spiece.model",
-    "*.tiktoken",
-    "tekken.json",
+    *("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "*.tiktoken", "tekken.json"),
 )
+
+_FAILURES = (
+    ("Weights only load failed", ModelUnsupported,
+     ": its weights are a pickle that wants to run code; save them as safetensors"),
+    ("ignore_mismatched_sizes", ModelDamaged, ": its weights are not of the shapes that its config.json says"),
+    ("trust_remote_code", ModelUnsupported,
+     " brings its own code; pass trust_remote_code (--trust-remote-code) if you trust it"),
+)  # fmt: skip
+"""What an error of transformers says, and what is said of the model in its place."""
 
 
 def open_model(source: Any, *, tokenizer: Any, revision: str | None, trust_remote_code: bool) -> LoadedParts:
@@ -131,13 +136,15 @@ def _check_folder(folder: Path) -> None:
 def _load_stored(place: str, source: str, revision: str | None, trust: bool) -> tuple[Any, Any]:
     """Model and tokenizer as stored in a folder or on the hub, in the stored dtype."""
     where = _where(place, revision, trust)
-    config = _one_line_errors(source, lambda: AutoConfig.from_pretrained(place, **where))
+    with _one_line_errors(source):
+        config = AutoConfig.from_pretrained(place, **where)
     check_supported(config)
     if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not trust:
         raise ModelUnsupported(f"model type {config.model_type!r} is no causal language model that transformers knows")
     tokenizer = _tokenizer(place, revision, trust, source=source)
     load: Any = AutoModelForCausalLM.from_pretrained
-    model, notes = _one_line_errors(source, lambda: load(place, dtype="auto", output_loading_info=True, **where))
+    with _one_line_errors(source):
+        model, notes = load(place, dtype="auto", output_loading_info=True, **where)
     missing = sorted(notes["missing_keys"])
     if missing:
         raise ModelDamaged(
@@ -151,15 +158,12 @@ def _tokenizer(place: str, revision: str | None, trust: bool, *, source: str | N
     if folder.is_dir() and not any(any(folder.glob(pattern)) for pattern in _TOKENIZERS):
         raise ModelNotFound(f"folder {place!r} holds no tokenizer (tokenizer.json); save the model's tokenizer there")
     where = _where(place, revision, trust)
-
-    def load() -> Any:
+    with _one_line_errors(source or place):
         # Some model types make AutoTokenizer build that family's own splitting rules around the stored vocabulary,
         # even where the tokenizer says that its tokenizer.json is all there is to it.
         stated = get_tokenizer_config(place, **where).get("tokenizer_class")
         kind: Any = PreTrainedTokenizerFast if stated in _PLAIN_TOKENIZERS else AutoTokenizer
         return kind.from_pretrained(place, **where)
-
-    return _one_line_errors(source or place, load)
 
 
 def _where(place: str, revision: str | None, trust: bool) -> dict[str, Any]:
@@ -181,11 +185,12 @@ def _reachable() -> bool:
         return False
 
 
-def _one_line_errors(source: str, load: Any) -> Any:
-    """What `load` returns, with transformers' own failures turned into one line of the project's."""
+@contextmanager
+def _one_line_errors(source: str) -> Iterator[None]:
+    """Silences transformers, and turns its own failures into one line of the project's."""
     try:
         with suppress_output():
-            return load()
+            yield
     except ModelError:
         raise
     except OSError as error:
@@ -196,18 +201,9 @@ def _one_line_errors(source: str, load: Any) -> Any:
         ) from None
     except Exception as error:
         text = first_line(error)
-        if "Weights only load failed" in str(error):
-            raise ModelUnsupported(
-                f"model {source!r}: its weights are a pickle that wants to run code; save them as safetensors"
-            ) from None
-        if "ignore_mismatched_sizes" in str(error):
-            raise ModelDamaged(
-                f"model {source!r}: its weights are not of the shapes that its config.json says"
-            ) from None
-        if "trust_remote_code" in str(error):
-            raise ModelUnsupported(
-                f"model {source!r} brings its own code; pass trust_remote_code (--trust-remote-code) if you trust it"
-            ) from None
+        for sign, kind, rest in _FAILURES:
+            if sign in str(error):
+                raise kind(f"model {source!r}{rest}") from None
         if "does not recognize this architecture" in str(error) or "Unrecognized" in str(error):
             raise ModelUnsupported(f"model {source!r} is of a kind that transformers does not know ({text})") from None
         raise ModelDamaged(f"model {source!r} cannot be read: {type(error).__name__}: {text}") from None

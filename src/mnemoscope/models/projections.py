@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import ModelUnsupported, OptionError
-from mnemoscope.models.anatomy import Anatomy, Layer, matrix_of
+from mnemoscope.models.anatomy import Anatomy, matrix_of
 
 Projection = Literal["raw", "gain", "lens"]
 
@@ -130,14 +130,11 @@ class Readout:
         return two_level if self._dtype == torch.float32 else copy.deepcopy(two_level).float()
 
     def fold(self, vectors: Tensor, *, layer: int | None) -> Tensor:
-        """The vectors [n, hidden'] whose scores under the head are their `gain` scores.
-
-        `layer` names the block whose output norm (sandwich, post-norm) lies before the final norm; None for a vector
-        that is already in the stream.
-        """
+        """As `LanguageModel.fold`."""
         folded = vectors.float()
         if layer is not None:
-            norm = _block_norm(self._anatomy.layers[layer])
+            block = self._anatomy.layers[layer]
+            norm = block.post_norm if block.output_norm is None else block.output_norm
             folded = folded if norm is None else self._fold(norm)(folded)
         folded = folded if self._final is None else self._final(folded)
         return self._project(folded)
@@ -166,7 +163,3 @@ class Readout:
     def _project(self, vectors: Tensor) -> Tensor:
         project = self._anatomy.project
         return vectors if project is None else nn.functional.linear(vectors, matrix_of(project).detach().float())
-
-
-def _block_norm(layer: Layer) -> nn.Module | None:
-    return layer.post_norm if layer.output_norm is None else layer.output_norm

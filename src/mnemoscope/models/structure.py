@@ -70,8 +70,8 @@ def infer(model: Any) -> Anatomy:
         layers = tuple(make(block) for block in blocks)
         scale, softcap = _scaling(head.given, seen.logits, config, kind)
         backbone = _backbone(model, path, head.taken)
-    except (AttributeError, KeyError) as problem:
-        raise ModelUnsupported(f"family {kind!r} is unknown and its blocks are not alike ({problem})") from None
+    except (AttributeError, KeyError) as error:
+        raise ModelUnsupported(f"family {kind!r} is unknown and its blocks are not alike ({error})") from None
     finally:
         model.train(was_training)
     name = activation_name(config, function)
@@ -119,8 +119,7 @@ def _assembler(down: _Map, keys: _Keys, norms: dict[str, str], scale: float) -> 
 
         gate, up = whole(keys.gate), None if keys.up is None else whole(keys.up)
         if keys.fused is not None:
-            up_second = keys.fused == ("gate", "up")
-            gate, up = gate.half(not up_second), gate.half(up_second)
+            gate, up = gate.halves(keys.fused)
         function = keys.activation
         return Layer(
             block=block,

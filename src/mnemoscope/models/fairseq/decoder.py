@@ -8,6 +8,7 @@ business, adaptive input and softmax lie in models/adaptive.py.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -19,27 +20,16 @@ _FIRST_POSITION = 2
 """The row of the first token: one after that of padding."""
 
 
-def _tanh_gelu(x: Tensor) -> Tensor:
-    return functional.gelu(x, approximate="tanh")
-
-
-def _identity(x: Tensor) -> Tensor:
-    return x
-
-
-def _square_relu(x: Tensor) -> Tensor:
-    return functional.relu(x).square()
-
-
+_tanh_gelu = partial(functional.gelu, approximate="tanh")
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
-    "relu_squared": _square_relu,
+    "relu_squared": lambda x: functional.relu(x).square(),
     "gelu": functional.gelu,
     "gelu_fast": _tanh_gelu,
     "gelu_accurate": _tanh_gelu,
     "swish": functional.silu,
     "tanh": torch.tanh,
-    "linear": _identity,
+    "linear": lambda x: x,
 }
 """f by the name that `activation_fn` gives it."""
 
@@ -141,12 +131,8 @@ class Decoder(nn.Module):
         if shape.output_bands is None:
             self.output_projection = nn.Linear(shape.output_width, shape.rows, bias=False)
         else:
-            self.adaptive_softmax = AdaptiveSoftmax(
-                shape.output_bands,
-                shape.output_width,
-                tied_words=shape.tied_words,
-                tied_projections=shape.tied_projections,
-            )
+            tied = {"tied_words": shape.tied_words, "tied_projections": shape.tied_projections}
+            self.adaptive_softmax = AdaptiveSoftmax(shape.output_bands, shape.output_width, **tied)
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """What the head reads, [batch, position, width], of ids [batch, position]."""

@@ -182,9 +182,9 @@ def anatomy_of(network: Network) -> Anatomy:
 def _layer(block: Block, shape: DecoderShape) -> Layer:
     return Layer(
         block=block,
-        gate=LinearMap.whole(block.fc1, transposed=False),
+        gate=LinearMap.whole(block.fc1),
         up=None,
-        down=LinearMap.whole(block.fc2, transposed=False),
+        down=LinearMap.whole(block.fc2),
         activation=ACTIVATIONS[shape.activation],
         ffn_norm=block.final_layer_norm if shape.pre_norm else None,
         output_norm=None if shape.pre_norm else block.final_layer_norm,

@@ -35,33 +35,35 @@ class Options:
     def __contains__(self, name: str) -> bool:
         return self._fields.get(name) is not None
 
+    def _value(self, name: str, default: Any) -> Any:
+        value = self._fields.get(name)
+        return default if value is None else value
+
     def number(self, name: str, default: int | None = None) -> int:
         """A whole number above zero, which may be written as a float."""
-        value = self._fields.get(name)
-        value = default if value is None else value
+        value = self._value(name, default)
         if isinstance(value, int | float) and not isinstance(value, bool) and float(value).is_integer() and value >= 1:
             return int(value)
         raise self.wrong(name, "a whole number above 0")
 
     def factor(self, name: str) -> float:
         """A number of at least 1."""
-        value = self._fields.get(name)
-        value = 4 if value is None else value
+        value = self._value(name, 4)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < 1e6:
             raise self.wrong(name, "a factor of at least 1")
         return float(value)
 
     def flag(self, name: str) -> bool:
         """Whether an option is set; absent ones are not."""
-        value = self._fields.get(name)
-        if value is not None and not isinstance(value, bool | int):
+        value = self._value(name, False)
+        if not isinstance(value, bool | int):
             raise self.wrong(name, "true or false")
         return bool(value)
 
     def word(self, name: str, default: str) -> str:
         """A name."""
-        value = self._fields.get(name)
-        if value is not None and not isinstance(value, str):
+        value = self._value(name, default)
+        if not isinstance(value, str):
             raise self.wrong(name, "a name")
         return value or default
 
