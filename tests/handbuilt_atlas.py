@@ -11,7 +11,8 @@ import numpy as np
 
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import TABLES, Provenance
-from mnemoscope.atlas.store import write_json, write_sentences, write_table
+from mnemoscope.atlas.store import write_sentences, write_table
+from mnemoscope.files import write_json
 
 PROVENANCE = Provenance(model="a" * 64, corpus="b" * 64, plan="c" * 64)
 WORDS = [

@@ -10,15 +10,8 @@ from handbuilt_atlas import PROVENANCE, build_atlas, sentence_columns, trigger_c
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.manifest import begin
-from mnemoscope.atlas.store import (
-    copy_file,
-    make_folder,
-    write_bytes,
-    write_free_table,
-    write_json,
-    write_sentences,
-    write_table,
-)
+from mnemoscope.atlas.store import write_free_table, write_sentences, write_table
+from mnemoscope.files import copy_file, make_folder, write_bytes, write_json
 from mnemoscope.search import build_index
 
 

@@ -13,9 +13,9 @@ from mnemoscope.atlas.folder import FOLDERS, clear, is_named, occupancy, remove_
 from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import Manifest, begin
 from mnemoscope.atlas.schema import ANSWERS
-from mnemoscope.atlas.store import file_hash
 from mnemoscope.atlas.tables import Tables
 from mnemoscope.errors import AtlasDamaged
+from mnemoscope.files import file_hash
 from mnemoscope.questions import QUESTIONS
 
 BEGUN: dict[str, Any] = {"plan": {}, "part": None}

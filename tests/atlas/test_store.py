@@ -18,11 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from handbuilt_atlas import PROVENANCE, SENTENCES, sentence_columns, trigger_columns, trigger_rows, write_tables
+from mnemoscope import files
 from mnemoscope.atlas import store
 from mnemoscope.atlas.manifest import table_files
 from mnemoscope.atlas.schema import HISTOGRAM_BINS, HISTOGRAM_EDGES, TABLES, place, schema_error
-from mnemoscope.atlas.store import replacing, storing, write_json, write_sentences, write_table
+from mnemoscope.atlas.store import write_sentences, write_table
 from mnemoscope.errors import StoreFailed
+from mnemoscope.files import replacing, storing, write_json
 
 
 def test_histogram_edges_are_the_contract_s() -> None:
@@ -75,7 +77,7 @@ def test_the_same_rows_give_the_same_bytes_however_they_came(tmp_path: Path) -> 
 def test_two_processes_write_the_same_bytes(tmp_path: Path) -> None:
     write_tables(tmp_path / "here")
     script = "import pathlib, sys, handbuilt_atlas; handbuilt_atlas.write_tables(pathlib.Path(sys.argv[1]))"
-    folders = f"{Path(__file__).parents[1]}:{Path(store.__file__).parents[2]}"
+    folders = f"{Path(__file__).parents[1]}:{Path(files.__file__).parents[1]}"
     environment = {**os.environ, "PYTHONPATH": folders, "PYTHONHASHSEED": "7"}
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "there")], check=True, env=environment)
     names = table_files(tmp_path / "here")
@@ -200,14 +202,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk(small_disk: Path) -> None:
     path = small_disk / "state"
     with pytest.raises(StoreFailed, match=r"No space left on device \(.* MB free there\)"):
-        store.write_bytes(path, b"x" * 2_000_000)
+        files.write_bytes(path, b"x" * 2_000_000)
     assert list(small_disk.iterdir()) == []
 
 
 def test_a_read_only_disk(small_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(StoreFailed, match="Read-only file system"):
-        store.write_bytes(small_disk / "state", b"x")
+        files.write_bytes(small_disk / "state", b"x")
 
 
 def test_sentences_are_as_given(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from handbuilt_atlas import PROVENANCE, build_atlas, write_tables
 from mnemoscope.atlas import verify
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import Provenance
-from mnemoscope.atlas.store import file_hash, write_json
 from mnemoscope.errors import AtlasNotFound, AtlasTooNew, AtlasUnfinished
+from mnemoscope.files import file_hash, write_json
 
 
 @pytest.fixture

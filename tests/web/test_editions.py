@@ -12,7 +12,7 @@ import pytest
 
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.manifest import MANIFEST, seal
-from mnemoscope.atlas.store import file_hash, write_bytes
+from mnemoscope.files import file_hash, write_bytes
 from mnemoscope.questions import QUESTIONS, write_all
 from mnemoscope.web import Settings
 from mnemoscope.web import site as site_module

@@ -10,9 +10,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from browser import PHONE, Visits
-from mnemoscope.atlas.store import write_bytes
 from mnemoscope.cli import main
 from mnemoscope.errors import AtlasBusy, AtlasExists, MemoryIdError, OptionError, StoreFailed
+from mnemoscope.files import write_bytes
 from mnemoscope.questions import write_all
 from mnemoscope.web import static_export
 from mnemoscope.web.relative import DEAD, Rewriter

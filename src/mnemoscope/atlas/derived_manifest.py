@@ -6,18 +6,18 @@ What was made from an opened atlas is never written beside another that took its
 Verification reads these manifests; nothing here judges them.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mnemoscope.atlas.folder import read_object
 from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.atlas.read import Atlas
-from mnemoscope.atlas.store import file_hash, make_folder, write_json
 from mnemoscope.errors import AtlasBusy
+from mnemoscope.files import file_entry, file_hash, make_folder, write_json
 
 
 @contextmanager
@@ -42,20 +42,15 @@ def record_hashes(atlas: Atlas, side: str, paths: Iterable[str], *, anew: bool =
     folder = directory / side
     make_folder(folder)
     kept = {} if anew else recorded_hashes(atlas, side)
-    fresh = {
-        path: {"bytes": (directory / path).stat().st_size, "sha256": file_hash(directory / path)} for path in paths
-    }
-    files = {path: entry for path, entry in kept.items() if (directory / path).is_file()} | fresh
+    files = {path: entry for path, entry in kept.items() if (directory / path).is_file()}
+    files |= {path: file_entry(directory / path) for path in paths}
     write_json(folder / MANIFEST, {"atlas": atlas.manifest_hash, "files": dict(sorted(files.items()))})
 
 
 def made_files(path: Path, entry: str = "files") -> dict[str, Any]:
     """The files that a manifest beside an atlas lists; none where `path` is not a manifest of that form."""
-    try:
-        said = json.loads(path.read_bytes())
-        files, atlas = said[entry], said["atlas"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return {}
+    said = read_object(path)
+    files, atlas = said.get(entry), said.get("atlas")
     known = isinstance(atlas, str) and re.fullmatch(r"[0-9a-f]{64}", atlas) is not None
     return files if known and isinstance(files, dict) and said.keys() == {"atlas", entry} else {}
 
@@ -65,10 +60,9 @@ def recorded_hashes(atlas: Atlas, side: str) -> dict[str, Any]:
 
     Every entry is an object with a `sha256`; others are left out.
     """
-    try:
-        said = json.loads((atlas.path / side / MANIFEST).read_bytes())
-        listed = dict(said["files"]) if said["atlas"] == atlas.manifest_hash else {}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    said = read_object(atlas.path / side / MANIFEST)
+    listed = said.get("files") if said.get("atlas") == atlas.manifest_hash else None
+    if not isinstance(listed, dict):
         return {}
     return {path: entry for path, entry in listed.items() if isinstance(entry, dict) and "sha256" in entry}
 

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from mnemoscope.atlas.manifest import MANIFEST, RUN, SEAL, STATE, UNFINISHED, WORK, table_files, unfinished_plan
 from mnemoscope.atlas.schema import ANSWERS, TABLES, place
-from mnemoscope.atlas.store import file_hash, flush, storing
 from mnemoscope.errors import AtlasDamaged
+from mnemoscope.files import file_hash, flush, storing
 
 LOCK_FILE = ".lock"
 
@@ -49,7 +49,7 @@ def is_named(path: str) -> bool:
 
 def is_manifest(path: Path) -> bool:
     """Whether a file is the manifest of an atlas in form, whatever has become of the atlas."""
-    said = _object(path)
+    said = read_object(path)
     if type(said.get("schema")) is not int or not isinstance(said.get("plan_hash"), str):
         return False
     about = [said.get(name) for name in ("model", "corpus")]
@@ -121,13 +121,13 @@ def _own_files(directory: Path) -> list[str]:
         if not _is_linked(directory, folder) and (directory / folder).is_dir():
             found |= {f"{folder}/{entry.name}" for entry in (directory / folder).iterdir() if not entry.is_dir()}
     named = {path for path in found if is_named(path) and not _is_linked(directory, str(PurePosixPath(path).parent))}
-    return sorted(named | set(_listed(directory)))
+    return sorted(named | set(_unnamed_files(directory)))
 
 
-def _listed(directory: Path) -> Iterator[str]:
+def _unnamed_files(directory: Path) -> Iterator[str]:
     """Files that a manifest lists and the format does not name, such as those of a newer version."""
     for manifest in (MANIFEST, *(f"{side}/{MANIFEST}" for side in _SIDES)):
-        files = _object(directory / manifest).get("files")
+        files = read_object(directory / manifest).get("files")
         for path, said in files.items() if isinstance(files, dict) else ():
             parts = PurePosixPath(path).parts
             inside = parts and ".." not in parts and (parts[0] in FOLDERS or path.endswith(".parquet"))
@@ -184,7 +184,7 @@ def _only_work(directory: Path) -> bool:
     return all(is_named(entry) or entry in FOLDERS or entry.endswith(".mnemoscope-tmp") for entry in entries)
 
 
-def _object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
     """The JSON object that a file holds; an empty one where it holds something else."""
     try:
         value = json.loads(path.read_bytes())

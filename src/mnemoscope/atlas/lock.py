@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mnemoscope.atlas.folder import LOCK_FILE, refuse_links
-from mnemoscope.atlas.store import make_folder, remove_strays, storing
 from mnemoscope.errors import AtlasBusy, AtlasDamaged, StoreFailed
+from mnemoscope.files import make_folder, remove_strays, storing
 
 _NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
 

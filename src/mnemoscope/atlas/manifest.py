@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from mnemoscope.atlas.form import form_faults
 from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES, Provenance, place
-from mnemoscope.atlas.store import file_hash, flush, json_bytes, storing, write_bytes, write_json
 from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasTooNew, AtlasUnfinished
+from mnemoscope.files import file_entry, flush, json_bytes, storing, write_bytes, write_json
 
 MANIFEST = "manifest.json"
 SEAL = "manifest.sha256"
@@ -191,10 +191,7 @@ def seal(directory: Path, manifest: dict[str, Any]) -> None:
     covered = [path for path in table_files(directory) if (found := place(path)) and found[0].mined]
     if "part" in manifest:
         covered += [path.relative_to(directory).as_posix() for path in (directory / STATE).rglob("*") if path.is_file()]
-    files = {
-        path: {"bytes": (directory / path).stat().st_size, "sha256": file_hash(directory / path)}
-        for path in sorted(covered)
-    }
+    files = {path: file_entry(directory / path) for path in sorted(covered)}
     whole = {**manifest, "schema": SCHEMA_VERSION, "package": _package_version(), "files": files}
     data = json_bytes(whole)
     if faults := form_faults(whole):

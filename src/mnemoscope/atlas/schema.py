@@ -55,110 +55,58 @@ class TableKind:
 
 
 def _columns(text: str) -> pa.Schema:
-    """The schema written as `name type` pairs; a `?` after the type allows nulls."""
-    types = {
-        "int8": pa.int8(),
-        "int16": pa.int16(),
-        "int32": pa.int32(),
-        "int64": pa.int64(),
-        "float32": pa.float32(),
-        "float64": pa.float64(),
-        "string": pa.string(),
-        "bytes": pa.binary(),
-        "bool": pa.bool_(),
-        "ints16": pa.list_(pa.int16()),
-        "ints32": pa.list_(pa.int32()),
-        "ints64": pa.list_(pa.int64()),
-        "floats32": pa.list_(pa.float32()),
-    }
+    """The schema written as `name type` pairs; [type] is a list of it, and a `?` after the type allows nulls."""
     fields = []
     for pair in text.split(","):
         name, kind = pair.split()
-        fields.append(pa.field(name, types[kind.removesuffix("?")], nullable=kind.endswith("?")))
+        plain = pa.type_for_alias(kind.strip("[]?"))
+        fields.append(pa.field(name, pa.list_(plain) if kind[0] == "[" else plain, nullable=kind.endswith("?")))
     return pa.schema(fields)
 
 
 # A row group of `triggers` spans about 256 memories of 50 triggers, so one memory is read without its layer.
-TABLES: dict[str, TableKind] = {
-    kind.name: kind
-    for kind in (
-        TableKind("vocabulary", _columns("token int32, text string, bytes bytes"), 65_536),
-        TableKind("tokens", _columns("token int32, count int64, next_count int64, first_count int64"), 65_536),
-        TableKind(
-            "sentences",
-            _columns("sentence int64, document int64, text string, tokens ints32, multiplicity int32, held_out bool"),
-            1_024,
-            "part",
-        ),
-        TableKind("background", _columns("sentence int64, position int32, token int32, next_token int32?"), 65_536),
-        TableKind(
-            "triggers",
-            _columns(
-                "memory int32, sign int8, rank int16, coefficient float32, sentence int64, position int32,"
-                "token int32, next_token int32?, prefix_group int16"
-            ),
-            12_800,
-            "layer",
-        ),
-        TableKind(
-            "activity",
-            _columns(
-                "memory int32, prefixes int64, positive int64, mean float64, min float32, max float32,"
-                "sampled int64, std float64, histogram ints64"
-            ),
-            1_024,
-            "layer",
-        ),
-        TableKind(
-            "values",
-            _columns(
-                "memory int32, key_norm float32, up_norm float32?, value_norm float32, top_tokens ints32,"
-                "top_scores floats32, bottom_tokens ints32, bottom_scores floats32, max_probability float32,"
-                "entropy float32, target int32?, target_rank int32?, trigger_log_probability float32?"
-            ),
-            1_024,
-            "layer",
-        ),
-        TableKind(
-            "neighbours",
-            _columns("memory int32, rank int16, other_layer int16, other_memory int32, cosine float32"),
-            10_240,
-            "layer",
-        ),
-        TableKind(
-            "removals",
-            _columns(
-                "layer int16, memory int32, sign int8, trigger_rank int16, position int32, removed string,"
-                "removed_position int32, coefficient float32, removed_coefficient float32"
-            ),
-            65_536,
-        ),
-        TableKind(
-            "prefixes",
-            _columns("prefix int32, sentence int64, document int64, position int32, next_token int32, final_top int32"),
-            65_536,
-        ),
-        TableKind(
-            "predictions",
-            _columns(
-                "prefix int32, layer int16, residual_top int32, ffn_top int32, ffn_vote_top int32, output_top int32,"
-                "residual_final_rank int32, residual_final_probability float32, ffn_final_rank int32,"
-                "output_top_residual_rank int32, residual_top_ffn_rank int32, active int32, effective float32,"
-                "top_share float32, major int32, votes_ffn int32, votes_ffn_major int32, votes_output int32"
-            ),
-            65_536,
-        ),
-        TableKind(
-            "patterns",
-            _columns(
-                "layer int16, memory int32, pattern int16, kind string, description string, triggers ints16,"
-                "lift float32?, log10_p float32?"
-            ),
-            16_384,
-            mined=False,
-        ),
-    )
-}
+_KINDS = (
+    TableKind("vocabulary", _columns("token int32, text string, bytes binary"), 65_536),
+    TableKind("tokens", _columns("token int32, count int64, next_count int64, first_count int64"), 65_536),
+    TableKind("sentences", _columns(
+        "sentence int64, document int64, text string, tokens [int32], multiplicity int32, held_out bool"
+    ), 1_024, "part"),
+    TableKind("background", _columns("sentence int64, position int32, token int32, next_token int32?"), 65_536),
+    TableKind("triggers", _columns(
+        "memory int32, sign int8, rank int16, coefficient float32, sentence int64, position int32,"
+        "token int32, next_token int32?, prefix_group int16"
+    ), 12_800, "layer"),
+    TableKind("activity", _columns(
+        "memory int32, prefixes int64, positive int64, mean float64, min float32, max float32,"
+        "sampled int64, std float64, histogram [int64]"
+    ), 1_024, "layer"),
+    TableKind("values", _columns(
+        "memory int32, key_norm float32, up_norm float32?, value_norm float32, top_tokens [int32],"
+        "top_scores [float32], bottom_tokens [int32], bottom_scores [float32], max_probability float32,"
+        "entropy float32, target int32?, target_rank int32?, trigger_log_probability float32?"
+    ), 1_024, "layer"),
+    TableKind("neighbours", _columns(
+        "memory int32, rank int16, other_layer int16, other_memory int32, cosine float32"
+    ), 10_240, "layer"),
+    TableKind("removals", _columns(
+        "layer int16, memory int32, sign int8, trigger_rank int16, position int32, removed string,"
+        "removed_position int32, coefficient float32, removed_coefficient float32"
+    ), 65_536),
+    TableKind("prefixes", _columns(
+        "prefix int32, sentence int64, document int64, position int32, next_token int32, final_top int32"
+    ), 65_536),
+    TableKind("predictions", _columns(
+        "prefix int32, layer int16, residual_top int32, ffn_top int32, ffn_vote_top int32, output_top int32,"
+        "residual_final_rank int32, residual_final_probability float32, ffn_final_rank int32,"
+        "output_top_residual_rank int32, residual_top_ffn_rank int32, active int32, effective float32,"
+        "top_share float32, major int32, votes_ffn int32, votes_ffn_major int32, votes_output int32"
+    ), 65_536),
+    TableKind("patterns", _columns(
+        "layer int16, memory int32, pattern int16, kind string, description string, triggers [int16],"
+        "lift float32?, log10_p float32?"
+    ), 16_384, mined=False),
+)  # fmt: skip
+TABLES: dict[str, TableKind] = {kind.name: kind for kind in _KINDS}
 
 # The answers' tables, analyses/QUESTION.parquet: these columns, and the question's own after them.
 ANSWER_COLUMNS = _columns("layer int16?, name string, value float64?, count int64, low float64?, high float64?")

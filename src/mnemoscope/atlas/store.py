@@ -1,110 +1,15 @@
-"""Files of an atlas, written so that a crash leaves the old file or the new one, never half of one.
+"""The tables of an atlas, written: the same rows give the same bytes. Knows nothing of what the tables mean."""
 
-Every file is written under a temporary name in its own folder, flushed to the disk and renamed. The same rows give
-the same bytes. What the operating system refuses becomes StoreFailed. Knows nothing of what the tables mean.
-"""
-
-import errno
-import hashlib
-import json
-import os
-import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mnemoscope.atlas.schema import SENTENCES_PER_PART, TABLES, Provenance, metadata
-from mnemoscope.errors import StoreFailed
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_TEMPORARY = ".*.mnemoscope-tmp"
-
-
-@contextmanager
-def storing(path: Path) -> Iterator[None]:
-    """Turns what the operating system refuses inside the block into StoreFailed, naming `path` and the free space."""
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        advice = "make room or choose another folder" if error.errno in _FULL else "choose another folder"
-        raise StoreFailed(f"cannot write {path}: {reason}{_room_left(path)}; {advice}, then run it again") from error
-
-
-def _room_left(path: Path) -> str:
-    """The free space where `path` lies, as a clause of a sentence; empty if it cannot be told."""
-    for folder in (path, *path.parents):
-        try:
-            return f" ({shutil.disk_usage(folder).free / 1e6:,.1f} MB free there)"
-        except OSError:
-            continue
-    return ""
-
-
-def flush(path: Path) -> None:
-    """Makes what is in a file, or the renames inside a folder, survive a power cut."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def make_folder(folder: Path) -> None:
-    """Makes `folder` and its parents where they are missing, to survive a power cut; raises StoreFailed."""
-    with storing(folder):
-        missing = [place for place in (folder, *folder.parents) if not place.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-        for place in missing:
-            with suppress(PermissionError):  # of a parent in which we may write and not read
-                flush(place.parent)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A binary file that becomes `path` when the block ends well, and leaves no trace when it does not.
-
-    The folder is made where it is missing. Raises StoreFailed.
-    """
-    make_folder(path.parent)
-    temporary = path.parent / f".{path.name}.{os.getpid()}.mnemoscope-tmp"
-    with storing(path):
-        try:
-            with temporary.open("wb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-            flush(path.parent)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-
-def write_bytes(path: Path, data: bytes | memoryview) -> None:
-    """Writes `path` whole or not at all."""
-    with replacing(path) as file:
-        file.write(data)
-
-
-def copy_file(source: Path, path: Path) -> None:
-    """Copies a file to `path`, whole or not at all; raises StoreFailed."""
-    with source.open("rb") as old, replacing(path) as new:
-        shutil.copyfileobj(old, new, 1 << 20)
-
-
-def write_json(path: Path, value: object) -> None:
-    """Writes `value` with sorted keys, one space of indent and finite numbers only (ValueError otherwise)."""
-    write_bytes(path, json_bytes(value))
-
-
-def json_bytes(value: object) -> bytes:
-    """The one spelling of a JSON document that the store uses."""
-    return (json.dumps(value, sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode()
+from mnemoscope.files import write_bytes
 
 
 def write_table(path: Path, table: pa.Table | Mapping[str, Any], *, name: str, provenance: Provenance) -> None:
@@ -116,7 +21,7 @@ def write_table(path: Path, table: pa.Table | Mapping[str, Any], *, name: str, p
     allowed is a bug of the caller: ValueError.
     """
     kind = TABLES[name]
-    _write_rows(path, _fitted(table, kind.columns, name), kind.row_group, metadata(name, provenance))
+    _write_rows(path, _fit(table, kind.columns, name), kind.row_group, metadata(name, provenance))
 
 
 def write_free_table(
@@ -130,7 +35,7 @@ def write_free_table(
         pa.field(field.name, pa.string() if pa.types.is_large_string(field.type) else field.type)
         for field in table.schema
     ]
-    rows = _fitted(table.cast(pa.schema(texts)), pa.schema([]) if columns is None else columns, name)
+    rows = _fit(table.cast(pa.schema(texts)), pa.schema([]) if columns is None else columns, name)
     _write_rows(path, rows, 65_536, metadata(name, provenance))
 
 
@@ -151,7 +56,7 @@ def _write_rows(path: Path, rows: pa.Table, row_group: int, said: Mapping[bytes,
     write_bytes(path, memoryview(sink.getvalue()))
 
 
-def _fitted(table: pa.Table | Mapping[str, Any], columns: pa.Schema, name: str) -> pa.Table:
+def _fit(table: pa.Table | Mapping[str, Any], columns: pa.Schema, name: str) -> pa.Table:
     """The rows under the schema, in one chunk, so that how they were put together leaves no trace in the file."""
     given = {key: table[key] for key in (table.column_names if isinstance(table, pa.Table) else table)}
     if missing := [field.name for field in columns if field.name not in given]:
@@ -200,7 +105,7 @@ def write_sentences(directory: Path, rows: Iterable[Mapping[str, Any] | pa.Table
         parts += 1
 
     for piece in rows:
-        table = _fitted(piece, kind.columns, kind.name)
+        table = _fit(piece, kind.columns, kind.name)
         waiting.append(table)
         held += table.num_rows
         while held >= SENTENCES_PER_PART:
@@ -211,18 +116,3 @@ def write_sentences(directory: Path, rows: Iterable[Mapping[str, Any] | pa.Table
     if held or not parts:
         flush(pa.concat_tables(waiting) if waiting else kind.columns.empty_table())
     return parts
-
-
-def file_hash(path: Path) -> str:
-    """The sha256 of a file, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def remove_strays(directory: Path) -> int:
-    """Removes temporary files that a killed process left behind and returns how many; hold the lock when calling."""
-    strays = [path for path in directory.rglob(_TEMPORARY) if path.is_symlink() or not path.is_dir()]
-    for stray in strays:
-        with storing(stray):
-            stray.unlink(missing_ok=True)
-    return len(strays)

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from mnemoscope.atlas.manifest import Manifest
 from mnemoscope.atlas.schema import TABLES, place, schema_error
-from mnemoscope.atlas.store import file_hash
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
+from mnemoscope.files import file_hash
 from mnemoscope.mining_options import MiningOptions
 
 _PLAN_OPTIONS = (

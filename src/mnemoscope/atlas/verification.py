@@ -14,8 +14,8 @@ from mnemoscope.atlas.folder import is_named
 from mnemoscope.atlas.form import form_faults
 from mnemoscope.atlas.manifest import MANIFEST, Manifest, read_claimed, table_files
 from mnemoscope.atlas.schema import TABLES, place, schema_error
-from mnemoscope.atlas.store import file_hash
 from mnemoscope.errors import AtlasDamaged
+from mnemoscope.files import file_hash
 
 _EVERY_ATLAS = ("vocabulary", "tokens", "background")
 _EVERY_LAYER = ("triggers", "activity", "values", "neighbours")
@@ -36,7 +36,7 @@ def verify(path: str | Path) -> list[str]:
         return faults
     manifest, files = Manifest.of(document), document["files"]
     problems = _wrong_files(directory, files)
-    problems += _wrong_schemas(directory, manifest, [path for path in files if not _damaged(path, problems)])
+    problems += _wrong_schemas(directory, manifest, [path for path in files if not _is_damaged(path, problems)])
     problems += _incomplete(manifest)
     covered = set(files)
     for side in _SIDES:
@@ -47,7 +47,7 @@ def verify(path: str | Path) -> list[str]:
     return problems
 
 
-def _damaged(path: str, problems: list[str]) -> bool:
+def _is_damaged(path: str, problems: list[str]) -> bool:
     return any(problem.startswith(f"{path}: ") for problem in problems)
 
 

@@ -14,11 +14,11 @@ from typing import Any, TextIO
 
 from sqlalchemy import Connection, select
 
-from mnemoscope.atlas.store import replacing
 from mnemoscope.campaigns.items import Row, find_item, sample, store_campaign, store_chosen
 from mnemoscope.campaigns.saving import add_annotator, find_row
 from mnemoscope.campaigns.store import Store
 from mnemoscope.errors import AnnotationError, MemoryIdError
+from mnemoscope.files import replacing
 from mnemoscope.judgements.rules import CAMPAIGN_FIELDS, FIELDS, check_choice, check_row
 from mnemoscope.judgements.tables import GROWING, annotators, campaigns, items
 from mnemoscope.memory import MemoryId

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from mnemoscope.errors import StoreFailed
+from mnemoscope.files import flush
 
 _REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO}
 
@@ -75,7 +76,7 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-    sync_folder(path.parent)
+    flush(path.parent)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -98,18 +99,3 @@ def digest_of_files(paths: Iterable[Path]) -> str:
             known = [str(path)]
         digest.update(json.dumps(known).encode())
     return digest.hexdigest()
-
-
-def sync_file(path: Path) -> None:
-    """Makes sure that what was written to a file survives a crash of the machine."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def sync_folder(directory: Path) -> None:
-    """Makes sure that the names in a folder survive a crash of the machine."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mnemoscope.corpus.disk import read_json, storing, sync_file, sync_folder, write_json
+from mnemoscope.corpus.disk import read_json, storing, write_json
 from mnemoscope.corpus.duplicates import count_repeats
 from mnemoscope.corpus.finalize import Finalized, Limits, finalize, fingerprint
 from mnemoscope.corpus.first_pass import FILES, Encoder, FirstPass, ReadState
@@ -26,6 +26,7 @@ from mnemoscope.corpus.sources import Source
 from mnemoscope.corpus.streams import LONGEST, too_long
 from mnemoscope.corpus.tokenized_corpus import COLUMNS, TokenizedCorpus
 from mnemoscope.errors import CorpusEmpty, OptionError
+from mnemoscope.files import flush
 from mnemoscope.progress import Progress
 
 FORMAT = 2
@@ -133,8 +134,8 @@ def _prepare(
     sizes = _sizes(directory)
     # What is believed later is the size alone, and a power cut leaves zeros of that size.
     for name in (name for name, size in sizes.items() if size >= 0):
-        sync_file(directory / name)
-    sync_folder(directory)
+        flush(directory / name)
+    flush(directory)
     finished = {"arguments": arguments, "finished": True, "counts": counts, "fingerprint": mark}
     write_json(directory / _STATE, finished | {"sizes": sizes})
     (directory / "occurrences.bin").unlink(missing_ok=True)

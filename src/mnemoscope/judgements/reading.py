@@ -24,8 +24,8 @@ from typing import Any
 import polars as pl
 
 from mnemoscope.atlas.manifest import MANIFEST
-from mnemoscope.atlas.store import file_hash
 from mnemoscope.errors import AnnotationError, AtlasBusy, AtlasDamaged, AtlasTooNew
+from mnemoscope.files import file_hash
 from mnemoscope.intervals import Estimate, share
 from mnemoscope.judgements.rules import KINDS, VERDICTS
 

@@ -21,8 +21,9 @@ from mnemoscope.atlas.folder import clear, remove_work
 from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import STATE, Manifest, begin, read_manifest, seal
 from mnemoscope.atlas.schema import TABLES
-from mnemoscope.atlas.store import copy_file, make_folder, write_sentences
+from mnemoscope.atlas.store import write_sentences
 from mnemoscope.errors import AtlasDamaged, Interrupted, OptionError, PartsDiffer
+from mnemoscope.files import copy_file, make_folder
 from mnemoscope.mining.context import CHECKPOINT, RunContext
 from mnemoscope.mining.plan import MiningPlan, all_versions, library_versions
 from mnemoscope.mining.predictions import PREFIXES, Prefixes

@@ -20,9 +20,9 @@ from safetensors.numpy import load_file, save
 from torch import Tensor
 
 from mnemoscope.atlas.schema import TABLES
-from mnemoscope.atlas.store import write_bytes
 from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import AtlasDamaged, NotFinite
+from mnemoscope.files import write_bytes
 from mnemoscope.mining.batch_loader import pad
 from mnemoscope.mining.context import RunContext
 from mnemoscope.mining.plan import MiningPlan

@@ -14,9 +14,9 @@ from typing import Any
 
 from mnemoscope.atlas.folder import clear, occupancy, remove_work
 from mnemoscope.atlas.manifest import begin, unfinished_plan
-from mnemoscope.atlas.store import storing
 from mnemoscope.corpus import Source, TokenizedCorpus, prepare
 from mnemoscope.errors import AtlasExists, CorpusError, ModelError, PlanDiffers
+from mnemoscope.files import storing
 from mnemoscope.mining.context import CHECKPOINT, RunContext
 from mnemoscope.mining.plan import RULES, MiningPlan, all_versions, library_versions
 from mnemoscope.mining.removals import default_removals

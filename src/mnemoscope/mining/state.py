@@ -13,8 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from mnemoscope.atlas.store import write_bytes
 from mnemoscope.errors import AtlasDamaged, PartsDiffer
+from mnemoscope.files import write_bytes
 from mnemoscope.mining.activity import Activity
 from mnemoscope.mining.triggers import Triggers
 from mnemoscope.models import LanguageModel

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from mnemoscope.atlas.store import write_bytes
 from mnemoscope.errors import MiningError
+from mnemoscope.files import write_bytes
 from mnemoscope.interruption import Checkpoints
 
 Answers = dict[str, NDArray[Any]]

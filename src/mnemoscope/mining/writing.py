@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.manifest import RUN
 from mnemoscope.atlas.schema import TABLES, Provenance, schema_error
-from mnemoscope.atlas.store import write_json, write_sentences, write_table
+from mnemoscope.atlas.store import write_sentences, write_table
 from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import Interrupted
+from mnemoscope.files import write_json
 from mnemoscope.mining.batch_loader import background_table, sentence_rows, token_table
 from mnemoscope.mining.context import RunContext
 from mnemoscope.mining.plan import MiningPlan

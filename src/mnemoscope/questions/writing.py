@@ -13,8 +13,9 @@ import polars as pl
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import record_hashes, recorded_hashes, write_beside
 from mnemoscope.atlas.schema import ANSWER_COLUMNS, TABLES
-from mnemoscope.atlas.store import file_hash, write_free_table, write_json
+from mnemoscope.atlas.store import write_free_table
 from mnemoscope.errors import AtlasUnfinished
+from mnemoscope.files import file_hash, write_json
 from mnemoscope.patterns import write_patterns
 from mnemoscope.progress import Progress, ignore_progress
 from mnemoscope.questions.registry import QUESTIONS, answer, judgements_hash, list_cases, load_question

@@ -11,11 +11,11 @@ from pathlib import Path
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import made_files, record_hashes, write_beside
 from mnemoscope.atlas.manifest import MANIFEST
-from mnemoscope.atlas.store import file_hash, storing, write_bytes, write_json
 from mnemoscope.errors import AtlasExists, OptionError
 from mnemoscope.figures.examples import cases, examples
 from mnemoscope.figures.panels import specification
 from mnemoscope.figures.sections import all_figures
+from mnemoscope.files import file_entry, storing, write_bytes, write_json
 from mnemoscope.progress import Progress, ignore_progress
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.questions.loading import load_answers
@@ -115,7 +115,5 @@ def _write(atlas: Atlas, directory: Path, contents: dict[str, bytes], *, inside:
         if inside:
             record_hashes(atlas, SIDE, [f"{SIDE}/{path}" for path in contents], anew=True)
             return
-        files = {
-            path: {"bytes": len(data), "sha256": file_hash(directory / path)} for path, data in sorted(contents.items())
-        }
+        files = {path: file_entry(directory / path) for path in sorted(contents)}
         write_json(directory / MANIFEST, {"atlas": atlas.manifest_hash, "files": files})

@@ -19,8 +19,8 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.folder import refuse_links
 from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.schema import TABLES
-from mnemoscope.atlas.store import file_hash, flush, storing
 from mnemoscope.errors import AtlasBusy, StoreFailed
+from mnemoscope.files import file_hash, flush, storing
 from mnemoscope.progress import Progress
 from mnemoscope.search.building import write_index
 from mnemoscope.search.database import FOLDER, NAME, VERSION, is_fresh

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
-from mnemoscope.atlas.store import replacing
 from mnemoscope.errors import TrainingError
+from mnemoscope.files import replacing
 from mnemoscope.interruption import Checkpoints
 from mnemoscope.progress import Progress, ignore_progress
 from mnemoscope.training.evaluate import held_out_loss

@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from mnemoscope.atlas.store import write_bytes
 from mnemoscope.corpus import Source, document_hash, open_source
 from mnemoscope.corpus.finalize import held_out_threshold
 from mnemoscope.corpus.pydocs import document_key, documents
 from mnemoscope.corpus.sentences import split_sentences
 from mnemoscope.errors import TrainingError
+from mnemoscope.files import write_bytes
 from mnemoscope.training.independence import Tokens, independent
 from mnemoscope.training.recipe import BEGINNING, Recipe
 

@@ -20,9 +20,9 @@ from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.derived_manifest import made_files
 from mnemoscope.atlas.manifest import MANIFEST
-from mnemoscope.atlas.store import flush, json_bytes, make_folder, storing, write_bytes
 from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasExists, MnemoscopeError, OptionError
 from mnemoscope.figures.examples import best_examples
+from mnemoscope.files import flush, json_bytes, make_folder, storing, write_bytes
 from mnemoscope.memory import MemoryId
 from mnemoscope.pages.layer import ROWS, layer_rows
 from mnemoscope.progress import Progress

@@ -1,0 +1,122 @@
+"""Files written so that a crash leaves the old file or the new one, never half of one.
+
+Every file is written under a temporary name in its own folder, flushed to the disk and renamed. What the operating
+system refuses becomes StoreFailed. Knows nothing of what is in the files.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from mnemoscope.errors import StoreFailed
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_TEMPORARY = ".*.mnemoscope-tmp"
+
+
+@contextmanager
+def storing(path: Path) -> Iterator[None]:
+    """Turns what the operating system refuses inside the block into StoreFailed, naming `path` and the free space."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        advice = "make room or choose another folder" if error.errno in _FULL else "choose another folder"
+        raise StoreFailed(f"cannot write {path}: {reason}{_room_left(path)}; {advice}, then run it again") from error
+
+
+def _room_left(path: Path) -> str:
+    """The free space where `path` lies, as a clause of a sentence; empty if it cannot be told."""
+    for folder in (path, *path.parents):
+        try:
+            return f" ({shutil.disk_usage(folder).free / 1e6:,.1f} MB free there)"
+        except OSError:
+            continue
+    return ""
+
+
+def flush(path: Path) -> None:
+    """Makes what is in a file, or the renames inside a folder, survive a power cut."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def make_folder(folder: Path) -> None:
+    """Makes `folder` and its parents where they are missing, to survive a power cut; raises StoreFailed."""
+    with storing(folder):
+        missing = [place for place in (folder, *folder.parents) if not place.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        for place in missing:
+            with suppress(PermissionError):  # of a parent in which we may write and not read
+                flush(place.parent)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A binary file that becomes `path` when the block ends well, and leaves no trace when it does not.
+
+    The folder is made where it is missing. Raises StoreFailed.
+    """
+    make_folder(path.parent)
+    temporary = path.parent / f".{path.name}.{os.getpid()}.mnemoscope-tmp"
+    with storing(path):
+        try:
+            with temporary.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            flush(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, data: bytes | memoryview) -> None:
+    """Writes `path` whole or not at all."""
+    with replacing(path) as file:
+        file.write(data)
+
+
+def copy_file(source: Path, path: Path) -> None:
+    """Copies a file to `path`, whole or not at all; raises StoreFailed."""
+    with source.open("rb") as old, replacing(path) as new:
+        shutil.copyfileobj(old, new, 1 << 20)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Writes `value` with sorted keys, one space of indent and finite numbers only (ValueError otherwise)."""
+    write_bytes(path, json_bytes(value))
+
+
+def json_bytes(value: object) -> bytes:
+    """The one spelling of a JSON document that the store uses."""
+    return (json.dumps(value, sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode()
+
+
+def file_hash(path: Path) -> str:
+    """The sha256 of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def file_entry(path: Path) -> dict[str, Any]:
+    """What a manifest says of a file: its size in bytes, and its hash."""
+    return {"bytes": path.stat().st_size, "sha256": file_hash(path)}
+
+
+def remove_strays(directory: Path) -> int:
+    """Removes temporary files that a killed process left behind and returns how many; hold the lock when calling."""
+    strays = [path for path in directory.rglob(_TEMPORARY) if path.is_symlink() or not path.is_dir()]
+    for stray in strays:
+        with storing(stray):
+            stray.unlink(missing_ok=True)
+    return len(strays)
