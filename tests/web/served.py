@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from mnemoscope.web import Settings
 from mnemoscope.web.app import create_app
-from mnemoscope.web.serving import listening
+from mnemoscope.web.serving import listen
 
 
 def client(atlas: Path, *, base: str = "http://127.0.0.1:8765", **settings: Any) -> TestClient:
@@ -33,7 +33,7 @@ def patient(reader: TestClient, address: str) -> Any:
 @contextmanager
 def running(atlas: Path, *, port: int = 0, **settings: Any) -> Iterator[str]:
     """The address of a real server of the atlas, without a slash at its end."""
-    with listening(Settings(atlas, port=port, **settings)) as door:
+    with listen(Settings(atlas, port=port, **settings)) as door:
         port = door.getsockname()[1]
         door.listen(128)
         app = create_app(Settings(atlas, port=port, **settings))

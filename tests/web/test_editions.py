@@ -13,11 +13,14 @@ import pytest
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.manifest import MANIFEST, seal
 from mnemoscope.files import file_hash, write_bytes
+from mnemoscope.pages import overview, questions
 from mnemoscope.questions import QUESTIONS, write_all
 from mnemoscope.web import Settings
 from mnemoscope.web import site as site_module
 from mnemoscope.web.app import create_app
-from mnemoscope.web.asking import warming
+from mnemoscope.web.search import BackgroundIndex
+from mnemoscope.web.serving import prewarm
+from mnemoscope.web.site import Site
 from reports.reported_atlas import reported
 from web.judging import annotated_atlas, host, served
 from web.served import client, patient
@@ -52,8 +55,6 @@ def mined_again(atlas: Path) -> str:
 def test_a_page_that_is_made_while_the_atlas_changes_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mnemoscope.web import questions
-
     held = Held(questions.questions_view)
     monkeypatch.setattr(questions, "questions_view", held)
     opened = reported(tmp_path)
@@ -83,12 +84,12 @@ def test_what_an_old_page_needs_never_enters_the_new_edition(tmp_path: Path) -> 
             new = other.submit(site.edition).result(120)
         assert new is not old
         # The old page goes on: it needs one more thing, made from what it has read.
-        assert site.tables.get("words", lambda: "old") == "old"
-        assert site.pages.get("page", lambda: "old") == "old"
-        assert site.state == old.state
+        assert site.edition().tables.get("words", lambda: "old") == "old"
+        assert site.edition().pages.get("page", lambda: "old") == "old"
+        assert site.edition().state == old.state
     assert site.edition() is new
-    assert site.tables.get("words", lambda: "new") == "new"
-    assert site.pages.get("page", lambda: "new") == "new"
+    assert site.edition().tables.get("words", lambda: "new") == "new"
+    assert site.edition().pages.get("page", lambda: "new") == "new"
 
 
 def test_the_citation_is_that_of_the_atlas_that_lies_there(tmp_path: Path) -> None:
@@ -132,17 +133,16 @@ def test_an_atlas_that_is_being_mined_anew_is_refused_until_it_is_there(tmp_path
 
 def test_an_old_index_never_takes_the_place_of_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import mnemoscope.search
-    from mnemoscope.web.search_index import Opening
 
     opened = reported(tmp_path)
     site = create_app(Settings(opened.path)).state.site
     held = Held(mnemoscope.search.open_index)
     monkeypatch.setattr(mnemoscope.search, "open_index", held)
-    opening = Opening(site)
+    opening = BackgroundIndex(site)
     opening.begin()
     assert held.made.wait(120)
     write_all(opened)
-    assert opening.begin().ready.wait(60)
+    assert opening.begin().future.result(60)
     new = opening.index()
     assert "patterns" not in new.missing_fields
     held.go.set()
@@ -189,8 +189,6 @@ def test_no_reading_writes_into_an_atlas_with_a_damaged_answer(tmp_path: Path, d
 
 
 def test_two_who_warm_the_pages_make_each_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mnemoscope.web import browse, questions
-
     opened = reported(tmp_path)
     write_all(opened)
     counts: dict[str, int] = {}
@@ -207,17 +205,15 @@ def test_two_who_warm_the_pages_make_each_once(tmp_path: Path, monkeypatch: pyte
 
         monkeypatch.setattr(module, name, call)
 
-    for module, name in ((browse, "overview_view"), (browse, "overview_words"), (questions, "question_view")):
+    for module, name in ((overview, "overview_view"), (overview, "overview_words"), (questions, "question_view")):
         counted(module, name)
-    settings = Settings(opened.path)
-    app = create_app(settings)
-    site = app.state.site
-    with warming(app, site, settings), warming(app, site, settings):
-        threads = [one for one in threading.enumerate() if one.name == "warming"]
-        for task in site.tasks:
-            task()
-        for one in threads:
-            one.join()
+    site = Site(Settings(opened.path))
+    begun: list[str] = []
+    with prewarm(site.edition, lambda: begun.append("index")), prewarm(site.edition, lambda: begun.append("index")):
+        for one in threading.enumerate():
+            if one.name == "prewarm":
+                one.join()
+    assert begun == ["index", "index"]
     assert {key: count for key, count in counts.items() if not key.startswith("overview_words")} == {
         "overview_view()": 1
     } | {f"question_view{(question,)}": 1 for question in QUESTIONS}
@@ -255,4 +251,4 @@ def test_an_edition_s_hash_is_of_the_manifest_that_was_opened(tmp_path: Path, mo
 
     before = file_hash(atlas / "manifest.json")
     monkeypatch.setattr(site_module, "open_atlas", opened)
-    assert site_module.Site(Settings(atlas)).latest.hash == before
+    assert Site(Settings(atlas)).latest.atlas.manifest_hash == before

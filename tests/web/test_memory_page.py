@@ -13,10 +13,10 @@ from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.memory import MemoryId
-from mnemoscope.pages import sentences
+from mnemoscope.pages import edition as edition_module
 from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.memory import bars
-from mnemoscope.pages.triggers import grouped
+from mnemoscope.pages.triggers import group_triggers
 from reports.reported_atlas import reported
 from web.served import client
 
@@ -49,16 +49,16 @@ def test_every_trigger_is_the_table_s(atlas: Path, data: Any) -> None:
 
 
 def test_sentences_that_are_too_many_to_keep_are_read(atlas: Path, data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sentences, "MOST", 3)
+    monkeypatch.setattr(edition_module, "SENTENCES", 3)
     assert client(atlas).get("/L0.M0.json").json() == data
 
 
 def test_a_sentence_that_is_not_stored_is_refused(atlas: Path) -> None:
     edition = Edition(open_atlas(atlas))
-    assert sentences.tokens_of(edition, [3, 0, 3]) == {3: SENTENCES[3], 0: SENTENCES[0]}
+    assert edition.tokens_of([3, 0, 3]) == {3: SENTENCES[3], 0: SENTENCES[0]}
     for missing in (4, -1):
         with pytest.raises(AtlasDamaged, match=f"sentence {missing} is named by a table but not stored"):
-            sentences.tokens_of(edition, [0, missing])
+            edition.tokens_of([0, missing])
 
 
 def test_the_value_says_what_the_table_says(data: Any) -> None:
@@ -119,7 +119,7 @@ def test_neighbours_by_triggers_share_prefixes(tmp_path: Path) -> None:
 
 
 def test_equal_prefixes_are_shown_once(data: Any) -> None:
-    groups = grouped(data["triggers"], 1, says=6)
+    groups = group_triggers(data["triggers"], 1, says=6)
     assert [(one["ranks"], one["coefficient"], one["times"], one["foretold"]) for one in groups] == [
         ([0], 3.0, 1, True),
         ([1, 2], 2.0, 2, False),
@@ -130,7 +130,7 @@ def test_equal_prefixes_are_shown_once(data: Any) -> None:
         ("", "The"),
         ("The⏎", "é"),
     ]
-    assert [one["rank"] for one in grouped(data["triggers"], -1, says=None)] == [0]
+    assert [one["rank"] for one in group_triggers(data["triggers"], -1, says=None)] == [0]
 
 
 def test_the_page_shows_the_same_numbers(reader: TestClient, data: Any) -> None:

@@ -17,7 +17,7 @@ from mnemoscope.formatting import format_value
 from mnemoscope.questions import QUESTIONS, load_question, write_all
 from mnemoscope.web import Settings
 from mnemoscope.web.app import create_app
-from mnemoscope.web.serving import listening
+from mnemoscope.web.serving import listen
 from reports.reading import words
 from reports.reported_atlas import reported
 from web.served import client
@@ -40,7 +40,7 @@ def reader(atlas: Path) -> TestClient:
 def address(atlas: Path) -> Iterator[str]:
     """The address of a server in a thread of its own."""
     settings = Settings(atlas, port=0)
-    with listening(settings) as door:
+    with listen(settings) as door:
         server = uvicorn.Server(uvicorn.Config(create_app(settings), log_level="error", lifespan="off"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [door]})
         thread.start()

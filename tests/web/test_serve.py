@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -14,6 +15,9 @@ import pytest
 from handbuilt_atlas import build_atlas
 from mnemoscope.atlas.manifest import begin
 from mnemoscope.cli import main
+from mnemoscope.web import Settings
+from mnemoscope.web.serving import prewarm
+from mnemoscope.web.site import Site
 
 Capture = pytest.CaptureFixture[str]
 
@@ -131,6 +135,15 @@ def test_what_cannot_be_served_is_one_line(atlas: Path, tmp_path: Path, capsys: 
 def test_another_model_is_refused(atlas: Path, capsys: Capture) -> None:
     said = refused(capsys, str(atlas), "--port", "0", "--model", "handmade:worked-example")
     assert "handmade:worked-example is not the model that" in said
+
+
+def test_the_background_ends_with_the_server(atlas: Path) -> None:
+    begun = threading.Event()
+    with prewarm(Site(Settings(atlas)).edition, begun.set):
+        (thread,) = [one for one in threading.enumerate() if one.name == "prewarm"]
+    # It ends by itself after the page in hand, however long that takes.
+    thread.join()
+    assert begun.is_set()
 
 
 def test_browsing_needs_no_torch(atlas: Path) -> None:

@@ -4,7 +4,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import cast
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -13,9 +13,11 @@ from browser import PHONE, Visits
 from mnemoscope.cli import main
 from mnemoscope.errors import AtlasBusy, AtlasExists, MemoryIdError, OptionError, StoreFailed
 from mnemoscope.files import write_bytes
+from mnemoscope.pages.edition import Edition
+from mnemoscope.pages.overview import overview_page
+from mnemoscope.pages.page import DEAD, Frame, Page
 from mnemoscope.questions import write_all
 from mnemoscope.web import static_export
-from mnemoscope.web.relative import DEAD, Rewriter
 from mnemoscope.web.static_export import Exported, write_pages
 from reports.reading import words
 from reports.reported_atlas import reported
@@ -224,20 +226,21 @@ def test_the_command_says_where_the_pages_are(tmp_path: Path, atlas: Path, capfd
     assert capfd.readouterr().err.splitlines()[-1].startswith("mnemoscope: --memories needs --browse")
 
 
-def test_everything_else_passes_through_as_it_was() -> None:
-    page = (
-        "<!doctype html>\n<title>a &amp; &lt;b&gt;</title><main id=\"x\"><p class='c'>&#233;&nbsp;<br/></p>"
-        '<svg viewBox="0 0 1 1"><a href="/here" tabindex="-1"><circle r="1"/></a></svg>'
-        '<a href="/gone" data-key="j">gone</a><form><p>no</p><input></form><p data-served>no</p><script>no</script>'
-        "</main>"
+def test_a_link_leads_where_its_page_lies_or_says_that_there_is_none() -> None:
+    places = {"/here?a=1&b=2": "here.html"}
+    edition = cast(Edition, None)
+    frame = Frame(edition, Path("atlas"), "/", str, place=places.get, note="<note>")
+    assert frame.link("/here?a=1&b=2", key="j", current="page") == (
+        'href="here.html" data-key="j" aria-current="page"'
     )
-    found = Rewriter({"/here": "here.html"}.get, note="<note>").rewritten(page)
-    assert found == (
-        "<!doctype html>\n<title>a &amp; &lt;b&gt;</title>"
-        '<p class="warning" role="note">&lt;note&gt;</p>\n'
-        "<main id=\"x\"><p class='c'>&#233;&nbsp;<br/></p>"
-        '<svg viewBox="0 0 1 1"><a href="here.html" tabindex="-1"><circle r="1"/></a></svg>'
-        f'<a title="{DEAD}">gone</a></main>'
+    assert frame.link("/gone", key="j", current="page", title="gone") == f'title="{DEAD}"'
+    assert Frame(edition, Path("atlas"), "/", str).link('/"?a=1&b=2', title="<") == (
+        'href="/&#34;?a=1&amp;b=2" title="&lt;"'
+    )
+    drawn = '<svg><a href="/here" tabindex="-1"><circle r="1"/></a><a href="/gone"></a></svg>'
+    frame = Frame(edition, Path("atlas"), "/", str, place={"/here": "here.html"}.get, note="a note")
+    assert frame.drawing(drawn) == (
+        f'<svg><a href="here.html" tabindex="-1"><circle r="1"/></a><a title="{DEAD}"></a></svg>'
     )
 
 
@@ -246,19 +249,17 @@ def test_all_pages_are_of_one_edition(
     atlas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     """Answers that are written while the pages are made: all are made again, and where it never ends, it is said."""
-    begun, real = [], static_export.asked
+    begun: list[Edition] = []
 
-    async def asked(app: Any, address: str) -> tuple[int, bytes]:
-        answer = await real(app, address)
-        if address == "/":
-            begun.append(address)
-            if len(begun) <= times:
-                # Another file of this name, as `analyze` leaves it.
-                manifest = atlas / "analyses" / "manifest.json"
-                write_bytes(manifest, manifest.read_bytes())
-        return answer
+    def page(edition: Edition) -> Page:
+        begun.append(edition)
+        if len(begun) <= times:
+            # Another file of this name, as `analyze` leaves it.
+            manifest = atlas / "analyses" / "manifest.json"
+            write_bytes(manifest, manifest.read_bytes())
+        return overview_page(edition)
 
-    monkeypatch.setattr(static_export, "asked", asked)
+    monkeypatch.setattr(static_export, "overview_page", page)
     if times == 1:
         write_pages(atlas, tmp_path / "pages", memories="L0.M0")
         assert len(begun) == 2

@@ -1,16 +1,28 @@
-"""The atlas as its folder was at one moment, with what pages have made from it.
+"""The atlas as its folder was at one moment, and the tables of it that many pages need, kept in memory.
 
 A finished atlas never changes, but another may be mined in its place, and answers and patterns can be made again: each
-such state is an edition with caches of its own.
+such state is an edition with caches of its own. For a model of GPT-2's size they hold some 100 MB; triggers, and more
+sentences than a million and a half, are larger and read for each page.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.cache import Cache
+from mnemoscope.errors import AtlasDamaged
+from mnemoscope.memory import MemoryId
 
 PAGES = 2_000
 """Pages and views kept of one edition, the most recent ones."""
+SENTENCES = 1_500_000
+"""Sentences whose tokens are kept in memory; to decode those of one memory's triggers anew takes 40 ms."""
+_SPAN = 1 << 24
+"""More than any layer has memories, and any sentence positions."""
 
 Footprint = tuple[tuple[int, int, int] | None, ...]
 
@@ -28,7 +40,80 @@ class Edition:
     pages: Cache = field(default_factory=lambda: Cache(PAGES))
     tables: Cache = field(default_factory=Cache)
 
-    @property
-    def hash(self) -> str:
-        """The sha256 of the atlas's manifest, of the very bytes that were opened."""
-        return self.atlas.manifest_hash
+    def table(self, name: str, layer: int) -> pl.DataFrame:
+        """The rows of `values` or `activity` of one layer, by memory."""
+        return self.tables.get((name, layer), lambda: self.atlas.table(name, layer=layer).sort("memory"))
+
+    def row(self, name: str, memory: MemoryId) -> dict[str, Any]:
+        """The one row of a memory in `values` or `activity`; raises AtlasDamaged."""
+        rows = self.table(name, memory.layer)
+        found = rows.row(memory.memory, named=True) if memory.memory < rows.height else None
+        if found is None or found["memory"] != memory.memory:
+            where = f"each memory of layer {memory.layer}"
+            raise AtlasDamaged(f"{self.atlas.path}: table {name} does not have one row for {where}")
+        return found
+
+    def top_token(self, memory: MemoryId) -> int:
+        """The token that the memory's value ranks first."""
+        tops = self.tables.get(
+            ("tops", memory.layer), lambda: self.table("values", memory.layer)["top_tokens"].list.first().to_numpy()
+        )
+        return int(tops[memory.memory])
+
+    def patterns(self, memory: MemoryId) -> list[dict[str, Any]] | None:
+        """The memory's patterns in their order; None where patterns were not made."""
+        if not self.atlas.has("patterns"):
+            return None
+
+        def make() -> tuple[pl.DataFrame, np.ndarray]:
+            rows = self.atlas.table("patterns").sort("layer", "memory", "pattern")
+            return rows, rows["layer"].to_numpy().astype(np.int64) * _SPAN + rows["memory"].to_numpy()
+
+        rows, places = self.tables.get("patterns", make)
+        here = memory.layer * _SPAN + memory.memory
+        first, last = np.searchsorted(places, [here, here + 1])
+        return rows.slice(int(first), int(last - first)).to_dicts()
+
+    def sharing(self, prefixes: Sequence[tuple[int, int]]) -> dict[MemoryId, int]:
+        """How many of these prefixes (sentence, position) are positive triggers of each memory."""
+        places, memories = self.tables.get("places", self._places)
+        asked = np.array([sentence * _SPAN + position for sentence, position in prefixes], dtype=np.int64)
+        ends = zip(np.searchsorted(places, asked, "left"), np.searchsorted(places, asked, "right"), strict=True)
+        pieces = [memories[first:last] for first, last in ends]
+        names, counts = np.unique(np.concatenate(pieces) if pieces else memories[:0], return_counts=True)
+        found = zip(names.tolist(), counts.tolist(), strict=True)
+        return {MemoryId(name // _SPAN, name % _SPAN): count for name, count in found}
+
+    def _places(self) -> tuple[np.ndarray, np.ndarray]:
+        """All positive triggers, sorted by prefix: sentence and position as one number, and the memory as another."""
+        prefixes, memories = [], []
+        for layer in self.atlas.layers:
+            rows = self.atlas.best_triggers(layer, None)
+            prefixes.append(rows["sentence"].to_numpy().astype(np.int64) * _SPAN + rows["position"].to_numpy())
+            memories.append(layer * _SPAN + rows["memory"].to_numpy().astype(np.int64))
+        whole = np.concatenate(prefixes)
+        order = np.argsort(whole, kind="stable")
+        return whole[order], np.concatenate(memories)[order]
+
+    def tokens_of(self, sentences: Sequence[int]) -> dict[int, list[int]]:
+        """The tokens of each of these sentences; raises AtlasDamaged where one is not stored."""
+        kept = self.tables.get("sentences", self._sentences)
+        if kept is None:
+            stored = self.atlas.sentences(sentences, columns=["sentence", "tokens"])
+            return dict(zip(stored["sentence"].to_list(), stored["tokens"].to_list(), strict=True))
+        ids, starts, tokens = kept
+        found = {}
+        for sentence, place in zip(sentences, np.searchsorted(ids, np.asarray(sentences, dtype=np.int64)), strict=True):
+            if place == len(ids) or ids[place] != sentence:
+                raise AtlasDamaged(f"{self.atlas.path}: sentence {sentence} is named by a table but not stored")
+            found[sentence] = tokens[starts[place] : starts[place + 1]].tolist()
+        return found
+
+    def _sentences(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """All sentences: their ids in order, where each one's tokens begin, the tokens of all; None for too many."""
+        ids = self.atlas.tables.whole("sentences", columns=["sentence"])["sentence"]
+        if len(ids) > SENTENCES or not ids.is_sorted():
+            return None
+        tokens = self.atlas.tables.whole("sentences", columns=["tokens"])["tokens"]
+        starts = np.concatenate([[0], np.cumsum(tokens.list.len().to_numpy(), dtype=np.int64)])
+        return ids.to_numpy(), starts, tokens.to_arrow().flatten().to_numpy()

@@ -1,18 +1,22 @@
-"""The data of a layer's page: its memories as rows, chosen and sorted as the address says, and the questions' numbers.
-
-A layer's rows are put together once and kept; choosing among them is a matter of milliseconds.
+"""The page of a layer: its memories as a table and a picture, chosen and sorted as the address says, and the questions'
+numbers of it.
 """
 
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlencode
 
 import polars as pl
 
-from mnemoscope.errors import AtlasUnfinished, OptionError
+from mnemoscope.errors import OptionError
 from mnemoscope.formatting import format_value, show_token
 from mnemoscope.pages.edition import Edition
+from mnemoscope.pages.layers import layer_rows
+from mnemoscope.pages.page import Page
 from mnemoscope.pages.questions import layer_numbers
+
+if TYPE_CHECKING:
+    from mnemoscope.figures.layer_picture import Frame
 
 ROWS = 100
 """Memories on one page."""
@@ -63,8 +67,19 @@ class Choice:
         }
         return f"?{urlencode(said)}" if said else ""
 
+    def heading(self, sort: Sort) -> str:
+        """The address of the same memories in this order, turned round where it is the page's own."""
+        usual: Literal["up", "down"] = "down" if sort in DOWN_FIRST else "up"
+        turned: Literal["up", "down"] = "up" if self.order == "down" else "down"
+        return self.query(sort=sort, order=turned if self.sort == sort else usual) or "?sort=memory"
+
+    def page(self, number: int) -> str:
+        """The address of another page of the same memories."""
+        query = self.query()
+        return f"{query}&page={number}" if query else f"?page={number}"
+
     @property
-    def narrowed(self) -> bool:
+    def is_narrowed(self) -> bool:
         """Whether any memory may be left out."""
         return replace(self, sort="memory", order="up") != Choice()
 
@@ -78,63 +93,7 @@ class Choice:
         return [int(part) for part in parts]
 
 
-def layer_rows(edition: Edition, layer: int) -> pl.DataFrame:
-    """A row for every memory of the layer: rate, confidence, norm, tokens, agreement, kind (null: no patterns made)."""
-    edition.atlas.memories(layer)
-    return edition.pages.get(("layer rows", layer), lambda: _rows(edition, layer))
-
-
-def _rows(edition: Edition, layer: int) -> pl.DataFrame:
-    atlas = edition.atlas
-    activity = atlas.table("activity", layer=layer).select(
-        "memory", "positive", "prefixes", rate=pl.col("positive") / pl.col("prefixes").clip(1), largest=pl.col("max")
-    )
-    values = atlas.table("values", layer=layer).select(
-        "memory", "max_probability", "value_norm", "target", "target_rank", top_token=pl.col("top_tokens").list.first()
-    )
-    rows = activity.join(values, on="memory", how="full", coalesce=True).join(
-        _kinds(edition, layer), on="memory", how="left"
-    )
-    texts = [atlas.token_text(rows[name].to_list()) for name in ("top_token", "target")]
-    made = _patterns(edition) is not None
-    return rows.with_columns(
-        pl.Series("top_text", texts[0], dtype=pl.String),
-        pl.Series("target_text", texts[1], dtype=pl.String),
-        agrees=pl.col("top_token") == pl.col("target"),
-        kind=pl.col("kind").fill_null("none") if made else pl.col("kind"),
-        patterns=pl.col("patterns").fill_null(0) if made else pl.col("patterns"),
-    ).sort("memory")
-
-
-def _patterns(edition: Edition) -> pl.DataFrame | None:
-    try:
-        return edition.pages.get(
-            ("pattern kinds",), lambda: edition.atlas.table("patterns").select("layer", "memory", "kind").rechunk()
-        )
-    except AtlasUnfinished:
-        return None
-
-
-def _kinds(edition: Edition, layer: int) -> pl.DataFrame:
-    """What the triggers of each memory share: shallow, semantic or both; and how many patterns there are."""
-    found = _patterns(edition)
-    if found is None:
-        return pl.DataFrame(schema={"memory": pl.Int32, "kind": pl.String, "patterns": pl.UInt32})
-    shallow, semantic = (pl.col("kind") == "shallow").any(), (pl.col("kind") == "semantic").any()
-    return (
-        found.filter(pl.col("layer") == layer)
-        .group_by("memory")
-        .agg(
-            patterns=pl.len(),
-            both=pl.when(shallow & semantic)
-            .then(pl.lit("both"))
-            .otherwise(pl.when(shallow).then(pl.lit("shallow")).otherwise(pl.lit("semantic"))),
-        )
-        .select("memory", pl.col("both").alias("kind"), pl.col("patterns").cast(pl.UInt32))
-    )
-
-
-def chosen(rows: pl.DataFrame, choice: Choice) -> pl.DataFrame:
+def choose(rows: pl.DataFrame, choice: Choice) -> pl.DataFrame:
     """The rows that the choice leaves, in its order; equal ones by number, and those without a value last."""
     tests: list[pl.Expr] = []
     if choice.fires != "any":
@@ -160,10 +119,18 @@ def chosen(rows: pl.DataFrame, choice: Choice) -> pl.DataFrame:
     return found.sort([column, "memory"], descending=[choice.order == "down", False], nulls_last=True)
 
 
+def layer_page(edition: Edition, layer: int, choice: Choice, *, page: int = 1) -> Page:
+    """The page; raises MemoryIdError for a layer that was not mined, OptionError."""
+    data = layer_view(edition, layer, choice, page=page)
+    return Page(
+        "layer.html", f"Layer {layer}", data, lambda: {"drawing": _picture(edition, layer, choice), "address": choice}
+    )
+
+
 def layer_view(edition: Edition, layer: int, choice: Choice, *, page: int) -> dict[str, Any]:
     """One page of the layer's memories, how many there are, and the headline numbers; raises MemoryIdError."""
     rows = layer_rows(edition, layer)
-    found = chosen(rows, choice)
+    found = choose(rows, choice)
     pages = max(1, -(-found.height // ROWS))
     place = edition.atlas.layers.index(layer)
     columns = ["memory", "positive", "prefixes", "rate", "largest", "max_probability", "value_norm", "top_token"]
@@ -186,7 +153,33 @@ def layer_view(edition: Edition, layer: int, choice: Choice, *, page: int) -> di
     }
 
 
-def titles(edition: Edition, layer: int) -> list[str]:
+def _picture(edition: Edition, layer: int, choice: Choice) -> str:
+    """The layer's picture with the chosen memories as points; that of all memories is kept."""
+
+    def draw() -> str:
+        from mnemoscope.figures.layer_picture import picture
+
+        rows = layer_rows(edition, layer)
+        shown = choose(rows.with_row_index("row"), choice)["row"].sort().to_list()
+        titles = _titles(edition, layer)
+        return picture(layers_frame(edition), rows, shown=shown, titles=titles, link=f"/L{layer}.M")
+
+    return draw() if choice.is_narrowed else edition.pages.get(("picture", layer), draw)
+
+
+def layers_frame(edition: Edition) -> "Frame":
+    """The axes that the pictures of all layers share."""
+
+    def make() -> "Frame":
+        # The room of figures loads the drawing library.
+        from mnemoscope.figures.layer_picture import frame
+
+        return frame(edition.atlas, patterns=edition.atlas.has("patterns"))
+
+    return edition.tables.get("layers frame", make)
+
+
+def _titles(edition: Edition, layer: int) -> list[str]:
     """What each memory's point in the picture says."""
 
     def make() -> list[str]:
@@ -198,29 +191,3 @@ def titles(edition: Edition, layer: int) -> list[str]:
         ]
 
     return edition.pages.get(("titles", layer), make)
-
-
-def layers_view(edition: Edition) -> dict[str, Any]:
-    """Every layer in a line: how many memories, how many never fire, how many agree, and the headline numbers."""
-    found = []
-    for layer in edition.atlas.layers:
-        rows = layer_rows(edition, layer)
-        found.append(
-            {
-                "layer": layer,
-                "memories": rows.height,
-                "never": int((rows["positive"] == 0).sum()),
-                "rate": rows["rate"].mean(),
-                "agreeing": int(rows["agrees"].sum()),
-                "with_target": int(rows["agrees"].is_not_null().sum()),
-                "max_probability": rows["max_probability"].mean(),
-                "shallow": _share(rows, ("shallow", "both")),
-                "semantic": _share(rows, ("semantic", "both")),
-            }
-        )
-    return {"layers": found}
-
-
-def _share(rows: pl.DataFrame, kinds: tuple[str, ...]) -> float | None:
-    """The share of memories with such a pattern; None where no patterns were made."""
-    return None if rows["kind"].null_count() else int(rows["kind"].is_in(kinds).sum()) / max(1, rows.height)

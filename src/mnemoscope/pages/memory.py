@@ -1,16 +1,41 @@
-"""The data of a memory's page: everything that the atlas holds about it."""
+"""A memory's page: everything that the atlas holds about it, what people say of it, and the memories most like it."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.atlas.schema import HISTOGRAM_EDGES
 from mnemoscope.errors import OptionError
 from mnemoscope.memory import MemoryId
-from mnemoscope.pages.columns import patterns, row
 from mnemoscope.pages.edition import Edition
-from mnemoscope.pages.neighbours import by_triggers, by_value
-from mnemoscope.pages.triggers import grouped, triggers_view
+from mnemoscope.pages.page import Page
+from mnemoscope.pages.trace_address import TraceAddress
+from mnemoscope.pages.triggers import group_triggers, triggers_view
+
+NEIGHBOURS = 10
+
+
+def memory_page(
+    edition: Edition,
+    wanted: MemoryId,
+    *,
+    pattern: int | None = None,
+    people: Sequence[dict[str, Any]] = (),
+    changes: Sequence[str] = (),
+    carried: TraceAddress | None = None,
+    traces: bool = False,
+) -> Page:
+    """The page; its links carry a trace's prompt and `changes` along, and lead to traces where there is a model."""
+    data = memory_view(edition, wanted, pattern=pattern) | {"people": list(people), "set": list(changes)}
+    so_far = carried or TraceAddress()
+
+    def extra() -> dict[str, Any]:
+        carry = so_far.query()
+        add = so_far.with_change(f"{wanted}=0") if traces else ""
+        return memory_groups(data) | {"carry": f"&{carry}" if carry else "", "add": add}
+
+    return Page("memory.html", str(wanted), data, extra)
 
 
 def memory_view(edition: Edition, wanted: MemoryId, *, pattern: int | None = None) -> dict[str, Any]:
@@ -18,13 +43,13 @@ def memory_view(edition: Edition, wanted: MemoryId, *, pattern: int | None = Non
 
     Raises MemoryIdError for a memory that the atlas does not have, OptionError for a pattern that it does not have.
     """
-    found = patterns(edition, edition.atlas[wanted].id.layer, memory=wanted.memory)
+    found = edition.patterns(edition.atlas[wanted].id)
     numbers = [one["pattern"] for one in found or []]
     if pattern is not None and pattern not in numbers:
         said = f"has {len(numbers)}, counted from 0" if numbers else "has none"
         raise OptionError(f"pattern {pattern} is not one of {wanted}, which {said}")
     triggers = triggers_view(edition, wanted, patterns=found or [])
-    value = row(edition, "values", layer=wanted.layer, memory=wanted.memory)
+    value = edition.row("values", wanted)
     return {
         "memory": str(wanted),
         "layer": wanted.layer,
@@ -33,10 +58,10 @@ def memory_view(edition: Edition, wanted: MemoryId, *, pattern: int | None = Non
         "triggers": triggers,
         "value": _value(edition, value),
         "follows": _follows(edition, value, triggers),
-        "activity": _activity(row(edition, "activity", layer=wanted.layer, memory=wanted.memory)),
+        "activity": _activity(edition.row("activity", wanted)),
         "patterns": None if found is None else [_pattern(one) for one in found],
         "pattern": pattern,
-        "neighbours": {"value": by_value(edition, wanted), "triggers": by_triggers(edition, wanted, triggers=triggers)},
+        "neighbours": {"value": _by_value(edition, wanted), "triggers": _by_triggers(edition, wanted, triggers)},
         "reference": reference(edition, wanted),
     }
 
@@ -45,8 +70,8 @@ def memory_groups(data: dict[str, Any]) -> dict[str, Any]:
     """What the template needs besides: the triggers of either sign, equal prefixes once."""
     says = data["value"]["top"][0]["token"]
     return {
-        "positive": grouped(data["triggers"], 1, says=says),
-        "negative": grouped(data["triggers"], -1, says=None),
+        "positive": group_triggers(data["triggers"], 1, says=says),
+        "negative": group_triggers(data["triggers"], -1, says=None),
         "bars": bars(data["activity"]),
     }
 
@@ -57,7 +82,7 @@ def reference(edition: Edition, wanted: MemoryId) -> dict[str, Any]:
     revision = f", revision {model.revision}" if model.revision else ""
     line = (
         f"Memory {wanted} of {model.spec}{revision} (model sha256 {model.fingerprint}), as mined from"
-        f" {edition.atlas.manifest.corpus.spec} (atlas sha256 {edition.hash})."
+        f" {edition.atlas.manifest.corpus.spec} (atlas sha256 {edition.atlas.manifest_hash})."
     )
     return {
         "text": line,
@@ -65,7 +90,7 @@ def reference(edition: Edition, wanted: MemoryId) -> dict[str, Any]:
         "model": model.spec,
         "revision": model.revision,
         "fingerprint": model.fingerprint,
-        "atlas": edition.hash,
+        "atlas": edition.atlas.manifest_hash,
     }
 
 
@@ -89,7 +114,7 @@ def _value(edition: Edition, value: dict[str, Any]) -> dict[str, Any]:
     best, most = value["top_scores"][0], value["max_probability"]
     linear = edition.atlas.manifest.model.head == "linear"
 
-    def listed(end: str, sign: int) -> list[dict[str, Any]]:
+    def tokens_at(end: str, sign: int) -> list[dict[str, Any]]:
         pairs = zip(value[f"{end}_tokens"], value[f"{end}_scores"], strict=True)
         return [
             vocabulary.token(token)
@@ -101,7 +126,7 @@ def _value(edition: Edition, value: dict[str, Any]) -> dict[str, Any]:
         ]
 
     names = ("max_probability", "entropy", "value_norm", "key_norm", "up_norm")
-    return {"top": listed("top", 1), "bottom": listed("bottom", -1), **{name: value[name] for name in names}}
+    return {"top": tokens_at("top", 1), "bottom": tokens_at("bottom", -1), **{name: value[name] for name in names}}
 
 
 def _follows(edition: Edition, value: dict[str, Any], triggers: list[dict[str, Any]]) -> dict[str, Any]:
@@ -144,3 +169,32 @@ def bars(activity: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {**one, "height": round(100 * math.log1p(one["count"]) / most, 1)} for one in bins[filled[0] : filled[-1] + 1]
     ]
+
+
+def _by_value(edition: Edition, wanted: MemoryId) -> list[dict[str, Any]]:
+    """The stored neighbours: memory, cosine, and the token that its value ranks first."""
+    rows = edition.atlas.tables.rows_where("neighbours", wanted.layer, column="memory", ids=[wanted.memory])
+    return [
+        memory_token(edition, MemoryId(row["other_layer"], row["other_memory"])) | {"cosine": row["cosine"]}
+        for row in rows.sort("rank").to_dicts()
+    ]
+
+
+def _by_triggers(edition: Edition, wanted: MemoryId, triggers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The memories that share the most positive triggers: memory, how many, of how many, and its top token.
+
+    Equal prefixes count once.
+    """
+    prefixes: dict[int, tuple[int, int]] = {}
+    for trigger in triggers:
+        if trigger["sign"] == 1:
+            prefixes.setdefault(trigger["prefix_group"], (trigger["sentence"], trigger["position"]))
+    shared = edition.sharing(list(prefixes.values()))
+    shared.pop(wanted, None)
+    best = sorted(shared, key=lambda other: (-shared[other], other))[:NEIGHBOURS]
+    return [memory_token(edition, other) | {"shared": shared[other], "of": len(prefixes)} for other in best]
+
+
+def memory_token(edition: Edition, memory: MemoryId) -> dict[str, Any]:
+    """A memory by its name, with the token that its value ranks first."""
+    return {"memory": str(memory), "top": edition.atlas.vocabulary.token(edition.top_token(memory))}

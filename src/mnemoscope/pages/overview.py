@@ -1,4 +1,4 @@
-"""The data of the overview: what was mined and how, the answers in plain sentences, and memories to begin with."""
+"""The overview: what was mined and how, the answers in plain sentences, and memories to begin with."""
 
 import json
 from typing import Any
@@ -9,11 +9,20 @@ from mnemoscope.atlas.manifest import RUN
 from mnemoscope.figures.examples import best_examples
 from mnemoscope.memory import MemoryId
 from mnemoscope.pages.edition import Edition
+from mnemoscope.pages.page import Page
 from mnemoscope.pages.questions import answers_of
-from mnemoscope.pages.triggers import grouped, triggers_view
+from mnemoscope.pages.triggers import group_triggers, triggers_view
 from mnemoscope.questions.question import Answer
 
 STRIKING = 10
+
+
+def overview_page(edition: Edition) -> Page:
+    """The page; its data and its sentences are made once."""
+    data = edition.tables.get("overview", lambda: overview_view(edition))
+    return Page(
+        "overview.html", "", data, lambda: edition.tables.get("overview words", lambda: overview_words(edition, data))
+    )
 
 
 def overview_view(edition: Edition) -> dict[str, Any]:
@@ -30,7 +39,7 @@ def overview_view(edition: Edition) -> dict[str, Any]:
         "plan": manifest.plan,
         "finished": _run(edition).get("finished"),
         "package": manifest.get("package"),
-        "atlas": edition.hash,
+        "atlas": edition.atlas.manifest_hash,
         "layers": [{"layer": layer, "memories": edition.atlas.memories(layer)} for layer in edition.atlas.layers],
         "memories": sum(edition.atlas.memories(layer) for layer in edition.atlas.layers),
         "answers": {question: _totals(found) for question, found in answers.items() if _is_there(found)},
@@ -72,7 +81,7 @@ def _totals(found: Answer) -> list[dict[str, Any]]:
 def _striking(edition: Edition, row: dict[str, Any]) -> dict[str, Any]:
     """A striking memory with its best trigger, one that is followed by what the value says if there is one."""
     name = MemoryId(row["layer"], row["memory"])
-    groups = grouped(triggers_view(edition, name, patterns=()), 1, says=row["top_token"])
+    groups = group_triggers(triggers_view(edition, name, patterns=()), 1, says=row["top_token"])
     shown = next((group for group in groups if group["foretold"]), groups[0])
     return {
         "memory": str(name),

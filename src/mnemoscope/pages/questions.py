@@ -1,14 +1,20 @@
-"""The data of the questions' pages: what the paper asks, what this atlas answers, in figures, tables and sentences.
+"""The pages of the questions: what the paper asks, what this atlas answers, in figures, tables and sentences.
 
 The same sections as the report's. Only answers that lie in the atlas are shown; a page never makes one.
 """
 
+import threading
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from mnemoscope.pages.edition import Edition
+from mnemoscope.pages.page import Page
 from mnemoscope.questions.loading import stored_answers
 from mnemoscope.questions.question import Answer, Row
+
+_LIBRARY = threading.Lock()
+"""Held by whoever draws with the figures' library."""
 
 
 def answers_of(edition: Edition) -> dict[str, Answer]:
@@ -47,6 +53,11 @@ def _label(answer: Answer, name: str) -> str:
     return number.alone or number.label
 
 
+def questions_page(edition: Edition) -> Page:
+    """Every question of the paper, and what this atlas answers."""
+    return Page("questions.html", "Questions", questions_view(edition))
+
+
 def questions_view(edition: Edition) -> dict[str, Any]:
     """Every question with its headline over the layers, and why there is no answer where there is none."""
     found = []
@@ -64,6 +75,34 @@ def questions_view(edition: Edition) -> dict[str, Any]:
             }
         )
     return {"questions": found}
+
+
+def question_page(edition: Edition, question: str) -> Page:
+    """One question: its figure, ours beside the paper's, and the numbers; made and drawn once."""
+    data = edition.tables.get(("question", question), lambda: question_view(edition, question))
+    title = f"{data['figure']}: {data['about']}"
+    return Page("question.html", title, data, lambda: {"drawing": _drawing(edition, question)})
+
+
+def _drawing(edition: Edition, question: str) -> str:
+    """The question's figure as an `svg` element; empty where it has no answer."""
+    answers = answers_of(edition)
+    if answers[question].missing:
+        return ""
+    return edition.tables.get(("drawing", question), lambda: draw_answer(answers, question, name=question))
+
+
+def draw_answer(answers: Mapping[str, Answer], question: str, *, name: str, label: str = "") -> str:
+    """The figure of an answer as an `svg` element, one at a time; `label` says what it shows, if not its reading."""
+    from mnemoscope.figures.page_svg import page_svg
+    from mnemoscope.figures.panels import specification
+    from mnemoscope.figures.sections import draw_figure
+
+    answer = answers[question]
+    with _LIBRARY:
+        figure = draw_figure(question, answers)
+        label = label or f"{answer.question.paper.figure}: {figure.reading}"
+        return page_svg(specification(answer, figure, about=""), name=name, label=label)
 
 
 def question_view(edition: Edition, question: str) -> dict[str, Any]:

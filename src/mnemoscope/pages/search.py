@@ -1,16 +1,18 @@
-"""The data of the search pages: hits as memories with what matched, and a token as the values and keys that know it."""
+"""The pages of searching: hits as memories with what matched, and a token as the values and keys that know it."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 import polars as pl
 
 from mnemoscope.errors import OptionError
-from mnemoscope.pages.columns import top_token
 from mnemoscope.pages.edition import Edition
+from mnemoscope.pages.memory import memory_token
+from mnemoscope.pages.page import Page
 
 if TYPE_CHECKING:
-    from mnemoscope.memory import MemoryId
     from mnemoscope.search import Index
 
 PAGE = 50
@@ -19,11 +21,25 @@ LIKE = 8
 FIELDS = ("triggers", "values", "patterns", "annotations", "bottom")
 USUAL = FIELDS[:-1]
 
-Opened = Callable[[], "Index"]
+LAST = 10_000 // PAGE
+"""Pages of hits are counted so far."""
+
+OpenIndex = Callable[[], "Index"]
+
+
+def search_page(
+    edition: Edition, index: OpenIndex, *, text: str, fields: Sequence[str], layers: str, page: int
+) -> Page:
+    """Memories by what their triggers, values, patterns and annotations say."""
+    chosen = read_layers(edition, layers)
+    data = search_view(edition, index, text=text, fields=fields, layers=chosen, page=page)
+    data |= {"layers": layers, "page": page}
+    title = f"{text} · Search" if text else "Search"
+    return Page("search.html", title, data, lambda: {"page_links": _links(data, fields), "chosen": data["in"]})
 
 
 def search_view(
-    edition: Edition, index: Opened, *, text: str, fields: Sequence[str], layers: Sequence[int] | None, page: int
+    edition: Edition, index: OpenIndex, *, text: str, fields: Sequence[str], layers: Sequence[int] | None, page: int
 ) -> dict[str, Any]:
     """One page of hits for the text; none, and no total, for an empty text. Raises what Index.search raises."""
     wanted = tuple(dict.fromkeys(piece for field in fields for piece in field.split(",") if piece)) or USUAL
@@ -42,7 +58,7 @@ def search_view(
     opened = index()
     found = opened.search(text, fields=wanted, layers=layers, limit=PAGE, offset=PAGE * (page - 1))
     hits = [
-        _memory(edition, hit.memory)
+        memory_token(edition, hit.memory)
         | {
             "field": hit.field,
             "parts": [{"text": piece, "marked": marked} for piece, marked in hit.parts],
@@ -66,7 +82,12 @@ def search_view(
     }
 
 
-def tokens_view(edition: Edition, index: Opened, *, text: str) -> dict[str, Any]:
+def tokens_page(edition: Edition, index: OpenIndex, *, text: str) -> Page:
+    """Tokens that read like a text; without one, the most frequent."""
+    return Page("tokens.html", f"{text} · Tokens" if text else "Tokens", tokens_view(edition, index, text=text))
+
+
+def tokens_view(edition: Edition, index: OpenIndex, *, text: str) -> dict[str, Any]:
     """The tokens that read like the text, the most frequent first; without a text the most frequent of all."""
     if text:
         ids = [token.id for token in index().tokens_like(text, limit=2 * PAGE)]
@@ -82,8 +103,15 @@ def tokens_view(edition: Edition, index: Opened, *, text: str) -> dict[str, Any]
     }
 
 
+def token_page(edition: Edition, index: OpenIndex, *, token: int, layers: str, page: int) -> Page:
+    """One token: the values that promote it, those that speak against it, and the keys that fire on it."""
+    data = token_view(edition, index, token=token, layers=read_layers(edition, layers), page=page)
+    data |= {"layers": layers, "page": page}
+    return Page("token.html", f"{data['token']['shown']} · Token", data, lambda: {"page_links": _links(data, [])})
+
+
 def token_view(
-    edition: Edition, index: Opened, *, token: int, layers: Sequence[int] | None, page: int
+    edition: Edition, index: OpenIndex, *, token: int, layers: Sequence[int] | None, page: int
 ) -> dict[str, Any]:
     """One token: how often it occurs, the values with it at their top and bottom, and the keys that fire on it."""
     vocabulary = edition.atlas.vocabulary
@@ -93,13 +121,13 @@ def token_view(
     counts = _counts(edition).row(token, named=True)
     said = [
         [
-            _memory(edition, one.memory) | {"rank": one.rank, "probability": one.probability, "score": one.score}
+            memory_token(edition, one.memory) | {"rank": one.rank, "probability": one.probability, "score": one.score}
             for one in opened.promoting(token, bottom=bottom, layers=layers, limit=PAGE, offset=offset)
         ]
         for bottom in (False, True)
     ]
     fires = [
-        _memory(edition, one.memory) | {"rank": one.rank, "triggers": one.triggers}
+        memory_token(edition, one.memory) | {"rank": one.rank, "triggers": one.triggers}
         for one in opened.firing_on(token, layers=layers, limit=PAGE, offset=offset)
     ]
     return {
@@ -113,10 +141,36 @@ def token_view(
     }
 
 
-def _memory(edition: Edition, memory: "MemoryId") -> dict[str, Any]:
-    top = top_token(edition, memory.layer, memory=memory.memory)
-    return {"memory": str(memory), "top": edition.atlas.vocabulary.token(top)}
-
-
 def _counts(edition: Edition) -> pl.DataFrame:
     return edition.tables.get("tokens", lambda: edition.atlas.table("tokens").sort("token"))
+
+
+def read_layers(edition: Edition, text: str) -> list[int] | None:
+    """The layers that `0-3,7` names; None for none named. Raises OptionError, also for a layer that was not mined."""
+    if not text.strip():
+        return None
+    atlas = edition.atlas
+    found: set[int] = set()
+    for piece in text.split(","):
+        ends = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", piece)
+        if ends is None:
+            raise OptionError(f"layers {text!r} cannot be read; write them as 0-3,7")
+        first, last = int(ends[1]), int(ends[2] or ends[1])
+        if last < first or last > atlas.layers[-1]:
+            raise OptionError(f"layers {text!r} are not all there; the atlas has {atlas.range_text()}")
+        found |= set(range(first, last + 1))
+    if missing := sorted(found - set(atlas.layers)):
+        raise OptionError(f"layer {missing[0]} was not mined; the atlas has {atlas.range_text()}")
+    return sorted(found)
+
+
+def _links(data: dict[str, Any], fields: Sequence[str]) -> dict[str, str]:
+    """The addresses of the page before and after."""
+    page = data["page"]
+    pairs = [("q", data.get("q", "")), *(("in", field) for field in fields), ("layers", data["layers"])]
+
+    def address(number: int) -> str:
+        return "?" + urlencode([*((name, value) for name, value in pairs if value), ("page", number)])
+
+    more = page < min(data["pages"], LAST)
+    return {"before": address(page - 1) if page > 1 else "", "after": address(page + 1) if more else ""}

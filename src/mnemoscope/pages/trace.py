@@ -8,8 +8,8 @@ from typing import Any
 
 from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import OptionError
-from mnemoscope.pages.number_format import number, percent
-from mnemoscope.pages.trace_address import Asked
+from mnemoscope.formatting import format_value
+from mnemoscope.pages.trace_address import TraceAddress
 
 WIDE = 32
 """Positions that the heat map shows at one time."""
@@ -25,53 +25,53 @@ EVENTS = {
 Data = dict[str, Any]
 
 
-def chosen_place(asked: Asked, trace: Data) -> tuple[int, int]:
+def chosen_place(wanted: TraceAddress, trace: Data) -> tuple[int, int]:
     """Layer and position to look at: those asked for, else the last position and the layer that decides there.
 
     Raises OptionError for what is not in the trace.
     """
     layers, length = len(trace["layers"]), len(trace["positions"])
-    position = length - 1 if asked.position is None else asked.position
+    position = length - 1 if wanted.position is None else wanted.position
     if position >= length:
         raise OptionError(f"there is no position {position}: the prompt has positions 0 to {length - 1}")
     decided = trace["positions"][position]["output"]["decided"]
-    layer = decided if asked.layer is None else asked.layer
+    layer = decided if wanted.layer is None else wanted.layer
     if layer is not None and layer >= layers:
         raise OptionError(f"there is no layer {layer}: the model has layers 0 to {layers - 1}")
     return layers - 1 if layer is None else layer, position
 
 
-def drawn(asked: Asked, data: Data, words: Vocabulary) -> Data:
+def trace_view(wanted: TraceAddress, data: Data, words: Vocabulary) -> Data:
     """All that the template draws."""
     trace, layer, position = data["trace"], data["layer"], data["position"]
-    looked = Looked(asked, words, layer, position)
+    view = TraceView(wanted, words, layer, position)
     place = trace["layers"][layer]["positions"][position]
     return {
-        "head": looked.head(trace),
-        "heat_map": looked.heat_map(trace, data["heat"]),
-        "rows": looked.layers(trace),
+        "head": view.head(trace),
+        "heat_map": view.heat_map(trace, data["heat"]),
+        "rows": view.layers(trace),
         "streams": [
-            {"name": name, "title": title, "guesses": looked.guesses(place[name])}
+            {"name": name, "title": title, "guesses": view.guesses(place[name])}
             for name, title in (("residual", "Residual"), ("ffn", "Feed-forward update"), ("output", "Output"))
         ],
         "place": place | {"vote": words.shown(place["ffn_vote"]["id"]), "means": EVENTS[place["event"]]},
-        "memories": [looked.memory(one) for one in place["memories"]],
-        "change": looked.change(data["comparison"], trace),
-        "continuing": looked.continuing(trace, data["following"]),
-        "written": looked.written(data["generation"]),
+        "memories": [view.memory(one) for one in place["memories"]],
+        "change": view.change(data["comparison"], trace),
+        "continuing": view.continuing(trace, data["following"]),
+        "written": view.written(data["generation"]),
         "pages": [
-            {"name": f"{other} to {min(other + WIDE, len(trace['positions'])) - 1}", "here": other == looked.start,
-             "address": asked.address(position=other)}
+            {"name": f"{other} to {min(other + WIDE, len(trace['positions'])) - 1}", "here": other == view.start,
+             "address": wanted.address(position=other)}
             for other in range(0, len(trace["positions"]), WIDE)
         ],
     }  # fmt: skip
 
 
-class Looked:
+class TraceView:
     """A trace looked at from one layer and position."""
 
-    def __init__(self, asked: Asked, words: Vocabulary, layer: int, position: int) -> None:
-        self.asked, self.layer, self.position = asked, layer, position
+    def __init__(self, wanted: TraceAddress, words: Vocabulary, layer: int, position: int) -> None:
+        self.wanted, self.layer, self.position = wanted, layer, position
         self.shown = words.shown
         self.start = position // WIDE * WIDE
 
@@ -97,7 +97,7 @@ class Looked:
                 "token": self.shown(trace["positions"][j]["token"]["id"]),
                 "final": self.shown(trace["positions"][j]["prediction"][0]["id"]),
                 "chosen": j == self.position,
-                "address": self.asked.address(position=j, layer=self.layer) + "#layers",
+                "address": self.wanted.address(position=j, layer=self.layer) + "#layers",
             }
             for j in shown
         ]
@@ -110,17 +110,17 @@ class Looked:
                 text = {"probability": short_share(probability), "rank": short_rank(rank), "token": top}
                 cells.append(
                     {
-                        "text": text[self.asked.cell],
-                        "shade": shade_of_rank(rank) if self.asked.cell == "rank" else shade(probability),
+                        "text": text[self.wanted.cell],
+                        "shade": shade_of_rank(rank) if self.wanted.cell == "rank" else shade(probability),
                         "top": rank == 0,
                         "chosen": layer == self.layer and j == self.position,
                         "title": f"layer {layer}, position {j}: {columns[j - self.start]['final']} has"
-                        f" {percent(probability)}, rank {rank:,}; on top is {top}",
-                        "address": self.asked.address(position=j, layer=layer) + "#layers",
+                        f" {format_value(probability, 'share')}, rank {rank:,}; on top is {top}",
+                        "address": self.wanted.address(position=j, layer=layer) + "#layers",
                     }
                 )
             rows.append({"layer": layer, "chosen": layer == self.layer, "cells": cells})
-        legend = RANKS if self.asked.cell == "rank" else [str(step * step) for step in range(SHADES)]
+        legend = RANKS if self.wanted.cell == "rank" else [str(step * step) for step in range(SHADES)]
         return {"columns": columns, "rows": rows, "legend": legend}
 
     def layers(self, trace: Data) -> list[Data]:
@@ -142,7 +142,7 @@ class Looked:
                 {
                     "layer": layer,
                     "chosen": layer == self.layer,
-                    "address": self.asked.address(layer=layer, position=self.position) + "#layer",
+                    "address": self.wanted.address(layer=layer, position=self.position) + "#layer",
                     "event": place["event"],
                     "means": EVENTS[place["event"]],
                     "active": place["active"],
@@ -175,9 +175,9 @@ class Looked:
         )
         return one | {
             "vote": self.shown(one["vote"]["id"]),
-            "address": self.asked.memory(name),
+            "address": self.wanted.memory(name),
             "width": round(100 * min(1.0, one["share"]), 2),
-            "clicks": [{"label": label, "address": self.asked.changed(change), "title": title}
+            "clicks": [{"label": label, "address": self.wanted.with_change(change), "title": title}
                        for label, change, title in clicks],
         }  # fmt: skip
 
@@ -201,8 +201,8 @@ class Looked:
                 "before": self.shown(one["before"]["id"]),
                 "after": self.shown(one["after"]["id"]),
                 "changed": one["changed"],
-                "kl": number(one["kl"]),
-                "address": self.asked.address(position=one["position"], layer=self.layer) + "#change",
+                "kl": format_value(one["kl"], "number"),
+                "address": self.wanted.address(position=one["position"], layer=self.layer) + "#change",
             }
             for one in comparison["differences"]
             if one["changed"] or one["position"] == self.position
@@ -212,16 +212,16 @@ class Looked:
             "before": self.shown(here["before"]["id"]),
             "after": self.shown(here["after"]["id"]),
             "changed": here["changed"],
-            "kl": number(here["kl"]),
+            "kl": format_value(here["kl"], "number"),
             "shifts": shifts,
             "positions": positions,
             "moved": sum(one["changed"] for one in comparison["differences"]),
             "count": len(comparison["differences"]),
             "places_moved": len(comparison["changed_places"]),
-            "places": [self.moved(one) for one in places],
+            "places": [self.layer_change(one) for one in places],
         }
 
-    def moved(self, one: Data) -> Data:
+    def layer_change(self, one: Data) -> Data:
         """A layer of the position where a top token is another than before."""
         named = {"residual": "residual", "ffn": "feed-forward update", "output": "output"}
         turns = [
@@ -233,14 +233,14 @@ class Looked:
             for name, said in named.items()
             if name in one
         ]
-        address = self.asked.address(position=self.position, layer=one["layer"]) + "#layer"
+        address = self.wanted.address(position=self.position, layer=one["layer"]) + "#layer"
         return {"layer": one["layer"], "turns": turns, "address": address}
 
     def continuing(self, trace: Data, following: list[str | None]) -> list[Data]:
         """What the model predicts after the whole prompt; each with the address of the prompt continued by it."""
         guesses = self.guesses(trace["positions"][-1]["prediction"])
         return [
-            guess | {"address": None if text is None else self.asked.continued(text)}
+            guess | {"address": None if text is None else self.wanted.with_text(text)}
             for guess, text in zip(guesses, following, strict=True)
         ]
 
@@ -257,7 +257,7 @@ class Looked:
                      "shade": shade(step["probability"])}
                     for step in one["steps"]
                 ]  # fmt: skip
-                keep = None if one["joined"] is None else self.asked.continued(one["joined"])
+                keep = None if one["joined"] is None else self.wanted.with_text(one["joined"])
                 ended = bool(one["steps"]) and one["steps"][-1]["end"]
                 found.append({"name": name, "steps": steps, "keep": keep, "ended": ended})
         return found

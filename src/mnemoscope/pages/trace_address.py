@@ -4,6 +4,7 @@ Torch-free: what a change is, and whether the model has the memory, is for the m
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 from urllib.parse import urlencode
@@ -25,7 +26,7 @@ View = Literal["after", "before"]
 
 
 @dataclass(frozen=True)
-class Asked:
+class TraceAddress:
     """What the address asks for; `layer` and `position` are None where the page chooses.
 
     `at` holds for changes that name no position themselves.
@@ -42,7 +43,7 @@ class Asked:
     view: View = "after"
 
     @property
-    def placed(self) -> tuple[str, ...]:
+    def placed_changes(self) -> tuple[str, ...]:
         """The changes, each with its position."""
         if self.at == "all":
             return self.changes
@@ -50,19 +51,18 @@ class Asked:
 
     def query(self, **other: Any) -> str:
         """The query of this address with some parts changed; what is as usual is left out."""
-        asked = replace(self, **other)
-        pairs: list[tuple[str, object]] = [] if asked.prompt is None else [("prompt", asked.prompt)]
-        pairs += [("set", change) for change in asked.changes]
-        usual = Asked()
+        wanted, usual = replace(self, **other), TraceAddress()
+        pairs: list[tuple[str, object]] = [] if wanted.prompt is None else [("prompt", wanted.prompt)]
+        pairs += [("set", change) for change in wanted.changes]
         names = ("at", "generate", "layer", "position", "stream", "cell", "view")
-        pairs += [(name, getattr(asked, name)) for name in names if getattr(asked, name) != getattr(usual, name)]
+        pairs += [(name, getattr(wanted, name)) for name in names if getattr(wanted, name) != getattr(usual, name)]
         return urlencode(pairs)
 
     def address(self, **other: Any) -> str:
         """The page with some parts changed."""
         return f"/trace?{self.query(**other)}"
 
-    def changed(self, change: str) -> str:
+    def with_change(self, change: str) -> str:
         """The page with this change, in the place of others of the same memory."""
         others = tuple(one for one in self.changes if memory_of(one) != memory_of(change))
         return self.address(changes=(*others, change), view="after")
@@ -71,21 +71,21 @@ class Asked:
         """The page without the change of this number."""
         return self.address(changes=self.changes[:index] + self.changes[index + 1 :])
 
-    def continued(self, text: str) -> str:
+    def with_text(self, text: str) -> str:
         """The page of the prompt with this text after it, looked at from its new end."""
         return self.address(prompt=(self.prompt or "") + text, position=None)
 
     def memory(self, name: str) -> str:
         """The memory's own page, which carries prompt and changes along."""
-        carried = Asked(self.prompt, self.changes, self.at).query()
+        carried = TraceAddress(self.prompt, self.changes, self.at).query()
         return f"/{name}" + (f"?{carried}" if carried else "")
 
 
-def asked(prompt: str | None, changes: list[str], at: str, **look: Any) -> Asked:
+def read_address(prompt: str | None, changes: Sequence[str], at: str, **look: Any) -> TraceAddress:
     """What an address asks for; a form's empty fields are none, and its line ends those of the prompt as written."""
     written = None if prompt is None else prompt.replace("\r\n", "\n")
     given = tuple(one.strip() for one in changes if one.strip())
-    return Asked(written, given, at.strip() or "all", **look)
+    return TraceAddress(written, given, at.strip() or "all", **look)
 
 
 def memory_of(change: str) -> str:

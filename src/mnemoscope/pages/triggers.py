@@ -9,7 +9,6 @@ from mnemoscope.errors import AtlasDamaged
 from mnemoscope.formatting import show_text
 from mnemoscope.memory import MemoryId
 from mnemoscope.pages.edition import Edition
-from mnemoscope.pages.sentences import tokens_of
 
 BEFORE, AFTER = 160, 100
 """Characters that are shown of a long sentence on either side of the trigger token."""
@@ -24,10 +23,10 @@ def triggers_view(edition: Edition, wanted: MemoryId, *, patterns: Sequence[dict
     atlas = edition.atlas
     table = atlas.tables.rows_where("triggers", wanted.layer, column="memory", ids=[wanted.memory])
     rows = table.sort(-pl.col("sign").cast(pl.Int32), "rank").to_dicts()
-    explained = _explained(rows, patterns)
+    explained = _pattern_numbers(rows, patterns)
     if not rows:
         return []
-    sentences = tokens_of(edition, [row["sentence"] for row in rows])
+    sentences = edition.tokens_of([row["sentence"] for row in rows])
     vocabulary = edition.atlas.vocabulary
     found = []
     for row in rows:
@@ -49,7 +48,7 @@ def triggers_view(edition: Edition, wanted: MemoryId, *, patterns: Sequence[dict
     return found
 
 
-def _explained(rows: Sequence[dict[str, Any]], patterns: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
+def _pattern_numbers(rows: Sequence[dict[str, Any]], patterns: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
     """Prefix group -> the numbers of the patterns that name any of its ranks."""
     groups = {row["rank"]: row["prefix_group"] for row in rows if row["sign"] == 1}
     found: dict[int, list[int]] = {}
@@ -59,7 +58,7 @@ def _explained(rows: Sequence[dict[str, Any]], patterns: Sequence[dict[str, Any]
     return found
 
 
-def grouped(triggers: Sequence[dict[str, Any]], sign: int, *, says: int | None) -> list[dict[str, Any]]:
+def group_triggers(triggers: Sequence[dict[str, Any]], sign: int, *, says: int | None) -> list[dict[str, Any]]:
     """The triggers of one sign as a page shows them: equal prefixes once, with their count, long sentences cut.
 
     Of equal prefixes the first one is shown that is followed by the token `says`, if there is one.
@@ -72,11 +71,11 @@ def grouped(triggers: Sequence[dict[str, Any]], sign: int, *, says: int | None) 
 
 
 def _group(members: list[dict[str, Any]], says: int | None) -> dict[str, Any]:
-    def foretold(one: dict[str, Any]) -> bool:
+    def is_predicted(one: dict[str, Any]) -> bool:
         return one["next"] is not None and one["next"]["token"] == says
 
     first = members[0]
-    chosen = next((one for one in members if foretold(one)), first)
+    chosen = next((one for one in members if is_predicted(one)), first)
     before, after = show_text(chosen["before"]), show_text(f"x{chosen['after']}")[1:]
     short, rest = _end(before), _start(after)
     return {
@@ -85,7 +84,7 @@ def _group(members: list[dict[str, Any]], says: int | None) -> dict[str, Any]:
         "coefficient": first["coefficient"],
         "ranks": [one["rank"] for one in members],
         "times": len(members),
-        "foretold": foretold(chosen),
+        "foretold": is_predicted(chosen),
         "before": before,
         "after": after,
         "short_before": short,

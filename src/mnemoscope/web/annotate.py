@@ -7,20 +7,16 @@ store, and what everybody may read of it, in judgements.py.
 from fastapi import APIRouter
 
 from mnemoscope.web import annotate_host, annotate_items
-from mnemoscope.web.annotator_session import PLACE, AnnotatorSession
-from mnemoscope.web.site import Site
-
-NAV: tuple[tuple[str, str], ...] = (("Annotate", PLACE),)
+from mnemoscope.web.annotator_session import AnnotatorSession
 
 
-def router(site: Site) -> APIRouter:
+def router(session: AnnotatorSession) -> APIRouter:
     """The routes of annotating; a database that was named is opened at once.
 
     Raises AnnotationError where that cannot be reached, or is of another version or atlas.
     """
-    session = AnnotatorSession(site)
-    if site.settings.annotations is not None:
-        site.judgements.store()
+    if session.site.settings.annotations is not None:
+        session.site.judgements.store()
     routes = APIRouter()
     routes.include_router(annotate_host.router(session))
     routes.include_router(annotate_items.router(session))

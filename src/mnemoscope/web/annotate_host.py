@@ -18,12 +18,13 @@ from starlette.responses import RedirectResponse, Response
 from mnemoscope.errors import AnnotationError
 from mnemoscope.memory import MemoryId
 from mnemoscope.pages.annotate_host import by_layer, campaign_view, totals
+from mnemoscope.pages.page import Page
 from mnemoscope.web.annotate_results import Tables
 from mnemoscope.web.annotator_session import PLACE, AnnotatorSession, done
-from mnemoscope.web.pages import REFUSALS, Page, both
+from mnemoscope.web.page_routes import REFUSALS, both
+from mnemoscope.web.rendering import json_response, wants_json
 from mnemoscope.web.request_line import path_of
 from mnemoscope.web.safety import came_from_here
-from mnemoscope.web.templates import json_response, wants_json
 
 if TYPE_CHECKING:
     from mnemoscope.campaigns.views import Annotator
@@ -42,15 +43,16 @@ def router(session: AnnotatorSession) -> APIRouter:
     site = session.site
     tables = Tables(session)
 
-    @both(routes, site, PLACE, template=HOME, kept=False)
-    def home(sent: Annotated[Any, Depends(_elsewhere(session))]) -> Page | Response:
+    @both(routes, site, PLACE, name="annotate_host_home", kept=False)
+    def home(request: Request, sent: Annotated[Any, Depends(_elsewhere(session))]) -> Page | Response:
         """The campaign: its people, how far they are, and what to do next."""
         if isinstance(sent, Response):
             return sent
-        return Page("Annotate", campaign_view(session.site.judgements.existing_store()), lambda: {"invitation": None})
+        data = campaign_view(session.site.judgements.existing_store())
+        return Page(HOME, "Annotate", data, lambda: {"invitation": None})
 
-    @both(routes, site, f"{PLACE}/results", template="annotate_results.html", kept=False)
-    def results(_: Annotated[None, Depends(session.host)]) -> Page:
+    @both(routes, site, f"{PLACE}/results", name="annotate_host_results", kept=False)
+    def results(request: Request, _: Annotated[None, Depends(session.host)]) -> Page:
         """What people found: Figure 2 from their judgements, false alarms on controls, agreement."""
         data = tables.all()
 
@@ -58,7 +60,7 @@ def router(session: AnnotatorSession) -> APIRouter:
             named = {name: totals(data[name]) for name in data if name != "authors"}
             return {"totals": named, "layers": by_layer(data["figure"]), "drawing": Markup(tables.drawing())}
 
-        return Page("What people found", data, drawn)
+        return Page("annotate_results.html", "What people found", data, drawn)
 
     @routes.get(f"{PLACE}/export.{{ending}}", response_class=Response, responses=REFUSALS)
     def exported(ending: Ending, _: Annotated[None, Depends(session.host)]) -> Response:

@@ -16,10 +16,11 @@ from starlette.responses import RedirectResponse, Response
 from mnemoscope.errors import AnnotationError
 from mnemoscope.memory import MemoryId
 from mnemoscope.pages import annotate_item as judging
+from mnemoscope.pages.page import Page
 from mnemoscope.web.annotator_session import PLACE, AnnotatorSession, done, new_key
-from mnemoscope.web.pages import REFUSALS, Page, both
+from mnemoscope.web.page_routes import REFUSALS, both
 from mnemoscope.web.refusals import status_of
-from mnemoscope.web.templates import wants_json
+from mnemoscope.web.rendering import wants_json
 
 if TYPE_CHECKING:
     from mnemoscope.campaigns.store import Store
@@ -31,6 +32,7 @@ Pattern = Annotated[str, Form(pattern=r"^\d{0,2}$", description="The pattern's n
 Key = Annotated[str, Form(max_length=100, description="Another for every judgement; the same to send one again")]
 Name = Annotated[str, Path(max_length=100, description="A memory, such as L10.M222")]
 ITEM = "annotate_item.html"
+MEMORY = "annotate_memory.html"
 _MEMORY = re.compile(r"L\d{1,9}\.M\d{1,9}", re.ASCII)
 """A memory that is judged outside the campaign goes by its name."""
 
@@ -55,14 +57,16 @@ def router(session: AnnotatorSession) -> APIRouter:
     routes = APIRouter()
     site = session.site
 
-    @both(routes, site, f"{PLACE}/work", template="annotate_work.html", kept=False)
-    def work(annotator: Annotated[Any, Depends(session.annotator)]) -> Page:
+    @both(routes, site, f"{PLACE}/work", name="annotate_items_work", kept=False)
+    def work(request: Request, annotator: Annotated[Any, Depends(session.annotator)]) -> Page:
         """What the annotator has to judge, and how far it is."""
         data = judging.work_view(session.site.judgements.store(), annotator)
-        return Page("Your work", data, lambda: {"bare": True, "key": new_key()})
+        return Page("annotate_work.html", "Your work", data, lambda: {"bare": True, "key": new_key()})
 
-    @both(routes, site, PLACE + "/items/{code}", template=ITEM, kept=False)
-    def item(code: Code, annotator: Annotated[Any, Depends(session.annotator)], pattern: Shown = "") -> Page | Response:
+    @both(routes, site, PLACE + "/items/{code}", name="annotate_items_item", kept=False)
+    def item(
+        request: Request, code: Code, annotator: Annotated[Any, Depends(session.annotator)], pattern: Shown = ""
+    ) -> Page | Response:
         """One item: prefixes to mark, or a composition to call related or distant."""
         if _MEMORY.fullmatch(code):
             return RedirectResponse(f"/{code}{PLACE}", 303)
@@ -70,18 +74,21 @@ def router(session: AnnotatorSession) -> APIRouter:
         data = judging.item_view(store, annotator, view)
         if data["memory"] is not None:
             return RedirectResponse(f"/{data['memory']}{PLACE}", 303)
-        return Page(_title(data), data, lambda: _more(data, annotator, pattern))
+        return Page(ITEM, _title(data), data, lambda: _more(data, annotator, pattern))
 
-    @both(routes, site, "/{name}" + PLACE, template="annotate_memory.html", kept=False)
-    def memory(name: Name, annotator: Annotated[Any, Depends(session.known)], pattern: Shown = "") -> Page:
+    @both(routes, site, "/{name}" + PLACE, name="annotate_items_memory", kept=False)
+    def memory(
+        request: Request, name: Name, annotator: Annotated[Any, Depends(session.known)], pattern: Shown = ""
+    ) -> Page:
         """A memory that the reader wants to judge, outside the campaign."""
         wanted = site.atlas[MemoryId.parse(name)].id
         if annotator is None:
             data: dict[str, Any] = {"memory": str(wanted), "code": None, "name": None}
-            return Page(f"Annotate {wanted}", data)
+            return Page(MEMORY, f"Annotate {wanted}", data)
         store = session.site.judgements.store()
         data = judging.item_view(store, annotator, store.view_memory(wanted, annotator)) | {"name": annotator.name}
-        return Page(f"Annotate {wanted}", data, lambda: _more(data, annotator, pattern) | {"bare": False})
+        title = f"Annotate {wanted}"
+        return Page(MEMORY, title, data, lambda: _more(data, annotator, pattern) | {"bare": False})
 
     _posts(routes, session)
     return routes
@@ -233,7 +240,7 @@ def _again(
     if data["memory"] is None:
         return session.render(request, ITEM, values, status=409)
     whole = values | {"bare": False, "name": annotator.name}
-    return session.render(request, "annotate_memory.html", whole, status=409)
+    return session.render(request, MEMORY, whole, status=409)
 
 
 def _title(data: dict[str, Any]) -> str:

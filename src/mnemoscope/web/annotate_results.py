@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 
 from mnemoscope.cache import Cache
 from mnemoscope.pages.annotate_host import results_view
-from mnemoscope.pages.drawings import LIBRARY
+from mnemoscope.pages.questions import answers_of, draw_answer
 from mnemoscope.web.annotator_session import AnnotatorSession
 
 
@@ -39,16 +39,12 @@ class Tables:
         if store is None:
             raise HTTPException(404, "Nobody has judged anything yet.")
         # Rows are only ever added, so their numbers say whether anything changed.
-        mark = (self._session.site.state, self._session.site.judgements.version_marks())
+        mark = (self._session.site.edition().state, self._session.site.judgements.version_marks())
         return mark, self._tables.get(mark, lambda: results_view(compute_results(store)))
 
     def _draw(self, people: pl.DataFrame) -> str:
         from dataclasses import replace
 
-        from mnemoscope.figures.page_svg import page_svg
-        from mnemoscope.figures.panels import specification
-        from mnemoscope.figures.sections import draw_figure
-        from mnemoscope.pages.questions import answers_of
         from mnemoscope.questions.question import EMPTY
 
         answer = answers_of(self._session.site.edition())["key_patterns"]
@@ -60,6 +56,4 @@ class Tables:
         whole = pl.concat([own.select(EMPTY.columns).cast(EMPTY.schema), named])
         answer = replace(answer, table=whole, missing="")
         label = "Figure 2 from people's judgements beside automatic patterns; the numbers are in the table below"
-        with LIBRARY:
-            figure = draw_figure("key_patterns", {"key_patterns": answer})
-            return page_svg(specification(answer, figure, about=""), name="people", label=label)
+        return draw_answer({"key_patterns": answer}, "key_patterns", name="people", label=label)

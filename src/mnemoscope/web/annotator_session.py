@@ -13,10 +13,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from mnemoscope.web.page_routes import form_page
+from mnemoscope.web.rendering import json_response, wants_json
 from mnemoscope.web.request_line import path_of
-from mnemoscope.web.safety import checked, cookie_name, cookies, csrf_token, give_csrf, has_token
+from mnemoscope.web.safety import checked, cookie_name, cookies, has_token
 from mnemoscope.web.site import Site
-from mnemoscope.web.templates import html, json_response, wants_json
 
 if TYPE_CHECKING:
     from mnemoscope.campaigns.views import Annotator
@@ -32,7 +33,6 @@ class AnnotatorSession:
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        site.admits.append(self.admits)
 
     def admits(self, request: Request) -> bool:
         """Whether somebody without the access token may ask this: the annotator's pages, which look for themselves."""
@@ -94,11 +94,7 @@ class AnnotatorSession:
 
     def render(self, request: Request, template: str, values: dict[str, Any], *, status: int = 200) -> Response:
         """A page that answers a post, with a form's token."""
-        token = csrf_token(self.site, request)
-        text = html(self.site, request, template, values | {"csrf": token})
-        answer = Response(text, status, media_type="text/html", headers={"Cache-Control": "no-store"})
-        give_csrf(self.site, answer, token)
-        return answer
+        return form_page(self.site, request, template, values, status=status)
 
 
 def done(request: Request, data: dict[str, Any], *, to: str) -> Response:

@@ -1,8 +1,4 @@
-"""The application, put together: routers, error pages, the stylesheet and the script, and the safety around it all.
-
-A module of pages has `NAV` ((label, address) pairs for the head of every page) and `router(site) -> APIRouter`; it is
-named once, in ROUTERS. `browse` comes last because it answers `/L10.M222`, any name at the top.
-"""
+"""The application, put together: routers, error pages, the stylesheet and the scripts, and the safety around it all."""
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -11,23 +7,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.web import annotate, browse, layers, questions, searching, tracing_pages
-from mnemoscope.web.assets import TYPES, address, content
+from mnemoscope.web import annotate, browsing, search, trace
+from mnemoscope.web.annotator_session import AnnotatorSession
 from mnemoscope.web.refusals import refusal, status_of
+from mnemoscope.web.rendering import ASSETS, asset_address, asset_bytes
 from mnemoscope.web.request_line import path_of
 from mnemoscope.web.safety import Safety
 from mnemoscope.web.settings import Settings
 from mnemoscope.web.site import Site
 
-ROUTERS = (layers, searching, questions, annotate, tracing_pages, browse)
-
 
 def create_app(settings: Settings) -> FastAPI:
-    """The application; `app.state.site` is its Site.
+    """The application; `app.state.site` is its Site, `app.state.index` its search index.
 
     Raises AtlasNotFound, AtlasUnfinished, AtlasDamaged, AtlasTooNew; with a model ModelError and ModelDiffers.
     """
     site = Site(settings).with_model()
+    session, index = AnnotatorSession(site), search.BackgroundIndex(site)
     app = FastAPI(
         title="Mnemoscope",
         description="Every page of an atlas as data: the address of the page with `.json` at its end.",
@@ -35,31 +31,32 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.site = site
-    _static(app)
-    site.nav += [("Overview", "/")]
-    for module in ROUTERS:
-        site.nav += module.NAV
-        app.include_router(module.router(site))
-    _errors(app, site)
-    app.add_middleware(Safety, site=site)
+    app.state.site, app.state.index = site, index
+    _add_assets(app)
+    for routes in (
+        *(browsing.router(site), search.router(site, index), annotate.router(session), trace.router(site)),
+        browsing.memory_router(site),
+    ):
+        app.include_router(routes)
+    _add_errors(app, site)
+    app.add_middleware(Safety, site=site, admits=session.admits)
     return app
 
 
-def _static(app: FastAPI) -> None:
+def _add_assets(app: FastAPI) -> None:
     @app.get("/static/{version}/{name}", include_in_schema=False)
     def asset(version: str, name: str) -> Response:
-        if name not in TYPES or address(name) != f"/static/{version}/{name}":
+        if name not in ASSETS or asset_address(name) != f"/static/{version}/{name}":
             raise HTTPException(404, f"There is no file {name!r} here.")
         kept = {"Cache-Control": "public, max-age=31536000, immutable"}
-        return Response(content(name), media_type=TYPES[name], headers=kept)
+        return Response(asset_bytes(name), media_type=ASSETS[name], headers=kept)
 
     @app.get("/favicon.ico", include_in_schema=False)
     def icon() -> Response:
-        return Response(content("icon.svg"), media_type=TYPES["icon.svg"])
+        return Response(asset_bytes("icon.svg"), media_type=ASSETS["icon.svg"])
 
 
-def _errors(app: FastAPI, site: Site) -> None:
+def _add_errors(app: FastAPI, site: Site) -> None:
     @app.exception_handler(MnemoscopeError)
     def ours(request: Request, problem: MnemoscopeError) -> Response:
         return refusal(site, request, status_of(problem), str(problem))

@@ -42,19 +42,19 @@ class SiteJudgements:
         """The store of the atlas as it is now, made where there is none; raises AnnotationError."""
         edition = self._edition()
         with self._lock:
-            store = self._open_store_of(edition.hash)
+            store = self._open_store_of(edition.atlas.manifest_hash)
             if store is not None:
                 return store
             if self._failed is not None:
                 hash, at, problem = self._failed
-                if hash == edition.hash and time.monotonic() - at < RETRY_AFTER_SECONDS:
+                if hash == edition.atlas.manifest_hash and time.monotonic() - at < RETRY_AFTER_SECONDS:
                     raise problem
             from mnemoscope.campaigns.store import open_store
 
             try:
                 store = open_store(edition.atlas, self._settings.annotations)
             except AnnotationError as problem:
-                self._failed = (edition.hash, time.monotonic(), problem)
+                self._failed = (edition.atlas.manifest_hash, time.monotonic(), problem)
                 raise
             if self._store is not None:
                 # Another atlas lies in the folder; whoever still reads the old one's judgements keeps a connection.
@@ -76,7 +76,7 @@ class SiteJudgements:
     def existing_store(self) -> "Store | None":
         """The store, or None where nobody ever judged this atlas: looking at a page makes no file."""
         given, path = self._settings.annotations, Path(self._settings.atlas, ANNOTATIONS)
-        if self._open_store_of(self._edition().hash) is None and given is None and not path.exists():
+        if self._open_store_of(self._edition().atlas.manifest_hash) is None and given is None and not path.exists():
             return None
         return self.store()
 

@@ -6,8 +6,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mnemoscope import errors
+from mnemoscope.web.rendering import html, json_response, wants_json
 from mnemoscope.web.site import Site
-from mnemoscope.web.templates import html, json_response, wants_json
 
 STATUS: tuple[tuple[type[errors.MnemoscopeError], int], ...] = (
     (errors.MemoryIdError, 404),

@@ -12,6 +12,7 @@ import hmac
 import logging
 import re
 import secrets
+from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -48,11 +49,12 @@ _log = logging.getLogger("mnemoscope.web")
 
 
 class Safety:
-    """The outermost layer of the application."""
+    """The outermost layer of the application; `admits` lets requests in without the access token: invitations."""
 
-    def __init__(self, app: ASGIApp, *, site: Site) -> None:
+    def __init__(self, app: ASGIApp, *, site: Site, admits: Callable[[Request], bool]) -> None:
         self._app = app
         self._site = site
+        self._admits = admits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request: refused, or passed on."""
@@ -117,7 +119,7 @@ class Safety:
             return answer
         if has_token(self._site, request):
             return None
-        if any(admit(request) for admit in self._site.admits):
+        if self._admits(request):
             request.scope[GUEST] = True
             return None
         return self._plain(request, 401, "This page needs the access token: open the address that the server printed.")

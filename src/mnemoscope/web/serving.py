@@ -1,15 +1,26 @@
 """The server as a process: an address, the application behind it, until Ctrl-C."""
 
+import errno
 import logging
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 
-from mnemoscope.errors import ServeError
+from mnemoscope.errors import MnemoscopeError, ServeError
 from mnemoscope.formatting import show_text
+from mnemoscope.memory import MemoryId
+from mnemoscope.pages.edition import Edition
+from mnemoscope.pages.layer import Choice, layer_page
+from mnemoscope.pages.layers import layers_page
+from mnemoscope.pages.memory import memory_page
+from mnemoscope.pages.overview import overview_page
+from mnemoscope.pages.page import Page
+from mnemoscope.pages.questions import question_page, questions_page
+from mnemoscope.questions import QUESTIONS
 from mnemoscope.web.settings import Settings
 
 _log = logging.getLogger("mnemoscope.web")
@@ -23,30 +34,62 @@ def serve(settings: Settings, *, ready: Callable[[Settings], None]) -> None:
     import uvicorn
 
     from mnemoscope.web.app import create_app
-    from mnemoscope.web.asking import warming
 
     settings = with_token(settings)
-    with listening(settings) as door:
-        settings = replace(settings, port=door.getsockname()[1])
+    with listen(settings) as sock:
+        settings = replace(settings, port=sock.getsockname()[1])
         app = create_app(settings)
         # From here on the system takes connections; they wait for the loop below.
-        door.listen(128)
+        sock.listen(128)
         ready(settings)
-        threading.Thread(target=_begin, args=(app.state.site.tasks,), name="tasks", daemon=True).start()
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, lifespan="off", server_header=False, use_colors=False
         )
-        with closing(app.state.site), warming(app, app.state.site, settings):
-            uvicorn.Server(config).run(sockets=[door])
+        state = app.state
+        with closing(state.site), prewarm(state.site.edition, state.index.begin):
+            uvicorn.Server(config).run(sockets=[sock])
 
 
-def _begin(tasks: Sequence[Callable[[], object]]) -> None:
-    """Makes what the first reader would have to wait for; what goes wrong, that reader will see."""
-    for task in tasks:
+@contextmanager
+def prewarm(edition: Callable[[], Edition], begin_index: Callable[[], object]) -> Iterator[None]:
+    """Inside the block a thread makes what the first reader would have to wait for: the index, and the slowest pages.
+
+    Drawing the first figure takes a second or two, which so no reader waits for unless they come at once. What goes
+    wrong with a page, its reader will see.
+    """
+    stopped = threading.Event()
+
+    def make() -> None:
         try:
-            task()
+            begin_index()
+            current = edition()
         except Exception as problem:
             _log.warning("%s", show_text(str(problem)))
+            return
+        for page in _slow_pages(current):
+            if stopped.is_set():
+                return
+            with suppress(MnemoscopeError):
+                page(current).extra()
+
+    thread = threading.Thread(target=make, name="prewarm", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join(timeout=5)
+
+
+def _slow_pages(edition: Edition) -> Iterator[Callable[[Edition], Page]]:
+    """The pages that take longest the first time: overview, a memory, layers, figures."""
+    layers = edition.atlas.layers
+    yield overview_page
+    yield partial(memory_page, wanted=MemoryId(layers[0], 0))
+    yield layers_page
+    yield from (partial(layer_page, layer=layer, choice=Choice()) for layer in layers)
+    yield questions_page
+    yield from (partial(question_page, question=question) for question in QUESTIONS)
 
 
 def with_token(settings: Settings) -> Settings:
@@ -56,27 +99,25 @@ def with_token(settings: Settings) -> Settings:
     return replace(settings, token=secrets.token_urlsafe(24))
 
 
-def listening(settings: Settings) -> socket.socket:
+def listen(settings: Settings) -> socket.socket:
     """A socket bound to the address; raises ServeError."""
     try:
         family, kind, _, _, place = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as problem:
         raise ServeError(f"host {settings.host!r} is not an address of this machine; leave --host out") from problem
-    door = socket.socket(family, kind)
-    door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock = socket.socket(family, kind)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        door.bind(place)
+        sock.bind(place)
         # Binding alone does not find another server on every system; listening does.
-        door.listen(1)
+        sock.listen(1)
     except OSError as problem:
-        door.close()
-        raise ServeError(_cannot(settings, problem)) from problem
-    return door
+        sock.close()
+        raise ServeError(_cannot_listen(settings, problem)) from problem
+    return sock
 
 
-def _cannot(settings: Settings, problem: OSError) -> str:
-    import errno
-
+def _cannot_listen(settings: Settings, problem: OSError) -> str:
     where = f"port {settings.port} of {settings.host}"
     if problem.errno == errno.EADDRINUSE:
         return f"{where} is in use; choose another with --port, or --port 0 for any that is free"

@@ -12,11 +12,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from starlette.requests import Request
-
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.manifest import MANIFEST
-from mnemoscope.cache import Cache
 from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.pages.edition import Edition, Footprint
 from mnemoscope.web.judgements import SiteJudgements
@@ -30,18 +27,11 @@ _ANALYSES = Path("analyses", MANIFEST)
 
 
 class Site:
-    """One atlas being served.
-
-    `admits` are tests that let a request in without the access token (an invitation); `tasks` are begun in the
-    background when serving begins; `judgements` is what people said of the atlas.
-    """
+    """One atlas being served, with what people said of it, and with the model where one was given."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.model: ModelWorker | None = None
-        self.nav: list[tuple[str, str]] = []
-        self.admits: list[Callable[[Request], bool]] = []
-        self.tasks: list[Callable[[], object]] = []
         self.judgements = SiteJudgements(settings, self.edition)
         self._lock = threading.Lock()
         self.latest = self._open()
@@ -59,34 +49,10 @@ class Site:
         """Gives back the connections to people's judgements, once no page is made any more."""
         self.judgements.close()
 
-    def has(self, address: str) -> bool:
-        """Whether there are pages at or below this address."""
-        return any(place == address or place.startswith(f"{address}/") for _, place in self.nav)
-
     @property
     def atlas(self) -> Atlas:
         """The atlas of the edition."""
         return self.edition().atlas
-
-    @property
-    def hash(self) -> str:
-        """The sha256 of the atlas's manifest."""
-        return self.edition().hash
-
-    @property
-    def state(self) -> str:
-        """What the pages depend on, in few characters: the atlas, and the answers and patterns made from it."""
-        return self.edition().state
-
-    @property
-    def pages(self) -> Cache:
-        """Pages and views made from the edition, the most recent ones."""
-        return self.edition().pages
-
-    @property
-    def tables(self) -> Cache:
-        """The few large things that many pages of the edition need; they stay as long as it does."""
-        return self.edition().tables
 
     def edition(self) -> Edition:
         """The edition that is being read; outside `reading` the one that lies in the folder now.

@@ -1,17 +1,15 @@
 """The browsing pages of an atlas as plain files, which open from a disk or from any web host: no server, no script.
 
-The pages are asked of the very application that `serve` runs, and their links are made relative. A link to a page that
-was not written keeps its text alone. Search, tokens, judgements and traces need a server, and are left out.
+They are the pages that `serve` shows, with links from file to file. A link to a page that was not written keeps its
+text alone. Search, tokens, judgements and traces need a server, and are left out.
 """
 
-import asyncio
 import os
-import re
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from html import escape, unescape
+from functools import partial
+from html import escape
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -24,14 +22,20 @@ from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasExists, MnemoscopeEr
 from mnemoscope.figures.examples import best_examples
 from mnemoscope.files import flush, json_bytes, make_folder, storing, write_bytes
 from mnemoscope.memory import MemoryId
-from mnemoscope.pages.layer import ROWS, layer_rows
+from mnemoscope.pages.edition import Edition
+from mnemoscope.pages.layer import ROWS, Choice, layer_page
+from mnemoscope.pages.layers import layer_rows, layers_page
+from mnemoscope.pages.memory import memory_page
+from mnemoscope.pages.overview import overview_page
+from mnemoscope.pages.page import Frame, Page
+from mnemoscope.pages.questions import question_page, questions_page
 from mnemoscope.progress import Progress
 from mnemoscope.questions import QUESTIONS
-from mnemoscope.web.app import create_app
-from mnemoscope.web.asking import asked
-from mnemoscope.web.relative import Rewriter
+from mnemoscope.web.rendering import asset_bytes
 from mnemoscope.web.settings import Settings
 from mnemoscope.web.site import Site
+
+PageMaker = Callable[[Edition], Page]
 
 SIDE = "browse"
 PER_LAYER = 5
@@ -60,14 +64,13 @@ def write_pages(
     best of each layer. Raises what opening an atlas raises, OptionError, MemoryIdError, AtlasExists for a folder of
     something else, AtlasBusy where the atlas or its answers change again and again meanwhile, StoreFailed.
     """
-    app = create_app(Settings(atlas.absolute()))
-    site: Site = app.state.site
+    site = Site(Settings(atlas.absolute()))
     directory = (site.atlas.path / SIDE if out is None else out).absolute()
     _check(directory, site.atlas)
-    selection(site, memories)  # what cannot be met is refused before anything is written
+    selection(site.edition(), memories)  # what cannot be met is refused before anything is written
     # Begun before the pages are made, so that a folder that cannot be written is known at once.
     with _fresh(directory) as fresh:
-        atlas_hash, chosen, files = _of_one_edition(app, site, memories, progress)
+        atlas_hash, chosen, files = _of_one_edition(site, memories, progress)
         listed = {name: len(data) for name, data in sorted(files.items())}
         files[MANIFEST] = json_bytes({"atlas": atlas_hash, "pages": listed})
         if taken := sorted(set(_foreign_files(directory)) & files.keys()):
@@ -80,21 +83,22 @@ def write_pages(
     return Exported(directory, pages, len(chosen), sum(map(len, files.values())))
 
 
-def selection(site: Site, wanted: str | None) -> list[MemoryId]:
+def selection(edition: Edition, wanted: str | None) -> list[MemoryId]:
     """The memories whose pages are written, in order; raises OptionError, MemoryIdError."""
+    atlas = edition.atlas
     if wanted is not None and not wanted.strip().isdigit():
         names = [MemoryId.parse(name.strip()) for name in wanted.split(",") if name.strip()]
         if not names:
             raise OptionError(f"--memories {wanted!r} names no memory; write L0.M1,L3.M7 or a number per layer")
-        return sorted({site.atlas[name].id for name in names})
+        return sorted({atlas[name].id for name in names})
     each = PER_LAYER if wanted is None else int(wanted)
     if each < 1:
         raise OptionError(f"--memories {wanted} writes no memory; give at least 1 per layer")
-    ordered = best_examples(site.atlas, sum(site.atlas.memories(layer) for layer in site.atlas.layers))
+    ordered = best_examples(atlas, sum(atlas.memories(layer) for layer in atlas.layers))
     found = {MemoryId(layer, memory) for layer, memory in ordered.select("layer", "memory").head(STRIKING).iter_rows()}
-    for layer in site.atlas.layers:
+    for layer in atlas.layers:
         best = ordered.filter(ordered["layer"] == layer)["memory"].to_list()
-        rows = layer_rows(site.edition(), layer).sort(["max_probability", "memory"], descending=[True, False])
+        rows = layer_rows(edition, layer).sort(["max_probability", "memory"], descending=[True, False])
         first = list(dict.fromkeys([*best, *rows["memory"].to_list()]))[:each]
         found |= {MemoryId(layer, memory) for memory in first}
     return sorted(found)
@@ -118,112 +122,108 @@ def _check(directory: Path, atlas: Atlas) -> None:
 
 
 def _of_one_edition(
-    app: Any, site: Site, memories: str | None, progress: Progress | None
+    site: Site, memories: str | None, progress: Progress | None
 ) -> tuple[str, list[MemoryId], dict[str, bytes]]:
     """The atlas's hash, the memories and the files, all made while the atlas and its answers stayed what they are."""
     for _ in range(TRIES):
         edition = site.edition()
         try:
-            chosen = selection(site, memories)
-            files = _made(_Writer(app, site, chosen, progress))
+            with site.reading(edition):
+                chosen = selection(edition, memories)
+                files = _Writer(edition, chosen, people=site.judgements.published_for).files(progress)
         except MnemoscopeError:
             if site.edition() is edition:
                 raise
             continue
         if site.edition() is edition:
-            return edition.hash, chosen, files
+            return edition.atlas.manifest_hash, chosen, files
     raise AtlasBusy(f"{site.settings.atlas} changed while its pages were made; run the command again")
 
 
-def _made(writer: "_Writer") -> dict[str, bytes]:
-    """What the writer writes, asked for in a thread of its own: this one may have an event loop, as in a notebook."""
-    with ThreadPoolExecutor(1) as thread:
-        waiting = thread.submit(lambda: asyncio.run(writer.files()))
-        try:
-            return waiting.result()
-        except BaseException:
-            # Ctrl-C arrives here, not in the thread; it ends after the page in hand.
-            writer.stopped = True
-            raise
-
-
 class _Writer:
-    """Asks the application for every page of the selection, and makes files of the answers."""
+    """Makes every page of the selection, and the files that they load."""
 
-    def __init__(self, app: Any, site: Site, chosen: Sequence[MemoryId], progress: Progress | None) -> None:
-        self.stopped = False
-        self._app, self._site, self._progress = app, site, progress
-        self._addresses = {"/": "index.html", "/layers": "layers.html", "/questions": "questions.html"}
-        self._addresses |= {f"/questions/{question}": f"questions/{question}.html" for question in QUESTIONS}
-        self._addresses |= {f"/{memory}": f"{memory}.html" for memory in chosen}
+    def __init__(
+        self, edition: Edition, chosen: Sequence[MemoryId], *, people: Callable[[MemoryId], list[dict[str, Any]]]
+    ) -> None:
+        self._edition, self._people = edition, people
+        self._pages: dict[str, tuple[str, PageMaker]] = {
+            "/": ("index.html", overview_page),
+            "/layers": ("layers.html", layers_page),
+            "/questions": ("questions.html", questions_page),
+        }
+        """The name of each page's file, and what makes the page, by the address."""
+        for question in QUESTIONS:
+            self._pages[f"/questions/{question}"] = (
+                f"questions/{question}.html", partial(question_page, question=question)
+            )  # fmt: skip
+        for memory in chosen:
+            self._pages[f"/{memory}"] = (f"{memory}.html", partial(self._memory, memory))
         self._alias: dict[str, str] = {}
-        for layer in site.atlas.layers:
+        self._assets: set[str] = set()
+        for layer in edition.atlas.layers:
             self._add_layer(layer, [one.memory for one in chosen if one.layer == layer])
-        total = sum(site.atlas.memories(layer) for layer in site.atlas.layers)
+        total = sum(edition.atlas.memories(layer) for layer in edition.atlas.layers)
         self._note = (
             f"Pages of {len(chosen):,} of the {total:,} memories, written as files by mnemoscope report --browse."
             " Search, tokens, judgements and traces are not among them: they need mnemoscope serve."
         )
 
+    def _memory(self, memory: MemoryId, edition: Edition) -> Page:
+        return memory_page(edition, memory, people=self._people(memory))
+
     def _add_layer(self, layer: int, own: list[int]) -> None:
         """The layer's page with the selection alone, in as many pieces as it takes."""
-        query = {"memories": ",".join(map(str, own))} if 0 < len(own) <= NAMED else {}
-        rows = len(own) if query else ROWS
-        for page in range(1, max(1, -(-rows // ROWS)) + 1):
-            asked = query | ({"page": str(page)} if page > 1 else {})
-            name = f"layers/{layer}.html" if page == 1 else f"layers/{layer}-{page}.html"
-            self._addresses[_address(f"/layers/{layer}", asked)] = name
+        memories = ",".join(map(str, own)) if len(own) <= NAMED else ""
+        query = {"memories": memories} if memories else {}
+        rows = len(own) if memories else ROWS
+        for number in range(1, max(1, -(-rows // ROWS)) + 1):
+            name = f"layers/{layer}.html" if number == 1 else f"layers/{layer}-{number}.html"
+            address = _address(f"/layers/{layer}", query | ({"page": str(number)} if number > 1 else {}))
+            self._pages[address] = name, partial(layer_page, layer=layer, choice=Choice(memories=memories), page=number)
         self._alias |= {f"/layers/{layer}": f"layers/{layer}.html"}
         self._alias |= {_address(f"/layers/{layer}", query | {"page": "1"}): f"layers/{layer}.html"}
 
-    async def files(self) -> dict[str, bytes]:
+    def files(self, progress: Progress | None) -> dict[str, bytes]:
         """Every file by its name."""
         found: dict[str, bytes] = {}
-        assets: dict[str, str] = {}
-        for done, (address, name) in enumerate(self._addresses.items()):
-            if self.stopped:
-                break
-            if self._progress is not None:
-                self._progress("pages", done, len(self._addresses), "pages")
-            # What a page says of the atlas's place on this machine is nothing for readers elsewhere.
-            body = (await self._asked(address)).replace(escape(str(self._site.atlas.path)).encode(), b"ATLAS")
+        for done, (address, (name, make)) in enumerate(self._pages.items()):
+            if progress is not None:
+                progress("pages", done, len(self._pages), "pages")
+            found[name] = self._page(address, name, make).encode()
+        if progress is not None:
+            progress("pages", len(self._pages), len(self._pages), "pages")
+        return found | {f"static/{name}": asset_bytes(name) for name in self._assets}
 
-            def place(link: str, here: str = address, file: str = name) -> str | None:
-                return self._place(link, here, file, assets)
+    def _page(self, address: str, name: str, make: PageMaker) -> str:
+        """The page as HTML; one that cannot be made is an error of the atlas."""
+        path, root = address.partition("?")[0], "../" * name.count("/")
 
-            rewriter = Rewriter(place, note=self._note)
-            found[name] = rewriter.rewritten(body.decode()).encode()
-        if self._progress is not None:
-            self._progress("pages", len(self._addresses), len(self._addresses), "pages")
-        for address, name in assets.items():
-            found[name] = await self._asked(address)
-        return found
+        def asset(name: str) -> str:
+            self._assets.add(name)
+            return f"{root}static/{name}"
 
-    def _place(self, link: str, here: str, file: str, assets: dict[str, str]) -> str | None:
-        """Where the link leads, relative to the file that holds it; None where nothing was written."""
-        parts = urlsplit(urljoin(f"http://atlas{here}", link))
-        if parts.netloc != "atlas":
-            return None
+        frame = Frame(
+            self._edition, self._edition.atlas.path, path, asset, place=partial(self._place, address, root),
+            note=self._note,
+        )  # fmt: skip
+        try:
+            page = make(self._edition)
+            text = frame.render(page.template, {"twin": f"{path}.json", **page.values()})
+        except MnemoscopeError as problem:
+            where = f"{self._edition.atlas.path}: the page {path} cannot be made"
+            raise AtlasDamaged(f"{where}: {' '.join(str(problem).split())}") from problem
+        # What a page says of the atlas's place on this machine is nothing for readers elsewhere.
+        return text.replace(escape(str(self._edition.atlas.path)), "ATLAS")
+
+    def _place(self, here: str, root: str, link: str) -> str | None:
+        """Where the link of a page leads, relative to the page's file; None where nothing was written."""
         if link.startswith("#"):
             return link
-        if parts.path.startswith("/static/"):
-            target: str | None = f"static/{parts.path.rsplit('/', 1)[1]}"
-            assets[parts.path] = str(target)
-        else:
-            address = _address(parts.path, dict(parse_qsl(parts.query, keep_blank_values=True)))
-            target = self._addresses.get(address) or self._alias.get(address)
-        if target is None:
-            return None
-        return "../" * file.count("/") + target + (f"#{parts.fragment}" if parts.fragment else "")
-
-    async def _asked(self, address: str) -> bytes:
-        """The application's answer; one of its own refusals is an error of ours."""
-        status, body = await asked(self._app, address)
-        if status != 200:
-            said = re.search(r'<p class="refusal">(.*?)</p>', body.decode("utf-8", "replace"), flags=re.DOTALL)
-            reason = f"the server answers {status}" if said is None else unescape(said.group(1))
-            raise AtlasDamaged(f"{self._site.atlas.path}: the page {urlsplit(address).path} cannot be made: {reason}")
-        return body
+        parts = urlsplit(urljoin(f"http://atlas{here}", link))
+        address = _address(parts.path, dict(parse_qsl(parts.query, keep_blank_values=True)))
+        target = self._pages[address][0] if address in self._pages else self._alias.get(address)
+        return None if target is None else root + target + (f"#{parts.fragment}" if parts.fragment else "")
 
 
 def _address(path: str, query: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""The pages that run the model: a prompt traced and intervened in, and the causal check of a memory.
+"""The routes that run the model: a prompt traced and intervened in, and the causal check of a memory.
 
 The address is the whole state: a page is a link, and the next request knows nothing of it. The routes exist where a
 model was given; without one `/trace` says how to give one. What runs is asked of model_worker.py, one at a time.
@@ -8,18 +8,29 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
 from pydantic import Field
+from starlette.requests import Request
 from starlette.responses import Response
 
 from mnemoscope.errors import InterventionError, MnemoscopeError, PromptError
 from mnemoscope.memory import MemoryId
 from mnemoscope.pages.causal import causal_view
-from mnemoscope.pages.trace import chosen_place, drawn
-from mnemoscope.pages.trace_address import CHANGES, LONGEST, PROMPT, TOKENS, WRITTEN, Asked, Cell, Stream, View, asked
-from mnemoscope.web.pages import REFUSALS, Page, both
+from mnemoscope.pages.page import Page
+from mnemoscope.pages.trace import chosen_place, trace_view
+from mnemoscope.pages.trace_address import (
+    CHANGES,
+    LONGEST,
+    PROMPT,
+    TOKENS,
+    WRITTEN,
+    Cell,
+    Stream,
+    TraceAddress,
+    View,
+    read_address,
+)  # fmt: skip
+from mnemoscope.web.page_routes import REFUSALS, both
 from mnemoscope.web.refusals import status_of
 from mnemoscope.web.site import Site
-
-NAV: tuple[tuple[str, str], ...] = ()
 
 Prompt = Annotated[str | None, Query(max_length=PROMPT, description="The text to trace")]
 Change = Annotated[str, Field(max_length=LONGEST)]
@@ -42,12 +53,11 @@ def router(site: Site) -> APIRouter:
     """The routes that run the model, or the one that says how to have them."""
     routes = APIRouter()
     if site.model is None:
-        _without(routes, site)
+        _add_without_model(routes, site)
         return routes
-    site.nav.append(("Trace", "/trace"))
-
-    @both(routes, site, "/trace", template="trace.html", kept=False)
+    @both(routes, site, "/trace", name="tracing_pages_trace", kept=False)
     def trace(
+        request: Request,
         prompt: Prompt = None,
         changes: Changes = [],  # noqa: B006
         at: At = "all",
@@ -60,13 +70,14 @@ def router(site: Site) -> APIRouter:
     ) -> Page:
         """A prompt layer by layer, with and without changed memories."""
         look = {"layer": _number(layer), "position": _number(position), "stream": stream, "cell": cell, "view": view}
-        wanted = asked(prompt, changes, at, generate=generate or 0, **look)
+        wanted = read_address(prompt, changes, at, generate=generate or 0, **look)
         try:
-            return _traced(site, wanted)
+            return _trace_page(site, wanted)
         except MnemoscopeError as problem:
             status, sentence = status_of(problem), " ".join(str(problem).split())
             said = {"status": status, "message": sentence}
-            return Page("Trace", said, lambda: _form(site, wanted) | {"problem": sentence, "trace": None}, status)
+            extra = {"problem": sentence, "trace": None}
+            return Page("trace.html", "Trace", said, lambda: _form(site, wanted) | extra, status)
 
     @routes.get(
         "/trace.py",
@@ -79,38 +90,40 @@ def router(site: Site) -> APIRouter:
         from mnemoscope.web.model_answers import parse_changes, trace_script
 
         assert site.model is not None
-        wanted = asked(prompt, changes, at)
+        wanted = read_address(prompt, changes, at)
         if not wanted.prompt:
             raise PromptError("the prompt is empty; write at least one word")
-        text = trace_script(site.model, wanted.prompt, parse_changes(site.model, wanted.placed))
+        text = trace_script(site.model, wanted.prompt, parse_changes(site.model, wanted.placed_changes))
         named = {"Content-Disposition": 'attachment; filename="trace.py"', "Cache-Control": "no-store"}
         return Response(text.encode("utf-8", "backslashreplace"), media_type="text/x-python", headers=named)
 
-    @both(routes, site, "/{name}/causal", template="causal.html", kept=False)
-    def causal(name: Name, sign: Literal["1", "-1"] = "1") -> Page:
+    @both(routes, site, "/{name}/causal", name="tracing_pages_causal", kept=False)
+    def causal(request: Request, name: Name, sign: Literal["1", "-1"] = "1") -> Page:
         """What switching a memory off does to the predictions at its own triggers."""
         from mnemoscope.web.model_answers import check_memory
 
         assert site.model is not None
         memory = site.atlas[MemoryId.parse(name)].id
         side = site.model
-        data = check_memory(side, site.atlas, site.state, memory, int(sign))
+        data = check_memory(side, site.atlas, site.edition().state, memory, int(sign))
         # Without lowest triggers there is nothing on the other side.
         turned = site.atlas[memory].triggers(sign=-int(sign)).height > 0
-        return Page(f"{memory}: causal check", data, lambda: causal_view(data, side.words) | {"turned": turned})
+        title = f"{memory}: causal check"
+        return Page("causal.html", title, data, lambda: causal_view(data, side.words) | {"turned": turned})
 
     return routes
 
 
-def _without(routes: APIRouter, site: Site) -> None:
-    @both(routes, site, "/trace", template="trace_none.html", kept=False)
-    def trace() -> Page:
+def _add_without_model(routes: APIRouter, site: Site) -> None:
+    @both(routes, site, "/trace", name="tracing_pages_trace", kept=False)
+    def trace(request: Request) -> Page:
         """How to have traces: there is no model here."""
         said = {"status": 404, "message": f"There is no model here to trace a prompt with; {HOW}."}
-        return Page("Trace", said, lambda: {"spec": site.atlas.manifest.model.spec}, 404)
+        spec = site.atlas.manifest.model.spec
+        return Page("trace_none.html", "Trace", said, lambda: {"spec": spec}, 404)
 
 
-def _traced(site: Site, wanted: Asked) -> Page:
+def _trace_page(site: Site, wanted: TraceAddress) -> Page:
     """The page of one trace; raises PromptError, InterventionError and what tracing raises."""
     from mnemoscope.web import model_answers
 
@@ -118,7 +131,7 @@ def _traced(site: Site, wanted: Asked) -> Page:
     assert side is not None
     if len(wanted.changes) > CHANGES:
         raise InterventionError(f"there are {len(wanted.changes)} changes; the page takes at most {CHANGES}")
-    changes = model_answers.parse_changes(side, wanted.placed)
+    changes = model_answers.parse_changes(side, wanted.placed_changes)
     data: dict[str, Any] = {
         "limits": _limits(site),
         "interventions": list(changes),
@@ -126,7 +139,7 @@ def _traced(site: Site, wanted: Asked) -> Page:
         "trace": None,
     }
     if wanted.prompt is None:
-        return Page("Trace", data, lambda: _form(site, wanted))
+        return Page("trace.html", "Trace", data, lambda: _form(site, wanted))
     comparison = model_answers.compare_changes(side, wanted.prompt, changes) if changes else None
     shown = changes if wanted.view == "after" else ()
     trace = comparison[wanted.view] if comparison else model_answers.trace_prompt(side, wanted.prompt, ())
@@ -149,10 +162,10 @@ def _traced(site: Site, wanted: Asked) -> Page:
         before = model_answers.continue_prompt(side, wanted.prompt, (), wanted.generate)
         after = model_answers.continue_prompt(side, wanted.prompt, changes, wanted.generate) if changes else None
         data["generation"] = {"before": before, "after": after}
-    return Page("Trace", data, lambda: _form(site, wanted) | drawn(wanted, data, side.words))
+    return Page("trace.html", "Trace", data, lambda: _form(site, wanted) | trace_view(wanted, data, side.words))
 
 
-def _form(site: Site, wanted: Asked) -> dict[str, Any]:
+def _form(site: Site, wanted: TraceAddress) -> dict[str, Any]:
     """What the form shows, also where the trace failed."""
     return {"asked": wanted, "limits": _limits(site), "problem": ""}
 

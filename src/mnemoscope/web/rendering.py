@@ -1,0 +1,56 @@
+"""Pages as HTML and JSON for a request, and the files that pages load: read once, looked up by name, never by path."""
+
+import hashlib
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mnemoscope.formatting import json_safe
+from mnemoscope.pages.page import Frame
+from mnemoscope.web.request_line import path_of
+from mnemoscope.web.site import Site
+
+ASSETS = {
+    "style.css": "text/css",
+    "script.js": "text/javascript",
+    "annotate.js": "text/javascript",
+    "annotate_keys.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
+
+
+@cache
+def asset_bytes(name: str) -> bytes:
+    """The bytes of one of ASSETS."""
+    return files("mnemoscope.web").joinpath("static", name).read_bytes()
+
+
+def asset_address(name: str) -> str:
+    """Where a page finds the file; another content has another address, so browsers may keep it for ever."""
+    return f"/static/{hashlib.sha256(asset_bytes(name)).hexdigest()[:12]}/{name}"
+
+
+def html(site: Site, request: Request, template: str, values: dict[str, Any]) -> str:
+    """The page: the template's blocks inside the frame of this site."""
+    differs = None if site.model is None else site.model.differs
+    return Frame(site.edition(), site.settings.atlas, path_of(request), asset_address, differs=differs).render(
+        template, values
+    )
+
+
+def json_response(value: object, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A JSON document; numbers that are not finite are null."""
+    text = json.dumps(json_safe(value), ensure_ascii=False, allow_nan=False)
+    # Lone surrogates of a damaged text cannot be UTF-8.
+    body = text.encode("utf-8", "backslashreplace")
+    return Response(body, status, media_type="application/json", headers=headers or {"Cache-Control": "no-store"})
+
+
+def wants_json(request: Request) -> bool:
+    """Whether the answer is to be JSON: an address that ends so, or a program that asks for it."""
+    accept = request.headers.get("accept", "")
+    return path_of(request).endswith(".json") or ("application/json" in accept and "text/html" not in accept)
