@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mnemoscope.tracing.contributions import activity_of, contributions, event_of
+from mnemoscope.tracing.scores import activity_of, contributions, event_of
 
 
 def test_activity_by_eye() -> None:

@@ -16,7 +16,7 @@ from mining.slow_fairseq import SlowFairseq, Variant, write_checkpoint
 from mining.slow_model import SlowTransformer
 from mnemoscope.errors import InterventionError, OptionError, PromptError
 from mnemoscope.models import Beginning, LanguageModel, load_model
-from mnemoscope.tracing import Trace, contributions, trace
+from mnemoscope.tracing import Trace, scores, trace
 from mnemoscope.tracing.records import decision
 from models.conftest import build
 from tracing.slow_trace import Changed, check_trace
@@ -97,7 +97,7 @@ NAMES = {
 @pytest.mark.parametrize("fault", list(FAULTS))
 def test_a_planted_fault_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, slow = tiny("opt-350m" if fault == "update" else "gpt2")
-    place: Any = {"signs": contributions, "position": Beginning}.get(fault, import_module("mnemoscope.tracing.trace"))
+    place: Any = {"signs": scores, "position": Beginning}.get(fault, import_module("mnemoscope.tracing.trace"))
     monkeypatch.setattr(place, NAMES[fault], FAULTS[fault])
     with pytest.raises(AssertionError):
         check_trace(

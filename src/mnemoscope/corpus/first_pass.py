@@ -158,19 +158,16 @@ class FirstPass:
         tokens: list[Sequence[int]] = []
         documents: list[int] = []
         for text, ids, document in zip(self._texts, self._encoder.encode(self._texts), self._documents, strict=True):
+            parts: list[tuple[str, Sequence[int]]] = [(text, ids)] if ids else []
+            self.state.without_tokens += not ids
             if len(ids) > self._longest:
-                for part, own in cut_windows(text, ids, offsets=self._encoder.offsets(text), longest=self._longest):
-                    if part and not part.isspace():
-                        texts.append(part)
-                        tokens.append(own)
-                        documents.append(document)
-                        self.state.windows += 1
-            elif ids:
-                texts.append(text)
-                tokens.append(ids)
+                windows = cut_windows(text, ids, offsets=self._encoder.offsets(text), longest=self._longest)
+                parts = [(part, own) for part, own in windows if part and not part.isspace()]
+                self.state.windows += len(parts)
+            for part, own in parts:
+                texts.append(part)
+                tokens.append(own)
                 documents.append(document)
-            else:
-                self.state.without_tokens += 1
         self._texts, self._documents, self._characters = [], [], 0
         if texts:
             self._write(texts, tokens, documents)

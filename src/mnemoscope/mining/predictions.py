@@ -31,7 +31,7 @@ from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.hooks import Block, read_blocks
 from mnemoscope.tracing import distribution, rank_of, top
-from mnemoscope.tracing.contributions import activity_of, folded_updates
+from mnemoscope.tracing.scores import activity_of, folded_updates
 
 PREFIXES = "prefixes.safetensors"
 """The prefixes of a finished part, in its `state/`."""

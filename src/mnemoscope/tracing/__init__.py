@@ -5,8 +5,8 @@ from mnemoscope.tracing.comparison import Comparison, Difference, Generated, Shi
 from mnemoscope.tracing.interventions import Intervention, as_python, intervene, interventions_of
 from mnemoscope.tracing.predictions import Step, generate
 from mnemoscope.tracing.records import Decision, Dominant, LayerState, Position, Prediction, Token
+from mnemoscope.tracing.scores import Distribution, distribution, rank_of, top
 from mnemoscope.tracing.trace import Trace, trace
-from mnemoscope.tracing.vocabulary import Distribution, distribution, rank_of, top
 
 __all__ = [
     "CausalCheck",

@@ -18,22 +18,16 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.errors import InterventionError, ModelDiffers, OptionError
 from mnemoscope.memory import MemoryId
 from mnemoscope.models import LanguageModel, overwrite_coefficients
-from mnemoscope.tracing.contributions import folded_values
 from mnemoscope.tracing.interventions import Intervention, check
 from mnemoscope.tracing.predictions import ids_of, last_streams
 from mnemoscope.tracing.records import Token
 from mnemoscope.tracing.rendering import WIDTH, Column, fit, table
-from mnemoscope.tracing.vocabulary import top
+from mnemoscope.tracing.scores import folded_values, top
 
 DRAWS = 2000
 """Resamples of the triggers behind every interval."""
-MEASURES = (
-    "own_tokens_probability",
-    "own_tokens_log_probability",
-    "top_token_probability",
-    "top_token_log_probability",
-    "next_token_probability",
-    "next_token_log_probability",
+MEASURES = tuple(
+    f"{of}_{kind}" for of in ("own_tokens", "top_token", "next_token") for kind in ("probability", "log_probability")
 )
 _PLAIN = {name: ("log " if "log" in name else "") + f"p of {' '.join(name.split('_')[:2])}" for name in MEASURES}
 _ROWS = 16

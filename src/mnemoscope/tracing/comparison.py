@@ -11,13 +11,13 @@ from torch import Tensor
 from mnemoscope.errors import InterventionError
 from mnemoscope.formatting import show_token
 from mnemoscope.models import LanguageModel
-from mnemoscope.tracing.contributions import SCORES
 from mnemoscope.tracing.interventions import Intervention, Interventions, check, intervene, interventions_of
 from mnemoscope.tracing.predictions import Step, continuation, generate, prompt_tokens
 from mnemoscope.tracing.records import Record, Token
 from mnemoscope.tracing.rendering import WIDTH, Column, choose_position, fit, layer_lines, prediction_text, table
+from mnemoscope.tracing.scores import SCORES
+from mnemoscope.tracing.scores import top as best_of
 from mnemoscope.tracing.trace import STREAMS, Trace, run_blocks, trace
-from mnemoscope.tracing.vocabulary import top as best_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from mnemoscope.errors import InterventionError, NotFinite, OptionError, PromptError
 from mnemoscope.models import Block, LanguageModel, read_blocks
-from mnemoscope.tracing.contributions import SCORES
 from mnemoscope.tracing.interventions import Interventions, check, intervene, interventions_of
 from mnemoscope.tracing.records import Prediction, Record, Token
-from mnemoscope.tracing.vocabulary import top
+from mnemoscope.tracing.scores import SCORES, top
 
 
 @dataclass(frozen=True, slots=True)

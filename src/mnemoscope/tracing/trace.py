@@ -14,7 +14,11 @@ from torch import Tensor
 from mnemoscope.errors import OptionError
 from mnemoscope.memory import MemoryId
 from mnemoscope.models import Block, LanguageModel, read_blocks
-from mnemoscope.tracing.contributions import (
+from mnemoscope.tracing.interventions import Intervention, Interventions, intervene
+from mnemoscope.tracing.predictions import best_predictions, ids_of, prompt_tokens
+from mnemoscope.tracing.records import Dominant, LayerState, Position, Prediction, Token, decision
+from mnemoscope.tracing.rendering import WIDTH, choose_position, fit, layer_lines, position_lines, trace_html
+from mnemoscope.tracing.scores import (
     activity_of,
     contributions,
     event_of,
@@ -24,11 +28,7 @@ from mnemoscope.tracing.contributions import (
     vote_codes,
     votes,
 )
-from mnemoscope.tracing.interventions import Intervention, Interventions, intervene
-from mnemoscope.tracing.predictions import best_predictions, ids_of, prompt_tokens
-from mnemoscope.tracing.records import Dominant, LayerState, Position, Prediction, Token, decision
-from mnemoscope.tracing.rendering import WIDTH, choose_position, fit, layer_lines, position_lines, trace_html
-from mnemoscope.tracing.vocabulary import top as best_of
+from mnemoscope.tracing.scores import top as best_of
 
 STREAMS = ("residual", "ffn", "output")
 

@@ -14,9 +14,9 @@ from mnemoscope.memory import MemoryId
 from mnemoscope.models import LanguageModel
 from mnemoscope.pages.trace_address import TOKENS
 from mnemoscope.tracing import Intervention, as_python, causal_check, compare, generate, intervene, rank_of, top, trace
-from mnemoscope.tracing.contributions import SCORES
 from mnemoscope.tracing.interventions import check
 from mnemoscope.tracing.predictions import continuation, prompt_tokens
+from mnemoscope.tracing.scores import SCORES
 from mnemoscope.tracing.trace import run_blocks
 from mnemoscope.web.model_worker import Cancelled, ModelWorker
 

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mnemoscope.tracing import distribution, rank_of, top, vocabulary
+from mnemoscope.tracing import distribution, rank_of, top
+from mnemoscope.tracing import scores as scoring
 
 
 def plain_top(row: list[float], count: int, lowest: bool) -> list[int]:
@@ -25,7 +26,7 @@ def check(scores: torch.Tensor, count: int) -> None:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vocabulary, "BLOCK", 4)
+    monkeypatch.setattr(scoring, "BLOCK", 4)
 
 
 # Few different scores: ties within blocks, between blocks and at the edge of the answer.
@@ -35,11 +36,11 @@ SCORES = st.sampled_from([-math.inf, -3.0, -1.0, 0.0, 0.5, 0.5000001, 2.0])
 @given(st.integers(1, 70), st.integers(1, 4), st.data())
 def test_top_is_what_sorting_gives(size: int, count: int, data) -> None:
     rows = [data.draw(st.lists(SCORES, min_size=size, max_size=size)) for _ in range(3)]
-    before, vocabulary.BLOCK = vocabulary.BLOCK, 4
+    before, scoring.BLOCK = scoring.BLOCK, 4
     try:
         check(torch.tensor(rows), count)
     finally:
-        vocabulary.BLOCK = before
+        scoring.BLOCK = before
 
 
 @pytest.mark.parametrize("size", [5120, 5121, 5183, 5184, 8192, 20_000])
