@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from mnemoscope.errors import OptionError
 
+DTYPES = ("float32", "bfloat16", "float16")
+"""The number formats that models are run in."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class MiningOptions:

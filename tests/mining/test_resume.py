@@ -15,7 +15,7 @@ import pytest
 
 import mnemoscope
 from mining.conftest import tables_of, tiny_model
-from mnemoscope import interruption
+from mnemoscope import progress
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import AtlasUnfinished, Interrupted, PlanDiffers
 from mnemoscope.mining import batch_loader, mine
@@ -101,7 +101,7 @@ def test_no_more_than_a_checkpoint_interval_is_done_twice(
 ) -> None:
     log = Log(monkeypatch)
     # A clock that goes on by one with every batch that was fetched.
-    monkeypatch.setattr(interruption, "time", SimpleNamespace(monotonic=lambda: float(len(log.batches))))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: float(len(log.batches))))
     ends = []
     for after in (6, 5, 9, None):
         log.stop_after = after

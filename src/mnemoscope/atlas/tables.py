@@ -6,7 +6,7 @@ Selecting a few ids reads only the row groups that can hold them, so one memory 
 """
 
 import shlex
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -157,10 +157,8 @@ class Tables:
 
     def _check_hash(self, path: str) -> None:
         """Refuses a changed file: a flipped bit in its footer could hide rows from `rows_where` without a trace."""
-        hash = self._manifest.hashes.get(path)
-        if hash is None or path.startswith("sentences/"):
-            return
-        if file_hash(self.directory / path) != hash:
+        hash = None if path.startswith("sentences/") else self._manifest.hashes.get(path)
+        if hash is not None and file_hash(self.directory / path) != hash:
             raise AtlasDamaged(
                 f"{self.directory / path} is not the file that was mined (its sha256 differs);"
                 f" `mnemoscope verify {self.directory}` lists the damage"
@@ -180,16 +178,13 @@ def _frame(table: Any) -> pl.DataFrame:
 
 def _groups_with(footer: Any, column: int, wanted: list[int]) -> list[int]:
     """The row groups whose range of `column` holds one of the sorted ids; all of those without a known range."""
-    groups = []
-    for group in range(footer.num_row_groups):
-        statistics = footer.row_group(group).column(column).statistics
+
+    def may_hold(statistics: Any) -> bool:
         if statistics is None or not statistics.has_min_max:
-            groups.append(group)
-            continue
-        first = bisect_left(wanted, statistics.min)
-        if first < len(wanted) and wanted[first] <= statistics.max:
-            groups.append(group)
-    return groups
+            return True
+        return bisect_left(wanted, statistics.min) < bisect_right(wanted, statistics.max)
+
+    return [g for g in range(footer.num_row_groups) if may_hold(footer.row_group(g).column(column).statistics)]
 
 
 def patterns_command(directory: Path) -> str:

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from mnemoscope.dtypes import DTYPES
 from mnemoscope.errors import OptionError
+from mnemoscope.mining_options import DTYPES
 
 AtlasFolder = Annotated[Path, typer.Argument(metavar="ATLAS", help="The folder of the atlas.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")]

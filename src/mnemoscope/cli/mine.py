@@ -13,9 +13,8 @@ import typer
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
-from mnemoscope.dtypes import DTYPES
 from mnemoscope.errors import OptionError
-from mnemoscope.mining_options import MiningOptions, parse_layers, parse_part, parse_removals
+from mnemoscope.mining_options import DTYPES, MiningOptions, parse_layers, parse_part, parse_removals
 
 _COUNTS = ("documents", "sentences", "duplicates", "mined_sentences", "mined_tokens")
 """Counts of the text that are printed."""

@@ -6,7 +6,7 @@ import typer
 
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.runner import emit
-from mnemoscope.dtypes import DTYPES
+from mnemoscope.mining_options import DTYPES
 
 
 def trace(

@@ -17,7 +17,6 @@ from mnemoscope.atlas.manifest import STATE, seal
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.corpus import Source, open_source
-from mnemoscope.dtypes import DTYPES
 from mnemoscope.errors import Interrupted, OptionError
 from mnemoscope.mining.batch_loader import BatchLoader
 from mnemoscope.mining.context import CHECKPOINT, RunContext
@@ -35,7 +34,7 @@ from mnemoscope.mining.writing import (
     write_text_tables,
     write_value_tables,
 )
-from mnemoscope.mining_options import MiningOptions
+from mnemoscope.mining_options import DTYPES, MiningOptions
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.progress import Progress, ignore_progress
 

@@ -17,7 +17,7 @@ from safetensors.numpy import save
 
 from mnemoscope.errors import MiningError
 from mnemoscope.files import write_bytes
-from mnemoscope.interruption import Checkpoints
+from mnemoscope.progress import Checkpoints
 
 Answers = dict[str, NDArray[Any]]
 Items = TypeVar("Items")

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import NotFinite
-from mnemoscope.interruption import Checkpoints
 from mnemoscope.mining.activity import Measured, Observer
 from mnemoscope.mining.batch_loader import Batch
 from mnemoscope.mining.context import CHECKPOINT, RunContext
@@ -23,6 +22,7 @@ from mnemoscope.mining.steps import run_in_halves
 from mnemoscope.mining.triggers import Survivors
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.hooks import read_coefficients
+from mnemoscope.progress import Checkpoints
 
 
 class BatchReader:

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from mnemoscope.dtypes import DTYPES
 from mnemoscope.errors import ModelUnsupported, OptionError
+from mnemoscope.mining_options import DTYPES
 from mnemoscope.models.fairseq import open_checkpoint
 from mnemoscope.models.fingerprint import check_finite, content_fingerprint
 from mnemoscope.models.huggingface import open_model

@@ -10,10 +10,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
-
-import polars as pl
 
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.folder import refuse_links
@@ -24,16 +21,14 @@ from mnemoscope.files import file_hash, flush, storing
 from mnemoscope.progress import Progress
 from mnemoscope.search.building import write_index
 from mnemoscope.search.database import FOLDER, NAME, VERSION, is_fresh
-from mnemoscope.search.index import Index
+from mnemoscope.search.index import Index, ReadJudgements
 
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _RETRY_AFTER_SECONDS = 0.1
 
-Annotations = Callable[[], pl.DataFrame | None]
-
 
 def open_index(
-    atlas: Atlas | str | Path, *, progress: Progress | None = None, annotations: Annotations | None = None
+    atlas: Atlas | str | Path, *, progress: Progress | None = None, annotations: ReadJudgements | None = None
 ) -> Index:
     """The index of the atlas, ready for any number of threads; close it, or use it as a context.
 

@@ -22,8 +22,7 @@ from transformers import AttentionInterface
 
 from mnemoscope.errors import TrainingError
 from mnemoscope.files import replacing
-from mnemoscope.interruption import Checkpoints
-from mnemoscope.progress import Progress, ignore_progress
+from mnemoscope.progress import Checkpoints, Progress, ignore_progress
 from mnemoscope.training.evaluate import held_out_loss
 from mnemoscope.training.export import export
 from mnemoscope.training.recipe import Recipe
