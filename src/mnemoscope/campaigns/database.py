@@ -45,7 +45,7 @@ class Database:
         # Threads of one process take turns here: SQLite's own waiting sleeps, and does not keep to an order.
         self._turn: AbstractContextManager[Any] = threading.Lock() if self.sqlite else nullcontext()
         try:
-            self._open(atlas)
+            self._open()
             if self.sqlite:
                 self._keep_a_log()
         except BaseException:
@@ -72,37 +72,33 @@ class Database:
 
     @contextmanager
     def _in_plain_words(self, done: str) -> Iterator[None]:
+        """Errors become one line without a password: what the database says, and what to do."""
         try:
             yield
-        except (DBAPIError, PoolTimeout, sqlite3.Error) as error:
-            raise AnnotationError(self._describe_error(error, done)) from error
+        except PoolTimeout as error:
+            raise AnnotationError(f"{self.name}: nothing was {done}: too many people at once; try again") from error
+        except (DBAPIError, sqlite3.Error) as error:
+            original = error.orig if isinstance(error, DBAPIError) else error
+            lines = str(original).strip().splitlines() or [type(original).__name__]
+            reason = lines[0].strip()
+            for secret in _secrets(self.url):
+                reason = reason.replace(secret, "***")
+            code = getattr(original, "sqlite_errorname", "") or getattr(original, "sqlstate", "") or ""
+            advice = next((text for pattern, text in _ADVICE if re.search(pattern, f"{code} {reason}")), "try again")
+            raise AnnotationError(f"{self.name}: nothing was {done} ({reason}); {advice}") from error
 
-    def _describe_error(self, error: Exception, done: str) -> str:
-        """The error as one line without a password: what the database says, and what to do."""
-        if isinstance(error, PoolTimeout):
-            return f"{self.name}: nothing was {done}: too many people at once; try again"
-        original = error.orig if isinstance(error, DBAPIError) else error
-        lines = str(original).strip().splitlines() or [type(original).__name__]
-        reason = lines[0].strip()
-        for secret in _secrets(self.url):
-            reason = reason.replace(secret, "***")
-        code = getattr(original, "sqlite_errorname", "") or getattr(original, "sqlstate", "") or ""
-        advice = next((advice for pattern, advice in _ADVICE if re.search(pattern, f"{code} {reason}")), "try again")
-        return f"{self.name}: nothing was {done} ({reason}); {advice}"
-
-    def _open(self, atlas: str) -> None:
+    def _open(self) -> None:
         with self.writing() as connection:
             if not self.sqlite:
                 connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _LOCK})
-            present = set(inspect(connection).get_table_names())
-            ours = set(tables.metadata.tables)
+            present, ours = set(inspect(connection).get_table_names()), set(tables.metadata.tables)
             if not present & ours:
                 if present and self.sqlite:
                     raise AnnotationError(f"{self.name} is a database of something else; choose another file")
                 tables.create(connection)
-                connection.execute(tables.version.insert().values(version=VERSION, atlas=atlas))
+                connection.execute(tables.version.insert().values(version=VERSION, atlas=self.atlas))
                 return
-            self._check(connection, missing=ours - present, atlas=atlas)
+            self._check(connection, missing=ours - present)
 
     def _keep_a_log(self) -> None:
         """Makes SQLite write a log beside the file, so that readers and a writer need not wait for each other.
@@ -112,8 +108,8 @@ class Database:
         with self._in_plain_words("stored"), self._turn, closing(self.engine.raw_connection()) as connection:
             connection.execute("PRAGMA journal_mode = WAL")
 
-    def _check(self, connection: Connection, *, missing: set[str], atlas: str) -> None:
-        name = self.name
+    def _check(self, connection: Connection, *, missing: set[str]) -> None:
+        name, atlas = self.name, self.atlas
         if "annotations_version" in missing:
             raise AnnotationError(f"{name} holds tables of annotations, but not their version; restore it from a copy")
         said = connection.execute(select(tables.version.c.version)).scalars().all()

@@ -84,13 +84,11 @@ def sample(
             raise AnnotationError(f"{what} is {value!r}; give a number from 0 to {most:,}")
     keys = sample_keys(atlas, per_layer=keys_per_layer, seed=seed)
     count = (max(5, math.ceil(len(keys) / 5)) if keys else 0) if controls is None else controls
-    others = [
-        *sample_controls(atlas, count=count, keys=keys, seed=seed),
-        *sample_cases(atlas, count=cases, seed=seed),
-    ]
-    if not keys and not others:
+    found = [*keys, *sample_controls(atlas, count=count, keys=keys, seed=seed)]
+    found += sample_cases(atlas, count=cases, seed=seed)
+    if not found:
         raise AnnotationError(f"{atlas.path} gives nothing to judge: no memory fires, or no key was asked for")
-    return {"seed": seed, "keys_per_layer": keys_per_layer, "controls": count, "cases": cases}, keys + others
+    return {"seed": seed, "keys_per_layer": keys_per_layer, "controls": count, "cases": cases}, found
 
 
 def store_campaign(connection: Connection, sampled: Sequence[Item], facts: Mapping[str, Any]) -> None:
@@ -156,29 +154,21 @@ def sample_controls(atlas: Atlas, *, count: int, keys: list[Item], seed: int) ->
 
 def sample_cases(atlas: Atlas, *, count: int, seed: int) -> list[Item]:
     """So many of the compositions that refinement_events lists, or all where there are fewer."""
-    rows = _read_cases(atlas)
-    if rows is None or not count:
-        return []
-    random = np.random.default_rng((seed, 3))
-    chosen = np.sort(random.permutation(rows.height)[:count])
-    items = []
-    for row in rows[chosen.tolist()].iter_rows(named=True):
-        content = {name.removesuffix("_text"): row[name] for name in _TEXTS}
-        items.append(Item("case", int(row["layer"]), int(row["prefix"]), content))
-    return items
-
-
-def _read_cases(atlas: Atlas) -> pl.DataFrame | None:
-    """The compositions that refinement_events lists, or None where it has not been asked of this atlas."""
     path = atlas.path / CASES
-    if CASES not in recorded_hashes(atlas, "analyses") or not path.is_file():
-        return None
+    if not count or CASES not in recorded_hashes(atlas, "analyses") or not path.is_file():
+        return []
     try:
-        return pl.read_parquet(path).select("prefix", "layer", *_TEXTS)
+        rows = pl.read_parquet(path).select("prefix", "layer", *_TEXTS)
     except (OSError, pl.exceptions.PolarsError) as error:
         reason = str(error).splitlines()[0]
         remedy = f"make it with `mnemoscope analyze {atlas.path} refinement_events`"
         raise AtlasDamaged(f"{path} cannot be read ({reason}); {remedy}") from error
+    random = np.random.default_rng((seed, 3))
+    chosen = np.sort(random.permutation(rows.height)[:count])
+    return [
+        Item("case", row["layer"], row["prefix"], {name.removesuffix("_text"): row[name] for name in _TEXTS})
+        for row in rows[chosen.tolist()].iter_rows(named=True)
+    ]
 
 
 def _different_places(atlas: Atlas, places: list[tuple[int, int]], size: int) -> list[list[int]]:

@@ -25,6 +25,8 @@ from mnemoscope.judgements import rules, tables
 from mnemoscope.judgements.tables import annotators
 from mnemoscope.memory import MemoryId
 
+PEOPLE = select(annotators.c.name, annotators.c.role)
+
 
 def open_store(atlas: Atlas, at: str | Path | None = None) -> "Store":
     """The annotations of the atlas: its own annotations.sqlite, another file, or `postgresql://USER@HOST/NAME`.
@@ -114,26 +116,24 @@ class Store:
         self._replace_token(name, None)
 
     def _replace_token(self, name: str, token_hash: str | None) -> Annotator:
-        asked = select(annotators.c.name, annotators.c.role).where(annotators.c.folded == str(name).strip().casefold())
+        here = annotators.c.folded == str(name).strip().casefold()
         with self.database.writing() as connection:
-            row = connection.execute(asked).first()
+            row = connection.execute(PEOPLE.where(here)).first()
             if row is None:
                 raise AnnotationError(f"there is no annotator {name!r}; invite them first")
-            connection.execute(update(annotators).where(annotators.c.name == row.name).values(token_hash=token_hash))
-        return Annotator(row.name, row.role)
+            connection.execute(update(annotators).where(here).values(token_hash=token_hash))
+        return Annotator(*row)
 
     def annotator(self, token: str) -> Annotator | None:
         """Whose invitation this is, or None."""
-        asked = select(annotators.c.name, annotators.c.role).where(annotators.c.token_hash == _hash_token(token))
         with self.database.reading() as connection:
-            row = connection.execute(asked).first()
-        return None if row is None else Annotator(row.name, row.role)
+            row = connection.execute(PEOPLE.where(annotators.c.token_hash == _hash_token(token))).first()
+        return None if row is None else Annotator(*row)
 
     def annotators(self) -> tuple[Annotator, ...]:
         """Everybody who was invited or whose work was imported, in the order of their invitations."""
-        asked = select(annotators.c.name, annotators.c.role).order_by(annotators.c.id)
         with self.database.reading() as connection:
-            return tuple(Annotator(row.name, row.role) for row in connection.execute(asked))
+            return tuple(Annotator(*row) for row in connection.execute(PEOPLE.order_by(annotators.c.id)))
 
     def places(self, annotator: Annotator) -> tuple[Place, ...]:
         """The campaign's items in this annotator's own order, keys (controls among them) first, then compositions."""
@@ -231,9 +231,9 @@ class Store:
             item = items.read_item(connection, code)
             if annotator.role != "host" and not views.has_submitted(connection, annotator):
                 raise AnnotationError("others' judgements can be seen once you have handed in your own")
-            names = connection.execute(select(annotators.c.name).order_by(annotators.c.id)).scalars().all()
+            names = [name for name, _ in connection.execute(PEOPLE.order_by(annotators.c.id)) if name != annotator.name]
             others = [views.read_others(connection, item, name, self.shown_ranks(item)) for name in names]
-        return tuple(one for one in others if one is not None and one.author != annotator.name)
+        return tuple(one for one in others if one is not None)
 
     def published(self, memory: MemoryId | None = None) -> pl.DataFrame:
         """The judgements that count and may be told, of all memories or one; columns of judgements/reading.py."""
