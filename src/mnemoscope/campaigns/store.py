@@ -235,7 +235,7 @@ class Store:
             others = [views.read_others(connection, item, name, self.shown_ranks(item)) for name in names]
         return tuple(one for one in others if one is not None)
 
-    def published(self, memory: MemoryId | None = None) -> pl.DataFrame:
+    def read_published(self, memory: MemoryId | None = None) -> pl.DataFrame:
         """The judgements that count and may be told, of all memories or one; columns of judgements/reading.py."""
         with self.database.reading() as connection:
             rows = views.read_judgements(connection, self.database.name, memory)

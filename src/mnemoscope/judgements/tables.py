@@ -17,17 +17,17 @@ ROLES = ("annotator", "host")
 metadata = MetaData()
 
 
-def _required(name: str, kind: Any, *more: SchemaItem) -> Column[Any]:
+def _not_null(name: str, kind: Any, *more: SchemaItem) -> Column[Any]:
     return Column(name, kind, *more, nullable=False)
 
 
 def _one_of(name: str, values: tuple[str, ...]) -> Column[Any]:
     allowed = CheckConstraint(f"{name} IN ({', '.join(repr(value) for value in values)})")
-    return _required(name, String(20), allowed)
+    return _not_null(name, String(20), allowed)
 
 
 def _flag(name: str) -> Column[Any]:
-    return _required(name, Integer, CheckConstraint(f"{name} IN (0, 1)"))
+    return _not_null(name, Integer, CheckConstraint(f"{name} IN (0, 1)"))
 
 
 def _growing(name: str, index: str, *own: Column[Any], last: tuple[Column[Any], ...] = ()) -> Table:
@@ -36,26 +36,26 @@ def _growing(name: str, index: str, *own: Column[Any], last: tuple[Column[Any], 
         name,
         metadata,
         Column("id", Integer, primary_key=True),
-        _required("author", String(80), ForeignKey("annotators.name")),
-        _required("made_at", String(40)),
+        _not_null("author", String(80), ForeignKey("annotators.name")),
+        _not_null("made_at", String(40)),
         *own,
-        _required("key", String(80)),
+        _not_null("key", String(80)),
         *last,
         UniqueConstraint("author", "key"),
         Index(index, "item", "author"),
     )
 
 
-version = Table("annotations_version", metadata, _required("version", Integer), _required("atlas", String(64)))
+version = Table("annotations_version", metadata, _not_null("version", Integer), _not_null("atlas", String(64)))
 """One row: the version, and the sha256 of the manifest of the atlas that all judgements are about."""
 
 campaigns = Table(
     "campaigns",
     metadata,
     Column("id", Integer, CheckConstraint("id = 1"), primary_key=True, autoincrement=False),
-    _required("uid", String(64)),
-    *(_required(name, Integer) for name in ("seed", "keys_per_layer", "controls", "cases")),
-    _required("made_at", String(40)),
+    _not_null("uid", String(64)),
+    *(_not_null(name, Integer) for name in ("seed", "keys_per_layer", "controls", "cases")),
+    _not_null("made_at", String(40)),
 )
 """At most one row: a database holds one campaign. `uid` is secret, since it makes the items' codes."""
 
@@ -67,7 +67,7 @@ annotators = Table(
     Column("folded", String(240), nullable=False, unique=True),
     _one_of("role", ROLES),
     Column("token_hash", String(64), unique=True),
-    _required("made_at", String(40)),
+    _not_null("made_at", String(40)),
 )
 """People; `folded` is the name without case, `token_hash` the sha256 of the invitation's token, null once withdrawn."""
 
@@ -77,9 +77,9 @@ items = Table(
     Column("id", Integer, primary_key=True),
     Column("code", String(40), nullable=False, unique=True),
     _one_of("kind", ITEM_KINDS),
-    _required("layer", Integer),
-    _required("memory", Integer),
-    _required("content", Text),
+    _not_null("layer", Integer),
+    _not_null("memory", Integer),
+    _not_null("content", Text),
     UniqueConstraint("kind", "layer", "memory"),
 )
 """What is judged. `memory` is a control's own number and a case's prefix; `content` is JSON (a control's prefixes, a
@@ -88,14 +88,14 @@ case's texts)."""
 judgements = _growing(
     "judgements",
     "judgements_of_item",
-    _required("layer", Integer),
-    _required("memory", Integer),
+    _not_null("layer", Integer),
+    _not_null("memory", Integer),
     _flag("control"),
-    _required("pattern", Integer),
+    _not_null("pattern", Integer),
     _one_of("kind", KINDS),
-    _required("description", Text),
-    _required("triggers", Text),
-    _required("item", Integer, ForeignKey("items.id")),
+    _not_null("description", Text),
+    _not_null("triggers", Text),
+    _not_null("item", Integer, ForeignKey("items.id")),
     last=(Column("undoes", String(80)),),
 )
 """One row for everything that anybody ever said about a pattern of a key; the latest of an author counts."""
@@ -103,7 +103,7 @@ judgements = _growing(
 verdicts = _growing(
     "verdicts",
     "verdicts_on_item",
-    _required("item", Integer, ForeignKey("items.id")),
+    _not_null("item", Integer, ForeignKey("items.id")),
     _one_of("verdict", VERDICTS),
 )
 """One row for every verdict on a composition; the latest of an author counts."""

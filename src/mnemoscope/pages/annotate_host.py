@@ -1,13 +1,16 @@
 """The data of the host's pages: the campaign and its people, and what all judgements add up to."""
 
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
 from mnemoscope.pages.annotate_item import progress_view
+from mnemoscope.pages.edition import Edition
+from mnemoscope.pages.questions import answers_of, draw_answer
+from mnemoscope.questions.question import EMPTY
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from mnemoscope.campaigns.results import Results
     from mnemoscope.campaigns.store import Store
 
@@ -55,23 +58,26 @@ def campaign_view(store: "Store | None") -> dict[str, Any]:
 
 def results_view(found: "Results") -> dict[str, Any]:
     """Every table of the results, as lists of rows."""
-    return {
-        "figure": _rows(found.figure),
-        "controls": _rows(found.controls),
-        "agreement": _rows(found.agreement),
-        "automatic": _rows(found.automatic),
-        "compositions": _rows(found.compositions),
-        "authors": found.authors.to_dicts(),
-    }
+    return {table.name: getattr(found, table.name).to_dicts() for table in fields(found)}
 
 
-def _rows(table: "pl.DataFrame") -> list[dict[str, Any]]:
-    return table.to_dicts()
+def draw_people(edition: Edition, figure: list[dict[str, Any]]) -> str:
+    """Figure 2 with automatic patterns and people's side by side, as an `svg` element; empty without judgements."""
+    if all(row["value"] is None for row in figure):
+        return ""
+    answer = answers_of(edition)["key_patterns"]
+    rows = [row | {"name": f"people_{row['name']}"} for row in figure]
+    people = pl.DataFrame(rows, infer_schema_length=None).select(EMPTY.columns).cast(EMPTY.schema)
+    own = answer.table if answer.missing else answer.table.filter(~pl.col("name").str.starts_with("people_"))
+    whole = pl.concat([own.select(EMPTY.columns).cast(EMPTY.schema), people])
+    label = "Figure 2 from people's judgements beside automatic patterns; the numbers are in the table below"
+    answers = {"key_patterns": replace(answer, table=whole, missing="")}
+    return draw_answer(answers, "key_patterns", name="people", label=label)
 
 
 def totals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows of the whole campaign, with a title each and whether they are shares."""
-    return [row | _titled(row["name"]) for row in rows if row["layer"] is None]
+    return [row | _name_view(row["name"]) for row in rows if row["layer"] is None]
 
 
 def by_layer(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -80,8 +86,8 @@ def by_layer(rows: list[dict[str, Any]]) -> dict[str, Any]:
     layers = sorted({row["layer"] for row in rows if row["layer"] is not None})
     found = {(row["layer"], row["name"]): row for row in rows}
     lines = [{"layer": layer, "cells": [found.get((layer, name)) for name in names]} for layer in layers]
-    return {"names": [{"name": name} | _titled(name) for name in names], "lines": lines}
+    return {"names": [{"name": name} | _name_view(name) for name in names], "lines": lines}
 
 
-def _titled(name: str) -> dict[str, Any]:
+def _name_view(name: str) -> dict[str, Any]:
     return {"title": TITLES.get(name, name.replace("_", " ")), "share": name not in NUMBERS}

@@ -1,12 +1,17 @@
 """The data of an annotator's pages: the list of their work, and one item. Blind: neither memory nor control is told."""
 
 import hashlib
+import secrets
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from mnemoscope.pages.page import Page
+
 if TYPE_CHECKING:
     from mnemoscope.campaigns.store import Store
-    from mnemoscope.campaigns.views import Annotator, CaseView, KeyView, OthersJudgement, Place
+    from mnemoscope.campaigns.views import Annotator, CaseView, KeyView, Place
+
+ITEM, MEMORY = "annotate_item.html", "annotate_memory.html"
 
 
 def work_view(store: "Store", annotator: "Annotator") -> dict[str, Any]:
@@ -32,18 +37,16 @@ def progress_view(store: "Store", annotator: "Annotator") -> dict[str, Any]:
 
 def item_view(store: "Store", annotator: "Annotator", view: "KeyView | CaseView") -> dict[str, Any]:
     """One item as this annotator sees it, with their own judgements and its place in their own order."""
-    places, code = store.places(annotator), view.code
     progress = progress_view(store, annotator)
-    at = next((index for index, place in enumerate(places) if place.code == code), None)
-    near: dict[str, Any] = {"number": None, "previous": None, "next": None}
-    if at is not None:
-        near = {
-            "number": at + 1,
-            "previous": places[at - 1].code if at else None,
-            "next": places[at + 1].code if at + 1 < len(places) else None,
-        }
-    told = at is not None and progress["handed_in"]
-    others = [_said(said) for said in store.others(code, annotator)] if told else None
+    codes = [place.code for place in store.places(annotator)]
+    number, previous, following = None, None, None
+    others: list[dict[str, Any]] | None = None
+    if view.code in codes:
+        number = codes.index(view.code) + 1
+        previous, following = ([None, *codes, None][place] for place in (number - 1, number + 1))
+        if progress["handed_in"]:
+            others = [asdict(one) for one in store.others(view.code, annotator)]
+    near = {"number": number, "previous": previous, "next": following}
     return {**seen(view), **near, "progress": progress, "others": others}
 
 
@@ -55,8 +58,41 @@ def seen(view: "KeyView | CaseView") -> dict[str, Any]:
     return found | {"kind": "key" if "prefixes" in found else "case", "memory": memory, "code": memory or found["code"]}
 
 
-def _said(said: "OthersJudgement") -> dict[str, Any]:
-    return asdict(said)
+def item_page(
+    data: dict[str, Any], annotator: "Annotator", pattern: str = "", *, problem: str = "",
+    draft: dict[str, Any] | None = None,
+) -> Page:  # fmt: skip
+    """The page of one item, for editing the pattern that the address names, or a draft that could not be stored."""
+    chosen = data["memory"] is not None
+    if draft is not None:
+        pattern = "new" if draft["pattern"] is None else str(draft["pattern"])
+
+    def extra() -> dict[str, Any]:
+        # A mark under which a browser keeps this annotator's drafts apart from another's.
+        person = hashlib.sha256(annotator.name.encode()).hexdigest()[:12]
+        # Templates know `none` by another meaning.
+        found = {"bare": not chosen, "key": new_key(), "person": person, "nothing": data.get("none", False)}
+        editing = _form(data["patterns"], pattern, draft) if data["kind"] == "key" else {}
+        return {**found, "problem": problem, **editing}
+
+    if chosen:
+        return Page(MEMORY, f"Annotate {data['memory']}", data | {"name": annotator.name}, extra)
+    return Page(ITEM, f"Item {data['number']}", data, extra)
+
+
+def _form(patterns: list[dict[str, Any]], asked: str, draft: dict[str, Any] | None) -> dict[str, Any]:
+    """What the form of a key starts with, and of which pattern: None for a new one, the last if none is asked for."""
+    known = {one["pattern"]: one for one in patterns}
+    slot = max(known) if known and asked != "new" else None
+    if asked.isdigit() and int(asked) in known:
+        slot = int(asked)
+    own = {} if slot is None else {name: known[slot][name] for name in ("marks", "kind", "description")}
+    return {"slot": slot, "draft": draft or {"marks": (), "kind": "", "description": "", **own}}
+
+
+def new_key() -> str:
+    """A key under which a form's judgement is stored once, however often it is sent."""
+    return secrets.token_hex(12)
 
 
 def after(places: "tuple[Place, ...]", code: str | None) -> str | None:
@@ -64,24 +100,3 @@ def after(places: "tuple[Place, ...]", code: str | None) -> str | None:
     at = next((index for index, place in enumerate(places) if place.code == code), -1)
     turned = [*places[at + 1 :], *places[: at + 1]]
     return next((place.code for place in turned if not place.finished and place.code != code), None)
-
-
-def slot_of(patterns: list[dict[str, Any]], asked: str) -> int | None:
-    """The number of the pattern that is being edited, None for a new one; the last where the address names none."""
-    numbers = [one["pattern"] for one in patterns]
-    if asked.isdigit() and int(asked) in numbers:
-        return int(asked)
-    return numbers[-1] if numbers and asked != "new" else None
-
-
-def editing(data: dict[str, Any], asked: str) -> dict[str, Any]:
-    """What the form of a key starts with."""
-    slot = slot_of(data["patterns"], asked)
-    found = next((one for one in data["patterns"] if one["pattern"] == slot), None)
-    draft = {"marks": found["marks"], "kind": found["kind"], "description": found["description"]} if found else {}
-    return {"slot": slot, "draft": {"marks": (), "kind": "", "description": ""} | draft}
-
-
-def person(annotator: "Annotator") -> str:
-    """A mark under which a browser keeps this annotator's drafts apart from another's."""
-    return hashlib.sha256(annotator.name.encode()).hexdigest()[:12]

@@ -10,7 +10,7 @@ Errors of errors.py become pages by themselves; other refusals are starlette's `
 large things that many pages need.
 
 Pages whose answer depends on more than the address (`kept=False`) see `csrf`; their forms post it as the field `csrf`,
-and every post route awaits `safety.checked(site, request)` first. Requests without the access token enter where
+and every post route awaits `security.check_form(site, request)` first. Requests without the access token enter where
 `AnnotatorSession.admits` lets them: that is how invitations work.
 
 The model is behind `site.model` (None without --model): `site.model.answer(key, make)` runs it, one at a time. Only

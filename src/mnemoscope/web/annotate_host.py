@@ -1,10 +1,10 @@
-"""The host's pages: begin a campaign, invite people, see how far they are and what they found, take it away.
+"""The host's routes: begin a campaign, invite people, see how far they are and what they found, take it away.
 
-An invitation's link is shown once, in the answer to the post that made it; only a hash of its secret is stored.
+An invitation's link is shown once, in the answer to the post that made it; only a hash of its secret is stored. What
+judgements add up to is computed once for as long as nobody says more.
 """
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlencode
@@ -15,19 +15,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from mnemoscope.cache import Cache
 from mnemoscope.errors import AnnotationError
 from mnemoscope.memory import MemoryId
-from mnemoscope.pages.annotate_host import by_layer, campaign_view, totals
+from mnemoscope.pages.annotate_host import by_layer, campaign_view, draw_people, results_view, totals
 from mnemoscope.pages.page import Page
-from mnemoscope.web.annotate_results import Tables
 from mnemoscope.web.annotator_session import PLACE, AnnotatorSession, done
-from mnemoscope.web.page_routes import REFUSALS, both
-from mnemoscope.web.rendering import json_response, wants_json
-from mnemoscope.web.request_line import path_of
-from mnemoscope.web.safety import came_from_here
+from mnemoscope.web.page_routes import REFUSALS, both, form_page
+from mnemoscope.web.rendering import json_response, path_of, wants_json
+from mnemoscope.web.security import came_from_here
 
 if TYPE_CHECKING:
-    from mnemoscope.campaigns.views import Annotator
+    from mnemoscope.campaigns.views import Annotator, Invitation
 
 HOME = "annotate_host.html"
 Person = Annotated[str, Form(max_length=1_000, description="Somebody's name")]
@@ -41,35 +40,46 @@ def router(session: AnnotatorSession) -> APIRouter:
     """The routes of a host, and the door by which annotators come in."""
     routes = APIRouter()
     site = session.site
-    tables = Tables(session)
+    tables, drawings = Cache(1), Cache(1)
+    existing = Depends(session.judged_store)
+
+    def redirect_annotator(request: Request) -> Response | None:
+        """Where an annotator is sent who asks for the host's page; raises 403 for whoever is neither."""
+        invited = not session.has_full_access(request) and session.known(request) is not None
+        if session.judging(request) is not None or invited:
+            ending = ".json" if path_of(request).endswith(".json") else ""
+            return RedirectResponse(f"{PLACE}/work{ending}", 303)
+        session.host(request)
+        return None
 
     @both(routes, site, PLACE, name="annotate_host_home", kept=False)
-    def home(request: Request, sent: Annotated[Any, Depends(_elsewhere(session))]) -> Page | Response:
+    def home(request: Request, sent: Annotated[Any, Depends(redirect_annotator)]) -> Page | Response:
         """The campaign: its people, how far they are, and what to do next."""
         if isinstance(sent, Response):
             return sent
-        data = campaign_view(session.site.judgements.existing_store())
-        return Page(HOME, "Annotate", data, lambda: {"invitation": None})
+        return Page(HOME, "Annotate", campaign_view(site.judgements.existing_store()), lambda: {"invitation": None})
 
     @both(routes, site, f"{PLACE}/results", name="annotate_host_results", kept=False)
-    def results(request: Request, _: Annotated[None, Depends(session.host)]) -> Page:
+    def results(request: Request, _: Annotated[None, Depends(session.host)], store: Annotated[Any, existing]) -> Page:
         """What people found: Figure 2 from their judgements, false alarms on controls, agreement."""
-        data = tables.all()
+        from mnemoscope.campaigns.results import compute_results
 
-        def drawn() -> dict[str, Any]:
+        # Rows are only ever added, so their numbers say whether anything changed.
+        mark = (site.edition().state, site.judgements.version_marks())
+        data = tables.get(mark, lambda: results_view(compute_results(store)))
+
+        def extra() -> dict[str, Any]:
             named = {name: totals(data[name]) for name in data if name != "authors"}
-            return {"totals": named, "layers": by_layer(data["figure"]), "drawing": Markup(tables.drawing())}
+            drawing = drawings.get(mark, lambda: draw_people(site.edition(), data["figure"]))
+            return {"totals": named, "layers": by_layer(data["figure"]), "drawing": Markup(drawing)}
 
-        return Page("annotate_results.html", "What people found", data, drawn)
+        return Page("annotate_results.html", "What people found", data, extra)
 
-    @routes.get(f"{PLACE}/export.{{ending}}", response_class=Response, responses=REFUSALS)
-    def exported(ending: Ending, _: Annotated[None, Depends(session.host)]) -> Response:
+    @routes.get(f"{PLACE}/export.{{ending}}", name="exported", response_class=Response, responses=REFUSALS)
+    def export(ending: Ending, _: Annotated[None, Depends(session.host)], store: Annotated[Any, existing]) -> Response:
         """Every judgement that was ever made, as a file."""
         from mnemoscope.campaigns.import_export import as_text
 
-        store = session.site.judgements.existing_store()
-        if store is None:
-            raise HTTPException(404, "Nobody has judged anything yet.")
         content = as_text(store, ending).encode()
         named = {"Content-Disposition": f'attachment; filename="judgements.{ending}"', "Cache-Control": "no-store"}
         return Response(content, media_type=TYPES[ending], headers=named)
@@ -80,24 +90,24 @@ def router(session: AnnotatorSession) -> APIRouter:
         invitation: Annotated[str, Query(max_length=200, description="The secret of an invitation")] = "",
     ) -> Response:
         """Makes this browser that of the annotator who was invited; asks first where another site's page led here."""
-        found = _annotator_of(session, invitation)
+        found = _find_invited(session, invitation)
         if came_from_here(request.headers):
             return _join_as(session, found, invitation)
         values = {"title": "Annotate", "name": found.name, "invitation": invitation, "bare": True}
-        return session.render(request, "annotate_join.html", values)
+        return form_page(site, request, "annotate_join.html", values)
 
     @routes.post(
-        f"{PLACE}/join", dependencies=[Depends(session.guarded)], response_class=Response, responses=REFUSALS
+        f"{PLACE}/join", dependencies=[Depends(session.check_form)], response_class=Response, responses=REFUSALS
     )
     def confirm_join(invitation: Annotated[str, Form(max_length=200)] = "") -> Response:
         """Makes this browser that of the annotator who was invited, and who says so."""
-        return _join_as(session, _annotator_of(session, invitation), invitation)
+        return _join_as(session, _find_invited(session, invitation), invitation)
 
-    _posts(routes, session)
+    _add_posts(routes, session)
     return routes
 
 
-def _annotator_of(session: AnnotatorSession, invitation: str) -> "Annotator":
+def _find_invited(session: AnnotatorSession, invitation: str) -> "Annotator":
     """Whose invitation it is; raises 401 for nobody's."""
     store = session.site.judgements.existing_store()
     found = None if store is None else store.annotator(invitation)
@@ -112,56 +122,52 @@ def _join_as(session: AnnotatorSession, annotator: "Annotator", invitation: str)
     return session.set_annotator_cookie(RedirectResponse(place, 303), invitation)
 
 
-def _elsewhere(session: AnnotatorSession) -> Callable[[Request], Response | None]:
-    """Where an annotator is sent who asks for the host's page; raises 403 for whoever is neither."""
+def _add_posts(routes: APIRouter, session: AnnotatorSession) -> None:
+    guarded = [Depends(session.check_form)]
+    answers: dict[str, Any] = {"responses": REFUSALS, "response_class": Response}
+    post = {"dependencies": [*guarded, Depends(session.host)], **answers}
+    opened = Depends(session.site.judgements.store)
 
-    def sent(request: Request) -> Response | None:
-        invited = not session.has_full_access(request) and session.known(request) is not None
-        if session.judging(request) is not None or invited:
-            ending = ".json" if path_of(request).endswith(".json") else ""
-            return RedirectResponse(f"{PLACE}/work{ending}", 303)
-        session.host(request)
-        return None
+    def show_campaign(request: Request, store: Any) -> Response:
+        return done(request, campaign_view(store), to=PLACE)
 
-    return sent
-
-
-def _posts(routes: APIRouter, session: AnnotatorSession) -> None:
-    guarded = [Depends(session.guarded)]
-    post: dict[str, Any] = {
-        "dependencies": [*guarded, Depends(session.host)],
-        "responses": REFUSALS,
-        "response_class": Response,
-    }
+    def show_invitation(request: Request, store: Any, invitation: "Invitation") -> Response:
+        """The host's page with the link of an invitation."""
+        link = f"{str(request.base_url).rstrip('/')}{PLACE}/join?{urlencode({'invitation': invitation.token})}"
+        told = {"name": invitation.annotator.name, "link": link}
+        if wants_json(request):
+            return json_response(told, status=201)
+        values = {"title": "Annotate", **campaign_view(store), "invitation": told}
+        return form_page(session.site, request, HOME, values, status=201)
 
     @routes.post(f"{PLACE}/campaign", **post)
     def begin(
-        request: Request, keys_per_layer: Number = 10, controls: Perhaps = "", cases: Number = 100, seed: Number = 0
-    ) -> Response:
+        request: Request, store: Annotated[Any, opened], keys_per_layer: Number = 10, controls: Perhaps = "",
+        cases: Number = 100, seed: Number = 0,
+    ) -> Response:  # fmt: skip
         """Draws what is to be judged."""
         given = int(controls) if controls else None
-        store = session.site.judgements.store()
         store.start_campaign(keys_per_layer=keys_per_layer, controls=given, cases=cases, seed=seed)
-        return done(request, campaign_view(session.site.judgements.store()), to=PLACE)
+        return show_campaign(request, store)
 
     @routes.post(f"{PLACE}/invite", **post)
-    def invite(request: Request, name: Person = "") -> Response:
+    def invite(request: Request, store: Annotated[Any, opened], name: Person = "") -> Response:
         """Invites somebody; the answer holds the link, this once."""
-        return _invited(session, request, session.site.judgements.store().invite(name))
+        return show_invitation(request, store, store.invite(name))
 
     @routes.post(f"{PLACE}/renew", **post)
-    def renew(request: Request, name: Person = "") -> Response:
+    def renew(request: Request, store: Annotated[Any, opened], name: Person = "") -> Response:
         """Makes a new link for somebody who lost theirs; the old one is void."""
-        return _invited(session, request, session.site.judgements.store().renew(name))
+        return show_invitation(request, store, store.renew(name))
 
     @routes.post(f"{PLACE}/withdraw", **post)
-    def withdraw(request: Request, name: Person = "") -> Response:
+    def withdraw(request: Request, store: Annotated[Any, opened], name: Person = "") -> Response:
         """Makes somebody's link void; what they judged stays."""
-        session.site.judgements.store().withdraw(name)
-        return done(request, campaign_view(session.site.judgements.store()), to=PLACE)
+        store.withdraw(name)
+        return show_campaign(request, store)
 
-    @routes.post(f"{PLACE}/import", **post)
-    def take_in(request: Request, file: UploadFile) -> Response:
+    @routes.post(f"{PLACE}/import", name="take_in", **post)
+    def import_file(request: Request, store: Annotated[Any, opened], file: UploadFile) -> Response:
         """Adds the judgements of a file that another server exported."""
         from mnemoscope.campaigns.import_export import import_judgements
 
@@ -172,38 +178,27 @@ def _posts(routes: APIRouter, session: AnnotatorSession) -> None:
             path = Path(folder, f"judgements.{ending}")
             path.write_bytes(file.file.read())
             try:
-                import_judgements(session.site.judgements.store(), path)
+                import_judgements(store, path)
             except AnnotationError as problem:
                 # The sentence is about the file as its owner knows it.
                 raise AnnotationError(str(problem).replace(str(path), path.name)) from problem.__cause__
-        return done(request, campaign_view(session.site.judgements.store()), to=PLACE)
+        return show_campaign(request, store)
 
-    @routes.post(f"{PLACE}/name", **post)
-    def named(request: Request, name: Person = "", memory: Annotated[str, Form(max_length=100)] = "") -> Response:
+    @routes.post(f"{PLACE}/name", name="named", **post)
+    def choose_name(
+        request: Request, store: Annotated[Any, opened], name: Person = "",
+        memory: Annotated[str, Form(max_length=100)] = "",
+    ) -> Response:  # fmt: skip
         """Gives this browser the name under which its owner judges memories outside the campaign."""
         to = f"/{MemoryId.parse(memory)}{PLACE}" if memory else PLACE
-        store = session.site.judgements.store()
         wanted = " ".join(name.split()).casefold()
-        known = next((one for one in store.annotators() if one.name.casefold() == wanted), None)
-        if known is not None and known.role == "host":
-            # Whoever may see all pages may take the name up again in another browser.
-            token = store.renew(known.name).token
-            return session.set_annotator_cookie(done(request, {"name": known.name}, to=to), token)
-        invitation = store.invite(name, role="host")
+        hosts = [one.name for one in store.annotators() if one.role == "host" and one.name.casefold() == wanted]
+        # Whoever may see all pages may take a host's name up again in another browser.
+        invitation = store.renew(hosts[0]) if hosts else store.invite(name, role="host")
         return session.set_annotator_cookie(done(request, {"name": invitation.annotator.name}, to=to), invitation.token)
 
-    @routes.post(f"{PLACE}/leave", dependencies=guarded, responses=REFUSALS, response_class=Response)
+    @routes.post(f"{PLACE}/leave", dependencies=guarded, **answers)
     def leave(request: Request) -> Response:
         """Makes this browser nobody's; what was judged stays."""
         to = PLACE if session.has_full_access(request) else f"{PLACE}/join"
         return session.set_annotator_cookie(done(request, {"name": None}, to=to), "")
-
-
-def _invited(session: AnnotatorSession, request: Request, invitation: Any) -> Response:
-    """The host's page with the link of an invitation."""
-    link = f"{str(request.base_url).rstrip('/')}{PLACE}/join?{urlencode({'invitation': invitation.token})}"
-    told = {"name": invitation.annotator.name, "link": link}
-    if wants_json(request):
-        return json_response(told, status=201)
-    values = {"title": "Annotate", **campaign_view(session.site.judgements.store()), "invitation": told}
-    return session.render(request, HOME, values, status=201)

@@ -6,33 +6,37 @@ campaign is no host's until the work is handed in, so that nobody sees others' j
 """
 
 import re
-import secrets
 from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from mnemoscope.web.page_routes import form_page
-from mnemoscope.web.rendering import json_response, wants_json
-from mnemoscope.web.request_line import path_of
-from mnemoscope.web.safety import checked, cookie_name, cookies, has_token
+from mnemoscope.web.rendering import json_response, path_of, wants_json
+from mnemoscope.web.security import check_form, cookie_name, has_token
 from mnemoscope.web.site import Site
 
 if TYPE_CHECKING:
+    from mnemoscope.campaigns.store import Store
     from mnemoscope.campaigns.views import Annotator
 
 PLACE = "/annotate"
-KEPT = 90 * 24 * 3600
-"""Seconds that a browser keeps an invitation."""
+COOKIE_SECONDS = 90 * 24 * 3600
+"""For how long a browser keeps an invitation."""
 _TOKEN = re.compile(r"[\w-]{20,64}", re.ASCII)
 
 
 class AnnotatorSession:
-    """Who may see what of the annotations of one site."""
+    """Who may see what of the annotations of one site; most methods are dependencies of routes.
+
+    A database that was named is opened at once; raises AnnotationError where it cannot be reached, or is of another
+    version or atlas.
+    """
 
     def __init__(self, site: Site) -> None:
         self.site = site
+        if site.settings.annotations is not None:
+            site.judgements.store()
 
     def admits(self, request: Request) -> bool:
         """Whether somebody without the access token may ask this: the annotator's pages, which look for themselves."""
@@ -43,7 +47,7 @@ class AnnotatorSession:
         return ours and bool(self._token_of(request))
 
     def _token_of(self, request: Request) -> str:
-        found = cookies(request).get(cookie_name(self.site, "judge"), "")
+        found = request.cookies.get(cookie_name(self.site, "judge"), "")
         return found if _TOKEN.fullmatch(found) else ""
 
     def known(self, request: Request) -> "Annotator | None":
@@ -82,26 +86,24 @@ class AnnotatorSession:
                 " stop judging in it, on the page of your work, to be the host again.",
             )
 
-    async def guarded(self, request: Request) -> None:
+    def judged_store(self) -> "Store":
+        """The store; raises 404 where nobody ever judged."""
+        store = self.site.judgements.existing_store()
+        if store is None:
+            raise HTTPException(404, "Nobody has judged anything yet.")
+        return store
+
+    async def check_form(self, request: Request) -> None:
         """Raises 403 unless the form was made for this browser."""
-        await checked(self.site, request)
+        await check_form(self.site, request)
 
     def set_annotator_cookie(self, answer: Response, token: str) -> Response:
         """The answer, after which this browser judges by that token; an empty one: no longer."""
         name = cookie_name(self.site, "judge")
-        answer.set_cookie(name, token, max_age=KEPT if token else 0, httponly=True, samesite="lax")
+        answer.set_cookie(name, token, max_age=COOKIE_SECONDS if token else 0, httponly=True, samesite="lax")
         return answer
-
-    def render(self, request: Request, template: str, values: dict[str, Any], *, status: int = 200) -> Response:
-        """A page that answers a post, with a form's token."""
-        return form_page(self.site, request, template, values, status=status)
 
 
 def done(request: Request, data: dict[str, Any], *, to: str) -> Response:
     """The answer to a post that went well: data for a program, and for a browser the way to a page."""
     return json_response(data) if wants_json(request) else RedirectResponse(to, 303)
-
-
-def new_key() -> str:
-    """A key under which a form's judgement is stored once, however often it is sent."""
-    return secrets.token_hex(12)

@@ -97,7 +97,7 @@ class SiteJudgements:
             # An invitation that is withdrawn may end a campaign without a row.
             people, moment = len(store.annotators()), int(time.monotonic() / RETRY_AFTER_SECONDS)
             marks = (store.database.atlas, self.version_marks(), people, moment)
-            return self._published.get(marks, store.published)
+            return self._published.get(marks, store.read_published)
 
         return self._ask(read, None)
 
@@ -105,7 +105,7 @@ class SiteJudgements:
         """What people say of a memory, for its page; nothing where the database is out of reach."""
 
         def read(store: "Store") -> list[dict[str, Any]]:
-            rows = store.published(memory).filter(pl.col("kind") != "none").sort("author", maintain_order=True)
+            rows = store.read_published(memory).filter(pl.col("kind") != "none").sort("author", maintain_order=True)
             return rows.select("author", "kind", "description", "triggers", campaign="sampled").to_dicts()
 
         return self._ask(read, [])

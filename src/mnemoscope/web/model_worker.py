@@ -106,11 +106,11 @@ class ModelWorker:
         self, key: Hashable, make: Callable[[LanguageModel, Cancelled], T], job: "_Job", places: Callable[[T], int]
     ) -> T:
         with self._lock:
-            if job.cancelled():
+            if job.is_cancelled():
                 del self._jobs[key]
                 raise TimeoutError
         try:
-            made = make(self.model, job.cancelled)
+            made = make(self.model, job.is_cancelled)
             self._answers.keep(key, made, weight=places(made))
             return made
         finally:
@@ -124,7 +124,7 @@ class _Job:
     future: "Future[Any]"
     until: float = math.inf
 
-    def cancelled(self) -> bool:
+    def is_cancelled(self) -> bool:
         return time.monotonic() > self.until
 
 

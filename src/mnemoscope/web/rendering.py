@@ -1,17 +1,22 @@
-"""Pages as HTML and JSON for a request, and the files that pages load: read once, looked up by name, never by path."""
+"""Pages as HTML and JSON for a request, and the files that pages load: read once, looked up by name, never by path.
+
+What a request asks for is read from its request line, and from nothing else: `request.url` is made with the Host
+header, which whoever asks writes as they like; old versions of Starlette let such a header give another path. What may
+be seen is therefore never decided by `request.url`.
+"""
 
 import hashlib
 import json
 from functools import cache
 from importlib.resources import files
 from typing import Any
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from mnemoscope.formatting import json_safe
 from mnemoscope.pages.page import Frame
-from mnemoscope.web.request_line import path_of
 from mnemoscope.web.site import Site
 
 ASSETS = {
@@ -32,6 +37,21 @@ def asset_bytes(name: str) -> bytes:
 def asset_address(name: str) -> str:
     """Where a page finds the file; another content has another address, so browsers may keep it for ever."""
     return f"/static/{hashlib.sha256(asset_bytes(name)).hexdigest()[:12]}/{name}"
+
+
+def path_of(request: Request) -> str:
+    """The path, percent signs decoded, by which the request is routed."""
+    return str(request.scope["path"])
+
+
+def query_of(request: Request) -> str:
+    """The query as it was sent, without the question mark; empty for none."""
+    return bytes(request.scope.get("query_string", b"")).decode("latin-1")
+
+
+def link_to(path: str, query: str = "") -> str:
+    """Path and query as a link on this server; never one to another, which two slashes at the start would be."""
+    return f"/{quote(path.lstrip('/'))}" + (f"?{query}" if query else "")
 
 
 def html(site: Site, request: Request, template: str, values: dict[str, Any]) -> str:

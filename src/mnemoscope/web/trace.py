@@ -28,8 +28,8 @@ from mnemoscope.pages.trace_address import (
     View,
     read_address,
 )  # fmt: skip
+from mnemoscope.web.error_pages import status_of
 from mnemoscope.web.page_routes import REFUSALS, both
-from mnemoscope.web.refusals import status_of
 from mnemoscope.web.site import Site
 
 Prompt = Annotated[str | None, Query(max_length=PROMPT, description="The text to trace")]

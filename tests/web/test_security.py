@@ -12,7 +12,7 @@ from handbuilt_atlas import build_atlas
 from mnemoscope.web.annotator_session import AnnotatorSession
 from mnemoscope.web.app import create_app
 from mnemoscope.web.rendering import json_response
-from mnemoscope.web.safety import BODY, checked, csrf_token, give_csrf
+from mnemoscope.web.security import BODY, check_form, csrf_token, give_csrf
 from mnemoscope.web.settings import Settings
 from web.served import client
 
@@ -130,7 +130,7 @@ def with_a_form(atlas: Path) -> TestClient:
 
     @app.post("/form/x")
     async def post(request: Request):  # type: ignore[no-untyped-def]
-        await checked(site, request)
+        await check_form(site, request)
         return json_response({"word": (await request.form()).get("word")})
 
     @app.get("/form/broken")

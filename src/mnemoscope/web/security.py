@@ -4,7 +4,7 @@
 * Access token: with one, `?token=` once (then a cookie) or `Authorization: Bearer`; compared in constant time.
 * Other sites: their pages may link to ours, and no more: what they load by themselves (pictures, frames, scripts,
   prefetches) is refused, so that no foreign page makes the model work (Sec-Fetch-Site, Sec-Fetch-Dest).
-* Posts: refused from another site (Sec-Fetch-Site, Origin), and every form carries a token (`checked`).
+* Posts: refused from another site (Sec-Fetch-Site, Origin), and every form carries a token (`check_form`).
 * Bodies: at most BODY bytes. Answers: a content policy without inline script or style, and no exception gets out.
 """
 
@@ -13,7 +13,6 @@ import logging
 import re
 import secrets
 from collections.abc import Callable
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -23,8 +22,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mnemoscope.formatting import show_text
-from mnemoscope.web.refusals import GUEST, refusal
-from mnemoscope.web.request_line import link_to, path_of, query_of
+from mnemoscope.web.error_pages import ANNOTATOR_ONLY, error_page
+from mnemoscope.web.rendering import link_to, path_of, query_of
 from mnemoscope.web.site import Site
 
 BODY = 1_000_000
@@ -48,7 +47,7 @@ FIELD, HEADER = "csrf", "x-csrf-token"
 _log = logging.getLogger("mnemoscope.web")
 
 
-class Safety:
+class Security:
     """The outermost layer of the application; `admits` lets requests in without the access token: invitations."""
 
     def __init__(self, app: ASGIApp, *, site: Site, admits: Callable[[Request], bool]) -> None:
@@ -63,7 +62,7 @@ class Safety:
             return
         begun = False
 
-        async def safely(message: Message) -> None:
+        async def send_safely(message: Message) -> None:
             nonlocal begun
             if message["type"] == "http.response.start":
                 begun = True
@@ -74,45 +73,46 @@ class Safety:
 
         request = Request(scope, receive)
         try:
-            answer = self._refused(request) or self._entered(request)
+            answer = self._refuse(request) or self._admit(request)
             if answer is None:
                 # Our routes answer GET; the server sends no body for HEAD.
                 passed = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
-                await self._app(passed, _limited(receive), safely)
+                await self._app(passed, _limit_body(receive), send_safely)
                 return
         except HTTPException as problem:
-            answer = refusal(self._site, request, problem.status_code, str(problem.detail))
+            answer = error_page(self._site, request, problem.status_code, str(problem.detail))
         except Exception:
             # Whoever asks writes the path; the terminal must not obey it.
             _log.exception("%s %s", scope["method"], show_text(scope["path"]))
             if begun:
                 raise
-            answer = refusal(self._site, request, 500, "This is a bug in mnemoscope; the server's terminal says more.")
-        await answer(scope, receive, safely)
+            sentence = "This is a bug in mnemoscope; the server's terminal says more."
+            answer = error_page(self._site, request, 500, sentence)
+        await answer(scope, receive, send_safely)
 
-    def _refused(self, request: Request) -> Response | None:
+    def _refuse(self, request: Request) -> Response | None:
         """The answer to what is not to be read at all."""
         headers = request.headers
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()) or int(length) > BODY:
-            return self._plain(request, 413, f"What was sent is larger than {BODY:,} bytes.")
+            return self._error(request, 413, f"What was sent is larger than {BODY:,} bytes.")
         if len(path_of(request)) + len(query_of(request)) > ADDRESS:
-            return self._plain(request, 414, f"The address is longer than {ADDRESS:,} characters.")
+            return self._error(request, 414, f"The address is longer than {ADDRESS:,} characters.")
         if self._site.settings.local and _name(headers.get("host", "")) not in NAMES:
-            return self._plain(request, 403, "This server answers to 127.0.0.1 and localhost only.")
-        if not came_from_here(headers) and not _followed(headers):
-            return self._plain(request, 403, "Another site's page loads this; open it by a link or by its address.")
+            return self._error(request, 403, "This server answers to 127.0.0.1 and localhost only.")
+        if not came_from_here(headers) and not _is_followed_link(headers):
+            return self._error(request, 403, "Another site's page loads this; open it by a link or by its address.")
         if request.method not in ("GET", "HEAD", "OPTIONS") and not _same_site(headers):
-            return self._plain(request, 403, "This was sent from another site; use the form of this one.")
+            return self._error(request, 403, "This was sent from another site; use the form of this one.")
         return None
 
-    def _entered(self, request: Request) -> Response | None:
+    def _admit(self, request: Request) -> Response | None:
         """None for whoever may enter; those who show the token get its cookie."""
         token = self._site.settings.token
         if token is None:
             return None
         query = parse_qsl(query_of(request), keep_blank_values=True)
-        if any(name == "token" and _same(value, token) for name, value in query):
+        if any(name == "token" and _is_same(value, token) for name, value in query):
             rest = urlencode([(name, value) for name, value in query if name != "token"])
             answer = RedirectResponse(link_to(path_of(request), rest), 303)
             answer.set_cookie(cookie_name(self._site, "token"), token, httponly=True, samesite="lax")
@@ -120,19 +120,19 @@ class Safety:
         if has_token(self._site, request):
             return None
         if self._admits(request):
-            request.scope[GUEST] = True
+            request.scope[ANNOTATOR_ONLY] = True
             return None
-        return self._plain(request, 401, "This page needs the access token: open the address that the server printed.")
+        return self._error(request, 401, "This page needs the access token: open the address that the server printed.")
 
-    def _plain(self, request: Request, status: int, sentence: str) -> Response:
-        return refusal(self._site, request, status, sentence, bare=True)
+    def _error(self, request: Request, status: int, sentence: str) -> Response:
+        return error_page(self._site, request, status, sentence, bare=True)
 
 
-def _limited(receive: Receive) -> Receive:
+def _limit_body(receive: Receive) -> Receive:
     """The same body, refused once it grows too large; the length that a client states need not be true."""
     read = 0
 
-    async def limited() -> Message:
+    async def receive_limited() -> Message:
         nonlocal read
         message = await receive()
         read += len(message.get("body", b""))
@@ -140,7 +140,7 @@ def _limited(receive: Receive) -> Receive:
             raise HTTPException(413, f"What was sent is larger than {BODY:,} bytes.")
         return message
 
-    return limited
+    return receive_limited
 
 
 def _name(host: str) -> str:
@@ -158,7 +158,7 @@ def came_from_here(headers: Headers) -> bool:
     return headers.get("sec-fetch-site") in (None, "same-origin", "none")
 
 
-def _followed(headers: Headers) -> bool:
+def _is_followed_link(headers: Headers) -> bool:
     """Whether somebody followed a link to a page, which is not loaded into another, nor before it is wanted."""
     return headers.get("sec-fetch-dest") in (None, "document") and "sec-purpose" not in headers
 
@@ -171,24 +171,16 @@ def _same_site(headers: Headers) -> bool:
     return origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
 
 
-def _same(shown: str, token: str) -> bool:
+def _is_same(shown: str, token: str) -> bool:
     return hmac.compare_digest(shown.encode(), token.encode())
 
 
 def has_token(site: Site, request: Request) -> bool:
     """Whether the request shows the access token, in its cookie or as a program does."""
     token = site.settings.token
-    shown = [cookies(request).get(cookie_name(site, "token"), "")]
+    shown = [request.cookies.get(cookie_name(site, "token"), "")]
     shown.append(request.headers.get("authorization", "").removeprefix("Bearer "))
-    return token is not None and any(_same(one, token) for one in shown)
-
-
-def cookies(request: Request) -> dict[str, str]:
-    """The request's cookies; none where they cannot be read."""
-    try:
-        return {name: morsel.value for name, morsel in SimpleCookie(request.headers.get("cookie", "")).items()}
-    except CookieError:
-        return {}
+    return token is not None and any(_is_same(one, token) for one in shown)
 
 
 def cookie_name(site: Site, what: str) -> str:
@@ -198,7 +190,7 @@ def cookie_name(site: Site, what: str) -> str:
 
 def csrf_token(site: Site, request: Request) -> str:
     """The token that this browser's forms must carry: that of its cookie, or a new one (`give_csrf` sends it)."""
-    found = cookies(request).get(cookie_name(site, "csrf"), "")
+    found = request.cookies.get(cookie_name(site, "csrf"), "")
     return found if re.fullmatch(r"[\w-]{43}", found, re.ASCII) else secrets.token_urlsafe(32)
 
 
@@ -207,12 +199,12 @@ def give_csrf(site: Site, response: Response, token: str) -> None:
     response.set_cookie(cookie_name(site, "csrf"), token, httponly=True, samesite="strict")
 
 
-async def checked(site: Site, request: Request) -> None:
+async def check_form(site: Site, request: Request) -> None:
     """Raises 403 unless the form (field `csrf`) or the header X-CSRF-Token carries the token of the cookie."""
-    kept = cookies(request).get(cookie_name(site, "csrf"), "")
+    kept = request.cookies.get(cookie_name(site, "csrf"), "")
     shown = request.headers.get(HEADER)
     if shown is None:
         field = (await request.form()).get(FIELD)
         shown = field if isinstance(field, str) else ""
-    if not kept or not _same(shown, kept):
+    if not kept or not _is_same(shown, kept):
         raise HTTPException(403, "The form was not made for this browser, or is too old; open the page again.")

@@ -2,11 +2,14 @@
 
 from http import HTTPStatus
 
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from mnemoscope import errors
-from mnemoscope.web.rendering import html, json_response, wants_json
+from mnemoscope.web.rendering import html, json_response, path_of, wants_json
 from mnemoscope.web.site import Site
 
 STATUS: tuple[tuple[type[errors.MnemoscopeError], int], ...] = (
@@ -19,7 +22,7 @@ STATUS: tuple[tuple[type[errors.MnemoscopeError], int], ...] = (
     (errors.MnemoscopeError, 400),
 )
 """The first that fits."""
-GUEST = "mnemoscope.guest"
+ANNOTATOR_ONLY = "mnemoscope.guest"
 """Set in the scope of requests that entered without the access token."""
 
 
@@ -31,10 +34,10 @@ def status_of(problem: errors.MnemoscopeError) -> int:
     return next(status for kind, status in STATUS if isinstance(problem, kind))
 
 
-def refusal(site: Site, request: Request, status: int, sentence: str, *, bare: bool = False) -> Response:
+def error_page(site: Site, request: Request, status: int, sentence: str, *, bare: bool = False) -> Response:
     """The answer with this status and one sentence; `bare` for those who may not see the site's own navigation."""
     sentence = " ".join(sentence.split())
-    bare = bare or GUEST in request.scope
+    bare = bare or ANNOTATOR_ONLY in request.scope
     if wants_json(request):
         return json_response({"status": status, "message": sentence}, status=status)
     try:
@@ -46,3 +49,27 @@ def refusal(site: Site, request: Request, status: int, sentence: str, *, bare: b
     with site.reading(site.latest):
         page = html(site, request, "refusal.html", values)
     return Response(page, status, media_type="text/html", headers={"Cache-Control": "no-store"})
+
+
+def add_error_pages(app: FastAPI, site: Site) -> None:
+    """Answers errors of ours, of routing and of what was sent with pages."""
+
+    @app.exception_handler(errors.MnemoscopeError)
+    def ours(request: Request, problem: errors.MnemoscopeError) -> Response:
+        return error_page(site, request, status_of(problem), str(problem))
+
+    @app.exception_handler(HTTPException)
+    def http(request: Request, problem: HTTPException) -> Response:
+        sentence = str(problem.detail)
+        if problem.status_code == 404 and sentence == "Not Found":
+            sentence = f"There is no page {path_of(request)!r}."
+        answer = error_page(site, request, problem.status_code, sentence)
+        answer.headers.update(problem.headers or {})
+        return answer
+
+    @app.exception_handler(RequestValidationError)
+    def invalid(request: Request, problem: RequestValidationError) -> Response:
+        first = problem.errors()[0]
+        where = [str(step) for step in first["loc"] if step not in ("query", "path", "body")]
+        sentence = f"{'.'.join(where) or 'what was sent'}: {first['msg'].rstrip('.')}."
+        return error_page(site, request, 400, sentence[0].upper() + sentence[1:])
