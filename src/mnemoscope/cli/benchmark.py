@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from mnemoscope.corpus import open_source, prepare
@@ -124,11 +125,8 @@ class UserLoop:
         while self.tokens < batch.tokens:
             rows = [beginning + next(self.sentences) for _ in range(USER_BATCH)]
             self.tokens += sum(len(row) - len(beginning) for row in rows)
-            ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
-            mask = torch.zeros_like(ids)
-            for i, row in enumerate(rows):
-                ids[i, : len(row)] = torch.tensor(row)
-                mask[i, : len(row)] = 1
+            ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+            mask = pad_sequence([torch.ones(len(row), dtype=torch.long) for row in rows], batch_first=True)
             network, device = self.model.anatomy.model, self.model.device
             named = {"attention_mask": mask.to(device), "use_cache": False}
             with torch.inference_mode():
@@ -175,17 +173,15 @@ def value_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]:
         folded = model.fold(model.values(layer), layer=layer)
         projector = Projector(model)
 
-        product = partial(_project, projector, folded)
+        def product(projector: Projector = projector, folded: Tensor = folded) -> None:
+            for start in range(0, len(folded), projector.rows):
+                projector.scores(folded[start : start + projector.rows])
+
         product()
         seconds["matrix product"].append(_seconds(product, model.device))
         seconds["value pass"].append(_seconds(partial(value_table, model, layer, wanted), model.device))
     rates = {name: count / sum(times) for name, times in seconds.items()}
     return {**rates, "ratio": rates["value pass"] / rates["matrix product"]}
-
-
-def _project(projector: Projector, folded: Tensor) -> None:
-    for start in range(0, len(folded), projector.rows):
-        projector.scores(folded[start : start + projector.rows])
 
 
 def measure(name: str, *, rounds: int, warm: int = WARM, progress: Progress = ignore_progress) -> dict[str, Any]:

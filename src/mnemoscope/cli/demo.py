@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mnemoscope.atlas import Atlas
 
 MODEL, CORPUS = "builtin:pydocs", "builtin:pydocs:stdlib"
-SHOWN = 10
+EXAMPLES = 10
 REMOVALS = 10
 """Memories per layer whose tokens are removed: the least, to keep the demo short."""
 
@@ -89,7 +89,7 @@ def _striking(atlas: "Atlas") -> list[dict[str, Any]]:
     """The most striking memories, each with its best trigger that is followed by what the value says."""
     from mnemoscope.figures.examples import best_examples
 
-    rows = best_examples(atlas, SHOWN).to_dicts()
+    rows = best_examples(atlas, EXAMPLES).to_dicts()
     for row in rows:
         row["name"] = f"L{row['layer']}.M{row['memory']}"
         row["top_text"] = atlas.token_text([row["top_token"]])[0]

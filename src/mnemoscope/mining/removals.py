@@ -29,9 +29,9 @@ from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.hooks import read_coefficients
 
-ASKED = 50
+TRIGGERS_ASKED = 50
 """Positive triggers of a memory that are asked about."""
-MOST, LEAST = 100, 10
+MOST_MEMORIES, LEAST_MEMORIES = 100, 10
 """Bounds of the default number of memories per layer."""
 REMOVED = ("first", "last", "random")
 _WHOLE = -1
@@ -62,12 +62,12 @@ class Rows:
 def default_removals(*, mined_tokens: int, mined_sentences: int, layers: int) -> int:
     """Memories per layer that keep the pass under half of the mining: 10 to 100, from the text's size alone."""
     each = removal_work(1, mean_length=mined_tokens / max(1, mined_sentences), layers=layers)
-    return int(min(MOST, max(LEAST, (mined_tokens + mined_sentences) / 2 // each)))
+    return int(min(MOST_MEMORIES, max(LEAST_MEMORIES, (mined_tokens + mined_sentences) / 2 // each)))
 
 
 def removal_work(memories: float, *, mean_length: float, layers: int) -> float:
     """Tokens through the whole model that so many memories per layer take, for sentences of that mean length, about."""
-    return memories * ASKED * 3 * (mean_length / 2 + 1) * _DEPTH * max(1, layers)
+    return memories * TRIGGERS_ASKED * 3 * (mean_length / 2 + 1) * _DEPTH * max(1, layers)
 
 
 def random_position(seed: int, layer: int, memory: int, sentence: int, position: int) -> int:
@@ -86,7 +86,7 @@ def chosen_rows(directory: Path, plan: MiningPlan, *, first: int) -> Rows:
         path = directory / TABLES["triggers"].path(layer)
         found = (
             pl.scan_parquet(path)
-            .filter((pl.col("sign") == 1) & (pl.col("rank") < ASKED) & (pl.col("rank") == pl.col("prefix_group")))
+            .filter(pl.col("sign") == 1, pl.col("rank") < TRIGGERS_ASKED, pl.col("rank") == pl.col("prefix_group"))
             .select("memory", "rank", "coefficient", "sentence", "position")
             .collect()
         )

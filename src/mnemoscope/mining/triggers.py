@@ -18,6 +18,8 @@ from mnemoscope.errors import PartsDiffer
 
 NEVER = -1
 """The sentence id of an empty place."""
+_LEAST_POSITIVE = 2.0**-149
+"""The smallest positive float32: a coefficient of zero never triggers."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Triggers:
         self.magnitude = torch.zeros(memories, keep, device=device)
         self.sentence = torch.full((memories, keep), NEVER, dtype=torch.int64, device=device)
         self.position = torch.full((memories, keep), NEVER, dtype=torch.int32, device=device)
-        self.threshold = torch.full((memories,), _least_positive(), device=device)
+        self.threshold = torch.full((memories,), _LEAST_POSITIVE, device=device)
         self._queue: list[Survivors] = []
         self._queued = 0
 
@@ -120,7 +122,7 @@ class Triggers:
         self.magnitude[at] = rows.magnitude[order]
         self.sentence[at] = rows.sentence[order]
         self.position[at] = rows.position[order]
-        self.threshold = self.magnitude[:, -1].clamp(min=_least_positive())
+        self.threshold = self.magnitude[:, -1].clamp(min=_LEAST_POSITIVE)
 
     def state(self) -> dict[str, Tensor]:
         """The tensors that a checkpoint holds; `load` takes them back."""
@@ -131,9 +133,4 @@ class Triggers:
         """Becomes the accumulator whose `state` this is."""
         for name, tensor in state.items():
             getattr(self, name).copy_(tensor)
-        self.threshold = self.magnitude[:, -1].clamp(min=_least_positive())
-
-
-def _least_positive() -> float:
-    """The smallest positive float32: a coefficient of zero never triggers."""
-    return 2.0**-149
+        self.threshold = self.magnitude[:, -1].clamp(min=_LEAST_POSITIVE)

@@ -18,7 +18,7 @@ from mnemoscope.mining.trigger_table import LayerTriggers
 from mnemoscope.models import LanguageModel
 from mnemoscope.tracing import distribution, rank_of, top
 
-SHOWN = 20
+TOKENS_KEPT = 20
 """Top and bottom tokens kept of each value."""
 NEIGHBOURS = 10
 """Most similar values kept of each memory."""
@@ -127,8 +127,8 @@ def _read_scores(
     """
     with torch.inference_mode():
         count = len(scores)
-        tokens, best = top(scores, SHOWN)
-        low_tokens, low = top(scores, SHOWN, lowest=True) if opposite is None else top(opposite, SHOWN)
+        tokens, best = top(scores, TOKENS_KEPT)
+        low_tokens, low = top(scores, TOKENS_KEPT, lowest=True) if opposite is None else top(opposite, TOKENS_KEPT)
         low = -low if opposite is None else low
         shape = distribution(scores, highest=best[:, 0], scratch=scratch)
         target = torch.from_numpy(wanted.target[start : start + count]).to(scores.device)

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import cross_entropy, pad
+from torch.nn.utils.rnn import pad_sequence
 
 from mnemoscope.training.text import Text
 
@@ -52,7 +54,7 @@ def held_out_loss(model: Any, text: Text, context: int, *, most: int | None = No
     for ids, own in _pad(windows, batch):
         scores = model(ids[:, :-1].to(device), use_cache=False).logits.float()
         targets = ids.masked_fill(~own, -100)[:, 1:].flatten().to(device)
-        nats += float(torch.nn.functional.cross_entropy(scores.flatten(0, 1), targets, reduction="sum"))
+        nats += float(cross_entropy(scores.flatten(0, 1), targets, reduction="sum"))
         count += int(own.sum())
     everything = len(text.tokens) - len(text.documents)
     return Loss(nats, count, round(text.text_bytes * count / max(1, everything)))
@@ -82,13 +84,10 @@ def _pad(pieces: Sequence[Ids], batch: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches `[batch, 1 + position]` of pieces by length, each after the beginning token; and which tokens are own."""
     ordered = sorted(pieces, key=len)
     for start in range(0, len(ordered), batch):
-        group = ordered[start : start + batch]
-        ids = torch.zeros(len(group), 1 + len(group[-1]), dtype=torch.long)
-        own = torch.zeros_like(ids, dtype=torch.bool)
-        for row, piece in enumerate(group):
-            ids[row, 1 : 1 + len(piece)] = torch.from_numpy(piece)
-            own[row, 1 : 1 + len(piece)] = True
-        yield ids, own
+        group = [torch.from_numpy(piece) for piece in ordered[start : start + batch]]
+        ids = pad_sequence(group, batch_first=True)
+        own = pad_sequence([torch.ones_like(piece, dtype=torch.bool) for piece in group], batch_first=True)
+        yield pad(ids, (1, 0)), pad(own, (1, 0))
 
 
 class NgramModel:

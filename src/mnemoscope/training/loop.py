@@ -34,7 +34,7 @@ CHUNK = 256
 VALUES = "mlp.dense_4h_to_h.weight"
 """How the name of a value matrix ends."""
 
-LOOKED_AT = 100_000
+EVALUATED_TOKENS = 100_000
 """Tokens of each held-out text that a line of the log looks at, about; never more than 400 documents."""
 
 
@@ -227,7 +227,7 @@ def _attend(
 
 def _log(directory: Path, run: _Run, text: Prepared, average: float, seconds: float) -> None:
     def loss(of: Text) -> float:
-        most = min(400, max(1, int(np.searchsorted(of.documents, LOOKED_AT))))
+        most = min(400, max(1, int(np.searchsorted(of.documents, EVALUATED_TOKENS))))
         return round(held_out_loss(run.model, of, run.recipe.context, most=most).per_token, 4)
 
     line = {
