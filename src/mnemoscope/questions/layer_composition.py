@@ -51,9 +51,7 @@ QUESTION = Question(
         Number("zero_agreement_least_layer", "share", "no memory says it, in the layer where this is rarest"),
         Number("all_stop_word", "share", "target is a stop word, over all prefixes"),
         Number("all_short", "share", "prefix under 5 tokens, over all prefixes"),
-        Number(
-            "agreeing_stop_word_above_all", "share", "target is a stop word, where a memory agrees minus over all"
-        ),
+        Number("agreeing_stop_word_above_all", "share", "target is a stop word, where a memory agrees minus over all"),
         Number("agreeing_short_above_all", "share", "prefix under 5 tokens, where a memory agrees minus over all"),
         NUMBER_OF_DOCUMENTS,
     ),

@@ -15,14 +15,8 @@ from mnemoscope.atlas.read import first_upper_layer
 from mnemoscope.formatting import Form, format_interval, format_value
 
 EMPTY = pl.DataFrame(
-    schema={
-        "layer": pl.Int16,
-        "name": pl.String,
-        "value": pl.Float64,
-        "count": pl.Int64,
-        "low": pl.Float64,
-        "high": pl.Float64,
-    }
+    schema={"layer": pl.Int16, "name": pl.String, "value": pl.Float64, "count": pl.Int64}
+    | {"low": pl.Float64, "high": pl.Float64}
 )
 """The columns that every answer begins with."""
 

@@ -48,11 +48,7 @@ QUESTION = Question(
         Number("probability", "share", "probability of the final token"),
         Number("probability_matching", "share", "the same, where the residual already says it"),
         *(Number(f"probability_q{round(100 * level)}", "share") for level in LEVELS),
-        Number(
-            "rise",
-            "share",
-            "rise of the mean probability since the layer before; in all, since the first",
-        ),
+        Number("rise", "share", "rise of the mean probability since the layer before; in all, since the first"),
         Number("rising_steps", "share", "layers where that probability rises"),
         NUMBER_OF_DOCUMENTS,
     ),

@@ -82,20 +82,16 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     rows = values(atlas).join(_unigram(atlas, tokens), on=["layer", "memory"], how="left", maintain_order="left")
     found = AnswerBuilder(QUESTION, {"best_layer": pl.Int16})
     chance = 1 / vocabulary(atlas)
-    best: tuple[int | None, Estimate] = (None, NOTHING)
-    by_layer: dict[int, dict[str, Estimate]] = {}
-    for layer in atlas.layers:
-        estimates = by_layer[layer] = _estimates(rows.filter(pl.col("layer") == layer), frequent, chance)
+    by_layer = {layer: _estimates(rows.filter(pl.col("layer") == layer), frequent, chance) for layer in atlas.layers}
+    for layer, estimates in by_layer.items():
         found.add_named(layer, estimates)
         found.add(layer, "agreement_above_baseline", _above_baseline(estimates, looks=1))
-        agreement = estimates["agreement"]
-        if agreement.value is not None and (best[1].value is None or agreement.value > best[1].value):
-            best = layer, agreement
     found.add_named(None, _estimates(rows, frequent, chance))
     upper = pl.col("layer").is_in(list(atlas.upper_layers))
     found.add(None, "agreement_lower", _agreement(rows.filter(~upper)))
     found.add(None, "agreement_upper", _agreement(rows.filter(upper)))
-    found.add(None, "agreement_best_layer", best[1], best_layer=best[0])
+    best, _ = _greatest({layer: one["agreement"] for layer, one in by_layer.items()})
+    found.add(None, "agreement_best_layer", NOTHING if best is None else by_layer[best]["agreement"], best_layer=best)
     own = {layer: _above_baseline(estimates, looks=len(by_layer)) for layer, estimates in by_layer.items()}
     where, most = _greatest(own)
     found.add(None, "agreement_best_above_baseline", most, best_layer=where)

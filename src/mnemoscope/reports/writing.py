@@ -2,29 +2,40 @@
 
 Inside an atlas the report is the folder `report`; elsewhere any folder that is empty or holds a report. The same atlas
 gives the same bytes. Everything is made before anything is written.
+
+The renderer goes on numbering its clipping paths from figure to figure, and lists the resources of a PDF in a random
+order; both are put in order here. One font and one weight per figure keep the order of a PDF's fonts fixed, too.
 """
 
+import re
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import vl_convert
 
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import made_files, record_hashes, write_beside
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.errors import AtlasExists, OptionError
 from mnemoscope.figures.examples import cases, examples
+from mnemoscope.figures.page_svg import grammar, number_clips
 from mnemoscope.figures.panels import specification
 from mnemoscope.figures.sections import all_figures
 from mnemoscope.files import file_entry, storing, write_bytes, write_json
 from mnemoscope.progress import Progress, ignore_progress
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.questions.loading import load_answers
-from mnemoscope.reports.export import exported, script
 from mnemoscope.reports.page import page
 
 SIDE = "report"
 PAGE = "index.html"
 ENDINGS = ("svg", "png", "pdf")
+SCALE = 2
+"""Pixels of a PNG per unit of the drawing."""
+
+_RESOURCES = re.compile(rb"(?:^ +/\w+ \d+ 0 R\n){2,}", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -59,7 +70,7 @@ def write_report(
     contents: dict[str, bytes] = {}
     for done, (question, chart) in enumerate(specifications.items()):
         progress("figures", done, len(specifications), "figures")
-        contents |= {f"figures/{question}.{ending}": data for ending, data in exported(chart).items()}
+        contents |= {f"figures/{question}.{ending}": data for ending, data in export_figure(chart).items()}
     progress("figures", len(specifications), len(specifications), "figures")
     contents[PAGE] = page(
         opened,
@@ -69,12 +80,35 @@ def write_report(
         drawings={question: contents[f"figures/{question}.svg"].decode() for question in specifications},
         examples=examples(opened),
         cases=cases(found.cases, opened),
-        vega=script(),
+        vega=_vega(),
         inside=inside,
     ).encode()
     _write(opened, directory, contents, inside=inside)
     unanswered = {question: answer.missing for question, answer in found.answers.items() if answer.missing}
     return Report(directory, tuple(sorted(contents)), found.made, unanswered)
+
+
+def export_figure(specification: dict[str, Any]) -> dict[str, bytes]:
+    """The figure by ending: `svg`, `png`, `pdf`."""
+    drawn = number_clips(vl_convert.vegalite_to_svg(specification, vl_version=grammar()))
+    # Text and axes take the colour around them; a file on its own has white paper.
+    fixed = drawn.replace("currentColor", "#1f2328")
+    return {
+        "svg": fixed.encode(),
+        "png": vl_convert.svg_to_png(fixed, scale=SCALE),
+        "pdf": _sort_resources(vl_convert.svg_to_pdf(fixed)),
+    }
+
+
+def _sort_resources(pdf: bytes) -> bytes:
+    """The document with each run of resource entries sorted, which moves no byte outside the run."""
+    return _RESOURCES.sub(lambda run: b"".join(sorted(run.group().splitlines(keepends=True))), pdf)
+
+
+def _vega() -> str:
+    """Vega, Vega-Lite and vega-embed as one script that a page can hold; it offers `window.vegaEmbed`."""
+    bundle: str = vl_convert.javascript_bundle(snippet="window.vegaEmbed = vegaEmbed;", vl_version=grammar())
+    return bundle
 
 
 def _inside(atlas: Atlas, directory: Path) -> bool:
