@@ -27,12 +27,21 @@ _KINDS = (
     Number("patterns_per_key", "number", "patterns per key"),
 )
 ONE_KIND = "shallow_of_one_kind"
+
+
+def _leads(kind: str, other: str) -> Rule:
+    return Rule(
+        f"in at least two thirds of these layers more prefixes are under {kind} patterns alone than under {other} ones"
+        " alone; each layer's interval corrected for their number",
+        at_least(2 / 3),
+    )
+
+
 QUESTION = Question(
     "key_patterns",
     title="what keys detect",
     paper=Paper(
-        figure="Figure 2",
-        section="3.2",
+        figure="Figure 2", section="3.2",
         question="Which patterns, shallow or semantic, do the keys of each layer detect in the prefixes that trigger"
         " them?",
         claims=(
@@ -47,19 +56,11 @@ QUESTION = Question(
             ),
             Claim(
                 "lower layers where shallow patterns lead", "layers 1-9: all", "shallow_leads_lower", "share",
-                Rule(
-                    "in at least two thirds of these layers more prefixes are under shallow patterns alone than under"
-                    " semantic ones alone; each layer's interval corrected for their number",
-                    at_least(2 / 3),
-                ),
+                _leads("shallow", "semantic"),
             ),
             Claim(
                 "upper layers where semantic patterns lead", "layers 10-16: all", "semantic_leads_upper", "share",
-                Rule(
-                    "in at least two thirds of these layers more prefixes are under semantic patterns alone than under"
-                    " shallow ones alone; each layer's interval corrected for their number",
-                    at_least(2 / 3),
-                ),
+                _leads("semantic", "shallow"),
             ),
         ),
     ),
@@ -79,9 +80,7 @@ QUESTION = Question(
     headline=("shallow_only", "semantic_only", "both", "none", "keys_with_pattern", "patterns_per_key"),
     layer_page=("covered", "shallow", "semantic"),
     nothing="no memory of this atlas has the triggers that this question is about; mine more text",
-    interval=MEMORIES,
-    needs_patterns=True,
-    counts_judgements=True,
+    interval=MEMORIES, needs_patterns=True, counts_judgements=True,
 )
 
 

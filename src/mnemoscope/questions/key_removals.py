@@ -36,8 +36,7 @@ QUESTION = Question(
     "key_removals",
     title="which token matters",
     paper=Paper(
-        figure="Figure 3",
-        section="3.2",
+        figure="Figure 3", section="3.2",
         question="How much does a memory's coefficient change when a token is removed from the prefixes that trigger"
         " it?",
         claims=(

@@ -51,8 +51,7 @@ QUESTION = Question(
     "layer_activity",
     title="how many memories fire",
     paper=Paper(
-        figure="Figure 7",
-        section="5.1",
+        figure="Figure 7", section="5.1",
         question="Which share of a layer's memories is active at a prefix?",
         claims=(
             Claim(
@@ -94,9 +93,7 @@ QUESTION = Question(
     main="active",
     headline=("active", "effective", "effective_share", "dominated"),
     layer_page=("active", "effective"),
-    nothing=NO_PREFIX,
-    interval=DOCUMENTS,
-    needs_patterns=True,
+    nothing=NO_PREFIX, interval=DOCUMENTS, needs_patterns=True,
 )
 
 FEWEST_LAYERS = 3

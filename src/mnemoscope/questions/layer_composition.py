@@ -19,8 +19,7 @@ QUESTION = Question(
     "layer_composition",
     title="whether a layer says what one of its memories says",
     paper=Paper(
-        figure="Figure 8",
-        section="5.1",
+        figure="Figure 8", section="5.1",
         question="How often is a layer's prediction different from that of every one of its memories?",
         claims=(
             Claim(
@@ -64,9 +63,7 @@ QUESTION = Question(
         "agreeing_short",
     ),
     layer_page=("zero_agreement",),
-    nothing=NO_PREFIX,
-    interval=DOCUMENTS,
-    projections=("votes", "streams"),
+    nothing=NO_PREFIX, interval=DOCUMENTS, projections=("votes", "streams"),
 )
 
 SHORT = 5

@@ -33,8 +33,7 @@ QUESTION = Question(
     "refinement_confidence",
     title="how sure the stream is of it",
     paper=Paper(
-        figure="Figure 10",
-        section="5.2",
+        figure="Figure 10", section="5.2",
         question="Which probability does the residual of a layer give to the model's final top token?",
     ),
     finding=Finding(
@@ -55,9 +54,7 @@ QUESTION = Question(
     main="probability",
     headline=("probability", "probability_matching", "probability_q25", "probability_q50", "probability_q75"),
     layer_page=("probability",),
-    nothing=NO_PREFIX,
-    interval=DOCUMENTS,
-    projections=("streams",),
+    nothing=NO_PREFIX, interval=DOCUMENTS, projections=("streams",),
 )
 
 

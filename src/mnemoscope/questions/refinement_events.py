@@ -14,7 +14,7 @@ from mnemoscope.intervals import NOTHING
 from mnemoscope.judgements.reading import majority_calls, read_verdicts
 from mnemoscope.questions.answer_builder import AnswerBuilder
 from mnemoscope.questions.question import Claim, Number, Paper, Question, Rule
-from mnemoscope.questions.sources import model_layers, plan_seed, vocabulary
+from mnemoscope.questions.sources import model_layers, plan_seed
 from mnemoscope.questions.validation import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions
 from mnemoscope.questions.verdicts import at_least
 
@@ -22,8 +22,7 @@ QUESTION = Question(
     "refinement_events",
     title="how a layer changes the prediction",
     paper=Paper(
-        figure="Figure 11",
-        section="5.2",
+        figure="Figure 11", section="5.2",
         question="How often does a layer's output keep the residual's top token, take the feed-forward's, or neither?",
         claims=(
             Claim(
@@ -56,11 +55,7 @@ QUESTION = Question(
     main="changed",
     headline=("residual", "agreement", "composition", "ffn", "changed", "composition_of_changed"),
     layer_page=("changed", "composition_of_changed"),
-    nothing=NO_PREFIX,
-    interval=DOCUMENTS,
-    projections=("streams",),
-    counts_judgements=True,
-    lists_cases=True,
+    nothing=NO_PREFIX, interval=DOCUMENTS, projections=("streams",), counts_judgements=True, lists_cases=True,
 )
 
 CASES = 100
@@ -89,7 +84,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
         found.add_layers(name, rows.share(event))
     found.add_layers("composition_of_changed", rows.share(composition, ~kept))
     found.add_layers("composition_from_top10", rows.share(rows["output_top_residual_rank"] < 10, composition))
-    demoted = 2 * rows["residual_top_ffn_rank"].astype(np.int64) >= vocabulary(atlas)
+    demoted = 2 * rows["residual_top_ffn_rank"].astype(np.int64) >= atlas.manifest.model.sizes.vocabulary
     found.add_layers("composition_demoted", rows.share(demoted, composition))
     found.add(None, "documents", rows.documents())
     judged = judgements(atlas)

@@ -34,8 +34,7 @@ QUESTION = Question(
     "refinement_match",
     title="when the prediction is there",
     paper=Paper(
-        figure="Figure 9",
-        section="5.2",
+        figure="Figure 9", section="5.2",
         question="For which share of prefixes does the residual of a layer already have the model's final top token?",
         claims=(
             Claim(
@@ -64,9 +63,7 @@ QUESTION = Question(
     main="match",
     headline=("match",),
     layer_page=("match",),
-    nothing=NO_PREFIX,
-    interval=DOCUMENTS,
-    projections=("streams",),
+    nothing=NO_PREFIX, interval=DOCUMENTS, projections=("streams",),
 )
 
 

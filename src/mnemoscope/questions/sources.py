@@ -67,11 +67,6 @@ def model_layers(atlas: Atlas) -> int:
     return len(atlas.manifest.model.sizes.memories)
 
 
-def vocabulary(atlas: Atlas) -> int:
-    """Rows of the model's head."""
-    return atlas.manifest.model.sizes.vocabulary
-
-
 def projection(atlas: Atlas, *names: str) -> dict[str, str]:
     """Which projection the manifest says was used for values, votes or streams (definitions.md section 2)."""
     usual = {"values": "gain", "votes": "gain", "streams": "lens"}

@@ -11,15 +11,14 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.intervals import NOTHING, Estimate, exact_share, mean, share, shift
 from mnemoscope.questions.answer_builder import MEMORIES, NO_TARGET, AnswerBuilder
 from mnemoscope.questions.question import Claim, Number, Paper, Question, Rule
-from mnemoscope.questions.sources import next_tokens, require_table, values, vocabulary
+from mnemoscope.questions.sources import next_tokens, require_table, values
 from mnemoscope.questions.verdicts import above, at_most
 
 QUESTION = Question(
     "value_agreement",
     title="whether values predict what follows",
     paper=Paper(
-        figure="Figure 4",
-        section="4",
+        figure="Figure 4", section="4",
         question="How often is the token that a value ranks first the one that follows the memory's best trigger?",
         claims=(
             Claim(
@@ -65,9 +64,7 @@ QUESTION = Question(
     main="agreement",
     headline=("agreement", "shuffled_targets", "most_frequent_token", "without_target", "log_probability_gain"),
     layer_page=("agreement", "shuffled_targets"),
-    nothing=NO_TARGET,
-    interval=MEMORIES,
-    projections=("values",),
+    nothing=NO_TARGET, interval=MEMORIES, projections=("values",),
 )
 
 
@@ -81,7 +78,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     frequent = int(tokens["next_count"].arg_max() or 0)  # the first of equal ones, the lower id
     rows = values(atlas).join(_unigram(atlas, tokens), on=["layer", "memory"], how="left", maintain_order="left")
     found = AnswerBuilder(QUESTION, {"best_layer": pl.Int16})
-    chance = 1 / vocabulary(atlas)
+    chance = 1 / atlas.manifest.model.sizes.vocabulary
     by_layer = {layer: _estimates(rows.filter(pl.col("layer") == layer), frequent, chance) for layer in atlas.layers}
     for layer, estimates in by_layer.items():
         found.add_named(layer, estimates)

@@ -44,8 +44,7 @@ QUESTION = Question(
     "value_confidence",
     title="whether confident values are right",
     paper=Paper(
-        figure="Figure 6, Table 2",
-        section="4",
+        figure="Figure 6, Table 2", section="4",
         question="Do values that are sure of a token agree with the triggers of their memory more often?",
         claims=(
             Claim(
@@ -79,9 +78,7 @@ QUESTION = Question(
     main="max_probability",
     headline=("max_probability", "max_probability_best", "value_norm"),
     layer_page=("max_probability",),
-    nothing=NO_TARGET,
-    interval=MEMORIES,
-    projections=("values",),
+    nothing=NO_TARGET, interval=MEMORIES, projections=("values",),
 )
 
 
