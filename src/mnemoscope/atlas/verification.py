@@ -35,8 +35,9 @@ def verify(path: str | Path) -> list[str]:
     if faults := form_faults(document):
         return faults
     manifest, files = Manifest.of(document), document["files"]
-    problems = _wrong_files(directory, files)
-    problems += _wrong_schemas(directory, manifest, [path for path in files if not _is_damaged(path, problems)])
+    wrong = _wrong_files(directory, files)
+    problems = [*wrong.values()]
+    problems += _wrong_schemas(directory, manifest, [path for path in files if path not in wrong])
     problems += _incomplete(manifest)
     covered = set(files)
     for side in _SIDES:
@@ -47,28 +48,24 @@ def verify(path: str | Path) -> list[str]:
     return problems
 
 
-def _is_damaged(path: str, problems: list[str]) -> bool:
-    return any(problem.startswith(f"{path}: ") for problem in problems)
-
-
-def _wrong_files(directory: Path, files: dict[str, Any]) -> list[str]:
-    """Files that are missing or are not what their hash says."""
-    problems = []
+def _wrong_files(directory: Path, files: dict[str, Any]) -> dict[str, str]:
+    """What is wrong with the files that are missing or are not what their hash says, by path."""
+    problems: dict[str, str] = {}
     for path in sorted(files):
         pure = PurePosixPath(path)
         said = files[path]
         if pure.is_absolute() or ".." in pure.parts or not isinstance(said, dict):
-            problems.append(f"{path}: not an entry that mnemoscope writes")
+            problems[path] = f"{path}: not an entry that mnemoscope writes"
             continue
         try:
             if file_hash(directory / path) != said.get("sha256"):
-                problems.append(f"{path}: the content is not what was written (its sha256 differs)")
+                problems[path] = f"{path}: the content is not what was written (its sha256 differs)"
         except FileNotFoundError:
-            problems.append(f"{path}: missing")
+            problems[path] = f"{path}: missing"
         except OSError as error:
-            problems.append(f"{path}: cannot be read ({error.strerror})")
+            problems[path] = f"{path}: cannot be read ({error.strerror})"
         except ValueError:  # no name that a file could have, or no UTF-8
-            problems.append(f"{path!a}: not an entry that mnemoscope writes")
+            problems[path] = f"{path!a}: not an entry that mnemoscope writes"
     return problems
 
 
@@ -113,7 +110,7 @@ def _wrong_side(directory: Path, side: str) -> tuple[list[str], set[str]]:
         return [f"{side}/{MANIFEST}: missing"] if any(map(is_named, places)) else [], set()
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return [f"{side}/{MANIFEST}: not a manifest that mnemoscope writes"], set()
-    problems = _wrong_files(directory, files)
+    problems = [*_wrong_files(directory, files).values()]
     if made_from != file_hash(directory / MANIFEST):
         problems.append(f"{side}/{MANIFEST}: made from another atlas")
     return problems, set(files)

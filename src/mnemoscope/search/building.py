@@ -32,7 +32,7 @@ _PRAGMAS = (
 _SIDES = ((TOP, "top"), (BOTTOM, "bottom"))
 
 
-def write_index(atlas: Atlas, path: Path, *, about: dict[str, str], scratch: Path, progress: Progress | None) -> None:
+def write_index(atlas: Atlas, path: Path, *, about: dict[str, str], scratch: Path, progress: Progress) -> None:
     """Writes the whole index into the new file `path`; `scratch` is a file for the sentences, which the caller removes.
 
     Raises StoreFailed, and what reading the atlas raises.
@@ -94,7 +94,7 @@ def _write_vocabulary(database: sqlite3.Connection, atlas: Atlas) -> None:
 
 
 def _write_triggers(
-    database: sqlite3.Connection, atlas: Atlas, first: dict[int, int], *, scratch: Path, progress: Progress | None
+    database: sqlite3.Connection, atlas: Atlas, first: dict[int, int], *, scratch: Path, progress: Progress
 ) -> bool:
     """Prefixes and their sentences; returns whether tokens bring their spaces along."""
     prefixes = Prefixes(atlas, first)
@@ -109,8 +109,7 @@ def _write_triggers(
             ((row[0], prepare(text)) for row, text in zip(rows, texts, strict=True)),
         )
         done += len(rows)
-        if progress is not None:
-            progress("index", done, total, "prefixes")
+        progress("index", done, total, "prefixes")
     return prefixes.spaced
 
 

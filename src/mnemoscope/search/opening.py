@@ -18,7 +18,7 @@ from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import AtlasBusy, StoreFailed
 from mnemoscope.files import file_hash, flush, storing
-from mnemoscope.progress import Progress
+from mnemoscope.progress import Progress, ignore_progress
 from mnemoscope.search.building import write_index
 from mnemoscope.search.database import FOLDER, NAME, VERSION, is_fresh
 from mnemoscope.search.index import Index, ReadJudgements
@@ -36,18 +36,18 @@ def open_index(
     Raises StoreFailed where it cannot be written for other reasons than permission, and what opening an atlas raises.
     """
     seen = atlas if isinstance(atlas, Atlas) else open_atlas(atlas)
+    say = progress or ignore_progress
     try:
-        path, temporary = build_index(seen, progress=progress), None
+        path, temporary = build_index(seen, progress=say), None
     except StoreFailed as refused:
         cause = refused.__cause__
         if not isinstance(cause, OSError) or cause.errno not in _REFUSED:
             raise
-        if progress is not None:
-            progress("index", 0, None, f"{seen.path} cannot be written; the index is made for this time only")
+        say("index", 0, None, f"{seen.path} cannot be written; the index is made for this time only")
         temporary = Path(tempfile.mkdtemp(prefix="mnemoscope-search-"))
         try:
             path = temporary / NAME
-            _write(seen, path, expected_facts(seen), progress)
+            _write(seen, path, expected_facts(seen), say)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -60,7 +60,7 @@ def _rebuild(atlas: Atlas, path: Path, temporary: Path | None) -> Path:
     """A new index in the place of a damaged one."""
     if temporary is None:
         return build_index(atlas, anew=True)
-    _write(atlas, path, expected_facts(atlas), None)
+    _write(atlas, path, expected_facts(atlas), ignore_progress)
     return path
 
 
@@ -70,6 +70,7 @@ def build_index(atlas: Atlas, *, progress: Progress | None = None, anew: bool = 
     Waits while another process builds it. Raises StoreFailed, AtlasDamaged for a folder that is a symbolic link.
     """
     refuse_links(atlas.path)
+    say = progress or ignore_progress
     path = atlas.path / FOLDER / NAME
     about = expected_facts(atlas)
     before = _identity(path) if anew else None
@@ -81,11 +82,11 @@ def build_index(atlas: Atlas, *, progress: Progress | None = None, anew: bool = 
         try:
             with lock_folder(path.parent):
                 if (anew and _identity(path) == before) or not is_fresh(path, about):
-                    _write(atlas, path, about, progress)
+                    _write(atlas, path, about, say)
                 return path
         except AtlasBusy:
-            if progress is not None and not told:
-                progress("index", 0, None, "another process builds it; waiting")
+            if not told:
+                say("index", 0, None, "another process builds it; waiting")
             told = True
             time.sleep(_RETRY_AFTER_SECONDS)
 
@@ -100,7 +101,7 @@ def expected_facts(atlas: Atlas) -> dict[str, str]:
     }
 
 
-def _write(atlas: Atlas, path: Path, about: dict[str, str], progress: Progress | None) -> None:
+def _write(atlas: Atlas, path: Path, about: dict[str, str], progress: Progress) -> None:
     """Makes the index at `path`, whole or not at all; the caller holds the folder."""
     temporary, scratch = (path.parent / f".{name}.{os.getpid()}.mnemoscope-tmp" for name in (path.name, "sentences"))
     with storing(path):
