@@ -8,6 +8,7 @@ import torch
 from mnemoscope.errors import ModelUnsupported, ProofFailed
 from mnemoscope.models import LanguageModel, load_model, proof
 from mnemoscope.models.anatomy import family_of, resolve
+from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.tokens import Beginning, Tokens
 
 
@@ -17,17 +18,18 @@ def prove(hf, tokenizer, **changes):
 
 
 def proved(anatomy, tokenizer):
-    model = LanguageModel(
-        anatomy,
-        tokens=Tokens(tokenizer),
-        beginning=Beginning(0, "bos"),
-        ends=frozenset(),
-        context=64,
+    parts = LoadedParts(
+        network=anatomy.model,
+        own=False,
         spec="test",
-        revision=None,
-        content="",
+        config={},
+        tokens=Tokens(tokenizer),
+        context=64,
+        anatomy=lambda network: anatomy,
+        beginning=lambda rows: Beginning(0, "bos"),
+        ends=lambda rows: frozenset(),
     )
-    return proof.prove(model)
+    return proof.prove(LanguageModel(parts, anatomy, revision=None, content=""))
 
 
 FAULTS = {

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from mnemoscope.errors import MemoryIdError
 from mnemoscope.models.anatomy import Anatomy, Layer, LinearMap, goes_negative
 from mnemoscope.models.fingerprint import fingerprint, is_mined_model
+from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.observed import run
 from mnemoscope.models.projections import Head, Projection, Readout
-from mnemoscope.models.tokens import Beginning, Reader
 
 
 @dataclass(frozen=True)
@@ -58,29 +58,19 @@ class LanguageModel:
 
     `block` is the blocks' kind (pre-norm, post-norm, sandwich, parallel); `has_negative` says whether coefficients can
     lie below zero, `signs` with which signs they occur: (1, -1) or (1,); `longest` is how many tokens of its own a
-    sentence may have, after the beginning token;
-    `ends` are the tokens after which a text that it writes is over: its end-of-text tokens, and the beginning token,
-    with which another text would begin; `linear_head` whether the head is one matrix (an adaptive softmax is not).
+    sentence may have, after the beginning token; `ends` are the tokens after which a text that it writes is over: its
+    end-of-text tokens, and the beginning token, with which another text would begin; `linear_head` says whether the
+    head is one matrix (an adaptive softmax is not).
     `lock` is held by whoever runs it with hooks, which see every forward: one thread at a time, which may enter again.
     `fingerprint` names the model and how its sentences begin, `content` the model alone.
     """
 
-    def __init__(
-        self,
-        anatomy: Anatomy,
-        *,
-        tokens: Reader,
-        beginning: Beginning,
-        ends: frozenset[int],
-        context: int,
-        spec: str,
-        revision: str | None,
-        content: str,
-    ) -> None:
+    def __init__(self, parts: LoadedParts, anatomy: Anatomy, *, revision: str | None, content: str) -> None:
+        beginning = parts.beginning(anatomy.rows)
         layers = anatomy.layers
         down = layers[0].down.weight()
         self.anatomy = anatomy
-        self.spec = spec
+        self.spec = parts.spec
         self.revision = revision
         self.content = content
         self.fingerprint = fingerprint(content, beginning)
@@ -97,15 +87,15 @@ class LanguageModel:
         self.shape = (0, 0)
         """[batch, position] of the ids that the running forward, or the last one, was given."""
         self.lock = RLock()
-        self._tokens = tokens
+        self._tokens = parts.tokens
         self.beginning = beginning
-        self.ends = ends.union(beginning.tokens)
+        self.ends = parts.ends(anatomy.rows).union(beginning.tokens)
         self.sizes = Sizes(
             layers=len(layers),
             hidden=down.shape[0],
             memories=tuple(layer.down.weight().shape[1] for layer in layers),
             vocabulary=anatomy.rows,
-            context=context,
+            context=parts.context,
             parameters=sum(parameter.numel() for parameter in anatomy.model.parameters()),
             ffn_parameters=sum(_ffn_parameters(layer) for layer in layers),
         )

@@ -44,17 +44,7 @@ def load_model(
     content = content_fingerprint(opened.network, opened.config, opened.tokens.description)
     network = _place(opened.network, kind, place, copied=opened.own)
     try:
-        anatomy = opened.anatomy(network)
-        model = LanguageModel(
-            anatomy,
-            tokens=opened.tokens,
-            beginning=opened.beginning(anatomy.rows),
-            ends=opened.ends(anatomy.rows),
-            context=opened.context,
-            spec=opened.spec,
-            revision=revision,
-            content=content,
-        )
+        model = LanguageModel(opened, opened.anatomy(network), revision=revision, content=content)
         model.proof = prove(model)
         return model
     except RuntimeError as error:
