@@ -1,1 +1,1 @@
-"""Pure functions from an atlas to the data of a page: plain dicts and lists, no framework, no markup."""
+"""What each page says and shows: a function from an edition of an atlas to a `Page`, and its template; no web here."""

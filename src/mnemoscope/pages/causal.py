@@ -49,12 +49,12 @@ def _row(row: dict[str, Any], widest: float, *, hundredths: bool) -> dict[str, A
         "of": OF.get(row["of"], row["of"]),
         "kind": row["of"],
         "count": row["count"],
-        **{name: _signed(row[name], unit) for name in ("mean", "low", "high")},
+        **{name: _with_sign(row[name], unit) for name in ("mean", "low", "high")},
         **{f"{name}_at": at(row[name]) for name in ("mean", "low", "high")},
     }
 
 
-def _signed(value: float | None, unit: int) -> str | None:
+def _with_sign(value: float | None, unit: int) -> str | None:
     if value is None or not math.isfinite(value):
         return None
     size = abs(value * unit)

@@ -30,6 +30,8 @@ def overview_view(edition: Edition) -> dict[str, Any]:
     manifest = edition.atlas.manifest
     model, corpus = manifest["model"], manifest["corpus"]
     answers = answers_of(edition)
+    # An answer may lie in the atlas and have nothing to draw.
+    there = {question: found for question, found in answers.items() if not found.table.is_empty()}
     return {
         "model": {
             name: model.get(name) for name in ("spec", "revision", "fingerprint", "family", "block", "activation")
@@ -42,8 +44,8 @@ def overview_view(edition: Edition) -> dict[str, Any]:
         "atlas": edition.atlas.manifest_hash,
         "layers": [{"layer": layer, "memories": edition.atlas.memories(layer)} for layer in edition.atlas.layers],
         "memories": sum(edition.atlas.memories(layer) for layer in edition.atlas.layers),
-        "answers": {question: _totals(found) for question, found in answers.items() if _is_there(found)},
-        "unanswered": [question for question, found in answers.items() if not _is_there(found)],
+        "answers": {question: _totals(found) for question, found in there.items()},
+        "unanswered": [question for question in answers if question not in there],
         "striking": [_striking(edition, row) for row in best_examples(edition.atlas, STRIKING).to_dicts()],
     }
 
@@ -66,11 +68,6 @@ def _run(edition: Edition) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return said if isinstance(said, dict) else {}
-
-
-def _is_there(found: Answer) -> bool:
-    """Whether the answer lies in the atlas, though it may have nothing to draw."""
-    return not found.table.is_empty()
 
 
 def _totals(found: Answer) -> list[dict[str, Any]]:

@@ -45,14 +45,8 @@ def search_view(
     wanted = tuple(dict.fromkeys(piece for field in fields for piece in field.split(",") if piece)) or USUAL
     if unknown := [field for field in wanted if field not in FIELDS]:
         raise OptionError(f"field {unknown[0]!r} cannot be searched; choose of {', '.join(FIELDS)}")
-    data: dict[str, Any] = {
-        "q": text,
-        "in": list(wanted),
-        "fields": list(FIELDS),
-        "total": None,
-        "hits": [],
-        "pages": 0,
-    }
+    data: dict[str, Any] = {"q": text, "in": list(wanted), "fields": list(FIELDS)}
+    data |= {"total": None, "hits": [], "pages": 0}
     if not text.strip():
         return data | {"totals": {}, "exact": True, "tokens": [], "lacking": []}
     opened = index()
@@ -62,10 +56,7 @@ def search_view(
         | {
             "field": hit.field,
             "parts": [{"text": piece, "marked": marked} for piece, marked in hit.parts],
-            "score": hit.score,
-            "count": hit.count,
-            "rank": hit.rank,
-            "detail": hit.detail,
+            **{name: getattr(hit, name) for name in ("score", "count", "rank", "detail")},
         }
         for hit in found.hits
     ]

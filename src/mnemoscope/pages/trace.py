@@ -22,6 +22,7 @@ EVENTS = {
     "ffn": "the feed-forward update's prediction wins",
     "composition": "the output says what neither of them says",
 }
+STREAMS = {"residual": "residual", "ffn": "feed-forward update", "output": "output"}
 Data = dict[str, Any]
 
 
@@ -44,123 +45,133 @@ def chosen_place(wanted: TraceAddress, trace: Data) -> tuple[int, int]:
 def trace_view(wanted: TraceAddress, data: Data, words: Vocabulary) -> Data:
     """All that the template draws."""
     trace, layer, position = data["trace"], data["layer"], data["position"]
-    view = TraceView(wanted, words, layer, position)
+    view = TraceView(wanted, trace, words, layer, position)
     place = trace["layers"][layer]["positions"][position]
+    length = len(trace["positions"])
     return {
-        "head": view.head(trace),
-        "heat_map": view.heat_map(trace, data["heat"]),
-        "rows": view.layers(trace),
+        "head": view.head(),
+        "heat_map": view.heat_map(data["heat"]),
+        "rows": view.layers(),
         "streams": [
-            {"name": name, "title": title, "guesses": view.guesses(place[name])}
+            {"name": name, "title": title, "guesses": [view.guess(one) for one in place[name]]}
             for name, title in (("residual", "Residual"), ("ffn", "Feed-forward update"), ("output", "Output"))
         ],
         "place": place | {"vote": words.shown(place["ffn_vote"]["id"]), "means": EVENTS[place["event"]]},
         "memories": [view.memory(one) for one in place["memories"]],
-        "change": view.change(data["comparison"], trace),
-        "continuing": view.continuing(trace, data["following"]),
+        "change": view.change(data["comparison"]),
+        "continuing": view.continuing(data["following"]),
         "written": view.written(data["generation"]),
         "pages": [
-            {"name": f"{other} to {min(other + WIDE, len(trace['positions'])) - 1}", "here": other == view.start,
-             "address": wanted.address(position=other)}
-            for other in range(0, len(trace["positions"]), WIDE)
+            {
+                "name": f"{other} to {min(other + WIDE, length) - 1}",
+                "here": other == view.start,
+                "address": wanted.address(position=other),
+            }
+            for other in range(0, length, WIDE)
         ],
-    }  # fmt: skip
+    }
 
 
 class TraceView:
     """A trace looked at from one layer and position."""
 
-    def __init__(self, wanted: TraceAddress, words: Vocabulary, layer: int, position: int) -> None:
-        self.wanted, self.layer, self.position = wanted, layer, position
-        self.shown = words.shown
+    def __init__(self, wanted: TraceAddress, trace: Data, words: Vocabulary, layer: int, position: int) -> None:
+        self.wanted, self.trace, self.layer, self.position = wanted, trace, layer, position
+        self.here = trace["positions"][position]
         self.start = position // WIDE * WIDE
+        self._words = words
 
-    def head(self, trace: Data) -> Data:
+    def shown(self, one: Data) -> str:
+        """A token as it is shown."""
+        return self._words.shown(one["id"])
+
+    def address(self, part: str, *, layer: int | None = None, position: int | None = None) -> str:
+        """The page at a layer and a position, this one's unless others are named, from one of its parts on."""
+        layer = self.layer if layer is None else layer
+        return f"{self.wanted.address(layer=layer, position=self.position if position is None else position)}#{part}"
+
+    def head(self) -> Data:
         """The prediction at the position in words."""
-        at = trace["positions"][self.position]
-        best = at["prediction"][0]
+        best = self.here["prediction"][0]
         return {
-            "token": self.shown(at["token"]["id"]),
-            "says": self.shown(best["id"]),
+            "token": self.shown(self.here["token"]),
+            "says": self.shown(best),
             "probability": best["probability"],
-            "residual": at["residual"],
-            "output": at["output"],
-            "last": self.position == len(trace["positions"]) - 1,
+            "residual": self.here["residual"],
+            "output": self.here["output"],
+            "last": self.position == len(self.trace["positions"]) - 1,
         }
 
-    def heat_map(self, trace: Data, heat: Data) -> Data:
+    def heat_map(self, heat: Data) -> Data:
         """The window of positions around the chosen one, and a row of cells for each layer."""
-        shown = range(self.start, min(self.start + WIDE, len(trace["positions"])))
+        window = list(enumerate(self.trace["positions"]))[self.start : self.start + WIDE]
         columns = [
             {
-                "position": j,
-                "token": self.shown(trace["positions"][j]["token"]["id"]),
-                "final": self.shown(trace["positions"][j]["prediction"][0]["id"]),
-                "chosen": j == self.position,
-                "address": self.wanted.address(position=j, layer=self.layer) + "#layers",
+                "position": position,
+                "token": self.shown(at["token"]),
+                "final": self.shown(at["prediction"][0]),
+                "chosen": position == self.position,
+                "address": self.address("layers", position=position),
             }
-            for j in shown
+            for position, at in window
         ]
-        rows = []
-        for layer, found in enumerate(trace["layers"]):
-            cells = []
-            for j in shown:
-                probability, rank = heat["probability"][layer][j], heat["rank"][layer][j]
-                top = self.shown(found["positions"][j][heat["stream"]][0]["id"])
-                text = {"probability": short_share(probability), "rank": short_rank(rank), "token": top}
-                cells.append(
-                    {
-                        "text": text[self.wanted.cell],
-                        "shade": shade_of_rank(rank) if self.wanted.cell == "rank" else shade(probability),
-                        "top": rank == 0,
-                        "chosen": layer == self.layer and j == self.position,
-                        "title": f"layer {layer}, position {j}: {columns[j - self.start]['final']} has"
-                        f" {format_value(probability, 'share')}, rank {rank:,}; on top is {top}",
-                        "address": self.wanted.address(position=j, layer=layer) + "#layers",
-                    }
-                )
-            rows.append({"layer": layer, "chosen": layer == self.layer, "cells": cells})
-        legend = RANKS if self.wanted.cell == "rank" else [str(step * step) for step in range(SHADES)]
+        by_rank = self.wanted.cell == "rank"
+
+        def cell(layer: int, column: Data, place: Data) -> Data:
+            position = column["position"]
+            probability, rank = heat["probability"][layer][position], heat["rank"][layer][position]
+            top = self.shown(place[heat["stream"]][0])
+            texts = {"probability": short_share(probability), "rank": short_rank(rank), "token": top}
+            return {
+                "text": texts[self.wanted.cell],
+                "shade": shade_of_rank(rank) if by_rank else shade(probability),
+                "top": rank == 0,
+                "chosen": layer == self.layer and column["chosen"],
+                "title": f"layer {layer}, position {position}: {column['final']} has"
+                f" {format_value(probability, 'share')}, rank {rank:,}; on top is {top}",
+                "address": self.address("layers", position=position, layer=layer),
+            }
+
+        rows = [
+            {
+                "layer": layer,
+                "chosen": layer == self.layer,
+                "cells": [cell(layer, column, found["positions"][column["position"]]) for column in columns],
+            }
+            for layer, found in enumerate(self.trace["layers"])
+        ]
+        legend = RANKS if by_rank else [str(step * step) for step in range(SHADES)]
         return {"columns": columns, "rows": rows, "legend": legend}
 
-    def layers(self, trace: Data) -> list[Data]:
+    def layers(self) -> list[Data]:
         """Every layer at the position in a line."""
-        at = trace["positions"][self.position]
-        final, rows = at["prediction"][0]["id"], []
-        for layer, found in enumerate(trace["layers"]):
-            place = found["positions"][self.position]
+        final = self.here["prediction"][0]["id"]
+
+        def line(layer: int, place: Data) -> Data:
             marks = [
-                f"{name} {'for good' if at[name]['decided'] == layer else 'first'}"
+                f"{name} {'for good' if self.here[name]['decided'] == layer else 'first'}"
                 for name in ("residual", "output")
-                if layer in (at[name]["first"], at[name]["decided"])
+                if layer in (self.here[name]["first"], self.here[name]["decided"])
             ]
-            tops = [
-                self.guess(place[name][0]) | {"final": place[name][0]["id"] == final}
-                for name in ("residual", "ffn", "output")
-            ]
-            rows.append(
-                {
-                    "layer": layer,
-                    "chosen": layer == self.layer,
-                    "address": self.wanted.address(layer=layer, position=self.position) + "#layer",
-                    "event": place["event"],
-                    "means": EVENTS[place["event"]],
-                    "active": place["active"],
-                    "marks": marks,
-                    "tops": tops,
-                    "memory": self.memory(place["memories"][0]) if place["memories"] else None,
-                }
-            )
-        return rows
+            tops = [place[name][0] for name in ("residual", "ffn", "output")]
+            return {
+                "layer": layer,
+                "chosen": layer == self.layer,
+                "address": self.address("layer", layer=layer),
+                "event": place["event"],
+                "means": EVENTS[place["event"]],
+                "marks": marks,
+                "tops": [self.guess(one) | {"final": one["id"] == final} for one in tops],
+                "memory": self.memory(place["memories"][0]) if place["memories"] else None,
+            }
+
+        return [line(layer, found["positions"][self.position]) for layer, found in enumerate(self.trace["layers"])]
 
     def guess(self, one: Data) -> Data:
-        """A token with its probability, and the width of its bar."""
-        return {"id": one["id"], "shown": self.shown(one["id"]), "probability": one["probability"],
-                "width": round(100 * one["probability"], 2)}  # fmt: skip
-
-    def guesses(self, listed: list[Data]) -> list[Data]:
-        """Several of them."""
-        return [self.guess(one) for one in listed]
+        """A token with its probability, as the width of a bar and as a shade."""
+        share = one["probability"]
+        drawn = {"width": round(100 * share, 2), "shade": shade(share)}
+        return {"shown": self.shown(one), "probability": share, **drawn}
 
     def memory(self, one: Data) -> Data:
         """A dominant memory with its page, and the changes of it that one click makes."""
@@ -174,93 +185,85 @@ class TraceView:
             ("set", now, f"set {name} to this coefficient everywhere; the number can be edited above"),
         )
         return one | {
-            "vote": self.shown(one["vote"]["id"]),
+            "vote": self.shown(one["vote"]),
             "address": self.wanted.memory(name),
             "width": round(100 * min(1.0, one["share"]), 2),
-            "clicks": [{"label": label, "address": self.wanted.with_change(change), "title": title}
-                       for label, change, title in clicks],
-        }  # fmt: skip
+            "clicks": [
+                {"label": label, "address": self.wanted.with_change(change), "title": title}
+                for label, change, title in clicks
+            ],
+        }
 
-    def change(self, comparison: Data | None, trace: Data) -> Data | None:
+    def turn(self, one: Data) -> Data:
+        """What is on top before and after the changes."""
+        return {when: self.shown(one[when]) for when in ("before", "after")}
+
+    def change(self, comparison: Data | None) -> Data | None:
         """Before and after at the position, and everywhere else in short."""
         if comparison is None:
             return None
-        here = comparison["differences"][self.position]
+        differences, places = comparison["differences"], comparison["changed_places"]
+        here = differences[self.position]
         shifts = [
-            one | {
-                "shown": self.shown(one["id"]),
+            one
+            | {
+                "shown": self.shown(one),
                 "widths": [round(100 * one[when], 2) for when in ("before", "after")],
                 "points": f"{100 * one['change']:+.2f}".replace("-", "\N{MINUS SIGN}"),
             }
             for one in sorted(here["shifts"], key=lambda one: -max(one["before"], one["after"]))
-        ]  # fmt: skip
+        ]
         positions = [
-            {
+            self.turn(one)
+            | {
                 "position": one["position"],
-                "token": self.shown(trace["positions"][one["position"]]["token"]["id"]),
-                "before": self.shown(one["before"]["id"]),
-                "after": self.shown(one["after"]["id"]),
+                "token": self.shown(self.trace["positions"][one["position"]]["token"]),
                 "changed": one["changed"],
                 "kl": format_value(one["kl"], "number"),
-                "address": self.wanted.address(position=one["position"], layer=self.layer) + "#change",
+                "address": self.address("change", position=one["position"]),
             }
-            for one in comparison["differences"]
+            for one in differences
             if one["changed"] or one["position"] == self.position
         ]
-        places = [one for one in comparison["changed_places"] if one["position"] == self.position]
-        return {
-            "before": self.shown(here["before"]["id"]),
-            "after": self.shown(here["after"]["id"]),
+        return self.turn(here) | {
             "changed": here["changed"],
             "kl": format_value(here["kl"], "number"),
             "shifts": shifts,
             "positions": positions,
-            "moved": sum(one["changed"] for one in comparison["differences"]),
-            "count": len(comparison["differences"]),
-            "places_moved": len(comparison["changed_places"]),
-            "places": [self.layer_change(one) for one in places],
+            "moved": sum(one["changed"] for one in differences),
+            "count": len(differences),
+            "places_moved": len(places),
+            "places": [
+                {
+                    "layer": one["layer"],
+                    "turns": [{"name": name} | self.turn(one[key]) for key, name in STREAMS.items() if key in one],
+                    "address": self.address("layer", layer=one["layer"]),
+                }
+                for one in places
+                if one["position"] == self.position
+            ],
         }
 
-    def layer_change(self, one: Data) -> Data:
-        """A layer of the position where a top token is another than before."""
-        named = {"residual": "residual", "ffn": "feed-forward update", "output": "output"}
-        turns = [
-            {
-                "name": said,
-                "before": self.shown(one[name]["before"]["id"]),
-                "after": self.shown(one[name]["after"]["id"]),
-            }
-            for name, said in named.items()
-            if name in one
-        ]
-        address = self.wanted.address(position=self.position, layer=one["layer"]) + "#layer"
-        return {"layer": one["layer"], "turns": turns, "address": address}
-
-    def continuing(self, trace: Data, following: list[str | None]) -> list[Data]:
+    def continuing(self, following: list[str | None]) -> list[Data]:
         """What the model predicts after the whole prompt; each with the address of the prompt continued by it."""
-        guesses = self.guesses(trace["positions"][-1]["prediction"])
+        guesses = self.trace["positions"][-1]["prediction"]
         return [
-            guess | {"address": None if text is None else self.wanted.with_text(text)}
-            for guess, text in zip(guesses, following, strict=True)
+            self.guess(one) | {"address": None if text is None else self.wanted.with_text(text)}
+            for one, text in zip(guesses, following, strict=True)
         ]
 
     def written(self, generation: Data | None) -> list[Data]:
         """The continuations, with and without changes."""
-        if generation is None:
-            return []
-        found = []
-        for name in ("before", "after"):
-            one = generation[name]
-            if one is not None:
-                steps = [
-                    {"shown": self.shown(step["token"]["id"]), "probability": step["probability"],
-                     "shade": shade(step["probability"])}
-                    for step in one["steps"]
-                ]  # fmt: skip
-                keep = None if one["joined"] is None else self.wanted.with_text(one["joined"])
-                ended = bool(one["steps"]) and one["steps"][-1]["end"]
-                found.append({"name": name, "steps": steps, "keep": keep, "ended": ended})
-        return found
+        return [
+            {
+                "name": name,
+                "steps": [self.guess(step["token"] | step) for step in one["steps"]],
+                "keep": None if one["joined"] is None else self.wanted.with_text(one["joined"]),
+                "ended": bool(one["steps"]) and one["steps"][-1]["end"],
+            }
+            for name, one in (generation or {}).items()
+            if one is not None
+        ]
 
 
 def shade(probability: float) -> int:

@@ -18,7 +18,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     Raises AtlasNotFound, AtlasUnfinished, AtlasDamaged, AtlasTooNew; with a model ModelError and ModelDiffers.
     """
-    site = Site(settings).with_model()
+    site = Site(settings)
     session, index = AnnotatorSession(site), search.BackgroundIndex(site)
     app = FastAPI(
         title="Mnemoscope",

@@ -57,9 +57,8 @@ def link_to(path: str, query: str = "") -> str:
 def html(site: Site, request: Request, template: str, values: dict[str, Any]) -> str:
     """The page: the template's blocks inside the frame of this site."""
     differs = None if site.model is None else site.model.differs
-    return Frame(site.edition(), site.settings.atlas, path_of(request), asset_address, differs=differs).render(
-        template, values
-    )
+    frame = Frame(site.edition(), site.settings.atlas, path_of(request), asset_address, differs=differs)
+    return frame.render(template, values)
 
 
 def json_response(value: object, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -2,7 +2,7 @@
 
 A finished atlas never changes, but another may be mined in its place, and answers and patterns can be made again. Each
 such state of the folder is an `Edition` with caches of its own, and a page is read from one edition from its beginning
-to its end. Never imports torch: the model's side is loaded by `with_model` alone.
+to its end. Never imports torch unless a model was named.
 """
 
 import threading
@@ -27,7 +27,10 @@ _ANALYSES = Path("analyses", MANIFEST)
 
 
 class Site:
-    """One atlas being served, with what people said of it, and with the model where one was given."""
+    """One atlas being served, with what people said of it, and with the model where one was given.
+
+    Raises what opening an atlas raises; with a model ModelError and ModelDiffers.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -36,14 +39,10 @@ class Site:
         self._lock = threading.Lock()
         self.latest = self._open()
         """The edition that was opened last; to be read where opening another one must not fail."""
-
-    def with_model(self) -> "Site":
-        """Itself, with the model of its settings loaded if they name one; raises ModelError, ModelDiffers."""
-        if self.settings.model is not None:
+        if settings.model is not None:
             from mnemoscope.web.model_worker import load_worker
 
-            self.model = load_worker(self.settings, self.atlas)
-        return self
+            self.model = load_worker(settings, self.latest.atlas)
 
     def close(self) -> None:
         """Gives back the connections to people's judgements, once no page is made any more."""

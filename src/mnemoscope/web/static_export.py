@@ -151,14 +151,13 @@ class _Writer:
             "/": ("index.html", overview_page),
             "/layers": ("layers.html", layers_page),
             "/questions": ("questions.html", questions_page),
+            **{
+                f"/questions/{question}": (f"questions/{question}.html", partial(question_page, question=question))
+                for question in QUESTIONS
+            },
+            **{f"/{memory}": (f"{memory}.html", partial(self._memory, memory)) for memory in chosen},
         }
         """The name of each page's file, and what makes the page, by the address."""
-        for question in QUESTIONS:
-            self._pages[f"/questions/{question}"] = (
-                f"questions/{question}.html", partial(question_page, question=question)
-            )  # fmt: skip
-        for memory in chosen:
-            self._pages[f"/{memory}"] = (f"{memory}.html", partial(self._memory, memory))
         self._alias: dict[str, str] = {}
         self._assets: set[str] = set()
         for layer in edition.atlas.layers:
@@ -181,8 +180,8 @@ class _Writer:
             name = f"layers/{layer}.html" if number == 1 else f"layers/{layer}-{number}.html"
             address = _address(f"/layers/{layer}", query | ({"page": str(number)} if number > 1 else {}))
             self._pages[address] = name, partial(layer_page, layer=layer, choice=Choice(memories=memories), page=number)
-        self._alias |= {f"/layers/{layer}": f"layers/{layer}.html"}
-        self._alias |= {_address(f"/layers/{layer}", query | {"page": "1"}): f"layers/{layer}.html"}
+        for address in (f"/layers/{layer}", _address(f"/layers/{layer}", query | {"page": "1"})):
+            self._alias[address] = f"layers/{layer}.html"
 
     def files(self, progress: Progress | None) -> dict[str, bytes]:
         """Every file by its name."""
@@ -268,9 +267,5 @@ def _replace(directory: Path, fresh: Path) -> None:
 def _foreign_files(directory: Path) -> list[str]:
     """The files in a folder of pages that are none of them, relative to it."""
     listed = {MANIFEST, *made_files(directory / MANIFEST, "pages")}
-    files = (path.relative_to(directory).as_posix() for path in directory.rglob("*") if not _is_folder(path))
-    return [name for name in files if name not in listed]
-
-
-def _is_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()
+    files = (path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir())
+    return [name for path in files if (name := path.relative_to(directory).as_posix()) not in listed]

@@ -27,7 +27,7 @@ from mnemoscope.pages.trace_address import (
     TraceAddress,
     View,
     read_address,
-)  # fmt: skip
+)
 from mnemoscope.web.error_pages import status_of
 from mnemoscope.web.page_routes import REFUSALS, both
 from mnemoscope.web.site import Site
@@ -55,6 +55,7 @@ def router(site: Site) -> APIRouter:
     if site.model is None:
         _add_without_model(routes, site)
         return routes
+
     @both(routes, site, "/trace", name="tracing_pages_trace", kept=False)
     def trace(
         request: Request,
