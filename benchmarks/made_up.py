@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from mnemoscope.atlas import open_atlas
+from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import TABLES, Provenance
-from mnemoscope.atlas.side import cover
 from mnemoscope.atlas.store import write_sentences, write_table
 
 LAYERS, MEMORIES, VOCABULARY = 12, 3072, 50_257
@@ -43,7 +43,7 @@ def write_atlas(
     }
     seal(directory, manifest)
     if "patterns" in singles:
-        cover(open_atlas(directory), "analyses", ["patterns.parquet"])
+        record_hashes(open_atlas(directory), "analyses", ["patterns.parquet"])
 
 
 def measure(build: Callable[[Path], None], asked: str, *, then: Callable[[Path], None] | None = None) -> None:
