@@ -129,17 +129,22 @@ def test_numbers_and_words_out_of_range() -> None:
         one_of(("a", "b"), split="c")
 
 
-def test_a_reader_that_leaves_is_no_error() -> None:
-    """`mnemoscope ... | head -1`: quiet, exit code 0."""
-    script = (
-        "import sys, typer\n"
+def verb_script(*lines: str) -> str:
+    """A program with one verb, whose body are `lines`, run as the command line runs ours."""
+    body = "".join(f"    {line}\n" for line in lines)
+    return (
+        "import sys, time, typer\n"
         "from mnemoscope.cli.runner import run\n"
         "app = typer.Typer()\n"
         "@app.command()\n"
-        "def verb(n: int = 0) -> None:\n"
-        "    for i in range(200_000): print(i)\n"
+        f"def verb(n: int = 0) -> None:\n{body}"
         "sys.exit(run(app, ['--n', '1']))\n"
     )
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    """`mnemoscope ... | head -1`: quiet, exit code 0."""
+    script = verb_script("for i in range(200_000): print(i)")
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -151,15 +156,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
 
 
 def test_a_character_that_the_terminal_lacks_is_no_error() -> None:
-    script = (
-        "import sys, typer\n"
-        "from mnemoscope.cli.runner import run\n"
-        "app = typer.Typer()\n"
-        "@app.command()\n"
-        "def verb(n: int = 0) -> None:\n"
-        "    print('caf\\u00e9 \\u2603')\n"
-        "sys.exit(run(app, ['--n', '1']))\n"
-    )
+    script = verb_script("print('caf\\u00e9 \\u2603')")
     command = [sys.executable, "-X", "utf8=0", "-c", script]
     done = subprocess.run(
         command, capture_output=True, check=True, env={"PYTHONIOENCODING": "ascii", "PYTHONPATH": ":".join(sys.path)}
@@ -168,16 +165,7 @@ def test_a_character_that_the_terminal_lacks_is_no_error() -> None:
 
 
 def test_ctrl_c_in_a_real_process() -> None:
-    script = (
-        "import sys, time, typer\n"
-        "from mnemoscope.cli.runner import run\n"
-        "app = typer.Typer()\n"
-        "@app.command()\n"
-        "def verb(n: int = 0) -> None:\n"
-        "    print('running', flush=True)\n"
-        "    time.sleep(60)\n"
-        "sys.exit(run(app, ['--n', '1']))\n"
-    )
+    script = verb_script("print('running', flush=True)", "time.sleep(60)")
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
