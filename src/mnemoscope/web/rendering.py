@@ -34,6 +34,7 @@ def asset_bytes(name: str) -> bytes:
     return files("mnemoscope.web").joinpath("static", name).read_bytes()
 
 
+@cache
 def asset_address(name: str) -> str:
     """Where a page finds the file; another content has another address, so browsers may keep it for ever."""
     return f"/static/{hashlib.sha256(asset_bytes(name)).hexdigest()[:12]}/{name}"
