@@ -18,7 +18,7 @@ from mnemoscope.intervals import widen
 from mnemoscope.questions import QUESTIONS, load_question, write_all
 from mnemoscope.questions.loading import load_answers
 from mnemoscope.questions.question import EMPTY, Answer
-from mnemoscope.reports.page import page
+from mnemoscope.reports.writing import render_page
 from reports.reading import section, words
 from reports.reported_atlas import reported
 from web.served import client
@@ -258,14 +258,14 @@ def test_pages_print_the_verdict_that_the_memories_give(case: str, tmp_path: Pat
     write_all(atlas)
     expected = expected | {"semantic_leads_upper": "—"}
     names = {claim.text: claim.name for claim in load_question("key_patterns").paper.claims}
-    drawn: Any = {"figures": {}, "specifications": {}, "drawings": {}, "examples": [], "cases": [], "vega": ""}
-    report = page(atlas, load_answers(atlas).answers, **drawn, inside=True)
+    drawn: Any = {"specifications": {}, "drawings": dict.fromkeys(QUESTIONS, ""), "vega": ""}
+    report = render_page(load_answers(atlas), **drawn, inside=True)
     reader = client(tmp_path)
     served = reader.get("/questions/key_patterns").text
     data = reader.get("/questions/key_patterns.json").json()["comparison"]
     printed = {
-        "report": _printed(section(report, "paper"), r'<span class="verdict[^"]*">(.*?)</span>'),
-        "served": _printed(served, r"<td>([^<]*?)(?: <span class=\"soft\">\([^<]*\)</span>)?</td></tr>"),
+        "report": _printed(section(report, "paper")),
+        "served": _printed(served),
         "data": {line["text"]: line["shown"] for line in data},
     }
     for where, lines in printed.items():
@@ -273,11 +273,12 @@ def test_pages_print_the_verdict_that_the_memories_give(case: str, tmp_path: Pat
     assert "undecided" in words(section(report, "paper"))
 
 
-def _printed(markup: str, verdict: str) -> dict[str, str]:
+def _printed(markup: str) -> dict[str, str]:
     """The verdict in each row of a comparison, by the words of the claim."""
     found = {}
     for row in re.findall(r"<tr>(.*?</tr>)", markup, flags=re.DOTALL):
-        said, head = re.search(verdict, row, re.DOTALL), re.search(r'<th scope="row">(.*?)</th>', row)
+        said = re.search(r'<span class="verdict[^"]*">(.*?)</span>', row)
+        head = re.search(r'<th scope="row">(.*?)</th>', row)
         if said and head:
             found[words(head.group(1))] = said.group(1).strip()
     return found

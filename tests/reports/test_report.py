@@ -64,12 +64,13 @@ def test_every_number_of_the_answer_is_in_its_tables(question: str, directory: P
     """Row for row: the tables' cells are read back, and each answer is looked up by layer and label."""
     cells: dict[tuple[str, str], str] = {}
     for table in re.findall(r"<table>.*?</table>", section(page, question), flags=re.DOTALL):
-        header = [unescape(name) for name in re.findall(r'<th scope="col">(.*?)</th>', table)]
+        header = [unescape(name) for name in re.findall(r'<th scope="col"[^>]*>(.*?)</th>', table)]
         if header[0] == "tenth":
             continue
         for row in re.findall(r"<tr>(<th scope=\"row\".*?)</tr>", table, flags=re.DOTALL):
-            first = unescape(re.findall(r'<th scope="row">(.*?)</th>', row)[0])
-            values = [unescape(re.sub(r"<small>.*", "", cell)) for cell in re.findall(r"<td>(.*?)</td>", row)]
+            first = unescape(re.sub(r"<[^>]*>", "", re.findall(r'<th scope="row">(.*?)</th>', row)[0]))
+            cells_of = re.findall(r'<td class="n">(.*?)</td>', row)
+            values = [unescape(re.sub(r" <small.*", "", cell)) for cell in cells_of]
             if header[0] == "what":
                 cells["all", re.sub(r" \(layer \d+\)$", "", first)] = values[0]
             else:

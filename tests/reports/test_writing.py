@@ -15,12 +15,11 @@ from handwritten_judgements import SCHEMA
 from mnemoscope.atlas import verify
 from mnemoscope.cli import main
 from mnemoscope.errors import AtlasExists, OptionError
-from mnemoscope.figures.examples import cases
 from mnemoscope.judgements.reading import ANNOTATIONS
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.questions.loading import LoadedAnswers, load_answers
 from mnemoscope.reports import write_report
-from mnemoscope.reports.page import page
+from mnemoscope.reports.writing import render_page
 from reports.reading import section, words
 from reports.reported_atlas import MEMORIES, reported
 
@@ -69,11 +68,8 @@ def test_a_changed_answer_is_made_again(tmp_path: Path) -> None:
 
 def compositions(found: LoadedAnswers) -> str:
     """What the page says about the last layer's compositions; without figures, which take long to draw."""
-    listed = cases(found.cases, found.atlas)
-    text = page(
-        found.atlas, found.answers, figures={}, specifications={}, drawings={}, examples=[], cases=listed, vega="",
-        inside=True,
-    )  # fmt: skip
+    drawings = dict.fromkeys(QUESTIONS, "")
+    text = render_page(found, specifications={}, drawings=drawings, vega="", inside=True)
     return words(section(text, "compositions"))
 
 

@@ -46,7 +46,9 @@ def overview_view(edition: Edition) -> dict[str, Any]:
         "memories": sum(edition.atlas.memories(layer) for layer in edition.atlas.layers),
         "answers": {question: _totals(found) for question, found in there.items()},
         "unanswered": [question for question in answers if question not in there],
-        "striking": [_striking(edition, row) for row in best_examples(edition.atlas, STRIKING).to_dicts()],
+        "striking": [
+            {name: one[name] for name in one if name != "triggers"} for one in striking_memories(edition)
+        ],
     }
 
 
@@ -75,16 +77,20 @@ def _totals(found: Answer) -> list[dict[str, Any]]:
     return found.table.filter(pl.col("layer").is_null()).drop("layer").to_dicts()
 
 
-def _striking(edition: Edition, row: dict[str, Any]) -> dict[str, Any]:
-    """A striking memory with its best trigger, one that is followed by what the value says if there is one."""
-    name = MemoryId(row["layer"], row["memory"])
-    groups = group_triggers(triggers_view(edition, name, patterns=()), 1, says=row["top_token"])
-    shown = next((group for group in groups if group["foretold"]), groups[0])
-    return {
-        "memory": str(name),
-        "says": edition.atlas.vocabulary.token(row["top_token"]),
-        "agreement": row["agreement"],
-        "max_probability": row["max_probability"],
-        "prefixes": row["prefixes"],
-        "example": {name: shown[name] for name in ("short_before", "token", "next", "foretold")},
-    }
+def striking_memories(edition: Edition) -> list[dict[str, Any]]:
+    """The most striking memories with their triggers; `example` is one that the value foretells, if there is one."""
+    found = []
+    for row in best_examples(edition.atlas, STRIKING).to_dicts():
+        memory = MemoryId(row["layer"], row["memory"])
+        triggers = group_triggers(triggers_view(edition, memory, patterns=()), 1, says=row["top_token"])
+        shown = next((trigger for trigger in triggers if trigger["foretold"]), triggers[0])
+        found.append(
+            {
+                "memory": str(memory),
+                "says": edition.atlas.vocabulary.token(row["top_token"]),
+                **{name: row[name] for name in ("agreement", "max_probability", "prefixes")},
+                "example": {name: shown[name] for name in ("short_before", "token", "next", "foretold")},
+                "triggers": triggers,
+            }
+        )
+    return found

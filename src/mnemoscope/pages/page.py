@@ -50,7 +50,8 @@ class Frame:
 
     `place` gives the address of a link as this page writes it, None where it leads nowhere; `asset` that of a file of
     style or script. `differs` says why the model is not the one that was mined (None: there is no model). A page that
-    stands alone, with neither forms nor scripts, has a `note` at its head.
+    stands alone, with neither forms nor scripts, has a `note` at its head. What `dead` says is seen where a link that
+    leads nowhere is pointed at.
     """
 
     edition: Edition
@@ -60,6 +61,7 @@ class Frame:
     place: Callable[[str], str | None] = str
     differs: str | None = None
     note: str = ""
+    dead: str = DEAD
 
     @property
     def nav(self) -> tuple[tuple[str, str], ...]:
@@ -74,7 +76,7 @@ class Frame:
         """The attributes of a link: its address, the key that follows it, whether it is the page that is read."""
         place = self.place(address)
         given = {"href": place, "data-key": key, "aria-current": current, "title": title}
-        shown = {"title": DEAD} if place is None else given
+        shown = {"title": self.dead} if place is None else given
         return Markup(" ").join(Markup('{}="{}"').format(name, value) for name, value in shown.items() if value)
 
     def drawing(self, svg: str) -> Markup:

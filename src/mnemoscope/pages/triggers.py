@@ -77,7 +77,7 @@ def _group(members: list[dict[str, Any]], says: int | None) -> dict[str, Any]:
     first = members[0]
     chosen = next((one for one in members if is_predicted(one)), first)
     before, after = show_text(chosen["before"]), show_text(f"x{chosen['after']}")[1:]
-    short, rest = _end(before), _start(after)
+    short, rest = shorten_start(before), _shorten_end(after)
     return {
         **chosen,
         "rank": first["rank"],
@@ -93,7 +93,7 @@ def _group(members: list[dict[str, Any]], says: int | None) -> dict[str, Any]:
     }
 
 
-def _end(text: str) -> str:
+def shorten_start(text: str) -> str:
     """The end of the text, from the beginning of a word where there is one near."""
     if len(text) <= BEFORE:
         return text
@@ -101,7 +101,7 @@ def _end(text: str) -> str:
     return CUT + (rest if space and len(first) < 20 else text[-BEFORE:])
 
 
-def _start(text: str) -> str:
+def _shorten_end(text: str) -> str:
     if len(text) <= AFTER:
         return text
     rest, space, last = text[:AFTER].rpartition(" ")

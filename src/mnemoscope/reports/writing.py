@@ -1,15 +1,18 @@
 """A report on disk: index.html, figures/QUESTION.{svg,png,pdf}, and manifest.json, which covers them.
 
 Inside an atlas the report is the folder `report`; elsewhere any folder that is empty or holds a report. The same atlas
-gives the same bytes. Everything is made before anything is written.
+gives the same bytes. Everything is made before anything is written. Style, scripts, charts and tables are inside the
+page: it loads nothing, and its own content policy forbids that.
 
 The renderer goes on numbering its clipping paths from figure to figure, and lists the resources of a PDF in a random
 order; both are put in order here. One font and one weight per figure keep the order of a PDF's fonts fixed, too.
 """
 
+import json
 import re
 from contextlib import nullcontext
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +22,16 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import made_files, record_hashes, write_beside
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.errors import AtlasExists, OptionError
-from mnemoscope.figures.examples import cases, examples
 from mnemoscope.figures.page_svg import grammar, number_clips
 from mnemoscope.figures.panels import specification
 from mnemoscope.figures.sections import all_figures
 from mnemoscope.files import file_entry, storing, write_bytes, write_json
+from mnemoscope.pages.edition import Edition
+from mnemoscope.pages.page import Frame
+from mnemoscope.pages.report import report_page
 from mnemoscope.progress import Progress, ignore_progress
 from mnemoscope.questions import QUESTIONS
-from mnemoscope.questions.loading import load_answers
-from mnemoscope.reports.page import page
+from mnemoscope.questions.loading import LoadedAnswers, load_answers
 
 SIDE = "report"
 PAGE = "index.html"
@@ -63,29 +67,63 @@ def write_report(
     found = load_answers(opened, keep=inside, progress=progress)
     opened = found.atlas
     about = f"model {opened.manifest.model.spec}, text {opened.manifest.corpus.spec}"
-    figures = all_figures(found.answers)
     specifications = {
-        question: specification(found.answers[question], figure, about=about) for question, figure in figures.items()
+        question: specification(found.answers[question], figure, about=about)
+        for question, figure in all_figures(found.answers).items()
     }
     contents: dict[str, bytes] = {}
     for done, (question, chart) in enumerate(specifications.items()):
         progress("figures", done, len(specifications), "figures")
         contents |= {f"figures/{question}.{ending}": data for ending, data in export_figure(chart).items()}
     progress("figures", len(specifications), len(specifications), "figures")
-    contents[PAGE] = page(
-        opened,
-        found.answers,
-        figures=figures,
-        specifications=specifications,
-        drawings={question: contents[f"figures/{question}.svg"].decode() for question in specifications},
-        examples=examples(opened),
-        cases=cases(found.cases, opened),
-        vega=_vega(),
-        inside=inside,
-    ).encode()
+    drawings = {question: contents[f"figures/{question}.svg"].decode() for question in specifications}
+    page = render_page(found, specifications=specifications, drawings=drawings, vega=_vega(), inside=inside)
+    contents[PAGE] = page.encode()
     _write(opened, directory, contents, inside=inside)
     unanswered = {question: answer.missing for question, answer in found.answers.items() if answer.missing}
     return Report(directory, tuple(sorted(contents)), found.made, unanswered)
+
+
+def render_page(
+    found: LoadedAnswers, *, specifications: dict[str, Any], drawings: dict[str, str], vega: str, inside: bool
+) -> str:
+    """The page as HTML, which loads nothing; its links lead to its own sections.
+
+    `inside` says whether it lies in the atlas, so that it can point to the tables there.
+    """
+    edition = Edition(found.atlas)
+    edition.tables.keep("answers", found.answers)
+    page = report_page(edition, found.cases)
+    values = {
+        "style": _part("page.css"),
+        "scripts": [_escape_script(script) for script in (vega, _part("page.js"))],
+        "charts": embed_json(specifications),
+        "drawings": drawings,
+        "inside": inside,
+    }
+    frame = Frame(edition, found.atlas.path, "/", asset=str, place=_place, dead="")
+    return frame.render(page.template, page.values() | values)
+
+
+def _place(link: str) -> str | None:
+    """Where a link of another page leads in this one: to a question's section, or nowhere."""
+    start, _, question = link.rpartition("/")
+    return f"#{question}" if start == "/questions" else None
+
+
+def _part(name: str) -> str:
+    return files("mnemoscope.reports").joinpath("template", name).read_text(encoding="utf-8")
+
+
+def _escape_script(script: str) -> str:
+    """The script without anything that would end it early or open a comment in HTML."""
+    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def embed_json(value: object) -> str:
+    """JSON that can stand inside a script element: nothing in it is markup."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
+    return text.translate({ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"})
 
 
 def export_figure(specification: dict[str, Any]) -> dict[str, bytes]:

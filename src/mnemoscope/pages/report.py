@@ -1,0 +1,72 @@
+"""The report's one page: the overview's cards, every question's section, and striking memories with their triggers.
+
+What other pages show as well comes from their views; here is what a reader without a server needs besides.
+"""
+
+from typing import Any
+
+import polars as pl
+
+from mnemoscope.formatting import show_text, show_token
+from mnemoscope.memory import MemoryId
+from mnemoscope.pages.edition import Edition
+from mnemoscope.pages.overview import striking_memories
+from mnemoscope.pages.page import Page
+from mnemoscope.pages.questions import answers_of, question_view
+from mnemoscope.pages.triggers import shorten_start
+
+TRIGGERS = 8
+"""Different prefixes of a memory that are shown."""
+PATTERNS = 5
+TOKENS = 6
+
+
+def report_page(edition: Edition, compositions: pl.DataFrame | None) -> Page:
+    """The page; `compositions` are the cases of the last layer that the analysis lists, None where it lists none."""
+    # The room of figures loads the drawing library; pages that are served without a figure do not need it.
+    from mnemoscope.figures.examples import judged_sentence
+    from mnemoscope.figures.methods import methods
+    from mnemoscope.figures.sections import compare_with_paper, csv_link, describe_upper_layers
+    from mnemoscope.figures.summary import cards, warnings
+
+    atlas, answers = edition.atlas, answers_of(edition)
+    data = {
+        "model": atlas.manifest.model.spec,
+        "text": atlas.manifest.corpus.spec,
+        "warnings": warnings(atlas),
+        "cards": cards(atlas, answers),
+        "comparison": compare_with_paper(answers),
+        "upper": describe_upper_layers(next(iter(answers.values()))),
+        "sections": [
+            question_view(edition, question) | {"csv": csv_link(answer.table)} for question, answer in answers.items()
+        ],
+        "examples": [_example(edition, one) for one in striking_memories(edition)],
+        "cases": [] if compositions is None or compositions.is_empty() else _cases(edition, compositions),
+        "judged": judged_sentence(answers["refinement_events"]),
+        "methods": methods(atlas, answers),
+    }
+    return Page("report.html", f"Memories of {data['model']}", data)
+
+
+def _example(edition: Edition, found: dict[str, Any]) -> dict[str, Any]:
+    """A striking memory with its first triggers, patterns, and the tokens that its value ranks first."""
+    memory = MemoryId.parse(found["memory"])
+    top = edition.row("values", memory)["top_tokens"][:TOKENS]
+    return found | {
+        "triggers": found["triggers"][:TRIGGERS],
+        "patterns": (edition.patterns(memory) or [])[:PATTERNS],
+        "tokens": [edition.atlas.vocabulary.token(token) for token in top],
+    }
+
+
+def _cases(edition: Edition, listed: pl.DataFrame) -> list[dict[str, Any]]:
+    """Each composition: its prefix, and what the residual, the layer, its output and the text say comes next."""
+    atlas, found = edition.atlas, []
+    stored = atlas.table("prefixes").select("prefix", "sentence", "position").rows_by_key("prefix", unique=True)
+    prefixes = atlas.prefixes([stored[prefix] for prefix in listed["prefix"]])
+    for row, prefix in zip(listed.to_dicts(), prefixes, strict=True):
+        said = [show_token(row[f"{name}_text"] or "") for name in ("residual", "ffn", "output", "next")]
+        before = atlas.vocabulary.text(prefix[:-1]).rstrip("\ufffd")
+        token = atlas.vocabulary.token(prefix[-1])
+        found.append({"short_before": shorten_start(show_text(before)), "token": token, "said": said})
+    return found
