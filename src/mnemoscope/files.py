@@ -8,14 +8,16 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from mnemoscope.errors import StoreFailed
 
+_LONGEST_PATH = 255
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _TEMPORARY = ".*.mnemoscope-tmp"
 
@@ -111,6 +113,31 @@ def file_hash(path: Path) -> str:
 def file_entry(path: Path) -> dict[str, Any]:
     """What a manifest says of a file: its size in bytes, and its hash."""
     return {"bytes": path.stat().st_size, "sha256": file_hash(path)}
+
+
+def is_file_entry(path: str, said: Any) -> bool:
+    """Whether a manifest, which may be a stranger's, says of a file what `file_entry` gives: a file inside its folder.
+
+    The size may be missing.
+    """
+    place, size = PurePosixPath(path), said.get("bytes", 0) if isinstance(said, dict) else None
+    inside = place.parts and not place.is_absolute() and ".." not in place.parts and "\0" not in path
+    sized = type(size) is int and size >= 0
+    return bool(inside and len(path) <= _LONGEST_PATH and sized and is_hash(said.get("sha256")))
+
+
+def is_hash(said: object) -> bool:
+    """Whether this is a sha256 in hex."""
+    return isinstance(said, str) and re.fullmatch(r"[0-9a-f]{64}", said) is not None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object that a file holds; an empty one where it holds something else."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def remove_strays(directory: Path) -> int:

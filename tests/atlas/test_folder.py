@@ -10,8 +10,9 @@ import pytest
 from handbuilt_atlas import build_atlas, manifest, write_tables
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.atlas.folder import FOLDERS, clear, is_named, occupancy, remove_work
+from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.lock import lock_folder
-from mnemoscope.atlas.manifest import Manifest, begin
+from mnemoscope.atlas.manifest import begin
 from mnemoscope.atlas.schema import ANSWERS
 from mnemoscope.atlas.tables import Tables
 from mnemoscope.errors import AtlasDamaged

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mnemoscope.atlas.manifest import Manifest
+from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.tables import rebuild_command
 
 PLAN: dict[str, Any] = {

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
-from mnemoscope.atlas.manifest import Manifest
+from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.read import first_upper_layer
 from mnemoscope.figures.sections import compare_with_paper
 from mnemoscope.intervals import NOTHING

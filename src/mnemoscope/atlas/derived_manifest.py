@@ -6,18 +6,16 @@ What was made from an opened atlas is never written beside another that took its
 Verification reads these manifests; nothing here judges them.
 """
 
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mnemoscope.atlas.folder import read_object
 from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.atlas.read import Atlas
 from mnemoscope.errors import AtlasBusy
-from mnemoscope.files import file_entry, file_hash, make_folder, write_json
+from mnemoscope.files import file_entry, file_hash, is_file_entry, is_hash, make_folder, read_object, write_json
 
 
 @contextmanager
@@ -50,21 +48,17 @@ def record_hashes(atlas: Atlas, side: str, paths: Iterable[str], *, anew: bool =
 def made_files(path: Path, entry: str = "files") -> dict[str, Any]:
     """The files that a manifest beside an atlas lists; none where `path` is not a manifest of that form."""
     said = read_object(path)
-    files, atlas = said.get(entry), said.get("atlas")
-    known = isinstance(atlas, str) and re.fullmatch(r"[0-9a-f]{64}", atlas) is not None
-    return files if known and isinstance(files, dict) and said.keys() == {"atlas", entry} else {}
+    files = said.get(entry)
+    return files if isinstance(files, dict) and said.keys() == {"atlas", entry} and is_hash(said["atlas"]) else {}
 
 
 def recorded_hashes(atlas: Atlas, side: str) -> dict[str, Any]:
-    """The files that the manifest of `side` lists, relative to the atlas; none where it was made from another atlas.
-
-    Every entry is an object with a `sha256`; others are left out.
-    """
+    """The files that the manifest of `side` lists, relative to the atlas; none where it was made from another atlas."""
     said = read_object(atlas.path / side / MANIFEST)
     listed = said.get("files") if said.get("atlas") == atlas.manifest_hash else None
     if not isinstance(listed, dict):
         return {}
-    return {path: entry for path, entry in listed.items() if isinstance(entry, dict) and "sha256" in entry}
+    return {path: entry for path, entry in listed.items() if is_file_entry(path, entry)}
 
 
 def _is_there(atlas: Atlas) -> bool:

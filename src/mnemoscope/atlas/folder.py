@@ -5,12 +5,11 @@ tools use. Removed are only the files that the format names, and those that a ma
 they have; whatever else lies there stays, and so does every folder that holds it.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,7 +17,7 @@ import pyarrow.parquet as pq
 from mnemoscope.atlas.manifest import MANIFEST, RUN, SEAL, STATE, UNFINISHED, WORK, table_files, unfinished_plan
 from mnemoscope.atlas.schema import ANSWERS, TABLES, place
 from mnemoscope.errors import AtlasDamaged
-from mnemoscope.files import file_hash, flush, storing
+from mnemoscope.files import file_hash, flush, is_file_entry, read_object, storing
 
 LOCK_FILE = ".lock"
 
@@ -129,12 +128,11 @@ def _unnamed_files(directory: Path) -> Iterator[str]:
     for manifest in (MANIFEST, *(f"{side}/{MANIFEST}" for side in _SIDES)):
         files = read_object(directory / manifest).get("files")
         for path, said in files.items() if isinstance(files, dict) else ():
-            parts = PurePosixPath(path).parts
-            inside = parts and ".." not in parts and (parts[0] in FOLDERS or path.endswith(".parquet"))
-            if not inside or is_named(path) or _is_linked(directory, path) or not isinstance(said, dict):
+            ours = path.split("/")[0] in FOLDERS or path.endswith(".parquet")
+            if not ours or not is_file_entry(path, said) or is_named(path) or _is_linked(directory, path):
                 continue
             with suppress(OSError):
-                if file_hash(directory / path) == said.get("sha256"):
+                if file_hash(directory / path) == said["sha256"]:
                     yield path
 
 
@@ -182,12 +180,3 @@ def _only_work(directory: Path) -> bool:
         return False
     entries = [entry.relative_to(directory).as_posix() for entry in (directory / WORK).rglob("*")]
     return all(is_named(entry) or entry in FOLDERS or entry.endswith(".mnemoscope-tmp") for entry in entries)
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object that a file holds; an empty one where it holds something else."""
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}

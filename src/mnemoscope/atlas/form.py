@@ -1,16 +1,19 @@
-"""The form of a manifest: which entries it must have, of which type and size.
+"""What a manifest says, as records, and the form of every entry: what a JSON object must be to be a manifest.
 
 A manifest may be a stranger's, and its seal only says that nobody changed it since. What is checked here once, before
-anything is allocated or looked up, every reader may believe. Entries that no reader relies on may be missing (older
-atlases lack some) and may be anything that JSON and UTF-8 can hold. Reads no file.
+anything is allocated or looked up, every reader may believe. Entries that have a default may be missing (older atlases
+lack some), and those that no record has may be anything that JSON and UTF-8 can hold. Reads no file.
 """
 
 import json
 import math
-import re
-from collections.abc import Callable, Iterator
-from pathlib import PurePosixPath
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import cache, cached_property
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from mnemoscope.atlas.schema import SCHEMA_VERSION, Provenance
+from mnemoscope.files import is_file_entry
 
 MOST = 2**24
 """Memories of a layer, and rows of the vocabulary: some sixty times what the largest models have."""
@@ -18,153 +21,249 @@ MOST_IN_ALL = 2**28
 """Memories of a model."""
 
 _DEEPEST = 32
-_LONGEST_PATH = 255
 
 _Test = Callable[[Any], bool]
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
+@dataclass(frozen=True)
+class Form:
+    """What an entry must be: a test of the stored value, the words for it, and which entries inside are counts."""
 
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
+    test: _Test
+    words: str
+    counts: tuple[str, ...] = ()
 
 
 def _or_null(test: _Test) -> _Test:
     return lambda value: value is None or test(value)
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+_NUMBER = Form(lambda value: type(value) in (int, float), "a number")
+_COUNT = Form(lambda value: type(value) is int and value >= 0, "a whole number from 0 on")
+_ROWS = Form(lambda value: _COUNT.test(value) and 1 <= value <= MOST, f"a whole number from 1 to {MOST:,}")
+_SHARE = Form(lambda value: _NUMBER.test(value) and 0 <= value <= 1, "a share from 0 to 1")
+_RATIO = Form(lambda value: _NUMBER.test(value) and value >= 0, "a number from 0 on")
+_TEXT = Form(lambda value: isinstance(value, str), "text")
+_LIST = Form(lambda value: isinstance(value, list), "a list")
+_OBJECT = Form(lambda value: isinstance(value, dict), "an object")
 
 
 def _values(test: _Test) -> _Test:
-    return lambda value: isinstance(value, dict) and all(map(test, value.values()))
+    return lambda value: _OBJECT.test(value) and all(map(test, value.values()))
 
 
-_OBJECT: tuple[_Test, str] = (lambda value: isinstance(value, dict), "an object")
-_LIST: tuple[_Test, str] = (lambda value: isinstance(value, list), "a list")
-_TEXT: tuple[_Test, str] = (_is_text, "text")
-_NAME: tuple[_Test, str] = (_or_null(_is_text), "text or null")
-_COUNT: tuple[_Test, str] = (_is_count, "a whole number from 0 on")
-_SIZE: tuple[_Test, str] = (_or_null(_is_count), "a whole number from 0 on, or null")
-_SHARE: tuple[_Test, str] = (lambda value: _is_number(value) and 0 <= value <= 1, "a share from 0 to 1")
-
-_NEEDED: dict[str, tuple[_Test, str]] = {
-    "model": _OBJECT,
-    "model.fingerprint": _TEXT,
-    "model.sizes": _OBJECT,
-    "model.sizes.memories": _LIST,
-    "model.sizes.vocabulary": (
-        lambda value: _is_count(value) and 1 <= value <= MOST,
-        f"a whole number from 1 to {MOST:,}",
+_PROOF = Form(_or_null(_values(_or_null(_NUMBER.test))), "an object of numbers")
+_TEXTS = Form(_values(_TEXT.test), "an object of texts")
+_EXCLUDED = Form(_values(_COUNT.test), "an object of whole numbers from 0 on")
+_REMOVALS = Form(lambda value: _COUNT.test(value) or value == "all", 'a whole number, or "all"')
+_PLAN = Form(_OBJECT.test, _OBJECT.words, counts=("seed", "triggers"))
+_COUNTS = Form(_OBJECT.test, _OBJECT.words, counts=(
+    "documents", "sentences", "duplicates", "mined_sentences", "mined_tokens", "held_out_sentences"
+))  # fmt: skip
+_OVERLAP = Form(
+    _or_null(lambda value: _OBJECT.test(value) and {"sentences", "of", "share"} <= value.keys()),
+    "an object of sentences, of and share",
+)
+_PART = Form(
+    lambda value: (
+        isinstance(value, dict)
+        and all(_COUNT.test(value.get(name)) for name in ("index", "of"))
+        and 1 <= value["index"] <= value["of"] <= MOST
     ),
-    "corpus": _OBJECT,
-    "corpus.fingerprint": _TEXT,
-    "plan": _OBJECT,
-    "plan_hash": _TEXT,
-    "layers": _LIST,
-    "files": _OBJECT,
-}
-"""The entries that every manifest has, outer ones first."""
+    'an object such as {"index": 1, "of": 2}',
+)
 
-_COUNTS = ("documents", "sentences", "duplicates", "mined_sentences", "mined_tokens", "held_out_sentences")
-_KNOWN: dict[str, tuple[_Test, str]] = {
-    "package": _TEXT,
-    **{f"model.{name}": _NAME for name in ("spec", "revision", "family", "block", "activation", "head")},
-    **{f"model.sizes.{name}": _SIZE for name in ("layers", "hidden", "context", "parameters", "ffn_parameters")},
-    "model.beginning": _OBJECT,
-    "model.beginning.token": _SIZE,
-    "model.beginning.kind": _TEXT,
-    "model.proof": (_or_null(_values(_or_null(_is_number))), "an object of numbers"),
-    "corpus.spec": _NAME,
-    "corpus.counts": _OBJECT,
-    **{f"corpus.counts.{name}": _COUNT for name in _COUNTS},
-    "corpus.held_out_share": _SHARE,
-    "corpus.overlap": (
-        lambda value: value is None or (isinstance(value, dict) and {"sentences", "of", "share"} <= value.keys()),
-        "an object of sentences, of and share",
-    ),
-    "corpus.overlap.sentences": _COUNT,
-    "corpus.overlap.of": _COUNT,
-    "corpus.overlap.share": (lambda value: _is_number(value) and value >= 0, "a number from 0 on"),
-    "plan.seed": _COUNT,
-    "plan.triggers": _COUNT,
-    "projections": (_values(_is_text), "an object of texts"),
-    "out_of_memory_batches": _LIST,
-    "questions": _OBJECT,
-    "questions.prefixes": _COUNT,
-    "questions.prefixes_asked": _COUNT,
-    "questions.removals_per_layer": (lambda value: _is_count(value) or value == "all", 'a whole number, or "all"'),
-    "questions.removals_excluded": (_values(_is_count), "an object of whole numbers from 0 on"),
-    "part": (
-        lambda value: (
-            isinstance(value, dict)
-            and all(_is_count(value.get(name)) for name in ("index", "of"))
-            and 1 <= value["index"] <= value["of"] <= MOST
-        ),
-        'an object such as {"index": 1, "of": 2}',
-    ),
-}
-"""Entries that readers use where they are there."""
+Text = Annotated[str, _TEXT]
+Name = Annotated[str | None, Form(_or_null(_TEXT.test), "text or null")]
+Size = Annotated[int | None, Form(_or_null(_COUNT.test), "a whole number from 0 on, or null")]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of the model: memories of every layer, rows of the vocabulary; None where an old atlas says nothing."""
+
+    memories: Annotated[Sequence[int], _LIST]
+    vocabulary: Annotated[int, _ROWS]
+    layers: Size = None
+    hidden: Size = None
+    context: Size = None
+    parameters: Size = None
+    ffn_parameters: Size = None
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """The beginning token of the model, and of what kind it is."""
+
+    token: Size = None
+    kind: Annotated[str | None, _TEXT] = None
+
+
+@dataclass(frozen=True)
+class MinedModel:
+    """The model that was mined: where it is from, and what it is."""
+
+    fingerprint: Text
+    sizes: Annotated[Sizes, _OBJECT]
+    spec: Name = None
+    revision: Name = None
+    family: Name = None
+    block: Name = None
+    activation: Name = None
+    gated: bool = False
+    head: Name = "linear"
+    beginning: Annotated[Beginning, _OBJECT] = field(default_factory=Beginning)
+    proof: Annotated[Mapping[str, float | None] | None, _PROOF] = None
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How many `of` the validation sentences were mined, too."""
+
+    sentences: Annotated[int, _COUNT]
+    of: Annotated[int, _COUNT]
+    share: Annotated[float, _RATIO]
+
+
+@dataclass(frozen=True)
+class MinedCorpus:
+    """The text that was mined; `counts` are those of its documents, sentences and tokens."""
+
+    fingerprint: Text
+    spec: Name = None
+    counts: Annotated[dict[str, Any], _COUNTS] = field(default_factory=dict)
+    held_out_share: Annotated[float | None, _SHARE] = None
+    overlap: Annotated[Overlap | None, _OVERLAP] = None
+
+
+@dataclass(frozen=True)
+class Questions:
+    """How much the passes for the questions asked; None where they were not made."""
+
+    prefixes: Annotated[int | None, _COUNT] = None
+    prefixes_asked: Annotated[int | None, _COUNT] = None
+    removals_per_layer: Annotated[int | str | None, _REMOVALS] = None
+    removals_excluded: Annotated[Mapping[str, int], _EXCLUDED] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which of the parts of a plan an atlas is."""
+
+    index: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"part {self.index} of {self.of}"
+
+
+@dataclass(frozen=True, eq=False)
+class Manifest(Mapping[str, Any]):
+    """What an atlas says about itself: typed, what code reads of it; as a mapping, `document`, the JSON as stored."""
+
+    document: Mapping[str, Any] = field(repr=False)
+    model: Annotated[MinedModel, _OBJECT]
+    corpus: Annotated[MinedCorpus, _OBJECT]
+    plan: Annotated[Mapping[str, Any], _PLAN]
+    plan_hash: Text
+    layers: Annotated[Sequence[int], _LIST]
+    files: Annotated[Mapping[str, Mapping[str, Any]], _OBJECT]
+    schema: int = SCHEMA_VERSION
+    package: Text = "unknown"
+    part: Annotated[Part | None, _PART] = None
+    questions: Annotated[Questions, _OBJECT] = field(default_factory=Questions)
+    projections: Annotated[Mapping[str, str], _TEXTS] = field(default_factory=dict)
+    out_of_memory_batches: Annotated[Sequence[Any], _LIST] = ()
+
+    @staticmethod
+    def of(document: Mapping[str, Any]) -> "Manifest":
+        """The manifest that a JSON object without `form_faults` is."""
+        made: Manifest = _record(Manifest, {**document, "document": document})
+        return made
+
+    @cached_property
+    def hashes(self) -> dict[str, str]:
+        """The sha256 of every file that the manifest covers, by its path relative to the atlas."""
+        return {path: entry["sha256"] for path, entry in self.files.items()}
+
+    @property
+    def provenance(self) -> Provenance:
+        """What every table of the atlas must say about its origin."""
+        return Provenance(model=self.model.fingerprint, corpus=self.corpus.fingerprint, plan=self.plan_hash)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.document[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.document)
+
+    def __len__(self) -> int:
+        return len(self.document)
+
+
+@cache
+def _entries(kind: type) -> dict[str, tuple[Form, Any]]:
+    """The form of every entry of a record, and the record that the entry itself is, or None."""
+    found: dict[str, tuple[Form, Any]] = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        if get_origin(hint) is Annotated:
+            own, form = get_args(hint)
+            found[name] = form, next((one for one in (own, *get_args(own)) if is_dataclass(one)), None)
+    return found
+
+
+def _record(kind: Any, document: Mapping[str, Any]) -> Any:
+    """The record of a JSON object, of those entries that it has fields for."""
+    made = {one.name: document[one.name] for one in fields(kind) if one.name in document}
+    for name, (_, record) in _entries(kind).items():
+        if record is not None and made.get(name) is not None:
+            made[name] = _record(record, made[name])
+    return kind(**made)
 
 
 def form_faults(manifest: dict[str, Any]) -> list[str]:
     """What keeps a JSON object from being a manifest that can be read, one line each; empty where nothing does."""
     if fault := _unwritable(manifest):
         return [fault]
-    found = []
-    for path, (test, expected) in _NEEDED.items():
-        there, value = _entry(manifest, path)
-        if not there:
-            # What is inside a missing object is not missing again.
-            return [f"the manifest has no {path}; the atlas was not written by mnemoscope"]
-        if not test(value):
-            return [_wrong(path, value, expected)]
-    for path, (test, expected) in _KNOWN.items():
-        there, value = _entry(manifest, path)
-        if there and not test(value):
-            found.append(_wrong(path, value, expected))
-    return [*found, *_wrong_layers(manifest), *_wrong_files(manifest["files"])]
+    found = [*_wrong_entries(Manifest, manifest)]
+    if needed := [fault for is_needed, fault in found if is_needed]:
+        return needed[:1]  # what is inside it, or follows from it, is not wrong again
+    files = sorted(path for path, said in manifest["files"].items() if not is_file_entry(path, said))
+    unknown = [f"{_short(path)}: not an entry that mnemoscope writes" for path in files]
+    return [*(fault for _, fault in found), *_wrong_layers(manifest), *unknown]
+
+
+def _wrong_entries(kind: Any, document: dict[str, Any], path: str = "") -> Iterator[tuple[bool, str]]:
+    """What is wrong with the entries of a record, each with whether the record needs that entry."""
+    needed = {one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING}
+    for name, (form, record) in _entries(kind).items():
+        value = document.get(name)
+        if name not in document:
+            if name in needed:
+                yield True, f"the manifest has no {path}{name}; the atlas was not written by mnemoscope"
+        elif not form.test(value):
+            yield name in needed, _wrong(path + name, value, form.words)
+        elif isinstance(value, dict):
+            for inner in form.counts:
+                if not _COUNT.test(value.get(inner, 0)):
+                    yield False, _wrong(f"{path}{name}.{inner}", value[inner], _COUNT.words)
+            if record is not None:
+                yield from _wrong_entries(record, value, f"{path}{name}.")
 
 
 def _wrong_layers(manifest: dict[str, Any]) -> Iterator[str]:
     """Layers without a possible number of memories, and mined layers that the model does not have."""
     memories, layers = manifest["model"]["sizes"]["memories"], manifest["layers"]
+    in_order = all(map(_COUNT.test, layers)) and layers == sorted(set(layers))
     for layer, count in enumerate(memories):
-        if not (_is_count(count) and 1 <= count <= MOST):
-            yield _wrong(f"model.sizes.memories[{layer}]", count, f"a whole number from 1 to {MOST:,}")
+        if not _ROWS.test(count):
+            yield _wrong(f"model.sizes.memories[{layer}]", count, _ROWS.words)
             return
     if not memories or sum(memories) > MOST_IN_ALL:
         expected = f"a list of one number per layer, {MOST_IN_ALL:,} in all at most"
         yield _wrong("model.sizes.memories", memories, expected)
-    elif not layers or not all(map(_is_count, layers)) or layers != sorted(set(layers)) or layers[-1] >= len(memories):
+    elif not layers or not in_order or layers[-1] >= len(memories):
         yield _wrong("layers", layers, f"a list of layers from 0 to {len(memories) - 1}, in order")
-
-
-def _wrong_files(files: dict[str, Any]) -> Iterator[str]:
-    for path, said in sorted(files.items()):
-        parts = PurePosixPath(path)
-        inside = path and not parts.is_absolute() and ".." not in parts.parts and "\0" not in path
-        sound = (
-            isinstance(said, dict)
-            and _is_count(said.get("bytes", 0))
-            and isinstance(said.get("sha256"), str)
-            and re.fullmatch(r"[0-9a-f]{64}", said["sha256"]) is not None
-        )
-        if not inside or len(path) > _LONGEST_PATH or not sound:
-            yield f"{_short(path)}: not an entry that mnemoscope writes"
-
-
-def _entry(manifest: dict[str, Any], path: str) -> tuple[bool, Any]:
-    """Whether there is an entry at a dotted path, and what it holds."""
-    value: Any = manifest
-    for step in path.split("."):
-        if not isinstance(value, dict) or step not in value:
-            return False, None
-        value = value[step]
-    return True, value
 
 
 def _unwritable(manifest: dict[str, Any]) -> str | None:

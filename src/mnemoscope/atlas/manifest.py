@@ -7,14 +7,12 @@ the manifest, then the manifest, last). Reading refuses whatever is unfinished, 
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from mnemoscope.atlas.form import form_faults
-from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES, Provenance, place
+from mnemoscope.atlas.form import Manifest, form_faults
+from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES, place
 from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasTooNew, AtlasUnfinished
 from mnemoscope.files import file_entry, flush, json_bytes, storing, write_bytes, write_json
 
@@ -24,136 +22,6 @@ RUN = "run.json"
 UNFINISHED = "unfinished.json"
 STATE = "state"
 WORK = "work"
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The sizes of the model: memories of every layer, rows of the vocabulary; None where an old atlas says nothing."""
-
-    memories: Sequence[int]
-    vocabulary: int
-    hidden: int | None = None
-    context: int | None = None
-    parameters: int | None = None
-    ffn_parameters: int | None = None
-
-
-@dataclass(frozen=True)
-class MinedModel:
-    """The model that was mined: where it is from, what it is, and `beginning`, the kind of its beginning token."""
-
-    fingerprint: str
-    sizes: Sizes
-    spec: str | None = None
-    revision: str | None = None
-    family: str | None = None
-    block: str | None = None
-    activation: str | None = None
-    gated: bool = False
-    head: str | None = "linear"
-    beginning: str | None = None
-    proof: Mapping[str, float | None] | None = None
-
-
-@dataclass(frozen=True)
-class Overlap:
-    """How many `of` the validation sentences were mined, too."""
-
-    sentences: int
-    of: int
-    share: float
-
-
-@dataclass(frozen=True)
-class MinedCorpus:
-    """The text that was mined; `counts` are those of its documents, sentences and tokens."""
-
-    fingerprint: str
-    spec: str | None = None
-    counts: dict[str, Any] = field(default_factory=dict)
-    held_out_share: float | None = None
-    overlap: Overlap | None = None
-
-
-@dataclass(frozen=True)
-class Questions:
-    """How much the passes for the questions asked; None where they were not made."""
-
-    prefixes: int | None = None
-    prefixes_asked: int | None = None
-    removals_per_layer: int | str | None = None
-    removals_excluded: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Part:
-    """Which of the parts of a plan an atlas is."""
-
-    index: int
-    of: int
-
-    def __str__(self) -> str:
-        return f"part {self.index} of {self.of}"
-
-
-@dataclass(frozen=True, eq=False)
-class Manifest(Mapping[str, Any]):
-    """What an atlas says about itself: typed, what code reads of it; as a mapping, `document`, the JSON as stored.
-
-    Entries that older atlases lack have defaults; which may be missing, form.py says.
-    """
-
-    document: Mapping[str, Any] = field(repr=False)
-    model: MinedModel
-    corpus: MinedCorpus
-    plan: Mapping[str, Any]
-    plan_hash: str
-    layers: Sequence[int]
-    hashes: Mapping[str, str]
-    """The sha256 of every file that the manifest covers, by its path relative to the atlas."""
-    schema: int = SCHEMA_VERSION
-    package: str = "unknown"
-    part: Part | None = None
-    questions: Questions = field(default_factory=Questions)
-    projections: Mapping[str, str] = field(default_factory=dict)
-    out_of_memory_batches: Sequence[Any] = ()
-
-    @staticmethod
-    def of(document: Mapping[str, Any]) -> "Manifest":
-        """The manifest that a JSON object without `form_faults` is."""
-        model, corpus = document["model"], document["corpus"]
-        overlap, beginning = corpus.get("overlap"), model.get("beginning", {})
-        return _record(
-            Manifest,
-            {**document, "document": document},
-            model=_record(MinedModel, model, sizes=_record(Sizes, model["sizes"]), beginning=beginning.get("kind")),
-            corpus=_record(MinedCorpus, corpus, overlap=None if overlap is None else _record(Overlap, overlap)),
-            hashes={path: entry["sha256"] for path, entry in document["files"].items()},
-            part=_record(Part, document["part"]) if "part" in document else None,
-            questions=_record(Questions, document.get("questions", {})),
-        )
-
-    @property
-    def provenance(self) -> Provenance:
-        """What every table of the atlas must say about its origin."""
-        return Provenance(model=self.model.fingerprint, corpus=self.corpus.fingerprint, plan=self.plan_hash)
-
-    def __getitem__(self, name: str) -> Any:
-        return self.document[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.document)
-
-    def __len__(self) -> int:
-        return len(self.document)
-
-
-def _record(kind: type[T], document: Mapping[str, Any], **made: Any) -> T:
-    """A dataclass of those entries of `document` that it has fields for; `made` are fields that are not as stored."""
-    known = {one.name: document[one.name] for one in fields(kind) if one.name in document}  # type: ignore[arg-type]
-    return kind(**known | made)
 
 
 def begin(directory: Path, *, plan: dict[str, Any]) -> None:

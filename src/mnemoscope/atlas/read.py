@@ -11,7 +11,8 @@ from typing import Any
 
 import polars as pl
 
-from mnemoscope.atlas.manifest import Manifest, read_sealed
+from mnemoscope.atlas.form import Manifest
+from mnemoscope.atlas.manifest import read_sealed
 from mnemoscope.atlas.schema import HISTOGRAM_EDGES
 from mnemoscope.atlas.tables import Tables
 from mnemoscope.atlas.vocabulary import Vocabulary

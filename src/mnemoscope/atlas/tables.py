@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mnemoscope.atlas.manifest import Manifest
+from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.schema import TABLES, place, schema_error
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
 from mnemoscope.files import file_hash

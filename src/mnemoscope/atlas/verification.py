@@ -4,18 +4,18 @@ Reads every covered byte once and changes nothing. run.json, annotations and fil
 """
 
 import json
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mnemoscope.atlas.folder import is_named
-from mnemoscope.atlas.form import form_faults
-from mnemoscope.atlas.manifest import MANIFEST, Manifest, read_claimed, table_files
+from mnemoscope.atlas.form import Manifest, form_faults
+from mnemoscope.atlas.manifest import MANIFEST, read_claimed, table_files
 from mnemoscope.atlas.schema import TABLES, place, schema_error
 from mnemoscope.errors import AtlasDamaged
-from mnemoscope.files import file_hash
+from mnemoscope.files import file_hash, is_file_entry
 
 _EVERY_ATLAS = ("vocabulary", "tokens", "background")
 _EVERY_LAYER = ("triggers", "activity", "values", "neighbours")
@@ -52,19 +52,17 @@ def _wrong_files(directory: Path, files: dict[str, Any]) -> dict[str, str]:
     """What is wrong with the files that are missing or are not what their hash says, by path."""
     problems: dict[str, str] = {}
     for path in sorted(files):
-        pure = PurePosixPath(path)
-        said = files[path]
-        if pure.is_absolute() or ".." in pure.parts or not isinstance(said, dict):
+        if not is_file_entry(path, files[path]):
             problems[path] = f"{path}: not an entry that mnemoscope writes"
             continue
         try:
-            if file_hash(directory / path) != said.get("sha256"):
+            if file_hash(directory / path) != files[path]["sha256"]:
                 problems[path] = f"{path}: the content is not what was written (its sha256 differs)"
         except FileNotFoundError:
             problems[path] = f"{path}: missing"
         except OSError as error:
             problems[path] = f"{path}: cannot be read ({error.strerror})"
-        except ValueError:  # no name that a file could have, or no UTF-8
+        except ValueError:  # no UTF-8
             problems[path] = f"{path!a}: not an entry that mnemoscope writes"
     return problems
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.atlas.manifest import Manifest, MinedCorpus, MinedModel
+from mnemoscope.atlas.form import Manifest, MinedCorpus, MinedModel
 from mnemoscope.formatting import number, percent, pluralise
 from mnemoscope.questions.question import Answer
 

@@ -18,8 +18,9 @@ import torch
 
 from mnemoscope.atlas import verify
 from mnemoscope.atlas.folder import clear, remove_work
+from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.lock import lock_folder
-from mnemoscope.atlas.manifest import STATE, Manifest, begin, read_manifest, seal
+from mnemoscope.atlas.manifest import STATE, begin, read_manifest, seal
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_sentences
 from mnemoscope.errors import AtlasDamaged, Interrupted, OptionError, PartsDiffer

@@ -201,7 +201,7 @@ def _compare_medians(rows: pl.DataFrame, parts: list[pl.Series], rule: Callable[
 
 def _first(atlas: Atlas) -> int:
     """The first position at which a coefficient counts: 1 in a model without a beginning token, else 0."""
-    return 1 if atlas.manifest.model.beginning == "none" else 0
+    return 1 if atlas.manifest.model.beginning.kind == "none" else 0
 
 
 def _excluded_prefixes(atlas: Atlas, *, tokens: int) -> Estimate:
