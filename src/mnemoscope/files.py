@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
@@ -108,6 +108,19 @@ def file_hash(path: Path) -> str:
     """The sha256 of a file, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest_of_files(paths: Iterable[Path]) -> str:
+    """The sha256, in hex, of the names, sizes and dates of files, in this order; one may be missing."""
+    digest = hashlib.sha256()
+    for path in paths:
+        try:
+            stat = path.stat()
+            known = [str(path), stat.st_size, stat.st_mtime_ns]
+        except OSError:
+            known = [str(path)]
+        digest.update(json.dumps(known).encode())
+    return digest.hexdigest()
 
 
 def file_entry(path: Path) -> dict[str, Any]:

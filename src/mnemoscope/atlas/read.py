@@ -38,18 +38,15 @@ def open_atlas(path: str | Path) -> "Atlas":
     return Atlas(directory, *read_sealed(directory))
 
 
-class Atlas:
+class Atlas(Tables):
     """One atlas: `atlas["L10.M222"]` is a memory, `atlas.table("triggers", layer=10)` a table.
 
-    `manifest_hash` is the sha256 of the manifest that was opened, whatever
-    lies in the folder since.
+    `manifest_hash` is the sha256 of the manifest that was opened, whatever lies in the folder since.
     """
 
     def __init__(self, path: Path, manifest: Manifest, manifest_hash: str) -> None:
-        self.path = path
-        self.manifest = manifest
+        super().__init__(path, manifest)
         self.manifest_hash = manifest_hash
-        self.tables = Tables(path, manifest)
         self.layers: tuple[int, ...] = tuple(manifest.layers)
         self._memories = manifest.model.sizes.memories
 
@@ -73,7 +70,7 @@ class Atlas:
         named = MemoryId.parse(memory) if isinstance(memory, str) else memory
         if named.layer not in self.layers or named.memory >= self._memories[named.layer] or named.expert is not None:
             raise MemoryIdError(f"{named} is not in {self.path}, which has {self.range_text()}")
-        return Memory(self.tables, self.vocabulary, named)
+        return Memory(self, named)
 
     @property
     def upper_layers(self) -> tuple[int, ...]:
@@ -83,22 +80,7 @@ class Atlas:
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """The tokens, as text and as bytes."""
-        return Vocabulary.read(self.tables)
-
-    def has(self, table: str, *, layer: int | None = None) -> bool:
-        """Whether the table is there; raises OptionError for one that cannot be."""
-        return self.tables.has(table, layer)
-
-    def table(self, name: str, *, layer: int | None = None) -> pl.DataFrame:
-        """All rows of a table, such as `triggers` (one file per layer) or `tokens`.
-
-        Raises OptionError for a table that cannot be, AtlasUnfinished for one not made, AtlasDamaged.
-        """
-        return self.tables.whole(name, layer)
-
-    def scan(self, name: str, *, layer: int | None = None) -> pl.LazyFrame:
-        """The table as a polars query that reads only what it needs; raises like `table`, pages unchecked."""
-        return pl.scan_parquet([self.path / path for path in self.tables.paths(name, layer)])
+        return Vocabulary.read(self)
 
     def best_triggers(
         self, layer: int, count: int | None = BEST_TRIGGERS, *, memories: Sequence[int] | None = None
@@ -107,37 +89,24 @@ class Atlas:
         if memories is None:
             rows = self.table("triggers", layer=layer)
         else:
-            rows = self.tables.rows_where("triggers", layer, column="memory", ids=memories)
+            rows = self.rows_where("triggers", layer, column="memory", ids=memories)
         rows = rows.filter(pl.col("sign") == 1)
         return rows if count is None else rows.filter(pl.col("rank") < count)
-
-    def sentences(self, ids: Sequence[int], *, columns: Sequence[str] | None = None) -> pl.DataFrame:
-        """The stored sentences with these ids, in order of id, each once; raises AtlasDamaged if one is not stored."""
-        return self.tables.sentences(ids, columns=columns)
-
-    def prefixes(self, places: Sequence[tuple[int, int]]) -> list[list[int]]:
-        """The tokens of the prefixes that end at these places (sentence, position); raises AtlasDamaged."""
-        return self.tables.prefixes(places)
 
     def token_text(self, ids: Sequence[int | None]) -> list[str | None]:
         """The readable text of each token, as it appears in running text; None for None."""
         return self.vocabulary.each_text(ids)
 
-    def token_bytes(self, ids: Sequence[int]) -> bytes:
-        """The bytes that these tokens stand for, joined."""
-        return self.vocabulary.bytes_of(ids)
-
 
 class Memory:
     """The pair (key, value) that `id` names, seen through what mining found."""
 
-    def __init__(self, tables: Tables, vocabulary: Vocabulary, id: MemoryId) -> None:
+    def __init__(self, atlas: Atlas, id: MemoryId) -> None:
         self.id = id
-        self._tables = tables
-        self._vocabulary = vocabulary
+        self._atlas = atlas
 
     def __repr__(self) -> str:
-        return f"<Memory {self.id} of {self._tables.directory}>"
+        return f"<Memory {self.id} of {self._atlas.path}>"
 
     def triggers(self, sign: int | None = 1) -> pl.DataFrame:
         """The triggers of one sign (+1 or -1; None: both), best first, possibly none.
@@ -151,13 +120,13 @@ class Memory:
         if sign is not None:
             rows = rows.filter(pl.col("sign") == sign)
         ids = rows["sentence"].to_list()
-        stored = self._tables.sentences(ids, columns=["sentence", "text", "tokens"])
-        prefixes = self._tables.prefixes(rows.select("sentence", "position").rows(), stored=stored)
+        stored = self._atlas.sentences(ids, columns=["sentence", "text", "tokens"])
+        prefixes = self._atlas.prefixes(rows.select("sentence", "position").rows(), stored=stored)
         texts = dict(stored.select("sentence", "text").iter_rows())
         return rows.with_columns(
             self._texts("trigger_text", rows["token"]),
             self._texts("next_text", rows["next_token"]),
-            _strings("prefix", [self._vocabulary.text(tokens) for tokens in prefixes]),
+            _strings("prefix", [self._atlas.vocabulary.text(tokens) for tokens in prefixes]),
             _strings("text", [texts[id] for id in ids]),
         )
 
@@ -167,7 +136,7 @@ class Memory:
         Raises AtlasUnfinished in a part, which has no values yet.
         """
         row = self._only_row("values")
-        top, bottom = (self._vocabulary.each_text(row[name][0].to_list()) for name in ("top_tokens", "bottom_tokens"))
+        top, bottom = (self._atlas.token_text(row[name][0].to_list()) for name in ("top_tokens", "bottom_tokens"))
         return row.with_columns(
             pl.Series("top_texts", [top], dtype=pl.List(pl.String)),
             pl.Series("bottom_texts", [bottom], dtype=pl.List(pl.String)),
@@ -184,14 +153,14 @@ class Memory:
         """The memories with the most similar values, best first, with their `name` and their value's `top_text`."""
         rows = self._rows("neighbours")
         others = [MemoryId(*place) for place in rows.select("other_layer", "other_memory").iter_rows()]
-        tops = [Memory(self._tables, self._vocabulary, other).top_token() for other in others]
+        tops = [Memory(self._atlas, other).top_token() for other in others]
         return rows.with_columns(
-            _strings("name", [str(other) for other in others]), _strings("top_text", self._vocabulary.each_text(tops))
+            _strings("name", [str(other) for other in others]), _strings("top_text", self._atlas.token_text(tops))
         )
 
     def patterns(self) -> pl.DataFrame:
         """What the triggers have in common; raises AtlasUnfinished where patterns were not made."""
-        table = self._tables.whole("patterns")
+        table = self._atlas.table("patterns")
         return table.filter((pl.col("layer") == self.id.layer) & (pl.col("memory") == self.id.memory))
 
     def top_token(self) -> int:
@@ -199,16 +168,16 @@ class Memory:
         return int(self._only_row("values", columns=["memory", "top_tokens"])["top_tokens"][0][0])
 
     def _rows(self, name: str, *, columns: list[str] | None = None) -> pl.DataFrame:
-        return self._tables.rows_where(name, self.id.layer, column="memory", ids=[self.id.memory], columns=columns)
+        return self._atlas.rows_where(name, self.id.layer, column="memory", ids=[self.id.memory], columns=columns)
 
     def _only_row(self, name: str, *, columns: list[str] | None = None) -> pl.DataFrame:
         rows = self._rows(name, columns=columns)
         if rows.height != 1:
-            raise AtlasDamaged(f"{self._tables.directory}: table {name} has {rows.height} rows for {self.id}, not one")
+            raise AtlasDamaged(f"{self._atlas.path}: table {name} has {rows.height} rows for {self.id}, not one")
         return rows
 
     def _texts(self, name: str, tokens: pl.Series) -> pl.Series:
-        return _strings(name, self._vocabulary.each_text(tokens.to_list()))
+        return _strings(name, self._atlas.token_text(tokens.to_list()))
 
 
 def _strings(name: str, values: list[Any]) -> pl.Series:

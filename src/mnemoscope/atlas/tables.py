@@ -32,62 +32,62 @@ _PLAN_OPTIONS = (
 class Tables:
     """The table files of one atlas; remembers each file's footer once it has been checked."""
 
-    def __init__(self, directory: Path, manifest: Manifest) -> None:
-        self.directory = directory
-        self._manifest = manifest
-        self._origin = manifest.provenance
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
         self._footers: dict[str, Any] = {}
 
-    def paths(self, name: str, number: int | None = None) -> list[str]:
-        """The files of table `name`, relative to the atlas: one, or every part of the sentences.
+    def has(self, table: str, *, layer: int | None = None) -> bool:
+        """Whether the table is there; raises OptionError for one that cannot be."""
+        return bool(self._listed(table, layer))
 
-        Raises OptionError for a name or number that cannot be, AtlasUnfinished for a table that is not made yet.
-        """
-        found = self._paths(name, number)
+    def paths(self, name: str, layer: int | None = None) -> list[str]:
+        """The files of table `name`, relative to the atlas: one, or every part of the sentences."""
+        found = self._listed(name, layer)
+        if not found and (part := self.manifest.part):
+            raise AtlasUnfinished(
+                f"{self.path} is {part} and has no {name} yet; join all parts with `mnemoscope merge`"
+            )
         if not found:
-            raise AtlasUnfinished(self._absence(name))
+            remedy = rebuild_command(self.path, name, self.manifest)
+            raise AtlasUnfinished(f"{self.path} has no table {name}; make it with {remedy}")
         return found
 
-    def has(self, name: str, number: int | None = None) -> bool:
-        """Whether the table is there; raises OptionError for a name or number that cannot be."""
-        return bool(self._paths(name, number))
-
-    def _paths(self, name: str, number: int | None) -> list[str]:
+    def _listed(self, name: str, layer: int | None) -> list[str]:
         kind = TABLES.get(name)
         if kind is None:
             raise OptionError(f"{name!r} is not a table of an atlas; the tables are {', '.join(sorted(TABLES))}")
-        if kind.numbered == "layer" and number is None:
+        if kind.numbered == "layer" and layer is None:
             raise OptionError(f"table {name} has one file per layer; say which, such as layer=0")
-        if kind.numbered != "layer" and number is not None:
+        if kind.numbered != "layer" and layer is not None:
             raise OptionError(f"table {name} is not divided by layer; leave the layer out")
-        listed = self._manifest.hashes
+        listed = self.manifest.hashes
         if kind.numbered == "part":
             parts = [path for path in listed if (named := place(path)) is not None and named[0] is kind]
             return sorted(parts, key=lambda path: (len(path), path))
-        path = kind.path(number)
-        present = path in listed if kind.mined else (self.directory / path).is_file()
+        path = kind.path(layer)
+        present = path in listed if kind.mined else (self.path / path).is_file()
         return [path] if present else []
 
-    def _absence(self, name: str) -> str:
-        if part := self._manifest.part:
-            return f"{self.directory} is {part} and has no {name} yet; join all parts with `mnemoscope merge`"
-        return f"{self.directory} has no table {name}; make it with {self._remedy(name)}"
+    def table(self, name: str, *, layer: int | None = None, columns: Sequence[str] | None = None) -> pl.DataFrame:
+        """All rows of a table, such as `triggers` (one file per layer) or `tokens`, or only some columns of them.
 
-    def _remedy(self, name: str) -> str:
-        return rebuild_command(self.directory, name, self._manifest)
-
-    def whole(self, name: str, number: int | None = None, *, columns: Sequence[str] | None = None) -> pl.DataFrame:
-        """All rows of a table, or only some columns of them; raises AtlasDamaged."""
+        Raises OptionError for a table that cannot be, AtlasUnfinished for one not made, AtlasDamaged.
+        """
         pieces = []
-        for path in self.paths(name, number):
+        for path in self.paths(name, layer):
             with self._open(path) as file:
                 pieces.append(_frame(file.read(columns=None if columns is None else list(columns))))
         return pl.concat(pieces)
 
+    def scan(self, name: str, *, layer: int | None = None) -> pl.LazyFrame:
+        """The table as a polars query that reads only what it needs; raises like `table`, pages unchecked."""
+        return pl.scan_parquet([self.path / path for path in self.paths(name, layer)])
+
     def rows_where(
         self,
         name: str,
-        number: int | None = None,
+        layer: int | None = None,
         *,
         column: str,
         ids: Sequence[int],
@@ -96,7 +96,7 @@ class Tables:
         """The rows whose `column` (by which the table is sorted) is one of `ids`; raises AtlasDamaged."""
         wanted = sorted(set(ids))
         pieces: list[pl.DataFrame] = []
-        for path in self.paths(name, number):
+        for path in self.paths(name, layer):
             with self._open(path) as file:
                 groups = _groups_with(file.metadata, file.schema_arrow.get_field_index(column), wanted)
                 if not groups and pieces:
@@ -110,7 +110,7 @@ class Tables:
         found = self.rows_where("sentences", column="sentence", ids=ids, columns=columns)
         if found.height != len(set(ids)):
             missing = sorted(set(ids) - set(found["sentence"].to_list()))
-            raise AtlasDamaged(f"{self.directory}: sentence {missing[0]} is named by a table but not stored")
+            raise AtlasDamaged(f"{self.path}: sentence {missing[0]} is named by a table but not stored")
         return found
 
     def prefixes(
@@ -127,7 +127,7 @@ class Tables:
         for sentence, position in places:
             if not 0 <= position < len(tokens[sentence]):
                 raise AtlasDamaged(
-                    f"{self.directory}: a table names position {position} of sentence {sentence},"
+                    f"{self.path}: a table names position {position} of sentence {sentence},"
                     f" which has {len(tokens[sentence])} tokens"
                 )
         return [tokens[sentence][: position + 1] for sentence, position in places]
@@ -135,20 +135,20 @@ class Tables:
     @contextmanager
     def _open(self, path: str) -> Iterator[Any]:
         """The checked file; whatever goes wrong while it is read becomes AtlasDamaged."""
-        where = self.directory / path
+        where, name = self.path / path, path.removesuffix(".parquet").split("/")[0]
+        known = self._footers.get(path)
         try:
-            if path not in self._footers:
+            if known is None:
                 self._check_hash(path)
-            with pq.ParquetFile(
-                where, metadata=self._footers.get(path), memory_map=True, page_checksum_verification=True
-            ) as file:
-                if path not in self._footers:
-                    self._check(path, file)
+            with pq.ParquetFile(where, metadata=known, memory_map=True, page_checksum_verification=True) as file:
+                if known is None:
+                    if wrong := schema_error(name, file.schema_arrow, self.manifest.provenance):
+                        raise AtlasDamaged(f"{where} does not belong to this atlas: {wrong}")
                     self._footers[path] = file.metadata
                 yield file
         except FileNotFoundError:
-            name = path.removesuffix(".parquet").split("/")[0]
-            raise AtlasDamaged(f"{where} is missing; restore it, or make it with {self._remedy(name)}") from None
+            remedy = rebuild_command(self.path, name, self.manifest)
+            raise AtlasDamaged(f"{where} is missing; restore it, or make it with {remedy}") from None
         except (OSError, pa.ArrowException) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise AtlasDamaged(
@@ -157,17 +157,12 @@ class Tables:
 
     def _check_hash(self, path: str) -> None:
         """Refuses a changed file: a flipped bit in its footer could hide rows from `rows_where` without a trace."""
-        hash = None if path.startswith("sentences/") else self._manifest.hashes.get(path)
-        if hash is not None and file_hash(self.directory / path) != hash:
+        hash = None if path.startswith("sentences/") else self.manifest.hashes.get(path)
+        if hash is not None and file_hash(self.path / path) != hash:
             raise AtlasDamaged(
-                f"{self.directory / path} is not the file that was mined (its sha256 differs);"
-                f" `mnemoscope verify {self.directory}` lists the damage"
+                f"{self.path / path} is not the file that was mined (its sha256 differs);"
+                f" `mnemoscope verify {self.path}` lists the damage"
             )
-
-    def _check(self, path: str, file: Any) -> None:
-        name = path.removesuffix(".parquet").split("/")[0]
-        if wrong := schema_error(name, file.schema_arrow, self._origin):
-            raise AtlasDamaged(f"{self.directory / path} does not belong to this atlas: {wrong}")
 
 
 def _frame(table: Any) -> pl.DataFrame:

@@ -40,10 +40,10 @@ class Vocabulary:
     @staticmethod
     def read(tables: Tables) -> "Vocabulary":
         """The vocabulary of an atlas; raises AtlasDamaged."""
-        rows = tables.whole("vocabulary")
+        rows = tables.table("vocabulary")
         if rows["token"].to_list() != list(range(rows.height)):
-            raise AtlasDamaged(f"{tables.directory}/vocabulary.parquet does not list the tokens in order")
-        return Vocabulary(rows["text"].to_list(), rows["bytes"].to_list(), str(tables.directory))
+            raise AtlasDamaged(f"{tables.path}/vocabulary.parquet does not list the tokens in order")
+        return Vocabulary(rows["text"].to_list(), rows["bytes"].to_list(), str(tables.path))
 
     def text(self, tokens: Sequence[int]) -> str:
         """The tokens as running text; bytes that are no whole character become replacement marks."""

@@ -7,7 +7,7 @@ from mnemoscope.corpus.first_pass import Encoder, document_hash
 from mnemoscope.corpus.preparation import prepare
 from mnemoscope.corpus.sentences import SPLITS, split_sentences
 from mnemoscope.corpus.sources import Source, open_source
-from mnemoscope.corpus.tokenized_corpus import Batches, TokenizedCorpus, plan_batches
+from mnemoscope.corpus.tokenized_corpus import Batches, TokenizedCorpus
 
 __all__ = [
     "SPLITS",
@@ -17,7 +17,6 @@ __all__ = [
     "TokenizedCorpus",
     "document_hash",
     "open_source",
-    "plan_batches",
     "prepare",
     "split_sentences",
 ]

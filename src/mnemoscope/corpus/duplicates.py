@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mnemoscope.corpus.disk import MappedArray, allocate
+from mnemoscope.corpus.tokenized_corpus import MappedArray
 
 Hashes = NDArray[np.uint64]
 """`[text, 2]`: the two halves of a 128-bit hash."""
@@ -40,7 +40,7 @@ def count_repeats(
     `name` of `directory`; the spilled buckets, beside it, are removed.
     """
     spilled, result = directory / f"{name}.spill", directory / name
-    allocate(result, 4 * count)
+    _allocate(result, 4 * count)
     repeats = MappedArray(result, "<u4", writable=True)
     try:
         ends = _spill(read, count, path=spilled)
@@ -57,16 +57,16 @@ def count_repeats(
 
 def _spill(read: Callable[[int, int], Hashes], count: int, *, path: Path) -> NDArray[np.int64]:
     """Writes all entries grouped by bucket; gives where in the file each bucket ends, in entries."""
-    buckets = 1
+    buckets = 2
     while buckets * _BUCKET < count and buckets < _MOST_BUCKETS:
         buckets *= 2
-    shift = np.uint64(64 - (buckets.bit_length() - 1)) if buckets > 1 else None
+    shift = np.uint64(65 - buckets.bit_length())
     sizes = np.zeros(buckets, np.int64)
     for start in range(0, count, CHUNK):
         sizes += np.bincount(_bucket(read(start, min(start + CHUNK, count)), shift), minlength=buckets)
     ends = np.cumsum(sizes)
     cursors = ends - sizes
-    allocate(path, count * _ENTRY.itemsize)
+    _allocate(path, count * _ENTRY.itemsize)
     with path.open("r+b") as file:
         for start in range(0, count, CHUNK):
             hashes = read(start, min(start + CHUNK, count))
@@ -82,9 +82,7 @@ def _spill(read: Callable[[int, int], Hashes], count: int, *, path: Path) -> NDA
     return ends
 
 
-def _bucket(hashes: Hashes, shift: np.uint64 | None) -> NDArray[np.int64]:
-    if shift is None:
-        return np.zeros(len(hashes), np.int64)
+def _bucket(hashes: Hashes, shift: np.uint64) -> NDArray[np.int64]:
     return (hashes[:, 0] >> shift).astype(np.int64)
 
 
@@ -96,3 +94,13 @@ def _resolve(entries: NDArray[Any], repeats: NDArray[Any]) -> None:
     starts = np.flatnonzero(np.concatenate(([True], (high[1:] != high[:-1]) | (low[1:] != low[:-1]))))
     sizes = np.diff(starts, append=len(order))
     repeats[entries["serial"][order[starts]]] = sizes
+
+
+def _allocate(path: Path, size: int) -> None:
+    """Makes a file of `size` zero bytes whose room on disk is certain; raises OSError where there is none.
+
+    Writing through a map to a file whose room is not certain kills the process when the disk is full.
+    """
+    with path.open("wb") as file:
+        if size:
+            os.posix_fallocate(file.fileno(), 0, size)

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mnemoscope.corpus.disk import MappedArray
 from mnemoscope.corpus.duplicates import CHUNK, count_repeats
 from mnemoscope.corpus.first_pass import LISTED, RECORD, SHARES, ReadState
-from mnemoscope.corpus.tokenized_corpus import COLUMNS
+from mnemoscope.corpus.tokenized_corpus import COLUMNS, MappedArray
 
 _TEXT_CHUNK = 1 << 22
 _LEAST, _MOST = 200, 1_000
@@ -46,7 +45,7 @@ class Finalized:
     mined_tokens: int
     held_out_sentences: int
     held_out_documents: int
-    threshold: int
+    held_out_threshold: int
     """Documents with a class below it are held out (0: nothing, or a list instead)."""
     reached: bool
     """Whether the caps were reached, so that reading on could not add a mined sentence."""

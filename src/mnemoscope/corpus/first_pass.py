@@ -8,7 +8,7 @@ back to it and skips what was read. Duplicates and held-out documents are found 
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -142,13 +142,13 @@ class FirstPass:
         self.state.documents += 1
         self.state.pieces = 0
 
-    def checkpoint(self, store: Callable[[dict[str, Any]], None]) -> None:
-        """Makes everything taken so far durable, then hands the state to `store`."""
+    def checkpoint(self) -> dict[str, Any]:
+        """Makes everything taken so far durable; returns the state, which is to be stored then."""
         self.flush()
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
-        store(asdict(self.state))
+        return asdict(self.state)
 
     def flush(self) -> None:
         """Writes the sentences taken but not written yet; raises ModelDamaged for a token id beyond the head's rows."""

@@ -8,26 +8,25 @@ files and made anew.
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mnemoscope.corpus.disk import read_json, storing, write_json
 from mnemoscope.corpus.duplicates import count_repeats
 from mnemoscope.corpus.finalize import Finalized, Limits, finalize, fingerprint
 from mnemoscope.corpus.first_pass import FILES, Encoder, FirstPass, ReadState
 from mnemoscope.corpus.sentences import check_split, split_sentences
 from mnemoscope.corpus.sources import Source
 from mnemoscope.corpus.streams import LONGEST, too_long
-from mnemoscope.corpus.tokenized_corpus import COLUMNS, TokenizedCorpus
+from mnemoscope.corpus.tokenized_corpus import COLUMNS, TokenizedCorpus, storing
 from mnemoscope.errors import CorpusEmpty, OptionError
-from mnemoscope.files import flush
-from mnemoscope.progress import Progress
+from mnemoscope.files import flush, read_object, write_bytes
+from mnemoscope.progress import Progress, ignore_progress
 
 FORMAT = 2
 FIRST_LOOK = 65_536
@@ -36,6 +35,7 @@ FIRST_LOOK = 65_536
 _STATE = "copy.json"
 _PROBE = ["The quick brown fox.", "  def f(x):\n    return 3.14", "caf\u00e9 \u65e5\u672c \U0001f600 <s> </s>"]
 _PROGRESS_EVERY = 0.2
+_READ_COUNTS = ("documents", "windows", "without_tokens", "tokens", "text_bytes")
 
 
 def prepare(
@@ -51,7 +51,7 @@ def prepare(
     validation: Source | None = None,
     made_with: Mapping[str, str] | None = None,
     checkpoint_every: float = 60,
-    progress: Progress | None = None,
+    progress: Progress = ignore_progress,
 ) -> TokenizedCorpus:
     """The tokenized corpus of a text, made in `directory` or, if it is finished there already, opened.
 
@@ -70,185 +70,169 @@ def prepare(
         if value is not None and value < 1:
             raise OptionError(f"{name} is {value}; it must be at least 1")
     make = partial(
-        _prepare, encoder=encoder, longest=longest, split=split, vocabulary=vocabulary, made_with=made_with or {},
-        checkpoint_every=checkpoint_every, progress=progress,
+        _Preparation, encoder=encoder, longest=longest, split=split, vocabulary=vocabulary,
+        made_with=dict(made_with or {}), checkpoint_every=checkpoint_every, progress=progress,
     )  # fmt: skip
     with storing(directory):
         if validation is None:
             held_out = "hash" if source.held_out is None else "list"
-            return make(source, directory, limits=Limits(held_out, max_sentences, max_tokens))
-        second = make(validation, directory / "validation", limits=Limits("nothing", None, None))
-        corpus = make(source, directory, limits=Limits("nothing", max_sentences, max_tokens))
+            return make(source, directory, Limits(held_out, max_sentences, max_tokens)).corpus()
+        second = make(validation, directory / "validation", Limits("nothing", None, None)).corpus()
+        corpus = make(source, directory, Limits("nothing", max_sentences, max_tokens)).corpus()
         counts = corpus.counts | {"validation": second.counts | {"overlap_sentences": _overlap(corpus, second)}}
         return TokenizedCorpus(directory, counts=counts, fingerprint=corpus.fingerprint, second=second)
 
 
-def _prepare(
-    source: Source,
-    directory: Path,
-    *,
-    limits: Limits,
-    encoder: Encoder,
-    longest: int,
-    split: str,
-    vocabulary: int,
-    made_with: Mapping[str, str],
-    checkpoint_every: float,
-    progress: Progress | None,
-) -> TokenizedCorpus:
-    directory.mkdir(parents=True, exist_ok=True)
-    listed = source.held_out if limits.held_out == "list" else None
-    arguments: dict[str, Any] = {
-        "format": FORMAT,
-        "source": source.identity,
-        "listed": None if listed is None else _digest(sorted(listed)),
-        "encoder": _digest([list(map(int, ids)) for ids in encoder.encode(list(_PROBE))]),
-        "made_with": dict(made_with),
-        "longest": longest,
-        "split": split,
-        "vocabulary": vocabulary,
-        "rule": asdict(limits),
-    }
-    # Through JSON and back, so that what is compared is what is stored.
-    arguments = json.loads(json.dumps(arguments))
-    state = _usable_state(directory, arguments)
-    if state.get("finished"):
-        return TokenizedCorpus(directory, counts=state["counts"], fingerprint=state["fingerprint"])
-    reached = ReadState(**state.get("position", {}))
+@dataclass(frozen=True)
+class _Preparation:
+    """One text on its way to a tokenized corpus: where it is from and goes to, and what decides it."""
 
-    def store(position: dict[str, Any]) -> None:
-        write_json(directory / _STATE, {"arguments": arguments, "position": position})
+    source: Source
+    directory: Path
+    limits: Limits
+    encoder: Encoder
+    longest: int
+    split: str
+    vocabulary: int
+    made_with: dict[str, str]
+    checkpoint_every: float
+    progress: Progress
 
-    reading = FirstPass(directory, reached, encoder=encoder, longest=longest, vocabulary=vocabulary, listed=listed)
-    with closing(reading):
-        final, whole = _read(
-            source, reading, directory=directory, split=split, limits=limits,
-            checkpoint_every=checkpoint_every, progress=progress, store=store,
-        )  # fmt: skip
-    if final.sentences == 0:
-        raise CorpusEmpty(f"{source.spec}: no usable sentence in {reached.documents} documents; give another text")
-    if final.mined_sentences == 0:
-        raise CorpusEmpty(f"{source.spec}: all {final.sentences} sentences are held out; give more text")
-    counts = _counts(reached, final, whole=whole)
-    mark = fingerprint(directory, final.sentences)
-    sizes = _sizes(directory)
-    # What is believed later is the size alone, and a power cut leaves zeros of that size.
-    for name in (name for name, size in sizes.items() if size >= 0):
-        flush(directory / name)
-    flush(directory)
-    finished = {"arguments": arguments, "finished": True, "counts": counts, "fingerprint": mark}
-    write_json(directory / _STATE, finished | {"sizes": sizes})
-    (directory / "occurrences.bin").unlink(missing_ok=True)
-    return TokenizedCorpus(directory, counts=counts, fingerprint=mark)
+    @property
+    def listed(self) -> frozenset[str] | None:
+        """The documents held out by the source's own list, where that is the rule."""
+        return self.source.held_out if self.limits.held_out == "list" else None
 
+    @cached_property
+    def arguments(self) -> Any:
+        """What must be the same for what lies in the folder to be of use."""
+        found = {
+            "format": FORMAT,
+            "source": self.source.identity,
+            "listed": None if self.listed is None else _digest(sorted(self.listed)),
+            "encoder": _digest([list(map(int, ids)) for ids in self.encoder.encode(list(_PROBE))]),
+            "made_with": self.made_with,
+            "longest": self.longest,
+            "split": self.split,
+            "vocabulary": self.vocabulary,
+            "rule": asdict(self.limits),
+        }
+        # Through JSON and back, so that what is compared is what is stored.
+        return json.loads(json.dumps(found))
 
-def _read(
-    source: Source,
-    reading: FirstPass,
-    *,
-    directory: Path,
-    split: str,
-    limits: Limits,
-    checkpoint_every: float,
-    progress: Progress | None,
-    store: Callable[[dict[str, Any]], None],
-) -> tuple[Finalized, bool]:
-    """Reads the source on; gives what finalizing gives, and whether the source was read to its end."""
-    state = reading.state
-    capped = limits.max_sentences is not None or limits.max_tokens is not None
-    state.look = max(state.look, FIRST_LOOK)
-    while state.look < (limits.max_sentences or 0):
-        state.look *= 2
+    def corpus(self) -> TokenizedCorpus:
+        """The corpus, made or, if it is finished, opened."""
+        source, directory = self.source, self.directory
+        directory.mkdir(parents=True, exist_ok=True)
+        stored = self._usable_state()
+        if stored.get("finished"):
+            return TokenizedCorpus(directory, counts=stored["counts"], fingerprint=stored["fingerprint"])
+        state = ReadState(**stored.get("position", {}))
+        reading = FirstPass(
+            directory, state, encoder=self.encoder, longest=self.longest, vocabulary=self.vocabulary, listed=self.listed
+        )
+        with closing(reading):
+            final, whole = self._read(reading)
+        if final.sentences == 0:
+            raise CorpusEmpty(f"{source.spec}: no usable sentence in {state.documents} documents; give another text")
+        if final.mined_sentences == 0:
+            raise CorpusEmpty(f"{source.spec}: all {final.sentences} sentences are held out; give more text")
+        counts = {name: count for name, count in asdict(final).items() if name != "reached"}
+        counts |= {name: getattr(state, name) for name in _READ_COUNTS}
+        counts |= {"duplicates": state.occurrences - final.sentences, "read_whole": whole}
+        mark = fingerprint(directory, final.sentences)
+        sizes = _sizes(directory)
+        # What is believed later is the size alone, and a power cut leaves zeros of that size.
+        for name in (name for name, size in sizes.items() if size >= 0):
+            flush(directory / name)
+        flush(directory)
+        self._save(finished=True, counts=counts, fingerprint=mark, sizes=sizes)
+        (directory / "occurrences.bin").unlink(missing_ok=True)
+        return TokenizedCorpus(directory, counts=counts, fingerprint=mark)
 
-    def final_if_enough() -> Finalized | None:
-        """What finalizing gives, where a document ends and the caps are reached."""
-        if not capped or state.found < state.look:
-            return None
-        # Looks are at the same places however often the reading was interrupted: `look` moves on after finalizing.
-        reading.checkpoint(store)
-        final = finalize(directory, state, limits=limits)
-        while state.look <= state.found:
+    def _save(self, **state: Any) -> None:
+        stored = json.dumps({"arguments": self.arguments, **state}, indent=1, sort_keys=True)
+        write_bytes(self.directory / _STATE, stored.encode())
+
+    def _read(self, reading: FirstPass) -> tuple[Finalized, bool]:
+        """Reads the source on; gives what finalizing gives, and whether the source was read to its end."""
+        source, state, limits, split = self.source, reading.state, self.limits, self.split
+        capped = limits.max_sentences is not None or limits.max_tokens is not None
+        state.look = max(state.look, FIRST_LOOK)
+        while state.look < (limits.max_sentences or 0):
             state.look *= 2
-        return final if final.reached else None
 
-    if state.pieces == 0 and (final := final_if_enough()) is not None:
-        return final, False
-    skipped = state.pieces
-    saved = shown = time.monotonic()
-    whole_text: list[str] = []
-    size = 0
-    for piece, ends in source.pieces(state.documents):
-        reading.hash_piece(piece)
-        if skipped:
-            skipped -= 1
-        elif split == "sentence":
-            reading.add(split_sentences(piece, split))
-        else:
-            # These keep the text as it stands, so a document is cut only when it is whole.
-            whole_text.append(piece)
-            size += len(piece)
-            if size > LONGEST:
-                raise too_long(f"{source.spec}: document {state.documents}")
+        def final_if_enough() -> Finalized | None:
+            """What finalizing gives, where a document ends and the caps are reached."""
+            if not capped or state.found < state.look:
+                return None
+            # Looks are at the same places however often the reading was interrupted: `look` moves on after finalizing.
+            self._save(position=reading.checkpoint())
+            final = finalize(self.directory, state, limits=limits)
+            while state.look <= state.found:
+                state.look *= 2
+            return final if final.reached else None
+
+        if state.pieces == 0 and (final := final_if_enough()) is not None:
+            return final, False
+        skipped = state.pieces
+        saved = shown = time.monotonic()
+        whole_text: list[str] = []
+        size = 0
+        for piece, ends in source.pieces(state.documents):
+            reading.hash_piece(piece)
+            if skipped:
+                skipped -= 1
+            elif split == "sentence":
+                reading.add(split_sentences(piece, split))
+            else:
+                # These keep the text as it stands, so a document is cut only when it is whole.
+                whole_text.append(piece)
+                size += len(piece)
+                if size > LONGEST:
+                    raise too_long(f"{source.spec}: document {state.documents}")
+                if ends:
+                    reading.add(split_sentences("".join(whole_text), split))
+                    whole_text, size = [], 0
             if ends:
-                reading.add(split_sentences("".join(whole_text), split))
-                whole_text, size = [], 0
-        if ends:
-            reading.end_document()
-            if (final := final_if_enough()) is not None:
-                return final, False
-        now = time.monotonic()
-        if progress is not None and now - shown >= _PROGRESS_EVERY:
-            progress("reading text", source.meter.done, source.size, "bytes")
-            shown = now
-        if now - saved >= checkpoint_every and not (whole_text or skipped):
-            reading.checkpoint(store)
-            saved = time.monotonic()
-    reading.checkpoint(store)
-    if progress is not None:
-        progress("reading text", source.meter.done, source.size, "bytes")
-    return finalize(directory, state, limits=limits), True
+                reading.end_document()
+                if (final := final_if_enough()) is not None:
+                    return final, False
+            now = time.monotonic()
+            if now - shown >= _PROGRESS_EVERY:
+                self.progress("reading text", source.meter.done, source.size, "bytes")
+                shown = now
+            if now - saved >= self.checkpoint_every and not (whole_text or skipped):
+                self._save(position=reading.checkpoint())
+                saved = time.monotonic()
+        self._save(position=reading.checkpoint())
+        self.progress("reading text", source.meter.done, source.size, "bytes")
+        return finalize(self.directory, state, limits=limits), True
 
-
-def _usable_state(directory: Path, arguments: dict[str, Any]) -> dict[str, Any]:
-    """What `copy.json` says if the folder's files can be used; else removes them and gives nothing."""
-    state = read_json(directory / _STATE) or {}
-    if state.get("arguments") == arguments:
-        if state.get("finished"):
-            if state["sizes"] == _sizes(directory):
-                (directory / "occurrences.bin").unlink(missing_ok=True)
-                return state
-        elif "position" in state:
-            sizes = ReadState(**state["position"]).sizes()
-            if all((directory / name).is_file() and (directory / name).stat().st_size >= sizes[name] for name in FILES):
-                return state
-    (directory / _STATE).unlink(missing_ok=True)
-    for name in (*FILES, *(f"{column}.bin" for column in COLUMNS), "repeats.bin", "repeats.bin.spill"):
-        (directory / name).unlink(missing_ok=True)
-    return {}
+    def _usable_state(self) -> dict[str, Any]:
+        """What `copy.json` says if the folder's files can be used; else removes them and gives nothing."""
+        directory = self.directory
+        state = read_object(directory / _STATE)
+        if state.get("arguments") == self.arguments:
+            if state.get("finished"):
+                if state["sizes"] == _sizes(directory):
+                    (directory / "occurrences.bin").unlink(missing_ok=True)
+                    return state
+            elif "position" in state:
+                least = ReadState(**state["position"]).sizes()
+                found = {name: (directory / name).stat().st_size for name in FILES if (directory / name).is_file()}
+                if all(found.get(name, -1) >= size for name, size in least.items()):
+                    return state
+        (directory / _STATE).unlink(missing_ok=True)
+        for name in (*FILES, *(f"{column}.bin" for column in COLUMNS), "repeats.bin", "repeats.bin.spill"):
+            (directory / name).unlink(missing_ok=True)
+        return {}
 
 
 def _sizes(directory: Path) -> dict[str, int]:
     names = [*(name for name in FILES if name != "occurrences.bin"), *(f"{column}.bin" for column in COLUMNS)]
     paths = {name: directory / name for name in names}
     return {name: path.stat().st_size if path.is_file() else -1 for name, path in paths.items()}
-
-
-def _counts(state: ReadState, final: Finalized, *, whole: bool) -> dict[str, Any]:
-    return {
-        "documents": state.documents,
-        "sentences": final.sentences,
-        "duplicates": state.occurrences - final.sentences,
-        "windows": state.windows,
-        "without_tokens": state.without_tokens,
-        "tokens": state.tokens,
-        "text_bytes": state.text_bytes,
-        "mined_sentences": final.mined_sentences,
-        "mined_tokens": final.mined_tokens,
-        "held_out_documents": final.held_out_documents,
-        "held_out_sentences": final.held_out_sentences,
-        "held_out_threshold": final.threshold,
-        "read_whole": whole,
-    }
 
 
 def _overlap(corpus: TokenizedCorpus, second: TokenizedCorpus) -> int:

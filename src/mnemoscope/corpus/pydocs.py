@@ -26,8 +26,8 @@ from importlib.resources import files
 from itertools import chain
 from pathlib import Path
 
-from mnemoscope.corpus.disk import digest_of_files
 from mnemoscope.errors import CorpusNotFound, OptionError
+from mnemoscope.files import digest_of_files
 
 PARTS = ("stdlib", "all")
 

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from mnemoscope.corpus.disk import digest_of_files
 from mnemoscope.corpus.streams import LONGEST, Meter, lines, one_line, too_long
 from mnemoscope.errors import CorpusNotFound, CorpusUnreadable
+from mnemoscope.files import digest_of_files
 
 Piece = tuple[str, bool]
 

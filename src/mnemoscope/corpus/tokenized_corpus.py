@@ -2,7 +2,7 @@
 
 Made by `preparation`, only read here. Columns are files of numbers with one entry per distinct sentence; text and
 tokens are looked up through them. Reading gives the pages back after a while, so a walk over any number of sentences
-stays within a few megabytes of resident memory.
+stays within a few megabytes of resident memory: pages of a mapped file count as the process's own.
 
 A plan of batches groups sentences of similar length: little padding, a fixed order. Sentences are taken in windows in
 corpus order and sorted by length inside a window. A batch is filled as far as the budget allows, but not more than one
@@ -12,15 +12,18 @@ single length has no padding and needs no mask.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import errno
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from mnemoscope.corpus.disk import MappedArray, storing
-from mnemoscope.errors import OptionError
+from mnemoscope.errors import OptionError, StoreFailed
 
 COLUMNS = {
     "text_starts": "<i8",
@@ -44,6 +47,42 @@ PADDING_SHARE = 20
 """At most one position in so many is padding, in every single batch."""
 
 Integers = NDArray[np.int64]
+
+_REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO}
+
+
+@contextmanager
+def storing(directory: Path) -> Iterator[None]:
+    """Raises StoreFailed, in one line, for a full disk, a read-only folder or a missing permission in `directory`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _REFUSED and not isinstance(error, FileExistsError | NotADirectoryError):
+            raise
+        reason = error.strerror or str(error)
+        raise StoreFailed(f"cannot write to {directory}: {reason}; make room or name another folder") from None
+
+
+@final
+class MappedArray:
+    """A one-dimensional array in a file, mapped into memory."""
+
+    def __init__(self, path: Path, dtype: DTypeLike, *, writable: bool = False) -> None:
+        """Maps all of `path`."""
+        kind = np.dtype(dtype)
+        self._mapped: mmap.mmap | None = None
+        self.array: NDArray[Any] = np.empty(0, kind)
+        with path.open("r+b" if writable else "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size:
+                access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+                self._mapped = mmap.mmap(file.fileno(), 0, access=access)
+                self.array = np.frombuffer(self._mapped, kind)
+
+    def release(self) -> None:
+        """Gives the pages back to the operating system; the array stays valid and nothing written is lost."""
+        if self._mapped is not None:
+            self._mapped.madvise(mmap.MADV_DONTNEED)
 
 
 @final
@@ -130,7 +169,7 @@ class TokenizedCorpus:
     def batches(self, batch_tokens: int, *, extra: int = 1) -> Batches:
         """The batches of the mined sentences, kept in this folder (a new call replaces them)."""
         planned = plan_batches(
-            self.mined_lengths, batch_tokens=batch_tokens, ids=self.mined, extra=extra, directory=self.directory
+            self.mined_lengths, self.mined, directory=self.directory, batch_tokens=batch_tokens, extra=extra
         )
         self.release()
         return planned
@@ -152,58 +191,38 @@ class TokenizedCorpus:
 
 def plan_batches(
     lengths: NDArray[Any],
+    ids: NDArray[Any],
     *,
+    directory: Path,
     batch_tokens: int,
-    ids: NDArray[Any] | None = None,
     window: int = WINDOW,
     extra: int = 1,
-    directory: Path | None = None,
 ) -> Batches:
-    """The batches of the sentences whose token counts are `lengths`.
+    """The batches of the sentences `ids` (ascending) whose token counts are `lengths`, kept mapped in `directory`.
 
     No batch crosses a window of so many sentences, none has more than `batch_tokens` positions (padding and `extra`
-    included) unless it is one sentence, and in none is more than a twentieth padding. `lengths` are in corpus order;
-    `ids` are the sentences' ids, ascending (0, 1, 2 ... if left out); `extra` is 1 for a beginning token before each
-    sentence, else 0. The plan is kept memory-mapped in `directory`; in memory if left out. The answer depends on
-    nothing but the arguments. Raises OptionError for `batch_tokens` or `window` below 1, StoreFailed.
+    included) unless it is one sentence, and in none is more than a twentieth padding. `extra` is 1 for a beginning
+    token before each sentence, else 0. The answer depends on nothing but the arguments. Raises OptionError for
+    `batch_tokens` or `window` below 1, StoreFailed.
     """
     if batch_tokens < 1 or window < 1:
         raise OptionError(f"batches of {batch_tokens} positions in windows of {window}: both must be at least 1")
-    orders: list[Integers] = []
-    ends: list[Integers] = []
     positions = padding = written = 0
-    files = None if directory is None else (directory / "batch_order.bin", directory / "batch_ends.bin")
-    if files is not None:
-        with storing(files[0].parent):
-            for path in files:
-                path.write_bytes(b"")
-    for start in range(0, len(lengths), window):
-        stop = min(start + window, len(lengths))
-        here = np.arange(start, stop) if ids is None else np.asarray(ids[start:stop], np.int64)
-        widths = np.asarray(lengths[start:stop], np.int64) + extra
-        order = np.argsort(widths, kind="stable")
-        widths = widths[order]
-        cuts = _cut(widths, batch_tokens)
-        area = int((np.diff(cuts, prepend=0) * widths[cuts - 1]).sum())
-        positions += area
-        padding += area - int(widths.sum())
-        orders.append(here[order])
-        ends.append(cuts + written)
-        written += len(order)
-        if files is not None:
-            _append(files, orders.pop(), ends.pop())
-    if files is not None:
-        order_map, ends_map = (MappedArray(path, "<i8") for path in files)
-        return Batches(order_map.array, ends_map.array, positions=positions, padding=padding)
-    empty = [np.zeros(0, np.int64)]
-    return Batches(np.concatenate(orders or empty), np.concatenate(ends or empty), positions=positions, padding=padding)
-
-
-def _append(files: tuple[Path, Path], order: Integers, ends: Integers) -> None:
-    with storing(files[0].parent):
-        for path, values in zip(files, (order, ends), strict=True):
-            with path.open("ab") as file:
-                file.write(values.astype("<i8").tobytes())
+    files = directory / "batch_order.bin", directory / "batch_ends.bin"
+    with storing(directory), files[0].open("wb") as orders, files[1].open("wb") as ends:
+        for start in range(0, len(lengths), window):
+            widths = np.asarray(lengths[start : start + window], np.int64) + extra
+            order = np.argsort(widths, kind="stable")
+            widths = widths[order]
+            cuts = _cut(widths, batch_tokens)
+            area = int((np.diff(cuts, prepend=0) * widths[cuts - 1]).sum())
+            positions += area
+            padding += area - int(widths.sum())
+            orders.write(ids[start : start + window][order].astype("<i8").tobytes())
+            ends.write((cuts + written).astype("<i8").tobytes())
+            written += len(order)
+    order_map, ends_map = (MappedArray(path, "<i8") for path in files)
+    return Batches(order_map.array, ends_map.array, positions=positions, padding=padding)
 
 
 def _cut(widths: Integers, budget: int) -> Integers:

@@ -111,9 +111,9 @@ class Edition:
 
     def _sentences(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         """All sentences: their ids in order, where each one's tokens begin, the tokens of all; None for too many."""
-        ids = self.atlas.tables.whole("sentences", columns=["sentence"])["sentence"]
+        ids = self.atlas.table("sentences", columns=["sentence"])["sentence"]
         if len(ids) > SENTENCES or not ids.is_sorted():
             return None
-        tokens = self.atlas.tables.whole("sentences", columns=["tokens"])["tokens"]
+        tokens = self.atlas.table("sentences", columns=["tokens"])["tokens"]
         starts = np.concatenate([[0], np.cumsum(tokens.list.len().to_numpy(), dtype=np.int64)])
         return ids.to_numpy(), starts, tokens.to_arrow().flatten().to_numpy()

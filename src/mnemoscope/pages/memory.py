@@ -173,7 +173,7 @@ def bars(activity: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _by_value(edition: Edition, wanted: MemoryId) -> list[dict[str, Any]]:
     """The stored neighbours: memory, cosine, and the token that its value ranks first."""
-    rows = edition.atlas.tables.rows_where("neighbours", wanted.layer, column="memory", ids=[wanted.memory])
+    rows = edition.atlas.rows_where("neighbours", wanted.layer, column="memory", ids=[wanted.memory])
     return [
         memory_token(edition, MemoryId(row["other_layer"], row["other_memory"])) | {"cosine": row["cosine"]}
         for row in rows.sort("rank").to_dicts()

@@ -21,7 +21,7 @@ def triggers_view(edition: Edition, wanted: MemoryId, *, patterns: Sequence[dict
     `patterns` are the numbers of the patterns that explain the trigger (those of its prefix group).
     """
     atlas = edition.atlas
-    table = atlas.tables.rows_where("triggers", wanted.layer, column="memory", ids=[wanted.memory])
+    table = atlas.rows_where("triggers", wanted.layer, column="memory", ids=[wanted.memory])
     rows = table.sort(-pl.col("sign").cast(pl.Int32), "rank").to_dicts()
     explained = _pattern_numbers(rows, patterns)
     if not rows:
