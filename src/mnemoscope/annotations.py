@@ -18,29 +18,11 @@
 Whatever a person can mend is AnnotationError, one plain line. A store may be used by many threads at once, and several
 processes may each have one. `marks` are numbers of the view's prefixes. Give every judgement a `key` of its own (8 to
 64 letters, digits, `-`, `_`) and send it again under the same key when no answer came: it is stored once.
-Names are loaded when they are first used (PEP 562).
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from mnemoscope.campaigns.import_export import export, import_judgements
-    from mnemoscope.campaigns.results import compute_results as results
-    from mnemoscope.campaigns.store import Store, open_store
-    from mnemoscope.campaigns.views import Annotator, CaseView, KeyView
+from mnemoscope.campaigns.import_export import export, import_judgements
+from mnemoscope.campaigns.results import compute_results as results
+from mnemoscope.campaigns.store import Store, open_store
+from mnemoscope.campaigns.views import Annotator, CaseView, KeyView
 
 __all__ = ["Annotator", "CaseView", "KeyView", "Store", "export", "import_judgements", "open_store", "results"]
-
-_PLACES = {
-    "export": "import_export.export", "import_judgements": "import_export.import_judgements",
-    "Annotator": "views.Annotator", "CaseView": "views.CaseView", "KeyView": "views.KeyView",
-    "results": "results.compute_results", "Store": "store.Store", "open_store": "store.open_store",
-}  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module 'mnemoscope.annotations' has no attribute {name!r}")
-    file, own_name = _PLACES[name].split(".")
-    return getattr(import_module(f"mnemoscope.campaigns.{file}"), own_name)

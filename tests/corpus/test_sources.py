@@ -50,7 +50,6 @@ def test_text_is_cut_at_blank_lines(tmp_path: Path, ending: str, mark: bytes, li
     assert list(source.documents()) == DOCUMENTS
     assert list(source.documents(skip=2)) == DOCUMENTS[2:]
     assert list(source.documents(skip=9)) == []
-    assert source.kind == "text"
     assert source.size == source.meter.done == path.stat().st_size
 
 
@@ -76,7 +75,6 @@ def test_rows_of_parquet(tmp_path: Path, kind: pa.DataType) -> None:
     source = open_source(str(tmp_path / "a.parquet"), text_field="body")
     assert list(source.documents()) == [*texts[:-1], ""]
     assert list(source.documents(1199)) == [texts[1199], ""]
-    assert source.kind == "parquet"
 
 
 def test_a_glob_is_read_sorted_by_path(tmp_path: Path) -> None:
@@ -87,7 +85,6 @@ def test_a_glob_is_read_sorted_by_path(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("")
     assert documents(tmp_path / "*.*") == ["A", "B"]
     assert documents(tmp_path / "**" / "*.txt") == ["B", "C"]
-    assert open_source(str(tmp_path / "*.*")).kind == "mixed"
 
 
 def test_a_file_whose_name_looks_like_a_glob(tmp_path: Path) -> None:
@@ -145,7 +142,7 @@ def test_the_built_in_corpus(monkeypatch: pytest.MonkeyPatch, spec: str) -> None
     part = "stdlib" if spec.endswith("stdlib") else "all"
     assert list(source.documents()) == texts[part]
     assert list(source.documents(1)) == texts[part][1:]
-    assert (source.kind, source.held_out) == ("builtin", {"ab"})
+    assert source.held_out == {"ab"}
 
 
 # What can be wrong with a spec.

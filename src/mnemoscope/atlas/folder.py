@@ -23,10 +23,10 @@ LOCK_FILE = ".lock"
 
 Occupancy = Literal["free", "unfinished", "finished", "foreign"]
 
-_SIDES = ("analyses", "report")
+SIDES = ("analyses", "report")
 FOLDERS = (
     *sorted(kind.name for kind in TABLES.values() if kind.numbered),
-    STATE, WORK, f"{WORK}/text", f"{WORK}/text/validation", *_SIDES, "report/figures", "search",
+    STATE, WORK, f"{WORK}/text", f"{WORK}/text/validation", *SIDES, "report/figures", "search",
 )  # fmt: skip
 """Every folder that is written inside an atlas, outer ones first; `browse` is a folder of its own."""
 
@@ -125,7 +125,7 @@ def _own_files(directory: Path) -> list[str]:
 
 def _unnamed_files(directory: Path) -> Iterator[str]:
     """Files that a manifest lists and the format does not name, such as those of a newer version."""
-    for manifest in (MANIFEST, *(f"{side}/{MANIFEST}" for side in _SIDES)):
+    for manifest in (MANIFEST, *(f"{side}/{MANIFEST}" for side in SIDES)):
         files = read_object(directory / manifest).get("files")
         for path, said in files.items() if isinstance(files, dict) else ():
             ours = path.split("/")[0] in FOLDERS or path.endswith(".parquet")

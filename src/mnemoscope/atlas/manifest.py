@@ -14,7 +14,7 @@ from typing import Any
 from mnemoscope.atlas.form import Manifest, form_faults
 from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES, place
 from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasTooNew, AtlasUnfinished
-from mnemoscope.files import file_entry, flush, json_bytes, storing, write_bytes, write_json
+from mnemoscope.files import file_entry, flush, json_bytes, read_object, storing, write_bytes, write_json
 
 MANIFEST = "manifest.json"
 SEAL = "manifest.sha256"
@@ -33,10 +33,7 @@ def unfinished_plan(directory: Path) -> dict[str, Any] | None:
     """What `begin` was given, or None where no mining is under way, or only a file of somebody else bears that name."""
     if (directory / MANIFEST).is_file():
         return None
-    try:
-        begun = _parse(directory / UNFINISHED, _read(directory / UNFINISHED))
-    except AtlasDamaged:
-        return None
+    begun = read_object(directory / UNFINISHED)
     return begun if isinstance(begun.get("plan"), dict) and "part" in begun else None
 
 
@@ -100,7 +97,10 @@ def read_claimed(directory: Path) -> tuple[dict[str, Any], str]:
     path = directory / MANIFEST
     if not path.is_file():
         _refuse_without_manifest(directory)
-    data = _read(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise AtlasDamaged(f"{path} cannot be read: {error.strerror}") from error
     manifest = _parse(path, data)
     found = hashlib.sha256(data).hexdigest()
     schema = manifest.get("schema")
@@ -133,13 +133,6 @@ def _refuse_without_manifest(directory: Path) -> None:
     if not directory.exists():
         what = "does not exist"
     raise AtlasNotFound(f"{directory} {what} (no {MANIFEST}); make one with `mnemoscope mine` or `mnemoscope demo`")
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise AtlasDamaged(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _parse(path: Path, data: bytes) -> dict[str, Any]:

@@ -96,23 +96,17 @@ def write_sentences(directory: Path, rows: Iterable[Mapping[str, Any] | pa.Table
     `rows` must come in order of sentence id. The pieces leave no trace: the parts depend on the rows alone.
     """
     kind = TABLES["sentences"]
-    waiting: list[pa.Table] = []
-    held = parts = 0
+    waiting, parts = kind.columns.empty_table(), 0
 
-    def flush(table: pa.Table) -> None:
-        nonlocal parts
+    def write(table: pa.Table) -> None:
         write_table(directory / kind.path(parts), table, name=kind.name, provenance=provenance)
-        parts += 1
 
     for piece in rows:
-        table = _fit(piece, kind.columns, kind.name)
-        waiting.append(table)
-        held += table.num_rows
-        while held >= SENTENCES_PER_PART:
-            whole = pa.concat_tables(waiting)
-            flush(whole.slice(0, SENTENCES_PER_PART))
-            waiting = [whole.slice(SENTENCES_PER_PART)]
-            held -= SENTENCES_PER_PART
-    if held or not parts:
-        flush(pa.concat_tables(waiting) if waiting else kind.columns.empty_table())
+        waiting = pa.concat_tables([waiting, _fit(piece, kind.columns, kind.name)])
+        while waiting.num_rows >= SENTENCES_PER_PART:
+            write(waiting.slice(0, SENTENCES_PER_PART))
+            waiting, parts = waiting.slice(SENTENCES_PER_PART), parts + 1
+    if waiting.num_rows or not parts:
+        write(waiting)
+        parts += 1
     return parts

@@ -3,23 +3,21 @@
 Reads every covered byte once and changes nothing. run.json, annotations and files that are no tables are not covered.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mnemoscope.atlas.folder import is_named
+from mnemoscope.atlas.folder import SIDES, is_named
 from mnemoscope.atlas.form import Manifest, form_faults
 from mnemoscope.atlas.manifest import MANIFEST, read_claimed, table_files
 from mnemoscope.atlas.schema import TABLES, place, schema_error
 from mnemoscope.errors import AtlasDamaged
-from mnemoscope.files import file_hash, is_file_entry
+from mnemoscope.files import file_hash, is_file_entry, read_object
 
 _EVERY_ATLAS = ("vocabulary", "tokens", "background")
 _EVERY_LAYER = ("triggers", "activity", "values", "neighbours")
-_SIDES = ("analyses", "report")
 
 
 def verify(path: str | Path) -> list[str]:
@@ -40,7 +38,7 @@ def verify(path: str | Path) -> list[str]:
     problems += _wrong_schemas(directory, manifest, [path for path in files if path not in wrong])
     problems += _incomplete(manifest)
     covered = set(files)
-    for side in _SIDES:
+    for side in SIDES:
         side_problems, side_covered = _wrong_side(directory, side)
         problems += side_problems
         covered |= side_covered
@@ -100,15 +98,14 @@ def _wrong_side(directory: Path, side: str) -> tuple[list[str], set[str]]:
     path = folder / MANIFEST
     if not folder.is_dir():
         return [], set()
-    try:
-        said = json.loads(path.read_bytes().decode("utf-8"))
-        files, made_from = dict(said["files"]), said["atlas"]
-    except FileNotFoundError:
+    if not path.exists():
         places = [found.relative_to(directory).as_posix() for found in folder.rglob("*")]
         return [f"{side}/{MANIFEST}: missing"] if any(map(is_named, places)) else [], set()
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    said = read_object(path)
+    files = said.get("files")
+    if not isinstance(files, dict) or "atlas" not in said:
         return [f"{side}/{MANIFEST}: not a manifest that mnemoscope writes"], set()
     problems = [*_wrong_files(directory, files).values()]
-    if made_from != file_hash(directory / MANIFEST):
+    if said["atlas"] != file_hash(directory / MANIFEST):
         problems.append(f"{side}/{MANIFEST}: made from another atlas")
     return problems, set(files)

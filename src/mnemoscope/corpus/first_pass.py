@@ -96,8 +96,8 @@ class FirstPass:
         self._longest = longest
         self._vocabulary = vocabulary
         self._listed = listed
-        self._texts: list[str] = []
-        self._documents: list[int] = []
+        self._waiting: list[tuple[str, int]] = []
+        """Sentences taken and not written yet, each with its document."""
         self._characters = 0
         self._hash = self._new_hash()
         self._files: dict[str, IO[bytes]] = {}
@@ -127,10 +127,9 @@ class FirstPass:
         self.state.pieces += 1
         self.state.found += len(sentences)
         for sentence in sentences:
-            self._texts.append(sentence)
-            self._documents.append(self.state.documents)
+            self._waiting.append((sentence, self.state.documents))
             self._characters += len(sentence)
-            if len(self._texts) >= _BATCH or self._characters >= _BATCH_CHARACTERS:
+            if len(self._waiting) >= _BATCH or self._characters >= _BATCH_CHARACTERS:
                 self.flush()
 
     def end_document(self) -> None:
@@ -152,12 +151,13 @@ class FirstPass:
 
     def flush(self) -> None:
         """Writes the sentences taken but not written yet; raises ModelDamaged for a token id beyond the head's rows."""
-        if not self._texts:
+        if not self._waiting:
             return
+        encoded = self._encoder.encode([text for text, _ in self._waiting])
         texts: list[str] = []
         tokens: list[Sequence[int]] = []
         documents: list[int] = []
-        for text, ids, document in zip(self._texts, self._encoder.encode(self._texts), self._documents, strict=True):
+        for (text, document), ids in zip(self._waiting, encoded, strict=True):
             parts: list[tuple[str, Sequence[int]]] = [(text, ids)] if ids else []
             self.state.without_tokens += not ids
             if len(ids) > self._longest:
@@ -168,7 +168,7 @@ class FirstPass:
                 texts.append(part)
                 tokens.append(own)
                 documents.append(document)
-        self._texts, self._documents, self._characters = [], [], 0
+        self._waiting, self._characters = [], 0
         if texts:
             self._write(texts, tokens, documents)
 

@@ -141,8 +141,8 @@ def read_parquet(path: Path, meter: Meter, *, text_field: str) -> Iterator[Piece
     except UnicodeDecodeError:
         raise CorpusUnreadable(f"{path}: row {row + 1} of column {text_field!r} is not UTF-8") from None
     except (pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise CorpusUnreadable(f"{path} is no readable Parquet file ({reason[:120]}); get it again") from None
+        reason = one_line(error)[:120]
+        raise CorpusUnreadable(f"{path} is no readable Parquet file ({reason}); get it again") from None
 
 
 def _rows_together(path: Path, metadata: Any, text_field: str) -> int:
@@ -213,10 +213,8 @@ def _commit(name: str) -> str | None:
 def _stream(name: str, *, config: str | None, split: str, revision: str | None) -> Any:
     import datasets
 
-    loggers = [logging.getLogger(each) for each in ("datasets", "huggingface_hub", "fsspec")]
-    levels = [each.level for each in loggers]
-    for each in loggers:
-        each.setLevel(logging.CRITICAL)
+    silenced = logging.root.manager.disable
+    logging.disable(logging.CRITICAL - 1)
     bars = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:
@@ -226,8 +224,7 @@ def _stream(name: str, *, config: str | None, split: str, revision: str | None) 
         wanted = ":".join(["hub", name, *([config] if config else []), *([split] if config else [])])
         raise CorpusNotFound(f"{wanted} cannot be opened ({reason}); check name, split and network") from None
     finally:
-        for each, level in zip(loggers, levels, strict=True):
-            each.setLevel(level)
+        logging.disable(silenced)
         if bars:
             datasets.enable_progress_bars()
     if not isinstance(stream, Iterable):

@@ -8,6 +8,7 @@ that names nothing is refused at once.
 import glob
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import final
 
@@ -17,7 +18,7 @@ from mnemoscope.corpus.sentences import check_split
 from mnemoscope.corpus.streams import COMPRESSED, LONGEST, Meter, too_long
 from mnemoscope.errors import CorpusNotFound, CorpusUnreadable
 
-_KINDS = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet"}
+_ENDINGS = (".txt", ".jsonl", ".parquet")
 _BUILT_IN = {"builtin:pydocs": "all", "builtin:pydocs:stdlib": "stdlib"}
 _GIVE = (
     "give a .txt, .jsonl or .parquet file (also .gz, .xz, .zst) or a glob of them, hub:DATASET or builtin:pydocs"
@@ -30,8 +31,6 @@ class Source:
     """A text that can be read again and again, always the same documents in the same order."""
 
     spec: str
-    kind: str
-    """`text`, `jsonl`, `parquet`, `mixed`, `hub` or `builtin`."""
     identity: dict[str, object]
     """What must be the same for a tokenized corpus to be the same, as plain JSON values: of files (the built-in text's,
     too) sizes and dates, of a data set on the hub its commit."""
@@ -97,7 +96,7 @@ def _built_in(spec: str) -> Source:
                 yield text, True
 
     identity: dict[str, object] = {"spec": spec, "files": pydocs.sources_digest(part)}
-    return Source(spec, "builtin", identity, read, held_out=pydocs.held_out_hashes())
+    return Source(spec, identity, read, held_out=pydocs.held_out_hashes())
 
 
 def _hub(spec: str, *, text_field: str) -> Source:
@@ -115,23 +114,23 @@ def _hub(spec: str, *, text_field: str) -> Source:
             meter.done += len(text.encode())
             yield text, ends
 
-    return Source(spec, "hub", {"spec": spec, "text_field": text_field, **contents}, read)
+    return Source(spec, {"spec": spec, "text_field": text_field, **contents}, read)
 
 
 def _files(spec: str, *, text_field: str, split: str) -> Source:
     paths = _matching_files(spec)
-    kinds = {path: _KINDS[_ending(path)] for path in paths}
+    endings = [_ending(path) for path in paths]
     stats = [path.stat() for path in paths]
 
+    readers = {
+        ".txt": partial(read_text, split=split),
+        ".jsonl": partial(read_jsonl, text_field=text_field),
+        ".parquet": partial(read_parquet, text_field=text_field),
+    }
+
     def read(meter: Meter, skip: int) -> Iterator[Piece]:
-        for path, opened in zip(paths, stats, strict=True):
-            if kinds[path] == "text":
-                pieces = read_text(path, meter, split=split)
-            elif kinds[path] == "jsonl":
-                pieces = read_jsonl(path, meter, text_field=text_field)
-            else:
-                pieces = read_parquet(path, meter, text_field=text_field)
-            for text, ends in pieces:
+        for path, ending, opened in zip(paths, endings, stats, strict=True):
+            for text, ends in readers[ending](path, meter):
                 if skip == 0:
                     yield text, ends
                 elif ends:
@@ -146,8 +145,7 @@ def _files(spec: str, *, text_field: str, split: str) -> Source:
         "text_field": text_field,
         "split": split,
     }
-    kind = kinds[paths[0]] if len(set(kinds.values())) == 1 else "mixed"
-    return Source(spec, kind, identity, read, size=sum(stat.st_size for stat in stats))
+    return Source(spec, identity, read, size=sum(stat.st_size for stat in stats))
 
 
 def _matching_files(spec: str) -> list[Path]:
@@ -167,11 +165,11 @@ def _matching_files(spec: str) -> list[Path]:
 
 
 def _ending(path: Path) -> str:
-    """A key of `_KINDS`; raises CorpusUnreadable for another kind of file."""
+    """One of `_ENDINGS`; raises CorpusUnreadable for another kind of file."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     packed = bool(suffixes) and suffixes[-1] in COMPRESSED
     kind = suffixes[-2] if packed and len(suffixes) > 1 else suffixes[-1] if suffixes and not packed else ""
-    if kind not in _KINDS:
+    if kind not in _ENDINGS:
         raise CorpusUnreadable(f"{path}: unknown kind of text; {_GIVE}")
     if packed and kind == ".parquet":
         raise CorpusUnreadable(f"{path}: Parquet is compressed inside; unpack the {suffixes[-1]} around it first")

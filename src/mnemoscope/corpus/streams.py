@@ -10,6 +10,7 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,21 +42,17 @@ def text_blocks(path: Path, meter: Meter) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     line = 1
     # A character may begin in one block and end in the next, so an error can surface one line late at most.
-    for block in _bytes(path, meter):
+    for block in chain(_bytes(path, meter), [b""]):
         if b"\0" in block:
             where = line + block[: block.index(b"\0")].count(b"\n")
             raise CorpusUnreadable(f"{path}: NUL byte in line {where}, so this is no UTF-8 text; give a text file")
         try:
-            text = decoder.decode(block)
+            text = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
             raise _not_utf8(path, line, error) from None
         line += block.count(b"\n")
         if text:
             yield text
-    try:
-        decoder.decode(b"", final=True)
-    except UnicodeDecodeError as error:
-        raise _not_utf8(path, line, error) from None
 
 
 def lines(path: Path, meter: Meter, *, cut_after: int | None = None) -> Iterator[tuple[str, bool]]:

@@ -153,12 +153,8 @@ class TokenizedCorpus:
         length = int(self._columns["text_lengths"].array[sentence])
         return self._text.array[start : start + length].tobytes().decode()
 
-    def document(self, sentence: int) -> int:
-        """The 0-based document of the sentence's first occurrence."""
-        return self._at("documents", sentence)
-
     def documents(self, sentences: NDArray[Any]) -> NDArray[np.int64]:
-        """The documents of many sentences."""
+        """The 0-based documents of the sentences' first occurrences."""
         return np.array(self._columns["documents"].array[sentences], np.int64)
 
     def hashes(self, sentences: NDArray[Any]) -> NDArray[np.uint64]:
