@@ -55,18 +55,17 @@ def _take(path: Path, directory: Path) -> int:
         handle, made = opened
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = _holder(handle)
-            os.close(handle)
-            raise AtlasBusy(
-                f"{directory} is being written by another process (pid {holder}); wait for it or choose another folder"
-            ) from None
         except OSError as error:
             if error.errno in _NO_LOCKS and made:
                 _sign(handle, path, f"{os.getpid()} on {platform.node()}")
                 return handle
-            holder = _holder(handle)
+            holder = os.pread(handle, 128, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(handle)
+            if isinstance(error, BlockingIOError):
+                raise AtlasBusy(
+                    f"{directory} is being written by another process (pid {holder});"
+                    " wait for it or choose another folder"
+                ) from None
             if error.errno in _NO_LOCKS:
                 raise StoreFailed(
                     f"{path} is there, so another process (pid {holder}) writes {directory} or was killed in it: this"
@@ -94,11 +93,6 @@ def _open(path: Path) -> tuple[int, bool] | None:
         with suppress(FileNotFoundError):
             return os.open(path, os.O_RDWR | os.O_NOFOLLOW), False
     return None
-
-
-def _holder(handle: int) -> str:
-    """Who signed the lock file."""
-    return os.pread(handle, 128, 0).decode("ascii", "replace").strip() or "unknown"
 
 
 def _sign(handle: int, path: Path, who: str) -> None:

@@ -122,10 +122,7 @@ def _write_columns(
             if reached:
                 taken = taken[:0]
             else:
-                kept = _within(lengths[taken], mined=mined, tokens=mined_tokens, limits=limits)
-                reached = kept < len(taken) or _full(
-                    mined + kept, mined_tokens + int(lengths[taken[:kept]].sum()), limits=limits
-                )
+                kept, reached = _within(lengths[taken], mined=mined, tokens=mined_tokens, limits=limits)
                 taken = taken[:kept]
             columns = {
                 "text_starts": text_ends[first] - records["text"][first],
@@ -154,20 +151,17 @@ def _write_columns(
     return Finalized(sentences, mined, mined_tokens, held_sentences, held_documents, below, reached)
 
 
-def _within(lengths: NDArray[np.int64], *, mined: int, tokens: int, limits: Limits) -> int:
-    """How many more sentences of these lengths the caps allow; the very first one is always allowed."""
-    kept = len(lengths)
+def _within(lengths: NDArray[np.int64], *, mined: int, tokens: int, limits: Limits) -> tuple[int, bool]:
+    """How many more sentences of these lengths the caps allow, always the very first one; whether one is reached."""
+    kept, ends = len(lengths), tokens + np.cumsum(lengths)
     if limits.max_sentences is not None:
         kept = min(kept, limits.max_sentences - mined)
     if limits.max_tokens is not None:
-        fitting = int(np.searchsorted(np.cumsum(lengths), limits.max_tokens - tokens, side="right"))
+        fitting = int(np.searchsorted(ends, limits.max_tokens, side="right"))
         kept = min(kept, max(fitting, 1 if mined == 0 else 0))
-    return kept
-
-
-def _full(mined: int, tokens: int, *, limits: Limits) -> bool:
-    full = limits.max_sentences is not None and mined >= limits.max_sentences
-    return full or (limits.max_tokens is not None and mined > 0 and tokens >= limits.max_tokens)
+    if kept < len(lengths) or mined + kept == limits.max_sentences:
+        return kept, True
+    return kept, limits.max_tokens is not None and kept > 0 and int(ends[kept - 1]) >= limits.max_tokens
 
 
 def fingerprint(directory: Path, sentences: int) -> str:

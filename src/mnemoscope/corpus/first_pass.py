@@ -154,25 +154,22 @@ class FirstPass:
         if not self._waiting:
             return
         encoded = self._encoder.encode([text for text, _ in self._waiting])
-        texts: list[str] = []
-        tokens: list[Sequence[int]] = []
-        documents: list[int] = []
+        parts: list[tuple[str, Sequence[int], int]] = []
         for (text, document), ids in zip(self._waiting, encoded, strict=True):
-            parts: list[tuple[str, Sequence[int]]] = [(text, ids)] if ids else []
-            self.state.without_tokens += not ids
-            if len(ids) > self._longest:
+            if not ids:
+                self.state.without_tokens += 1
+            elif len(ids) <= self._longest:
+                parts.append((text, ids, document))
+            else:
                 windows = cut_windows(text, ids, offsets=self._encoder.offsets(text), longest=self._longest)
-                parts = [(part, own) for part, own in windows if part and not part.isspace()]
-                self.state.windows += len(parts)
-            for part, own in parts:
-                texts.append(part)
-                tokens.append(own)
-                documents.append(document)
+                kept = [(part, own, document) for part, own in windows if part and not part.isspace()]
+                self.state.windows += len(kept)
+                parts += kept
         self._waiting, self._characters = [], 0
-        if texts:
-            self._write(texts, tokens, documents)
+        if parts:
+            self._write(*zip(*parts, strict=True))
 
-    def _write(self, texts: list[str], tokens: list[Sequence[int]], documents: list[int]) -> None:
+    def _write(self, texts: Sequence[str], tokens: Sequence[Sequence[int]], documents: Sequence[int]) -> None:
         encoded = [text.encode() for text in texts]
         records = np.zeros(len(texts), RECORD)
         records["hash"] = text_hashes(texts)

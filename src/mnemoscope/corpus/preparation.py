@@ -25,7 +25,7 @@ from mnemoscope.corpus.sources import Source
 from mnemoscope.corpus.streams import LONGEST, too_long
 from mnemoscope.corpus.tokenized_corpus import COLUMNS, TokenizedCorpus, storing
 from mnemoscope.errors import CorpusEmpty, OptionError
-from mnemoscope.files import flush, read_object, write_bytes
+from mnemoscope.files import flush, read_object, remove_strays, write_bytes
 from mnemoscope.progress import Progress, ignore_progress
 
 FORMAT = 2
@@ -124,6 +124,7 @@ class _Preparation:
         """The corpus, made or, if it is finished, opened."""
         source, directory = self.source, self.directory
         directory.mkdir(parents=True, exist_ok=True)
+        remove_strays(directory)
         stored = self._usable_state()
         if stored.get("finished"):
             return TokenizedCorpus(directory, counts=stored["counts"], fingerprint=stored["fingerprint"])
