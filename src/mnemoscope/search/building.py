@@ -1,24 +1,26 @@
 """The index made from an atlas's tables, in one file that the caller puts in its place.
 
 Reads what mining and `analyze` wrote; annotations, which change all the time, are not in it. The time goes into the
-full-text table of the triggers' prefixes.
+full-text table of the triggers' prefixes. Their sentences wait in a file beside the index, so that memory does not grow
+with the text: it holds a few numbers per trigger.
 """
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+import tempfile
+from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.errors import AtlasDamaged, StoreFailed
+from mnemoscope.errors import AtlasDamaged
 from mnemoscope.formatting import show_token
 from mnemoscope.progress import Progress
-from mnemoscope.search.database import BOTTOM, FULL_TEXT, TABLES, TOP
-from mnemoscope.search.prefixes import Prefixes
+from mnemoscope.search.database import BOTTOM, CONTEXT, FULL_TEXT, RANK_BITS, TABLES, TOP, token_type, window_text
 from mnemoscope.search.text import prepare
 
 _PRAGMAS = (
@@ -29,15 +31,14 @@ _PRAGMAS = (
     "cache_size=-65536",
     "temp_store=FILE",
 )
+_SENTENCES, _PREFIXES = 50_000, 20_000
+"""How many are handled at a time."""
 _SIDES = ((TOP, "top"), (BOTTOM, "bottom"))
 
 
-def write_index(atlas: Atlas, path: Path, *, about: dict[str, str], scratch: Path, progress: Progress) -> None:
-    """Writes the whole index into the new file `path`; `scratch` is a file for the sentences, which the caller removes.
-
-    Raises StoreFailed, and what reading the atlas raises.
-    """
-    with _storing(path), closing(sqlite3.connect(path, isolation_level=None)) as database:
+def write_index(atlas: Atlas, path: Path, *, about: dict[str, str], progress: Progress) -> None:
+    """Writes the whole index into the new file `path`; raises sqlite3.Error, and what reading the atlas raises."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
         for pragma in _PRAGMAS:
             database.execute(f"PRAGMA {pragma}")
         database.executescript(TABLES)
@@ -46,7 +47,8 @@ def write_index(atlas: Atlas, path: Path, *, about: dict[str, str], scratch: Pat
         database.execute("BEGIN")
         first = _write_layers(database, atlas)
         _write_vocabulary(database, atlas)
-        spaced = _write_triggers(database, atlas, first, scratch=scratch, progress=progress)
+        with tempfile.TemporaryFile(dir=path.parent) as file:
+            spaced = _write_triggers(database, atlas, first, file, progress)
         for layer in atlas.layers:
             _write_fires(database, atlas, layer, first[layer])
         lacking = [] if _write_values(database, atlas, first) else ["values", "bottom"]
@@ -57,15 +59,6 @@ def write_index(atlas: Atlas, path: Path, *, about: dict[str, str], scratch: Pat
         for table in FULL_TEXT:
             database.execute(f"INSERT INTO {table}({table}) VALUES ('optimize')")
         database.execute("ANALYZE")
-
-
-@contextmanager
-def _storing(path: Path) -> Iterator[None]:
-    """Turns SQLite's refusals into StoreFailed."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise StoreFailed(f"cannot write {path.parent}: {error}; make room there, then run it again") from error
 
 
 def _write_layers(database: sqlite3.Connection, atlas: Atlas) -> dict[int, int]:
@@ -94,23 +87,68 @@ def _write_vocabulary(database: sqlite3.Connection, atlas: Atlas) -> None:
 
 
 def _write_triggers(
-    database: sqlite3.Connection, atlas: Atlas, first: dict[int, int], *, scratch: Path, progress: Progress
+    database: sqlite3.Connection, atlas: Atlas, first: dict[int, int], file: IO[bytes], progress: Progress
 ) -> bool:
-    """Prefixes and their sentences; returns whether tokens bring their spaces along."""
-    prefixes = Prefixes(atlas, first)
-    with scratch.open("wb") as file:
-        for sentences in prefixes.read_sentences(file):
-            database.executemany("INSERT INTO sentences VALUES (?, ?)", sentences)
-    done, total = 0, len(prefixes.numbers)
-    for rows, texts in prefixes.texts(scratch):
-        database.executemany("INSERT INTO prefixes VALUES (?, ?, ?)", rows)
+    """Prefixes and their sentences, whose tokens go through `file`; returns whether tokens bring their spaces along."""
+    found = pl.concat([_find_prefixes(atlas, layer, first[layer]) for layer in atlas.layers]).sort("trigger")
+    ids, raw, done = found["sentence"].unique().sort(), atlas.vocabulary.raw, 0
+    spaced, ends = _write_sentences(database, atlas, ids.to_list(), file)
+    tokens = np.memmap(file, token_type(len(raw)), mode="r").view(np.ndarray) if ends[-1] else np.empty(0, np.int32)
+    for rows in found.iter_slices(_PREFIXES):
+        places = ids.search_sorted(rows["sentence"]).to_numpy()
+        starts, last = ends[places], ends[places] + rows["position"].to_numpy()
+        if not np.all(last < ends[places + 1]):
+            raise AtlasDamaged(f"{atlas.path}: a trigger lies beyond the end of its sentence")
+        begin = np.maximum(starts, last - (CONTEXT - 1))
+        texts = (
+            window_text(tokens[a : b + 1].tolist(), raw, spaced=spaced, cut=cut)
+            for a, b, cut in zip(begin.tolist(), last.tolist(), (begin > starts).tolist(), strict=True)
+        )
+        database.executemany("INSERT INTO prefixes VALUES (?, ?, ?)", rows.iter_rows())
         database.executemany(
             "INSERT INTO trigger_text (rowid, prefix) VALUES (?, ?)",
-            ((row[0], prepare(text)) for row, text in zip(rows, texts, strict=True)),
+            zip(rows["trigger"].to_list(), map(prepare, texts), strict=True),
         )
-        done += len(rows)
-        progress("index", done, total, "prefixes")
-    return prefixes.spaced
+        done += rows.height
+        progress("index", done, found.height, "prefixes")
+    return spaced
+
+
+def _find_prefixes(atlas: Atlas, layer: int, first: int) -> pl.DataFrame:
+    """The different positive prefixes of a layer: trigger (its number), sentence, position.
+
+    Of the triggers with the same prefix only the best is taken, since the paper counts a prefix once.
+    """
+    best = atlas.best_triggers(layer, None).filter(pl.col("rank") == pl.col("prefix_group"))
+    rank, memory = (pl.col(name).cast(pl.Int64) for name in ("rank", "memory"))
+    trigger = rank * (1 << RANK_BITS) + first + memory
+    return best.select(trigger.alias("trigger"), "sentence", "position")
+
+
+def _write_sentences(
+    database: sqlite3.Connection, atlas: Atlas, ids: list[int], file: IO[bytes]
+) -> tuple[bool, NDArray[np.int64]]:
+    """The tokens of these sentences, also into `file`.
+
+    Returns whether tokens bring the spaces between words along, and where each sentence ends in the file.
+    """
+    spaced, ends, most = True, [np.zeros(1, np.int64)], len(atlas.vocabulary.raw)
+    for at in range(0, len(ids), _SENTENCES):
+        rows = atlas.sentences(ids[at : at + _SENTENCES], columns=["sentence", "text", "tokens"])
+        if at == 0:
+            spaced = atlas.vocabulary.carries_spaces(rows.head(1_000))
+        tokens = rows["tokens"].explode().drop_nulls().to_numpy()
+        if tokens.size and not (int(tokens.min()) >= 0 and int(tokens.max()) < most):
+            raise AtlasDamaged(f"{atlas.path}: a sentence has a token beyond the vocabulary")
+        kind = token_type(most)
+        data = tokens.astype(kind).tobytes()
+        file.write(data)
+        own = rows["tokens"].list.len().cast(pl.Int64).cum_sum().to_numpy()
+        ends.append(ends[-1][-1] + own)
+        each = [data[begin:end] for begin, end in pairwise([0, *(own * kind.itemsize).tolist()])]
+        database.executemany("INSERT INTO sentences VALUES (?, ?)", zip(rows["sentence"].to_list(), each, strict=True))
+    file.flush()
+    return spaced, np.concatenate(ends)
 
 
 def _write_fires(database: sqlite3.Connection, atlas: Atlas, layer: int, first: int) -> None:

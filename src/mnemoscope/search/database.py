@@ -11,6 +11,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from mnemoscope.memory import MemoryId
 from mnemoscope.search.text import TOKENIZER
@@ -32,17 +35,24 @@ Ranges = tuple[tuple[int, int], ...]
 EVERYWHERE: Ranges = ((0, MEMORY_MASK),)
 
 
-def token_type(vocabulary: int) -> str:
-    """How the tokens of a sentence are stored, as numpy says it: two bytes each where they fit."""
-    return "<u2" if vocabulary <= 1 << 16 else "<i4"
+def token_type(vocabulary: int) -> np.dtype[Any]:
+    """How the tokens of a sentence are stored: two bytes each where they fit."""
+    return np.dtype("<u2" if vocabulary <= 1 << 16 else "<i4")
 
 
-def _full_text(name: str, columns: str, *, prefix: str = "") -> str:
-    options = f"content='', columnsize=0, tokenize=\"{TOKENIZER}\"" + (f", prefix='{prefix}'" if prefix else "")
-    return f"CREATE VIRTUAL TABLE {name} USING fts5({columns}, {options});"
+def window_text(tokens: list[int], raw: list[bytes], *, spaced: bool, cut: bool) -> str:
+    """The text of a prefix's last tokens; where the prefix is `cut`, from a whole word on if a space is near.
+
+    `raw` are the bytes of every token; `spaced` says whether they bring the spaces between words along.
+    """
+    text = (b"" if spaced else b" ").join(map(raw.__getitem__, tokens)).decode("utf-8", "replace")
+    space = text.find(" ", 0, 24) if cut and spaced else 0
+    return text[max(0, space) :]
 
 
-TABLES = f"""
+FULL_TEXT = {"trigger_text": "prefix", "value_text": "top, bottom", "token_text": "text", "pattern_text": "description"}
+"""The tables in which words are found, and their columns."""
+TABLES = """
 CREATE TABLE about (name TEXT PRIMARY KEY, said TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE layers (layer INTEGER PRIMARY KEY, first INTEGER NOT NULL, count INTEGER NOT NULL);
 CREATE TABLE vocabulary (
@@ -62,13 +72,10 @@ CREATE TABLE patterns (
   pattern INTEGER PRIMARY KEY, memory INTEGER NOT NULL, kind TEXT NOT NULL, description TEXT NOT NULL,
   explained INTEGER NOT NULL
 );
-{_full_text("trigger_text", "prefix", prefix="2")}
-{_full_text("value_text", "top, bottom", prefix="2")}
-{_full_text("token_text", "text", prefix="2")}
-{_full_text("pattern_text", "description", prefix="2")}
-"""
-
-FULL_TEXT = ("trigger_text", "value_text", "token_text", "pattern_text")
+""" + "".join(
+    f"CREATE VIRTUAL TABLE {name} USING fts5({columns}, content='', columnsize=0, tokenize='{TOKENIZER}', prefix='2');"
+    for name, columns in FULL_TEXT.items()
+)
 PLAIN_TABLES = (
     "about", "layers", "vocabulary", "sentences", "prefixes", "fires", "says", "value_tokens", "patterns"
 )  # fmt: skip

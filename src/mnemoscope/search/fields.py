@@ -3,10 +3,11 @@
 Annotations, which people change all the time, are in no file of ours; the other fields are in the index.
 """
 
+import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -23,8 +24,8 @@ from mnemoscope.search.database import (
     Ranges,
     condition,
     token_type,
+    window_text,
 )
-from mnemoscope.search.prefixes import window_text
 from mnemoscope.search.text import Part, Query, find_matches, highlight
 
 FIELDS = ("triggers", "values", "patterns", "annotations", "bottom")
@@ -75,18 +76,6 @@ class Ranking:
 
 Shown = tuple[tuple[Part, ...], str]
 """The text of a row in pieces, matched or not, and what was found in a few words."""
-
-
-class Field(Protocol):
-    """One field of an index."""
-
-    def rank(self, query: Query, within: Ranges, *, most: int) -> Ranking:
-        """The first `most` memories that match, best first."""
-        ...
-
-    def show(self, rows: Sequence[Row], query: Query) -> list[Shown]:
-        """What to show of each row."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -234,6 +223,10 @@ class Annotations:
         return _show_descriptions([self._described[row.best] for row in rows], query)
 
 
+Field = Triggers | Values | Patterns | Annotations
+"""One field of an index: `rank` gives the first `most` memories that match, best first, `show` what to show of each."""
+
+
 def _show_descriptions(described: Sequence[tuple[Any, ...]], query: Query) -> list[Shown]:
     """What to show of patterns: kind, description, and how many triggers they explain."""
     texts = highlight([description for _, description, _ in described], query)
@@ -249,9 +242,5 @@ def _rows_by_key(
     database: sqlite3.Connection, table: str, key: str, columns: str, keys: Sequence[int]
 ) -> dict[int, tuple[Any, ...]]:
     """Rows of a table of ours by their key."""
-    found: dict[int, tuple[Any, ...]] = {}
-    for at in range(0, len(keys), 500):
-        some = keys[at : at + 500]
-        sql = f"SELECT {key}, {columns} FROM {table} WHERE {key} IN ({', '.join('?' * len(some))})"
-        found |= {row[0]: row[1:] for row in database.execute(sql, list(some))}
-    return found
+    sql = f"SELECT {key}, {columns} FROM {table} WHERE {key} IN (SELECT value FROM json_each(?))"
+    return {row[0]: row[1:] for row in database.execute(sql, (json.dumps(list(keys)),))}

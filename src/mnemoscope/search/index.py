@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import polars as pl
 
@@ -59,8 +58,6 @@ class Index:
     ) -> None:
         self.atlas = atlas
         self.path = path
-        self.missing_fields: tuple[str, ...] = ()
-        """Fields of which the atlas has nothing to search yet, such as patterns before `analyze`."""
         self._rebuild = rebuild
         self._temporary = temporary
         self._read_judgements = annotations or (lambda: read_judgements(atlas.path))
@@ -74,13 +71,12 @@ class Index:
         self._numbering = MemoryNumbering(layers)
         self._spaced = about["spaced"] == "1"
         self.missing_fields = tuple(name for name in about["lacking"].split(",") if name)
+        """Fields of which the atlas has nothing to search yet, such as patterns before `analyze`."""
 
     def __enter__(self) -> "Index":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -166,17 +162,20 @@ class Index:
 
         With `bottom`, those with it among the 20 bottom tokens, most opposed first. Raises SearchError for no token.
         """
-        self._check_page(limit, offset)
-        within, side, page = self._within(layers), BOTTOM if bottom else TOP, (limit, offset)
-        return self._ask(lambda database: tokens.promoting(database, self._numbering, token, side, within, page))
+        return self._find_memories(token, "demotes" if bottom else "promotes", layers, limit, offset)
 
     def firing_on(
         self, token: str | int, *, layers: Sequence[int] | None = None, limit: int = 50, offset: int = 0
     ) -> tuple[Firing, ...]:
         """The memories with highest triggers that end in the token, those with most such triggers first."""
+        return self._find_memories(token, "fires", layers, limit, offset)
+
+    def _find_memories(
+        self, token: str | int, kind: str, layers: Sequence[int] | None, limit: int, offset: int
+    ) -> tuple[Any, ...]:
         self._check_page(limit, offset)
         within, page = self._within(layers), (limit, offset)
-        return self._ask(lambda database: tokens.firing_on(database, self._numbering, token, within, page))
+        return self._ask(lambda database: tokens.find_memories(database, self._numbering, token, kind, within, page))
 
     def count(self, token: str | int, *, kind: str, layers: Sequence[int] | None = None) -> int:
         """How many memories promote, oppose (`demotes`) or fire on (`fires`) the token."""

@@ -8,6 +8,7 @@ as it is open.
 import errno
 import os
 import shutil
+import sqlite3
 import tempfile
 import time
 from pathlib import Path
@@ -103,16 +104,17 @@ def expected_facts(atlas: Atlas) -> dict[str, str]:
 
 def _write(atlas: Atlas, path: Path, about: dict[str, str], progress: Progress) -> None:
     """Makes the index at `path`, whole or not at all; the caller holds the folder."""
-    temporary, scratch = (path.parent / f".{name}.{os.getpid()}.mnemoscope-tmp" for name in (path.name, "sentences"))
+    temporary = path.parent / f".{path.name}.{os.getpid()}.mnemoscope-tmp"
     with storing(path):
         try:
-            write_index(atlas, temporary, about=about, scratch=scratch, progress=progress)
+            write_index(atlas, temporary, about=about, progress=progress)
             flush(temporary)
             temporary.replace(path)
             flush(path.parent)
+        except sqlite3.Error as error:
+            raise StoreFailed(f"cannot write {path.parent}: {error}; make room there, then run it again") from error
         finally:
-            for file in (temporary, scratch):
-                file.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -38,11 +38,6 @@ def prepare(text: str) -> str:
     return text if text.isascii() else _ALONE.sub(lambda found: _piece(found.group()), text.translate(_SPACE))
 
 
-def _markable(text: str) -> str:
-    """The prepared text in which OPEN, CLOSE and CUT can only be ours."""
-    return prepare(text.translate(_SPACE))
-
-
 @cache
 def _piece(character: str) -> str:
     """The character as a word of its own where it is one, as itself otherwise."""
@@ -97,8 +92,9 @@ def parse_query(text: str) -> Query:
         terms.append('"' + said.replace('"', '""') + '"' + (" *" if beginning else ""))
     terms = list(dict.fromkeys(terms))
     if not terms:
+        shown = text if len(text) <= 40 else f"{text[:40]}..."
         raise SearchError(
-            f"{_short(text)} holds no letter, digit or symbol to search for;"
+            f"{shown!r} holds no letter, digit or symbol to search for;"
             " punctuation and white space are found as tokens (--promotes, --fires-on)"
         )
     if len(terms) > MOST_TERMS:
@@ -126,11 +122,7 @@ def _ask_texts(texts: Sequence[str], sql: str, *parameters: str) -> list[Any]:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         database.execute(f'CREATE VIRTUAL TABLE shown USING fts5(text, tokenize="{TOKENIZER}")')
         database.execute("BEGIN")
-        database.executemany(
-            "INSERT INTO shown (rowid, text) VALUES (?, ?)", ((i, _markable(text)) for i, text in enumerate(texts))
-        )
+        # OPEN, CLOSE and CUT can only be ours.
+        prepared = ((i, prepare(text.translate(_SPACE))) for i, text in enumerate(texts))
+        database.executemany("INSERT INTO shown (rowid, text) VALUES (?, ?)", prepared)
         return database.execute(sql, parameters).fetchall()
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 40 else text[:40] + "...")

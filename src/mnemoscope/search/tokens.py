@@ -52,6 +52,21 @@ class Firing:
     rank: int
 
 
+_SAYS = "memory, token, rank, probability, score"
+_KINDS: dict[str, tuple[str, str, str, type[Promotion | Firing]]] = {
+    "promotes": (
+        _SAYS, f"says WHERE side = {TOP}", "ORDER BY probability DESC, rank, memory, token", Promotion
+    ),
+    "demotes": (
+        _SAYS, f"says WHERE side = {BOTTOM}", "ORDER BY rank, score DESC, memory, token", Promotion
+    ),
+    "fires": (
+        "memory, sum(triggers), min(rank)", "fires WHERE 1", "GROUP BY memory ORDER BY 2 DESC, 3, memory", Firing
+    ),
+}  # fmt: skip
+"""What a memory can have to do with a token: columns, rows and order in SQL, and what a row becomes."""
+
+
 def like(database: sqlite3.Connection, text: str, *, limit: int) -> tuple[Token, ...]:
     """The tokens that read like `text`, the same text first."""
     text = _check_text(text)
@@ -86,55 +101,32 @@ def _check_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _condition(database: sqlite3.Connection, token: str | int, within: Ranges) -> tuple[str, list[Any]]:
-    """SQL that keeps the rows of the token's ids in these layers, and its parameters."""
-    ids = [found.id for found in exactly(database, token)]
-    where, parameters = condition("memory", within)
-    return f"token IN ({', '.join('?' * len(ids))}) AND {where}", [*ids, *parameters]
-
-
-def promoting(
+def find_memories(
     database: sqlite3.Connection,
     numbering: MemoryNumbering,
     token: str | int,
-    side: int,
+    kind: str,
     within: Ranges,
     page: tuple[int, int],
-) -> tuple[Promotion, ...]:
-    """One page (limit, offset) of the memories whose value has the token at its top (or bottom)."""
+) -> tuple[Any, ...]:
+    """One page (limit, offset) of the memories that promote, oppose (`demotes`) or fire on (`fires`) the token."""
+    columns, rows, order, made = _KINDS[kind]
     where, parameters = _condition(database, token, within)
-    best = "probability DESC, rank" if side == TOP else "rank, score DESC"
-    rows = database.execute(
-        f"SELECT memory, token, rank, probability, score FROM says WHERE {where} AND side = ?"
-        f" ORDER BY {best}, memory, token LIMIT ? OFFSET ?",
-        [*parameters, side, *page],
-    )
-    return tuple(Promotion(numbering.id(memory), *rest) for memory, *rest in rows)
-
-
-def firing_on(
-    database: sqlite3.Connection, numbering: MemoryNumbering, token: str | int, within: Ranges, page: tuple[int, int]
-) -> tuple[Firing, ...]:
-    """One page (limit, offset) of the memories with triggers that end in the token."""
-    where, parameters = _condition(database, token, within)
-    rows = database.execute(
-        f"SELECT memory, sum(triggers), min(rank) FROM fires WHERE {where}"
-        " GROUP BY memory ORDER BY 2 DESC, 3, memory LIMIT ? OFFSET ?",
-        [*parameters, *page],
-    )
-    return tuple(Firing(numbering.id(memory), triggers, rank) for memory, triggers, rank in rows)
+    found = database.execute(f"SELECT {columns} FROM {rows} AND {where} {order} LIMIT ? OFFSET ?", [*parameters, *page])
+    return tuple(made(numbering.id(memory), *rest) for memory, *rest in found)
 
 
 def count(database: sqlite3.Connection, token: str | int, kind: str, within: Ranges) -> int:
     """How many memories promote, oppose or fire on the token."""
     where, parameters = _condition(database, token, within)
-    sources: dict[str, tuple[str, list[int]]] = {
-        "promotes": ("says WHERE side = ?", [TOP]),
-        "demotes": ("says WHERE side = ?", [BOTTOM]),
-        "fires": ("fires WHERE ? = 0", [0]),
-    }
-    if kind not in sources:
-        raise OptionError(f"{kind!r} cannot be counted; choose of {', '.join(sources)}")
-    table, first = sources[kind]
-    found = database.execute(f"SELECT count(DISTINCT memory) FROM {table} AND {where}", [*first, *parameters])
+    if kind not in _KINDS:
+        raise OptionError(f"{kind!r} cannot be counted; choose of {', '.join(_KINDS)}")
+    found = database.execute(f"SELECT count(DISTINCT memory) FROM {_KINDS[kind][1]} AND {where}", parameters)
     return int(found.fetchone()[0])
+
+
+def _condition(database: sqlite3.Connection, token: str | int, within: Ranges) -> tuple[str, list[Any]]:
+    """SQL that keeps the rows of the token's ids in these layers, and its parameters."""
+    ids = [found.id for found in exactly(database, token)]
+    where, parameters = condition("memory", within)
+    return f"token IN ({', '.join('?' * len(ids))}) AND {where}", [*ids, *parameters]
