@@ -8,9 +8,20 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, final
 
 T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class _Entry:
+    """A place for one value, and the lock of whoever makes it."""
+
+    weight: float = 1
+    made: bool = False
+    value: Any = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 @final
@@ -58,29 +69,18 @@ class Cache:
 
     def keep(self, key: Hashable, value: object, *, weight: float = 1) -> None:
         """Keeps a value that was made elsewhere in the place of any other of the key; the latest one always stays."""
-        entry = _Entry(weight)
-        entry.value, entry.made = value, True
+        entry = _Entry(weight, made=True, value=value)
         with self._lock:
             self._drop(key, self._entries.get(key))
             self._add(key, entry)
 
-    def _add(self, key: Hashable, entry: "_Entry") -> None:
+    def _add(self, key: Hashable, entry: _Entry) -> None:
         self._entries[key] = entry
         self._weight += entry.weight
         while self._weight > self._most and len(self._entries) > 1:
             self._weight -= self._entries.popitem(last=False)[1].weight
 
-    def _drop(self, key: Hashable, entry: "_Entry | None") -> None:
+    def _drop(self, key: Hashable, entry: _Entry | None) -> None:
         if entry is not None and self._entries.get(key) is entry:
             del self._entries[key]
             self._weight -= entry.weight
-
-
-class _Entry:
-    """A place for one value, and the lock of whoever makes it."""
-
-    def __init__(self, weight: float = 1) -> None:
-        self.lock = threading.Lock()
-        self.weight = weight
-        self.made = False
-        self.value: Any = None

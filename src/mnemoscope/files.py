@@ -153,10 +153,8 @@ def read_object(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def remove_strays(directory: Path) -> int:
-    """Removes temporary files that a killed process left behind and returns how many; hold the lock when calling."""
-    strays = [path for path in directory.rglob(_TEMPORARY) if path.is_symlink() or not path.is_dir()]
-    for stray in strays:
+def remove_strays(directory: Path) -> None:
+    """Removes temporary files that a killed process left behind; hold the lock when calling."""
+    for stray in [path for path in directory.rglob(_TEMPORARY) if path.is_symlink() or not path.is_dir()]:
         with storing(stray):
             stray.unlink(missing_ok=True)
-    return len(strays)

@@ -72,14 +72,10 @@ def _take(path: Path, directory: Path) -> int:
                     " file system cannot tell which; wait for it, or delete that file if no such process runs"
                 ) from None
             raise StoreFailed(f"cannot lock {path}: {error.strerror}; choose another folder") from error
-        try:
-            named = os.stat(path)
-            ours = os.fstat(handle)
-            if (named.st_ino, named.st_dev) == (ours.st_ino, ours.st_dev):
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(path), os.fstat(handle)):
                 _sign(handle, path, str(os.getpid()))
                 return handle
-        except FileNotFoundError:
-            pass
         os.close(handle)
 
 

@@ -121,14 +121,12 @@ because the manifests of these folders list them."""
 
 def place(path: str) -> tuple[TableKind, int | None] | None:
     """The table and number that a path relative to the atlas stands for; None where it is no table's."""
-    if (single := TABLES.get(path.removesuffix(".parquet"))) and single.numbered is None and path.endswith(".parquet"):
-        return single, None
-    if found := re.fullmatch(r"([a-z]+)/([a-z]+)-(\d{3,})\.parquet", path):
-        name, stem, number = found.groups()
-        kind = TABLES.get(name)
-        if kind is not None and kind.numbered == stem and kind.path(int(number)) == path:
-            return kind, int(number)
-    return None
+    found = re.fullmatch(r"([a-z]+)(?:/([a-z]+)-(\d{3,}))?\.parquet", path)
+    kind = TABLES.get(found[1]) if found else None
+    if found is None or kind is None or kind.numbered != found[2]:
+        return None
+    number = None if kind.numbered is None else int(found[3])
+    return (kind, number) if kind.path(number) == path else None
 
 
 def metadata(name: str, provenance: Provenance) -> dict[bytes, bytes]:

@@ -47,11 +47,7 @@ class Vocabulary:
 
     def text(self, tokens: Sequence[int]) -> str:
         """The tokens as running text; bytes that are no whole character become replacement marks."""
-        return self.bytes_of(tokens).decode("utf-8", "replace")
-
-    def bytes_of(self, tokens: Sequence[int]) -> bytes:
-        """The bytes that the tokens stand for, joined."""
-        return b"".join(self._look_up(self.raw, tokens))
+        return b"".join(self._look_up(self.raw, tokens)).decode("utf-8", "replace")
 
     def each_text(self, tokens: Sequence[int | None]) -> list[str | None]:
         """The text of each token by itself; None for None."""

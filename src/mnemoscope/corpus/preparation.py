@@ -144,7 +144,7 @@ class _Preparation:
         mark = fingerprint(directory, final.sentences)
         sizes = _sizes(directory)
         # What is believed later is the size alone, and a power cut leaves zeros of that size.
-        for name in (name for name, size in sizes.items() if size >= 0):
+        for name in sizes:
             flush(directory / name)
         flush(directory)
         self._save(finished=True, counts=counts, fingerprint=mark, sizes=sizes)

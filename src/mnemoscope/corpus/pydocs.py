@@ -112,10 +112,9 @@ def _source_files(part: str) -> list[Path]:
     library = Path(sysconfig.get_path("stdlib"))
     if not library.is_dir():
         raise CorpusNotFound(f"the standard library's sources are not at {library}; builtin:pydocs needs them")
-    inside = sorted((path.relative_to(library).as_posix(), path) for path in library.rglob("*.py"))
-    found = [
-        path for name, path in inside if not _SKIPPED_FOLDERS.search(name) and not name.startswith("pydoc_data")
-    ]
+    inside = {path.relative_to(library).as_posix(): path for path in library.rglob("*.py")}
+    wanted = sorted(name for name in inside if not _SKIPPED_FOLDERS.search(name) and not name.startswith("pydoc_data"))
+    found = [inside[name] for name in wanted]
     return found + [path for name in DISTRIBUTIONS if part == "all" for path in _sources(name)]
 
 
@@ -124,12 +123,9 @@ def _sources(distribution: str) -> list[Path]:
         listed = importlib.metadata.distribution(distribution).files or []
     except importlib.metadata.PackageNotFoundError:
         return []
-    chosen = sorted(
-        (str(entry), entry)
-        for entry in listed
-        if entry.suffix in (".py", ".pyi") and not _SKIPPED_FOLDERS.search(str(entry))
-    )
-    return [Path(str(entry.locate())) for _, entry in chosen]
+    sources = [entry for entry in listed if entry.suffix in (".py", ".pyi")]
+    chosen = [entry for entry in sources if not _SKIPPED_FOLDERS.search(str(entry))]
+    return [Path(str(entry.locate())) for entry in sorted(chosen, key=str)]
 
 
 def _topics(path: Path) -> Iterator[str]:

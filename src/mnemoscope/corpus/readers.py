@@ -10,7 +10,7 @@ downloaded whole, and whatever `datasets` says when it fails becomes one line.
 
 import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -218,18 +218,14 @@ def _stream(name: str, *, config: str | None, split: str, revision: str | None) 
     bars = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:
-        stream = datasets.load_dataset(name, config, split=split, revision=revision, streaming=True)
+        return datasets.load_dataset(name, config, split=split, revision=revision, streaming=True)
     except Exception as error:
-        reason = _reason(error)
-        wanted = ":".join(["hub", name, *([config] if config else []), *([split] if config else [])])
-        raise CorpusNotFound(f"{wanted} cannot be opened ({reason}); check name, split and network") from None
+        wanted = ":".join(["hub", name, *([config, split] if config else [])])
+        raise CorpusNotFound(f"{wanted} cannot be opened ({_reason(error)}); check name, split and network") from None
     finally:
         logging.disable(silenced)
         if bars:
             datasets.enable_progress_bars()
-    if not isinstance(stream, Iterable):
-        raise CorpusNotFound(f"hub:{name}: split {split!r} is no stream of rows")
-    return stream
 
 
 def _reason(error: BaseException) -> str:

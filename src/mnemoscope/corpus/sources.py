@@ -156,9 +156,8 @@ def _matching_files(spec: str) -> list[Path]:
     if spec and path.is_dir():
         raise CorpusNotFound(f"{spec} is a folder; name its files with a glob such as {path / '*.txt'}")
     if glob.has_magic(spec):
-        found = sorted({Path(name) for name in glob.glob(spec, recursive=True)}, key=str)
-        found = [each for each in found if each.is_file()]
-        if found:
+        named = {Path(name) for name in glob.glob(spec, recursive=True)}
+        if found := sorted((each for each in named if each.is_file()), key=str):
             return found
         raise CorpusNotFound(f"no file matches {spec!r}; {_GIVE}")
     raise CorpusNotFound(f"no such text: {spec!r}; {_GIVE}")
@@ -166,11 +165,10 @@ def _matching_files(spec: str) -> list[Path]:
 
 def _ending(path: Path) -> str:
     """One of `_ENDINGS`; raises CorpusUnreadable for another kind of file."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    packed = bool(suffixes) and suffixes[-1] in COMPRESSED
-    kind = suffixes[-2] if packed and len(suffixes) > 1 else suffixes[-1] if suffixes and not packed else ""
+    packing = path.suffix.lower() if path.suffix.lower() in COMPRESSED else ""
+    kind = (path.with_suffix("") if packing else path).suffix.lower()
     if kind not in _ENDINGS:
         raise CorpusUnreadable(f"{path}: unknown kind of text; {_GIVE}")
-    if packed and kind == ".parquet":
-        raise CorpusUnreadable(f"{path}: Parquet is compressed inside; unpack the {suffixes[-1]} around it first")
+    if packing and kind == ".parquet":
+        raise CorpusUnreadable(f"{path}: Parquet is compressed inside; unpack the {packing} around it first")
     return kind
