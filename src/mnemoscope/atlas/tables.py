@@ -191,10 +191,9 @@ def rebuild_command(directory: Path, table: str, manifest: Manifest) -> str:
     """The command, in backquotes, that makes a table of the atlas in `directory`: analyze for patterns, else mine."""
     if table == "patterns":
         return patterns_command(directory)
-    place = shlex.quote(str(directory))
     plan = manifest.plan
     words = [shlex.quote(str(plan[name])) if name in plan else name.upper() for name in ("model", "corpus")]
-    words += ["--out", place]
+    words += ["--out", shlex.quote(str(directory))]
     for name in _PLAN_OPTIONS:
         usual = getattr(MiningOptions, name)
         if name == "per_sentence":

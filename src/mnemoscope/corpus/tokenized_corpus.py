@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import errno
 import mmap
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,15 +68,13 @@ class MappedArray:
 
     def __init__(self, path: Path, dtype: DTypeLike, *, writable: bool = False) -> None:
         """Maps all of `path`."""
-        kind = np.dtype(dtype)
         self._mapped: mmap.mmap | None = None
-        self.array: NDArray[Any] = np.empty(0, kind)
-        with path.open("r+b" if writable else "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size:
-                access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        self.array: NDArray[Any] = np.empty(0, dtype)
+        if path.stat().st_size:  # nothing cannot be mapped
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            with path.open("r+b" if writable else "rb") as file:
                 self._mapped = mmap.mmap(file.fileno(), 0, access=access)
-                self.array = np.frombuffer(self._mapped, kind)
+            self.array = np.frombuffer(self._mapped, dtype)
 
     def release(self) -> None:
         """Gives the pages back to the operating system; the array stays valid and nothing written is lost."""
