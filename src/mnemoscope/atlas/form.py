@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache, cached_property
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin
 
 from mnemoscope.atlas.schema import SCHEMA_VERSION, Provenance
 from mnemoscope.files import is_file_entry
@@ -202,13 +202,13 @@ class Manifest(Mapping[str, Any]):
 
 
 @cache
-def _entries(kind: type) -> dict[str, tuple[Form, Any]]:
+def _entries(kind: Any) -> dict[str, tuple[Form, Any]]:
     """The form of every entry of a record, and the record that the entry itself is, or None."""
     found: dict[str, tuple[Form, Any]] = {}
-    for name, hint in get_type_hints(kind, include_extras=True).items():
-        if get_origin(hint) is Annotated:
-            own, form = get_args(hint)
-            found[name] = form, next((one for one in (own, *get_args(own)) if is_dataclass(one)), None)
+    for one in fields(kind):
+        if get_origin(one.type) is Annotated:
+            own, form = get_args(one.type)
+            found[one.name] = form, next((part for part in (own, *get_args(own)) if is_dataclass(part)), None)
     return found
 
 
