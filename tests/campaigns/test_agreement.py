@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mnemoscope.campaigns.agreement import alpha
+from mnemoscope.campaigns.results import alpha
 from mnemoscope.intervals import NOTHING
 
 

@@ -64,11 +64,8 @@ class Turn:
 
     def save(self, pattern: int | None, state: State) -> Saved:
         """Stores a pattern (`pattern` None: a new one), or that it is taken back."""
-        same = dict(zip(("kind", "description", "triggers"), state, strict=True))
-        stored = self._find_stored(judgements, **same, **({} if pattern is None else {"pattern": pattern}))
-        if stored is not None:
+        if stored := self._begin(judgements, **state._asdict(), **({} if pattern is None else {"pattern": pattern})):
             return stored
-        self._check_blind()
         known = self._history().patterns
         if state == NONE and pattern not in known:
             raise AnnotationError(f"there is no pattern {pattern} to take back")
@@ -80,10 +77,8 @@ class Turn:
 
     def undo(self) -> Saved:
         """Stores what stood before the latest step that is not undone yet."""
-        row = find_row(self.connection, judgements, author=self._annotator.name, key=self._key)
-        if row is not None:
-            return Saved(self._key, row["made_at"], row["pattern"], again=True)
-        self._check_blind()
+        if stored := self._begin(judgements):
+            return stored
         steps = self._history().steps
         if not steps:
             raise AnnotationError("there is nothing to undo")
@@ -92,10 +87,8 @@ class Turn:
 
     def finish(self, *, done: bool, none: bool) -> Saved:
         """Stores that the annotator has finished the item (with `none`: found no pattern), or takes it up again."""
-        stored = self._find_stored(finishes, finished=int(done))
-        if stored is not None:
+        if stored := self._begin(finishes, finished=int(done)):
             return stored
-        self._check_blind(whether_finished=False)
         known = self._history().patterns if done else {}
         if done and none and known:
             raise AnnotationError(f"{len(known)} patterns are marked; take them back before saying that there is none")
@@ -107,11 +100,7 @@ class Turn:
 
     def judge(self, verdict: str) -> Saved:
         """Stores a verdict on a composition."""
-        stored = self._find_stored(verdicts, verdict=verdict)
-        if stored is not None:
-            return stored
-        self._check_blind(whether_finished=False)
-        return self._add(verdicts, verdict=verdict)
+        return self._begin(verdicts, verdict=verdict) or self._add(verdicts, verdict=verdict)
 
     def hand_in(self) -> Saved:
         """Stores that the annotator has handed in all work; may be sent again."""
@@ -124,35 +113,35 @@ class Turn:
     def _history(self) -> History:
         return read_history(self.connection, self._item["id"], self._annotator.name)
 
-    def _find_stored(self, table: Table, **values: Any) -> Saved | None:
-        """What is stored under the key already, None for nothing; raises AnnotationError for another judgement."""
-        row = find_row(self.connection, table, author=self._annotator.name, key=self._key)
-        if row is None:
-            return None
-        if any(row[name] != value for name, value in (values | {"item": self._item["id"]}).items()):
-            raise AnnotationError(f"key {self._key!r} was used for another judgement; send each under a key of its own")
-        return Saved(self._key, row["made_at"], row.get("pattern"), again=True)
+    def _begin(self, table: Table, **values: Any) -> Saved | None:
+        """What is stored under the key already; None where nothing is, and the annotator may judge.
 
-    def _check_blind(self, *, whether_finished: bool = True) -> None:
-        """Raises AnnotationError where a judgement would no longer be blind, or the item is finished."""
+        Raises AnnotationError for a key of another judgement, for one that would not be blind, and for a pattern of an
+        item that is finished.
+        """
         item, name = self._item, self._annotator.name
+        row = find_row(self.connection, table, author=name, key=self._key)
+        if row is not None:
+            if any(row[column] != value for column, value in (values | {"item": item["id"]}).items()):
+                raise AnnotationError(
+                    f"key {self._key!r} was used for another judgement; send each under a key of its own"
+                )
+            return Saved(self._key, row["made_at"], row.get("pattern"), again=True)
         if item["kind"] == "chosen":
-            return
+            return None
         if self._annotator.role == "host":
             raise AnnotationError("a host sees all judgements and so cannot judge; invite yourself by another name")
         if has_submitted(self.connection, self._annotator):
             raise AnnotationError(f"{name} has handed in, and may have seen what others said; nothing changes")
-        if whether_finished and is_finished(self.connection, item["id"], name):
+        if table is judgements and is_finished(self.connection, item["id"], name):
             raise AnnotationError("this item is finished; take it up again before changing it")
+        return None
 
     def _add_state(self, pattern: int, state: State, *, key: str | None = None, undoes: str | None = None) -> Saved:
         """Stores what stands for one pattern from now on."""
-        kind, description, triggers = state
-        return self._add(
-            judgements, key=key or self._key, layer=self._item["layer"], memory=self._item["memory"],
-            control=int(self._item["kind"] == "control"), pattern=pattern, kind=kind, description=description,
-            triggers=triggers, undoes=undoes,
-        )  # fmt: skip
+        about = {"layer": self._item["layer"], "memory": self._item["memory"], "pattern": pattern}
+        control = int(self._item["kind"] == "control")
+        return self._add(judgements, **about, **state._asdict(), control=control, key=key or self._key, undoes=undoes)
 
     def _add(self, table: Table, **values: Any) -> Saved:
         row = {

@@ -191,7 +191,7 @@ class Store:
         ranks = self._items.read(item).ranks
         triggers = json.dumps([ranks[mark] for mark in rules.check_marks(marks, len(ranks))])
         with self._turn(item, annotator, key) as turn:
-            return turn.save(number, (*found, triggers))
+            return turn.save(number, views.State(*found, triggers))
 
     def retract(self, code: str, annotator: Annotator, *, pattern: int, key: str | None = None) -> Saved:
         """Takes a pattern back: it no longer counts, and its row stays."""

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 from sqlalchemy import Column, Connection, func, select, text
@@ -125,9 +125,15 @@ class OthersJudgement:
     verdict: str | None = None
 
 
-State = tuple[str, str, str]
-"""Kind, description and triggers of a pattern, as they are stored."""
-NONE: State = ("none", "", "[]")
+class State(NamedTuple):
+    """What stands for a pattern, as it is stored; `triggers` are ranks as JSON."""
+
+    kind: str
+    description: str
+    triggers: str
+
+
+NONE = State("none", "", "[]")
 """The state of a pattern that is not there."""
 
 
@@ -155,31 +161,32 @@ def read_history(connection: Connection, item: int, author: str) -> History:
     steps: list[tuple[str, int, State]] = []
     for row in connection.execute(asked.order_by(judgements.c.made_at, judgements.c.id)).mappings():
         before = standing.get(row["pattern"], NONE)
-        state = (row["kind"], row["description"], row["triggers"])
+        state = State(row["kind"], row["description"], row["triggers"])
         if row["undoes"] is not None:
             steps = [step for step in steps if step[0] != row["undoes"]]
         elif state != before:
             steps.append((row["key"], row["pattern"], before))
         standing[row["pattern"]] = state
-    return History({number: state for number, state in sorted(standing.items()) if state[0] != "none"}, tuple(steps))
+    return History({number: state for number, state in sorted(standing.items()) if state.kind != "none"}, tuple(steps))
 
 
 def is_finished(connection: Connection, item: int, author: str) -> bool:
     """Whether the author has finished the item, and not taken it up again."""
-    return bool(_read_latest(connection, finishes.c.finished, item, author))
+    return bool(_read_latest(connection, finishes.c.finished, author, item).get(item))
 
 
 def read_verdict(connection: Connection, item: int, author: str) -> str | None:
     """The author's verdict on a composition, if there is one."""
-    found = _read_latest(connection, verdicts.c.verdict, item, author)
+    found = _read_latest(connection, verdicts.c.verdict, author, item).get(item)
     return None if found == "none" else found
 
 
-def _read_latest(connection: Connection, column: Column[Any], item: int, author: str) -> Any:
-    """The latest that the author said of the item in a table that only grows; None for nothing."""
-    table = column.table
-    asked = select(column).where(table.c.item == item, table.c.author == author)
-    return connection.execute(asked.order_by(table.c.made_at.desc(), table.c.id.desc()).limit(1)).scalar()
+def _read_latest(connection: Connection, column: Column[Any], author: str, item: int | None = None) -> dict[int, Any]:
+    """The latest that the author said of each item, or of this one, in a table that only grows."""
+    table = column.table.c
+    asked = select(table.item, column).where(table.author == author).order_by(table.made_at, table.id)
+    rows = connection.execute(asked if item is None else asked.where(table.item == item))
+    return dict(tuple(row) for row in rows)
 
 
 def has_submitted(connection: Connection, annotator: Annotator) -> bool:
@@ -192,10 +199,8 @@ def list_places(connection: Connection, annotator: Annotator) -> tuple[Place, ..
     """The campaign's items in this annotator's own order, keys (controls among them) first, then compositions."""
     uid = connection.execute(select(campaigns.c.uid)).scalar()
     rows = connection.execute(select(items.c.id, items.c.code, items.c.kind).where(items.c.kind != "chosen"))
-    latest: dict[int, object] = {}
-    for table, column in ((finishes.c, finishes.c.finished), (verdicts.c, verdicts.c.verdict)):
-        asked = select(table.item, column).where(table.author == annotator.name).order_by(table.made_at, table.id)
-        latest |= dict(tuple(row) for row in connection.execute(asked))
+    latest = _read_latest(connection, finishes.c.finished, annotator.name)
+    latest |= _read_latest(connection, verdicts.c.verdict, annotator.name)
     done = {item for item, value in latest.items() if value not in (0, "none")}
     places = [Place(code, "case" if kind == "case" else "key", id in done) for id, code, kind in rows]
 
