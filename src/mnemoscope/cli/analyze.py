@@ -74,26 +74,25 @@ def _draw(question: str, document: dict[str, Any]) -> None:
     console = stdout_console(piped_width=_PIPED_WIDTH)
     asked, paper = load_question(question), document["paper"]
     shown = [asked.number(name) for name in asked.headline]
-    headline = [(number.name, number.terminal or number.form) for number in shown]
     console.print(Text(f"{question} ({paper['figure']})", style="bold"))
     console.print(Text(paper["question"]))
-    table = grid(">layer", *(f">{name.replace('_', ' ')}" for name, _ in headline), wrap=True)
-    rows: dict[int, dict[str, Any]] = {}
+    values: dict[str, dict[str, Any]] = {}
     for row in document["layers"]:
-        rows.setdefault(row["layer"], {})[row["name"]] = row["value"]
+        values.setdefault(str(row["layer"]), {})[row["name"]] = row["value"]
     totals = {row["name"]: row for row in document["totals"]}
-    for layer, values in rows.items():
-        table.add_row(str(layer), *(_number(values.get(name), form) for name, form in headline))
-    if any(name in totals for name, _ in headline):
-        whole = (_number(totals.get(name, {}).get("value"), form) for name, form in headline)
-        table.add_row("all", *whole)
-    console.print(table)
-    if paper["claims"]:
-        table = grid("here", "paper", "", wrap=True)
-        for claim in paper["claims"]:
-            ours = _with_interval(totals[claim["name"]], claim["form"])
-            table.add_row(ours, Text(claim["paper"]), Text(claim["text"]))
-        console.print(table)
+    if any(number.name in totals for number in shown):
+        values["all"] = {name: row["value"] for name, row in totals.items()}
+    rows = [
+        (layer, *(_number(found.get(number.name), number.terminal or number.form) for number in shown))
+        for layer, found in values.items()
+    ]
+    columns = [">layer", *(f">{number.name.replace('_', ' ')}" for number in shown)]
+    console.print(grid(columns, rows, wrap=True))
+    if claims := paper["claims"]:
+        beside = [
+            (_with_interval(totals[claim["name"]], claim["form"]), claim["paper"], claim["text"]) for claim in claims
+        ]
+        console.print(grid(("here", "paper", ""), beside, wrap=True))
     console.print()
 
 

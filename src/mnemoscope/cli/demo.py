@@ -110,20 +110,20 @@ def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any
     print(f"{atlas.path}: {total:,} memories in {len(layers)} layers, {tokens['mined_tokens']:,} tokens of text")
     print("\nLayers: how often a memory fires at a token, how many never do, and how many")
     print("values rank first the token that follows their best trigger")
-    table = grid(">layer", ">fires", ">never", ">right")
-    for row in layers:
-        right = "" if row["agreement"] is None else f"{row['agreement']:.1%}"
-        table.add_row(str(row["layer"]), f"{row['active']:.1%}", f"{row['dead']:.1%}", right)
-    console.print(table)
+    shares = ("active", "dead", "agreement")
+    lines = [
+        (str(row["layer"]), *("" if row[name] is None else f"{row[name]:.1%}" for name in shares)) for row in layers
+    ]
+    console.print(grid((">layer", ">fires", ">never", ">right"), lines))
     chance = 1 / atlas.manifest.model.sizes.vocabulary
     print("\nStriking memories: after text like this, the value says what follows (with")
     print(f"probability p; chance is {chance:.2g}); true: share of its 25 best triggers")
-    table = grid("memory", "after", "says", ">p", ">true")
+    examples: list[tuple[str | Text, ...]] = []
     for row in rows:
-        says = show_token(row["top_text"])
+        after, says = mark_trigger(row, width=min(60, console.width - 42)), show_token(row["top_text"])
         says = says if len(says) <= 16 else f"{says[:15]}…"
-        shares = f"{row['max_probability']:.2g}", f"{row['agreement']:.0%}"
-        table.add_row(row["name"], mark_trigger(row, width=min(60, console.width - 42)), Text(says), *shares)
+        examples.append((row["name"], after, says, f"{row['max_probability']:.2g}", f"{row['agreement']:.0%}"))
+    table = grid(("memory", "after", "says", ">p", ">true"), examples)
     console.print(table if rows else Text("none: the text is too short, or the model untrained"))
     best = rows[0]["name"] if rows else f"L{atlas.layers[-1]}.M0"
     print(f"\nthe paper's questions, answered: open {atlas.path / 'report' / 'index.html'} in a browser")

@@ -7,7 +7,7 @@ token's probability, which follows from its score and the largest probability.
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.cells import cell_len
@@ -56,11 +56,13 @@ def _stream_behind(stream: TextIO | FilteredStream) -> TextIO:
     return stream.stream if isinstance(stream, FilteredStream) else stream
 
 
-def grid(*columns: str, wrap: bool = False) -> Table:
+def grid(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, wrap: bool = False) -> Table:
     """A table without lines; the name of a column that begins with `>` is to the right. `wrap` breaks long names."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
     for name in columns:
         table.add_column(name.removeprefix(">"), justify="right" if name[:1] == ">" else "left", no_wrap=not wrap)
+    for row in rows:
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     return table
 
 
@@ -100,15 +102,13 @@ def _draw_triggers(console: Console, name: str, rows: list[dict[str, Any]], *, l
     for row in rows:
         groups.setdefault(row["prefix_group"], []).append(row)
     _headline(console, f"{name}: {len(rows)}, of {len(groups)} different prefixes")
-    table = grid(">rank", ">coefficient", ">count", "prefix", "next")
     width = max(20, console.width - 60)
-    for first, *others in list(groups.values())[:limit]:
-        count = f"x{1 + len(others)}" if others else ""
-        following = _following([first, *others])
-        table.add_row(
-            str(first["rank"]), f"{first['coefficient']:.3f}", count, mark_trigger(first, width=width), Text(following)
-        )
-    console.print(table)
+    lines: list[tuple[str | Text, ...]] = []
+    for group in list(groups.values())[:limit]:
+        first, count = group[0], f"x{len(group)}" if len(group) > 1 else ""
+        marked = mark_trigger(first, width=width)
+        lines.append((str(first["rank"]), f"{first['coefficient']:.3f}", count, marked, _following(group)))
+    console.print(grid((">rank", ">coefficient", ">count", "prefix", "next"), lines))
     if len(groups) > limit:
         console.print(Text(f"  and {len(groups) - limit} more prefixes (--limit {len(groups)} shows all)", style="dim"))
 
@@ -144,35 +144,27 @@ def _draw_value(console: Console, value: dict[str, Any]) -> None:
         mean = "" if score is None else f"; mean log probability of the next tokens {score:.2f}"
         target = show_token(value["target_text"])
         console.print(Text(f"  best trigger's next token {target} has rank {value['target_rank']}{mean}"))
-    table = grid("top tokens", ">score", ">probability", "", "bottom tokens", ">score")
-    tops = list(zip(value["top_texts"], value["top_scores"], strict=True))[:_VALUE_TOKENS]
-    bottoms = list(zip(value["bottom_texts"], value["bottom_scores"], strict=True))[:_VALUE_TOKENS]
-    for (top, score), (bottom, low) in zip(tops, bottoms, strict=True):
+    rows = []
+    columns = (value[name][:_VALUE_TOKENS] for name in ("top_texts", "top_scores", "bottom_texts", "bottom_scores"))
+    for top, score, bottom, low in zip(*columns, strict=True):
         share = value["max_probability"] * math.exp(min(0.0, score - value["top_scores"][0]))
-        table.add_row(Text(show_token(top)), f"{score:.3f}", f"{share:.4f}", "", Text(show_token(bottom)), f"{low:.3f}")
-    console.print(table)
+        rows.append((show_token(top), f"{score:.3f}", f"{share:.4f}", "", show_token(bottom), f"{low:.3f}"))
+    console.print(grid(("top tokens", ">score", ">probability", "", "bottom tokens", ">score"), rows))
 
 
 def _draw_activity(console: Console, activity: dict[str, Any]) -> None:
     prefixes, positive = activity["prefixes"], activity["positive"]
     share = 100 * positive / prefixes if prefixes else 0.0
     _headline(console, f"Activity: positive on {positive:,} of {prefixes:,} prefixes ({share:.2f} %)")
-    console.print(
-        Text(
-            f"  mean {activity['mean']:.4g}, std {activity['std']:.4g},"
-            f" min {activity['min']:.4g}, max {activity['max']:.4g}"
-        )
-    )
+    console.print(Text("  " + ", ".join(f"{name} {activity[name]:.4g}" for name in ("mean", "std", "min", "max"))))
     counts, edges = activity["histogram"], activity["edges"]
-    filled = [index for index, count in enumerate(counts) if count]
-    if not filled:
-        return
-    largest = max(counts)
-    table = grid(">coefficient", f"of {activity['sampled']:,} sampled prefixes", ">")
-    for index in filled:
-        bar = "█" * math.ceil(_BAR * counts[index] / largest)
-        table.add_row(_bin(index, edges), bar, f"{counts[index]:,}")
-    console.print(table)
+    rows = [
+        (_bin(index, edges), "█" * math.ceil(_BAR * count / max(counts)), f"{count:,}")
+        for index, count in enumerate(counts)
+        if count
+    ]
+    if rows:
+        console.print(grid((">coefficient", f"of {activity['sampled']:,} sampled prefixes", ">"), rows))
 
 
 def _bin(index: int, edges: list[float]) -> str:
@@ -186,7 +178,5 @@ def _bin(index: int, edges: list[float]) -> str:
 
 def _draw_neighbours(console: Console, rows: list[dict[str, Any]]) -> None:
     _headline(console, "Neighbours (most similar values)")
-    table = grid("memory", ">cosine", "its top token")
-    for row in rows:
-        table.add_row(row["name"], f"{row['cosine']:.3f}", Text(show_token(row["top_text"])))
-    console.print(table)
+    lines = [(row["name"], f"{row['cosine']:.3f}", show_token(row["top_text"])) for row in rows]
+    console.print(grid(("memory", ">cosine", "its top token"), lines))

@@ -85,9 +85,8 @@ def _search_text(index: "Index", text: str, fields: tuple[str, ...], page: dict[
     result = index.search(text, fields=fields, **page)
     lacking = [field for field in fields if field in index.missing_fields]
     if as_json:
-        hits = _rows(result.hits)
-        plain = {"total": result.total, "totals": result.totals, "exact": result.exact, "lacking": lacking}
-        emit({"text": text, **plain, "offset": page["offset"], "hits": hits})
+        found = {"total": result.total, "totals": result.totals, "exact": result.exact, "lacking": lacking}
+        emit({"text": text, **found, "offset": page["offset"], "hits": _rows(result.hits)})
         return
     counts = ", ".join(f"{count:,} in {field}" for field, count in result.totals.items())
     sure = "" if result.exact else " (a common text: only the strongest triggers of every memory are counted)"
@@ -147,10 +146,10 @@ def _search_tokens(index: "Index", text: str, limit: int, *, as_json: bool) -> N
         return
     rows = [(str(token.id), token.shown, f"{token.count:,}") for token in found]
     headline = f"{len(found)} tokens" if found else f"no token reads like {text!r}"
-    _print(headline, (">token", "text", ">occurs"), rows, [])
+    _print(headline, (">token", "text", ">occurs"), rows)
 
 
-def _print(headline: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: list[str]) -> None:
+def _print(headline: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> None:
     from rich.text import Text
 
     from mnemoscope.cli.drawing import grid, stdout_console
@@ -158,9 +157,6 @@ def _print(headline: str, columns: Sequence[str], rows: Sequence[Sequence[str]],
     console = stdout_console(piped_width=120)
     console.print(Text(headline, style="bold"))
     if rows:
-        table = grid(*columns)
-        for row in rows:
-            table.add_row(*map(Text, row))
-        console.print(table)
+        console.print(grid(columns, rows))
     for note in notes:
         console.print(Text(note, style="dim"))
