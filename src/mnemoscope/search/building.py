@@ -33,7 +33,8 @@ _PRAGMAS = (
 )
 _SENTENCES, _PREFIXES = 50_000, 20_000
 """How many are handled at a time."""
-_SIDES = ((TOP, "top"), (BOTTOM, "bottom"))
+_SIDES = ("top", "bottom")
+"""The names of the sides TOP and BOTTOM."""
 
 
 def write_index(atlas: Atlas, path: Path, *, about: dict[str, str], progress: Progress) -> None:
@@ -169,46 +170,31 @@ def _write_values(database: sqlite3.Connection, atlas: Atlas, first: dict[int, i
         return False
     texts = [prepare(text) for text in atlas.vocabulary.texts]
     for layer in atlas.layers:
-        values = atlas.table("values", layer=layer).select(
-            pl.col("memory").cast(pl.Int64) + first[layer],
-            *(f"{side}_{what}" for _, side in _SIDES for what in ("tokens", "scores")),
-            "max_probability",
-        )
-        memories = values["memory"].to_list()
-        tokens = {side: _matrix(values[f"{side}_tokens"], np.int64) for _, side in _SIDES}
+        values = atlas.table("values", layer=layer)
+        memories = values["memory"].cast(pl.Int64) + first[layer]
+        tokens = [_matrix(values[f"{side}_tokens"], np.int64) for side in _SIDES]
+        scores = [_matrix(values[f"{side}_scores"], np.float64) for side in _SIDES]
+        blobs = ([row.tobytes() for row in ids.astype("<i4")] for ids in tokens)
+        database.executemany("INSERT INTO value_tokens VALUES (?, ?, ?)", zip(memories.to_list(), *blobs, strict=True))
+        lists = (["\n".join([texts[token] for token in row]) for row in ids.tolist()] for ids in tokens)
         database.executemany(
-            "INSERT INTO value_tokens VALUES (?, ?, ?)",
-            (
-                (memory, *(tokens[side][i].astype("<i4").tobytes() for _, side in _SIDES))
-                for i, memory in enumerate(memories)
-            ),
+            "INSERT INTO value_text (rowid, top, bottom) VALUES (?, ?, ?)", zip(memories.to_list(), *lists, strict=True)
         )
-        database.executemany(
-            "INSERT INTO value_text (rowid, top, bottom) VALUES (?, ?, ?)",
-            (
-                (memory, *("\n".join([texts[token] for token in tokens[side][i].tolist()]) for _, side in _SIDES))
-                for i, memory in enumerate(memories)
-            ),
-        )
-        for number, side in _SIDES:
-            scores = _matrix(values[f"{side}_scores"], np.float64)
-            largest = values["max_probability"].to_numpy().astype(np.float64)[:, None]
-            likely = (
-                _steady(largest * np.exp(scores - scores[:, :1])) if number == TOP else np.full(scores.shape, np.nan)
-            )
-            width = scores.shape[1]
+        largest = values["max_probability"].to_numpy().astype(np.float64)[:, None]
+        likely = {TOP: _steady(largest * np.exp(scores[TOP] - scores[TOP][:, :1]))}
+        for side in (TOP, BOTTOM):
             every = pl.DataFrame(
                 {
                     "token": tokens[side].reshape(-1),
-                    "side": np.full(scores.size, number),
-                    "memory": np.repeat(np.asarray(memories, np.int64), width),
-                    "rank": np.tile(np.arange(width), len(memories)),
-                    "probability": likely.reshape(-1),
-                    "score": scores.reshape(-1),
+                    "side": side,
+                    "memory": np.repeat(memories.to_numpy(), tokens[side].shape[1]),
+                    "rank": np.tile(np.arange(tokens[side].shape[1]), len(memories)),
+                    "probability": likely[side].reshape(-1) if side in likely else None,
+                    "score": scores[side].reshape(-1),
                 }
             )
             every = every.unique(["token", "memory"], keep="first", maintain_order=True).sort("token", "memory")
-            rows = every.with_columns(pl.col("probability").fill_nan(None)).iter_rows()
+            rows = every.with_columns(pl.col("probability").cast(pl.Float64).fill_nan(None)).iter_rows()
             database.executemany("INSERT INTO says VALUES (?, ?, ?, ?, ?, ?)", rows)
     return True
 

@@ -5,6 +5,7 @@ search reads the strongest triggers of every memory first. The full-text tables 
 shown is put together from `sentences` and `vocabulary`.
 """
 
+import re
 import sqlite3
 import threading
 from bisect import bisect_right
@@ -52,6 +53,7 @@ def window_text(tokens: list[int], raw: list[bytes], *, spaced: bool, cut: bool)
 
 FULL_TEXT = {"trigger_text": "prefix", "value_text": "top, bottom", "token_text": "text", "pattern_text": "description"}
 """The tables in which words are found, and their columns."""
+_WORDS = f"tokenize=\"{TOKENIZER}\", prefix='2'"
 TABLES = """
 CREATE TABLE about (name TEXT PRIMARY KEY, said TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE layers (layer INTEGER PRIMARY KEY, first INTEGER NOT NULL, count INTEGER NOT NULL);
@@ -73,12 +75,10 @@ CREATE TABLE patterns (
   explained INTEGER NOT NULL
 );
 """ + "".join(
-    f"CREATE VIRTUAL TABLE {name} USING fts5({columns}, content='', columnsize=0, tokenize='{TOKENIZER}', prefix='2');"
+    f"CREATE VIRTUAL TABLE {name} USING fts5({columns}, content='', columnsize=0, {_WORDS});"
     for name, columns in FULL_TEXT.items()
 )
-PLAIN_TABLES = (
-    "about", "layers", "vocabulary", "sentences", "prefixes", "fires", "says", "value_tokens", "patterns"
-)  # fmt: skip
+PLAIN_TABLES = tuple(re.findall(r"CREATE TABLE (\w+)", TABLES))
 
 
 class MemoryNumbering:

@@ -47,22 +47,16 @@ def open_index(
         say("index", 0, None, f"{seen.path} cannot be written; the index is made for this time only")
         temporary = Path(tempfile.mkdtemp(prefix="mnemoscope-search-"))
         try:
-            path = temporary / NAME
-            _write(seen, path, expected_facts(seen), say)
+            path = _write(seen, temporary / NAME, say)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-    return Index(
-        seen, path, rebuild=lambda: _rebuild(seen, path, temporary), temporary=temporary, annotations=annotations
-    )
 
+    def rebuild() -> Path:
+        """A new index in the place of a damaged one."""
+        return build_index(seen, anew=True) if temporary is None else _write(seen, path, ignore_progress)
 
-def _rebuild(atlas: Atlas, path: Path, temporary: Path | None) -> Path:
-    """A new index in the place of a damaged one."""
-    if temporary is None:
-        return build_index(atlas, anew=True)
-    _write(atlas, path, expected_facts(atlas), ignore_progress)
-    return path
+    return Index(seen, path, rebuild=rebuild, temporary=temporary, annotations=annotations)
 
 
 def build_index(atlas: Atlas, *, progress: Progress | None = None, anew: bool = False) -> Path:
@@ -83,7 +77,7 @@ def build_index(atlas: Atlas, *, progress: Progress | None = None, anew: bool = 
         try:
             with lock_folder(path.parent):
                 if (anew and _identity(path) == before) or not is_fresh(path, about):
-                    _write(atlas, path, about, say)
+                    _write(atlas, path, say)
                 return path
         except AtlasBusy:
             if not told:
@@ -102,12 +96,12 @@ def expected_facts(atlas: Atlas) -> dict[str, str]:
     }
 
 
-def _write(atlas: Atlas, path: Path, about: dict[str, str], progress: Progress) -> None:
+def _write(atlas: Atlas, path: Path, progress: Progress) -> Path:
     """Makes the index at `path`, whole or not at all; the caller holds the folder."""
     temporary = path.parent / f".{path.name}.{os.getpid()}.mnemoscope-tmp"
     with storing(path):
         try:
-            write_index(atlas, temporary, about=about, progress=progress)
+            write_index(atlas, temporary, about=expected_facts(atlas), progress=progress)
             flush(temporary)
             temporary.replace(path)
             flush(path.parent)
@@ -115,6 +109,7 @@ def _write(atlas: Atlas, path: Path, about: dict[str, str], progress: Progress) 
             raise StoreFailed(f"cannot write {path.parent}: {error}; make room there, then run it again") from error
         finally:
             temporary.unlink(missing_ok=True)
+    return path
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
