@@ -4,10 +4,10 @@ Torch-free: what a change is, and whether the model has the memory, is for the m
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
+
+from pydantic import AfterValidator, BaseModel, Field
 
 PROMPT = 2_000
 """Characters of a prompt."""
@@ -23,21 +23,42 @@ WRITTEN = 64
 Stream = Literal["residual", "ffn", "output"]
 Cell = Literal["probability", "rank", "token"]
 View = Literal["after", "before"]
+Change = Annotated[str, Field(max_length=LONGEST)]
+Place = Annotated[
+    Annotated[int, Field(ge=0, le=100_000)] | Literal[""] | None,
+    AfterValidator(lambda place: None if place == "" else place),
+]
+"""A number, or nothing where a form's field was left empty."""
 
 
-@dataclass(frozen=True)
-class TraceAddress:
-    """What the address asks for; `layer` and `position` are None where the page chooses.
+class TraceAddress(BaseModel, frozen=True, populate_by_name=True):
+    """What the address asks for, empty fields of a form left out; the page chooses `layer` and `position` itself.
 
     `at` holds for changes that name no position themselves.
     """
 
-    prompt: str | None = None
-    changes: tuple[str, ...] = ()
-    at: str = "all"
-    generate: int = 0
-    layer: int | None = None
-    position: int | None = None
+    prompt: Annotated[
+        str | None,
+        Field(max_length=PROMPT, description="The text to trace"),
+        # As it was written: forms send other line ends.
+        AfterValidator(lambda prompt: prompt and prompt.replace("\r\n", "\n")),
+    ] = None
+    changes: Annotated[
+        list[Change],
+        # One more than are taken, so that what is refused can be said in words.
+        Field(validation_alias="set", max_length=CHANGES + 1, description="Such as L10.M222=0 or L10.M222*2@last"),
+        AfterValidator(lambda changes: [one.strip() for one in changes if one.strip()]),
+    ] = []
+    at: Annotated[
+        str,
+        Field(max_length=10, description="Where changes hold that do not say so: all, last, or from a position on"),
+        AfterValidator(lambda at: at.strip() or "all"),
+    ] = "all"
+    generate: Annotated[
+        Annotated[int, Field(ge=0, le=WRITTEN)] | Literal[""], AfterValidator(lambda count: count or 0)
+    ] = 0
+    layer: Place = None
+    position: Place = None
     stream: Stream = "residual"
     cell: Cell = "probability"
     view: View = "after"
@@ -46,12 +67,12 @@ class TraceAddress:
     def placed_changes(self) -> tuple[str, ...]:
         """The changes, each with its position."""
         if self.at == "all":
-            return self.changes
+            return tuple(self.changes)
         return tuple(change if "@" in change else f"{change}@{self.at}" for change in self.changes)
 
     def query(self, **other: Any) -> str:
         """The query of this address with some parts changed; what is as usual is left out."""
-        wanted, usual = replace(self, **other), TraceAddress()
+        wanted, usual = self.model_copy(update=other), TraceAddress()
         pairs: list[tuple[str, object]] = [] if wanted.prompt is None else [("prompt", wanted.prompt)]
         pairs += [("set", change) for change in wanted.changes]
         names = ("at", "generate", "layer", "position", "stream", "cell", "view")
@@ -64,8 +85,8 @@ class TraceAddress:
 
     def with_change(self, change: str) -> str:
         """The page with this change, in the place of others of the same memory."""
-        others = tuple(one for one in self.changes if memory_of(one) != memory_of(change))
-        return self.address(changes=(*others, change), view="after")
+        others = [one for one in self.changes if memory_of(one) != memory_of(change)]
+        return self.address(changes=[*others, change], view="after")
 
     def without(self, index: int) -> str:
         """The page without the change of this number."""
@@ -77,15 +98,8 @@ class TraceAddress:
 
     def memory(self, name: str) -> str:
         """The memory's own page, which carries prompt and changes along."""
-        carried = TraceAddress(self.prompt, self.changes, self.at).query()
+        carried = TraceAddress(prompt=self.prompt, changes=self.changes, at=self.at).query()
         return f"/{name}" + (f"?{carried}" if carried else "")
-
-
-def read_address(prompt: str | None, changes: Sequence[str], at: str, **look: Any) -> TraceAddress:
-    """What an address asks for; a form's empty fields are none, and its line ends those of the prompt as written."""
-    written = None if prompt is None else prompt.replace("\r\n", "\n")
-    given = tuple(one.strip() for one in changes if one.strip())
-    return TraceAddress(written, given, at.strip() or "all", **look)
 
 
 def memory_of(change: str) -> str:

@@ -1,34 +1,28 @@
 """The routes of the pages made from the atlas alone: overview, layers, questions, memories."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
-from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from mnemoscope.errors import MemoryIdError
 from mnemoscope.memory import MemoryId
-from mnemoscope.pages.layer import Choice, Sort, layer_page
-from mnemoscope.pages.layers import layers_page
+from mnemoscope.pages.layers import Choice, layer_page, layers_page
 from mnemoscope.pages.memory import memory_page
 from mnemoscope.pages.overview import overview_page
 from mnemoscope.pages.page import Page
 from mnemoscope.pages.questions import answers_of, question_page, questions_page
-from mnemoscope.pages.trace_address import CHANGES, PROMPT, read_address
+from mnemoscope.pages.trace_address import CHANGES, PROMPT, Change, TraceAddress
 from mnemoscope.web.page_routes import both
 from mnemoscope.web.site import Site
 
 Number = Annotated[int, Path(ge=0, le=100_000, description="A layer, counted from 0")]
-Bound = Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal[""]
-"""A number, or nothing where a form's field was left empty."""
-Text = Annotated[str, Query(max_length=200, description="Part of the value's top token")]
-Named = Annotated[str, Query(max_length=8_000, description="Numbers of memories, apart by commas")]
 Question = Annotated[str, Path(max_length=100, description="A question, such as value_agreement")]
 Name = Annotated[str, Path(max_length=100, description="A memory, such as L10.M222")]
 Pattern = Annotated[int | None, Query(ge=0, le=32_767, description="The pattern whose triggers are marked")]
 Changes = Annotated[
-    list[str], Query(alias="set", max_length=CHANGES, description="Interventions to carry along, such as L10.M222=0")
+    list[Change], Query(alias="set", max_length=CHANGES, description="Interventions to carry along, such as L10.M222=0")
 ]
 Prompt = Annotated[str | None, Query(max_length=PROMPT, description="A traced prompt to carry along")]
 At = Annotated[str, Query(max_length=10, description="Where those interventions hold, to carry along")]
@@ -49,31 +43,11 @@ def router(site: Site) -> APIRouter:
         return layers_page(site.edition())
 
     @both(routes, site, "/layers/{layer}", name="layers_layer", stored=False)
-    def layer(
-        request: Request,
-        layer: Number,
-        sort: Sort = "memory",
-        order: Literal["up", "down"] = "up",
-        fires: Literal["any", "never", "some"] = "any",
-        agreement: Literal["any", "yes", "no", "none"] = "any",
-        kind: Literal["any", "shallow", "semantic", "both", "none"] = "any",
-        token: Text = "",
-        memories: Named = "",
-        rate_from: Bound = "",
-        rate_to: Bound = "",
-        confidence_from: Bound = "",
-        confidence_to: Bound = "",
-        norm_from: Bound = "",
-        norm_to: Bound = "",
-        page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
-    ) -> Page:
+    def layer(request: Request, layer: Number, choice: Annotated[Choice, Query()]) -> Page:
         """One layer: its memories as a table and a picture, and what the questions say of it."""
-        bounds = (rate_from, rate_to, confidence_from, confidence_to, norm_from, norm_to)
-        given = [None if bound == "" else float(bound) for bound in bounds]
-        choice = Choice(sort, order, fires, agreement, kind, token, memories, *given)
-        found = layer_page(site.edition(), layer, choice, page=page)
-        if page > (last := found.data["pages"]):
-            raise HTTPException(404, f"There is no page {page} of these memories; the last one is {last}.")
+        found = layer_page(site.edition(), layer, choice)
+        if choice.page > (last := found.data["pages"]):
+            raise HTTPException(404, f"There is no page {choice.page} of these memories; the last one is {last}.")
         return found
 
     @both(routes, site, "/questions", name="questions_questions")
@@ -121,7 +95,7 @@ def memory_router(site: Site) -> APIRouter:
             pattern=pattern,
             people=site.judgements.published_for(MemoryId.parse(name)),
             changes=carried,
-            carried=read_address(prompt, carried, at),
+            carried=TraceAddress(prompt=prompt, changes=carried, at=at),
             traces=site.model is not None,
         )
 

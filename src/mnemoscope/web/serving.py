@@ -14,8 +14,7 @@ from mnemoscope.errors import MnemoscopeError, ServeError
 from mnemoscope.formatting import show_text
 from mnemoscope.memory import MemoryId
 from mnemoscope.pages.edition import Edition
-from mnemoscope.pages.layer import Choice, layer_page
-from mnemoscope.pages.layers import layers_page
+from mnemoscope.pages.layers import Choice, layer_page, layers_page
 from mnemoscope.pages.memory import memory_page
 from mnemoscope.pages.overview import overview_page
 from mnemoscope.pages.page import Page

@@ -23,8 +23,7 @@ from mnemoscope.figures.examples import best_examples
 from mnemoscope.files import flush, json_bytes, make_folder, storing, write_bytes
 from mnemoscope.memory import MemoryId
 from mnemoscope.pages.edition import Edition
-from mnemoscope.pages.layer import ROWS, Choice, layer_page
-from mnemoscope.pages.layers import layer_rows, layers_page
+from mnemoscope.pages.layers import ROWS, Choice, layer_page, layer_rows, layers_page
 from mnemoscope.pages.memory import memory_page
 from mnemoscope.pages.overview import overview_page
 from mnemoscope.pages.page import Frame, Page
@@ -179,7 +178,7 @@ class _Writer:
         for number in range(1, max(1, -(-rows // ROWS)) + 1):
             name = f"layers/{layer}.html" if number == 1 else f"layers/{layer}-{number}.html"
             address = _address(f"/layers/{layer}", query | ({"page": str(number)} if number > 1 else {}))
-            self._pages[address] = name, partial(layer_page, layer=layer, choice=Choice(memories=memories), page=number)
+            self._pages[address] = name, partial(layer_page, layer=layer, choice=Choice(memories=memories, page=number))
         for address in (f"/layers/{layer}", _address(f"/layers/{layer}", query | {"page": "1"})):
             self._alias[address] = f"layers/{layer}.html"
 

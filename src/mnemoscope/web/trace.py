@@ -4,10 +4,9 @@ The address is the whole state: a page is a link, and the next request knows not
 model was given; without one `/trace` says how to give one. What runs is asked of model_worker.py, one at a time.
 """
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
-from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,34 +15,14 @@ from mnemoscope.memory import MemoryId
 from mnemoscope.pages.causal import causal_view
 from mnemoscope.pages.page import Page
 from mnemoscope.pages.trace import chosen_place, trace_view
-from mnemoscope.pages.trace_address import (
-    CHANGES,
-    LONGEST,
-    PROMPT,
-    TOKENS,
-    WRITTEN,
-    Cell,
-    Stream,
-    TraceAddress,
-    View,
-    read_address,
-)
+from mnemoscope.pages.trace_address import CHANGES, PROMPT, TOKENS, WRITTEN, TraceAddress
 from mnemoscope.web.error_pages import status_of
 from mnemoscope.web.page_routes import REFUSALS, both
 from mnemoscope.web.site import Site
 
-Prompt = Annotated[str | None, Query(max_length=PROMPT, description="The text to trace")]
-Change = Annotated[str, Field(max_length=LONGEST)]
-Changes = Annotated[
-    list[Change],
-    Query(alias="set", max_length=CHANGES + 1, description="Changes, such as L10.M222=0 or L10.M222*2@last"),
-]
-At = Annotated[
-    str, Query(max_length=10, description="Where changes hold that do not say so: all, last, or from a position on")
-]
-Count = Annotated[int, Field(ge=0, le=WRITTEN)] | Literal[""]
-Place = Annotated[int, Field(ge=0, le=100_000)] | Literal[""] | None
-"""A number, or nothing where a form's field was left empty."""
+if TYPE_CHECKING:
+    from mnemoscope.web.model_worker import ModelWorker
+
 Name = Annotated[str, Path(max_length=100, description="A memory, such as L10.M222")]
 
 HOW = "start the server with a model: mnemoscope serve ATLAS --model MODEL"
@@ -51,34 +30,21 @@ HOW = "start the server with a model: mnemoscope serve ATLAS --model MODEL"
 
 def router(site: Site) -> APIRouter:
     """The routes that run the model, or the one that says how to have them."""
-    routes = APIRouter()
-    if site.model is None:
+    routes, worker = APIRouter(), site.model
+    if worker is None:
         _add_without_model(routes, site)
         return routes
 
     @both(routes, site, "/trace", name="tracing_pages_trace", kept=False)
-    def trace(
-        request: Request,
-        prompt: Prompt = None,
-        changes: Changes = [],  # noqa: B006
-        at: At = "all",
-        generate: Count = 0,
-        layer: Place = None,
-        position: Place = None,
-        stream: Stream = "residual",
-        cell: Cell = "probability",
-        view: View = "after",
-    ) -> Page:
+    def trace(request: Request, wanted: Annotated[TraceAddress, Query()]) -> Page:
         """A prompt layer by layer, with and without changed memories."""
-        look = {"layer": _number(layer), "position": _number(position), "stream": stream, "cell": cell, "view": view}
-        wanted = read_address(prompt, changes, at, generate=generate or 0, **look)
         try:
-            return _trace_page(site, wanted)
+            return _trace_page(worker, wanted)
         except MnemoscopeError as problem:
             status, sentence = status_of(problem), " ".join(str(problem).split())
             said = {"status": status, "message": sentence}
-            extra = {"problem": sentence, "trace": None}
-            return Page("trace.html", "Trace", said, lambda: _form(site, wanted) | extra, status)
+            extra = {"asked": wanted, "limits": _limits(worker), "problem": sentence, "trace": None}
+            return Page("trace.html", "Trace", said, lambda: extra, status)
 
     @routes.get(
         "/trace.py",
@@ -87,14 +53,12 @@ def router(site: Site) -> APIRouter:
         response_class=Response,
         responses={200: {"description": "The script", "content": {"text/x-python": {}}}, **REFUSALS},
     )
-    def script(prompt: Prompt = None, changes: Changes = [], at: At = "all") -> Response:  # noqa: B006
+    def script(wanted: Annotated[TraceAddress, Query()]) -> Response:
         from mnemoscope.web.model_answers import parse_changes, trace_script
 
-        assert site.model is not None
-        wanted = read_address(prompt, changes, at)
         if not wanted.prompt:
             raise PromptError("the prompt is empty; write at least one word")
-        text = trace_script(site.model, wanted.prompt, parse_changes(site.model, wanted.placed_changes))
+        text = trace_script(worker, wanted.prompt, parse_changes(worker, wanted.placed_changes))
         named = {"Content-Disposition": 'attachment; filename="trace.py"', "Cache-Control": "no-store"}
         return Response(text.encode("utf-8", "backslashreplace"), media_type="text/x-python", headers=named)
 
@@ -103,14 +67,12 @@ def router(site: Site) -> APIRouter:
         """What switching a memory off does to the predictions at its own triggers."""
         from mnemoscope.web.model_answers import check_memory
 
-        assert site.model is not None
         memory = site.atlas[MemoryId.parse(name)].id
-        side = site.model
-        data = check_memory(side, site.atlas, site.edition().state, memory, int(sign))
+        data = check_memory(worker, site.atlas, site.edition().state, memory, int(sign))
         # Without lowest triggers there is nothing on the other side.
         turned = site.atlas[memory].triggers(sign=-int(sign)).height > 0
         title = f"{memory}: causal check"
-        return Page("causal.html", title, data, lambda: causal_view(data, side.words) | {"turned": turned})
+        return Page("causal.html", title, data, lambda: causal_view(data, worker.words) | {"turned": turned})
 
     return routes
 
@@ -124,26 +86,25 @@ def _add_without_model(routes: APIRouter, site: Site) -> None:
         return Page("trace_none.html", "Trace", said, lambda: {"spec": spec}, 404)
 
 
-def _trace_page(site: Site, wanted: TraceAddress) -> Page:
+def _trace_page(worker: "ModelWorker", wanted: TraceAddress) -> Page:
     """The page of one trace; raises PromptError, InterventionError and what tracing raises."""
     from mnemoscope.web import model_answers
 
-    side = site.model
-    assert side is not None
     if len(wanted.changes) > CHANGES:
         raise InterventionError(f"there are {len(wanted.changes)} changes; the page takes at most {CHANGES}")
-    changes = model_answers.parse_changes(side, wanted.placed_changes)
+    changes = model_answers.parse_changes(worker, wanted.placed_changes)
     data: dict[str, Any] = {
-        "limits": _limits(site),
+        "limits": _limits(worker),
         "interventions": list(changes),
         "prompt": wanted.prompt,
         "trace": None,
     }
+    extra = {"asked": wanted, "problem": ""}
     if wanted.prompt is None:
-        return Page("trace.html", "Trace", data, lambda: _form(site, wanted))
-    comparison = model_answers.compare_changes(side, wanted.prompt, changes) if changes else None
+        return Page("trace.html", "Trace", data, lambda: extra)
+    comparison = model_answers.compare_changes(worker, wanted.prompt, changes) if changes else None
     shown = changes if wanted.view == "after" else ()
-    trace = comparison[wanted.view] if comparison else model_answers.trace_prompt(side, wanted.prompt, ())
+    trace = comparison[wanted.view] if comparison else model_answers.trace_prompt(worker, wanted.prompt, ())
     layer, position = chosen_place(wanted, trace)
     last = tuple(guess["id"] for guess in trace["positions"][-1]["prediction"])
     data |= {
@@ -151,32 +112,22 @@ def _trace_page(site: Site, wanted: TraceAddress) -> Page:
         "position": position,
         "view": wanted.view,
         "trace": trace,
-        "heat": model_answers.heat_map(side, wanted.prompt, shown, wanted.stream),
-        "following": model_answers.next_texts(side, wanted.prompt, last),
+        "heat": model_answers.heat_map(worker, wanted.prompt, shown, wanted.stream),
+        "following": model_answers.next_texts(worker, wanted.prompt, last),
         "comparison": None
         if comparison is None
         else {name: comparison[name] for name in ("interventions", "differences", "changed_places")},
         "generation": None,
-        "python": model_answers.trace_script(side, wanted.prompt, changes),
+        "python": model_answers.trace_script(worker, wanted.prompt, changes),
     }
     if wanted.generate:
-        before = model_answers.continue_prompt(side, wanted.prompt, (), wanted.generate)
-        after = model_answers.continue_prompt(side, wanted.prompt, changes, wanted.generate) if changes else None
+        before = model_answers.continue_prompt(worker, wanted.prompt, (), wanted.generate)
+        after = model_answers.continue_prompt(worker, wanted.prompt, changes, wanted.generate) if changes else None
         data["generation"] = {"before": before, "after": after}
-    return Page("trace.html", "Trace", data, lambda: _form(site, wanted) | trace_view(wanted, data, side.words))
+    return Page("trace.html", "Trace", data, lambda: extra | trace_view(wanted, data, worker.words))
 
 
-def _form(site: Site, wanted: TraceAddress) -> dict[str, Any]:
-    """What the form shows, also where the trace failed."""
-    return {"asked": wanted, "limits": _limits(site), "problem": ""}
-
-
-def _limits(site: Site) -> dict[str, int]:
+def _limits(worker: "ModelWorker") -> dict[str, int]:
     """How much may be asked for at one time."""
-    assert site.model is not None
-    tokens = min(TOKENS, site.model.model.longest)
+    tokens = min(TOKENS, worker.model.longest)
     return {"characters": PROMPT, "tokens": tokens, "interventions": CHANGES, "generate": WRITTEN}
-
-
-def _number(given: int | str | None) -> int | None:
-    return given if isinstance(given, int) else None
