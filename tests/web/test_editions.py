@@ -15,7 +15,7 @@ from mnemoscope.atlas.manifest import MANIFEST, seal
 from mnemoscope.files import file_hash, write_bytes
 from mnemoscope.pages import overview, questions
 from mnemoscope.questions import QUESTIONS, write_all
-from mnemoscope.web import Settings
+from mnemoscope.web import Settings, browsing
 from mnemoscope.web import site as site_module
 from mnemoscope.web.app import create_app
 from mnemoscope.web.search import BackgroundIndex
@@ -55,8 +55,8 @@ def mined_again(atlas: Path) -> str:
 def test_a_page_that_is_made_while_the_atlas_changes_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = Held(questions.questions_view)
-    monkeypatch.setattr(questions, "questions_view", held)
+    held = Held(questions.questions_page)
+    monkeypatch.setattr(browsing, "questions_page", held)
     opened = reported(tmp_path)
     reader = client(opened.path)
     with ThreadPoolExecutor(1) as slow:

@@ -14,6 +14,8 @@ from mnemoscope.pages.trace_address import TraceAddress
 from mnemoscope.pages.triggers import group_triggers, triggers_view
 
 NEIGHBOURS = 10
+PATTERN = ("pattern", "kind", "description", "triggers", "lift", "log10_p")
+"""What is told of a pattern."""
 
 
 def memory_page(
@@ -32,8 +34,13 @@ def memory_page(
 
     def extra() -> dict[str, Any]:
         carry = so_far.query()
-        add = so_far.with_change(f"{wanted}=0") if traces else ""
-        return memory_groups(data) | {"carry": f"&{carry}" if carry else "", "add": add}
+        return {
+            "positive": group_triggers(data["triggers"], 1, says=data["value"]["top"][0]["token"]),
+            "negative": group_triggers(data["triggers"], -1, says=None),
+            "bars": bars(data["activity"]),
+            "carry": f"&{carry}" if carry else "",
+            "add": so_far.with_change(f"{wanted}=0") if traces else "",
+        }
 
     return Page("memory.html", str(wanted), data, extra)
 
@@ -59,20 +66,10 @@ def memory_view(edition: Edition, wanted: MemoryId, *, pattern: int | None = Non
         "value": _value(edition, value),
         "follows": _follows(edition, value, triggers),
         "activity": _activity(edition.row("activity", wanted)),
-        "patterns": None if found is None else [_pattern(one) for one in found],
+        "patterns": found and [{name: one[name] for name in PATTERN} for one in found],
         "pattern": pattern,
         "neighbours": {"value": _by_value(edition, wanted), "triggers": _by_triggers(edition, wanted, triggers)},
         "reference": reference(edition, wanted),
-    }
-
-
-def memory_groups(data: dict[str, Any]) -> dict[str, Any]:
-    """What the template needs besides: the triggers of either sign, equal prefixes once."""
-    says = data["value"]["top"][0]["token"]
-    return {
-        "positive": group_triggers(data["triggers"], 1, says=says),
-        "negative": group_triggers(data["triggers"], -1, says=None),
-        "bars": bars(data["activity"]),
     }
 
 
@@ -153,10 +150,6 @@ def _activity(found: dict[str, Any]) -> dict[str, Any]:
     names = ("prefixes", "positive", "mean", "min", "max", "sampled", "std")
     share = found["positive"] / found["prefixes"] if found["prefixes"] else None
     return {**{name: found[name] for name in names}, "share": share, "bins": bins}
-
-
-def _pattern(found: dict[str, Any]) -> dict[str, Any]:
-    return {name: found[name] for name in ("pattern", "kind", "description", "triggers", "lift", "log10_p")}
 
 
 def bars(activity: dict[str, Any]) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ The same sections as the report's. Only answers that lie in the atlas are shown;
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from mnemoscope.pages.edition import Edition
@@ -54,11 +55,6 @@ def _label(answer: Answer, name: str) -> str:
 
 
 def questions_page(edition: Edition) -> Page:
-    """Every question of the paper, and what this atlas answers."""
-    return Page("questions.html", "Questions", questions_view(edition))
-
-
-def questions_view(edition: Edition) -> dict[str, Any]:
     """Every question with its headline over the layers, and why there is no answer where there is none."""
     found = []
     for question, answer in answers_of(edition).items():
@@ -74,22 +70,21 @@ def questions_view(edition: Edition) -> dict[str, Any]:
                 "ends": [{"layer": row.layer, **_number(answer, row)} for row in (rows[:1] + rows[-1:])[: len(rows)]],
             }
         )
-    return {"questions": found}
+    return Page("questions.html", "Questions", {"questions": found})
 
 
 def question_page(edition: Edition, question: str) -> Page:
     """One question: its figure, ours beside the paper's, and the numbers; made and drawn once."""
     data = edition.tables.get(("question", question), lambda: question_view(edition, question))
-    title = f"{data['figure']}: {data['about']}"
-    return Page("question.html", title, data, lambda: {"drawing": _drawing(edition, question)})
-
-
-def _drawing(edition: Edition, question: str) -> str:
-    """The question's figure as an `svg` element; empty where it has no answer."""
     answers = answers_of(edition)
-    if answers[question].missing:
-        return ""
-    return edition.tables.get(("drawing", question), lambda: draw_answer(answers, question, name=question))
+
+    def extra() -> dict[str, Any]:
+        if answers[question].missing:
+            return {"drawing": ""}
+        draw = partial(draw_answer, answers, question, name=question)
+        return {"drawing": edition.tables.get(("drawing", question), draw)}
+
+    return Page("question.html", f"{data['figure']}: {data['about']}", data, extra)
 
 
 def draw_answer(answers: Mapping[str, Answer], question: str, *, name: str, label: str = "") -> str:

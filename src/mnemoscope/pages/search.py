@@ -30,26 +30,26 @@ OpenIndex = Callable[[], "Index"]
 def search_page(
     edition: Edition, index: OpenIndex, *, text: str, fields: Sequence[str], layers: str, page: int
 ) -> Page:
-    """Memories by what their triggers, values, patterns and annotations say."""
-    chosen = read_layers(edition, layers)
-    data = search_view(edition, index, text=text, fields=fields, layers=chosen, page=page)
-    data |= {"layers": layers, "page": page}
+    """Memories by what their triggers, values, patterns and annotations say; no hits, and no total, for an empty text.
+
+    Raises what Index.search raises.
+    """
+    among = read_layers(edition, layers)
+    wanted = tuple(dict.fromkeys(piece for field in fields for piece in field.split(",") if piece)) or USUAL
+    if unknown := [field for field in wanted if field not in FIELDS]:
+        raise OptionError(f"field {unknown[0]!r} cannot be searched; choose of {', '.join(FIELDS)}")
+    data: dict[str, Any] = {"q": text, "in": list(wanted), "fields": list(FIELDS), "layers": layers, "page": page}
+    data |= {"total": None, "hits": [], "pages": 0, "totals": {}, "exact": True, "tokens": [], "lacking": []}
+    if text.strip():
+        data |= _hits(edition, index(), text, wanted, among, page)
     title = f"{text} · Search" if text else "Search"
     return Page("search.html", title, data, lambda: {"page_links": _links(data, fields), "chosen": data["in"]})
 
 
-def search_view(
-    edition: Edition, index: OpenIndex, *, text: str, fields: Sequence[str], layers: Sequence[int] | None, page: int
+def _hits(
+    edition: Edition, opened: "Index", text: str, wanted: tuple[str, ...], layers: Sequence[int] | None, page: int
 ) -> dict[str, Any]:
-    """One page of hits for the text; none, and no total, for an empty text. Raises what Index.search raises."""
-    wanted = tuple(dict.fromkeys(piece for field in fields for piece in field.split(",") if piece)) or USUAL
-    if unknown := [field for field in wanted if field not in FIELDS]:
-        raise OptionError(f"field {unknown[0]!r} cannot be searched; choose of {', '.join(FIELDS)}")
-    data: dict[str, Any] = {"q": text, "in": list(wanted), "fields": list(FIELDS)}
-    data |= {"total": None, "hits": [], "pages": 0}
-    if not text.strip():
-        return data | {"totals": {}, "exact": True, "tokens": [], "lacking": []}
-    opened = index()
+    """One page of hits for the text."""
     found = opened.search(text, fields=wanted, layers=layers, limit=PAGE, offset=PAGE * (page - 1))
     hits = [
         memory_token(edition, hit.memory)
@@ -62,7 +62,7 @@ def search_view(
     ]
     like = [edition.atlas.vocabulary.token(token.id) for token in opened.tokens_like(text.strip()[:200], limit=LIKE)]
     lacking = [field for field in opened.missing_fields if field in wanted]
-    return data | {
+    return {
         "total": found.total,
         "totals": found.totals,
         "exact": found.exact,
@@ -74,66 +74,49 @@ def search_view(
 
 
 def tokens_page(edition: Edition, index: OpenIndex, *, text: str) -> Page:
-    """Tokens that read like a text; without one, the most frequent."""
-    return Page("tokens.html", f"{text} · Tokens" if text else "Tokens", tokens_view(edition, index, text=text))
-
-
-def tokens_view(edition: Edition, index: OpenIndex, *, text: str) -> dict[str, Any]:
     """The tokens that read like the text, the most frequent first; without a text the most frequent of all."""
     if text:
         ids = [token.id for token in index().tokens_like(text, limit=2 * PAGE)]
     else:
         ids = _counts(edition).sort("count", descending=True, maintain_order=True).head(2 * PAGE)["token"].to_list()
-    counts = _counts(edition)
-    return {
-        "q": text,
-        "tokens": [
-            edition.atlas.vocabulary.token(id) | {"count": counts["count"][id], "next_count": counts["next_count"][id]}
-            for id in ids
-        ],
-    }
+    counts, vocabulary = _counts(edition).drop("token"), edition.atlas.vocabulary
+    data = {"q": text, "tokens": [vocabulary.token(id) | counts.row(id, named=True) for id in ids]}
+    return Page("tokens.html", f"{text} · Tokens" if text else "Tokens", data)
 
 
 def token_page(edition: Edition, index: OpenIndex, *, token: int, layers: str, page: int) -> Page:
-    """One token: the values that promote it, those that speak against it, and the keys that fire on it."""
-    data = token_view(edition, index, token=token, layers=read_layers(edition, layers), page=page)
-    data |= {"layers": layers, "page": page}
-    return Page("token.html", f"{data['token']['shown']} · Token", data, lambda: {"page_links": _links(data, [])})
-
-
-def token_view(
-    edition: Edition, index: OpenIndex, *, token: int, layers: Sequence[int] | None, page: int
-) -> dict[str, Any]:
     """One token: how often it occurs, the values with it at their top and bottom, and the keys that fire on it."""
-    vocabulary = edition.atlas.vocabulary
+    among, vocabulary = read_layers(edition, layers), edition.atlas.vocabulary
     opened, offset = index(), PAGE * (page - 1)
     kinds = ("promotes", "demotes", "fires")
-    totals = {kind: opened.count(token, kind=kind, layers=layers) for kind in kinds}
-    counts = _counts(edition).row(token, named=True)
+    totals = {kind: opened.count(token, kind=kind, layers=among) for kind in kinds}
+    counts = _counts(edition).drop("token").row(token, named=True)
     said = [
         [
             memory_token(edition, one.memory) | {"rank": one.rank, "probability": one.probability, "score": one.score}
-            for one in opened.promoting(token, bottom=bottom, layers=layers, limit=PAGE, offset=offset)
+            for one in opened.promoting(token, bottom=bottom, layers=among, limit=PAGE, offset=offset)
         ]
         for bottom in (False, True)
     ]
     fires = [
         memory_token(edition, one.memory) | {"rank": one.rank, "triggers": one.triggers}
-        for one in opened.firing_on(token, layers=layers, limit=PAGE, offset=offset)
+        for one in opened.firing_on(token, layers=among, limit=PAGE, offset=offset)
     ]
-    return {
-        "token": vocabulary.token(token)
-        | {"bytes": vocabulary.raw[token].hex(" "), "count": counts["count"], "next_count": counts["next_count"]},
+    data: dict[str, Any] = {
+        "token": vocabulary.token(token) | {"bytes": vocabulary.raw[token].hex(" "), **counts},
         "totals": totals,
         "promotes": said[0],
         "demotes": said[1],
         "fires": fires,
         "pages": -(-max(totals.values()) // PAGE),
+        "layers": layers,
+        "page": page,
     }
+    return Page("token.html", f"{data['token']['shown']} · Token", data, lambda: {"page_links": _links(data, [])})
 
 
 def _counts(edition: Edition) -> pl.DataFrame:
-    return edition.tables.get("tokens", lambda: edition.atlas.table("tokens").sort("token"))
+    return edition.tables.get("tokens", lambda: edition.atlas.table("tokens").sort("token").drop("first_count"))
 
 
 def read_layers(edition: Edition, text: str) -> list[int] | None:

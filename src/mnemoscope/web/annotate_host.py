@@ -21,7 +21,7 @@ from mnemoscope.memory import MemoryId
 from mnemoscope.pages.annotate_host import by_layer, campaign_view, draw_people, results_view, totals
 from mnemoscope.pages.page import Page
 from mnemoscope.web.annotator_session import PLACE, AnnotatorSession, done
-from mnemoscope.web.page_routes import REFUSALS, both, form_page
+from mnemoscope.web.page_routes import both, form_page
 from mnemoscope.web.rendering import json_response, path_of, wants_json
 from mnemoscope.web.security import came_from_here
 
@@ -75,7 +75,7 @@ def router(session: AnnotatorSession) -> APIRouter:
 
         return Page("annotate_results.html", "What people found", data, extra)
 
-    @routes.get(f"{PLACE}/export.{{ending}}", name="exported", response_class=Response, responses=REFUSALS)
+    @routes.get(f"{PLACE}/export.{{ending}}", name="exported")
     def export(ending: Ending, _: Annotated[None, Depends(session.host)], store: Annotated[Any, existing]) -> Response:
         """Every judgement that was ever made, as a file."""
         from mnemoscope.campaigns.import_export import as_text
@@ -84,7 +84,7 @@ def router(session: AnnotatorSession) -> APIRouter:
         named = {"Content-Disposition": f'attachment; filename="judgements.{ending}"', "Cache-Control": "no-store"}
         return Response(content, media_type=TYPES[ending], headers=named)
 
-    @routes.get(f"{PLACE}/join", response_class=Response, responses=REFUSALS)
+    @routes.get(f"{PLACE}/join")
     def join(
         request: Request,
         invitation: Annotated[str, Query(max_length=200, description="The secret of an invitation")] = "",
@@ -96,14 +96,18 @@ def router(session: AnnotatorSession) -> APIRouter:
         values = {"title": "Annotate", "name": found.name, "invitation": invitation, "bare": True}
         return form_page(site, request, "annotate_join.html", values)
 
-    @routes.post(
-        f"{PLACE}/join", dependencies=[Depends(session.check_form)], response_class=Response, responses=REFUSALS
-    )
+    @routes.post(f"{PLACE}/join", dependencies=[Depends(session.check_form)])
     def confirm_join(invitation: Annotated[str, Form(max_length=200)] = "") -> Response:
         """Makes this browser that of the annotator who was invited, and who says so."""
         return _join_as(session, _find_invited(session, invitation), invitation)
 
-    _add_posts(routes, session)
+    @routes.post(f"{PLACE}/leave", dependencies=[Depends(session.check_form)])
+    def leave(request: Request) -> Response:
+        """Makes this browser nobody's; what was judged stays."""
+        to = PLACE if session.has_full_access(request) else f"{PLACE}/join"
+        return session.set_annotator_cookie(done(request, {"name": None}, to=to), "")
+
+    routes.include_router(_host_posts(session))
     return routes
 
 
@@ -122,10 +126,9 @@ def _join_as(session: AnnotatorSession, annotator: "Annotator", invitation: str)
     return session.set_annotator_cookie(RedirectResponse(place, 303), invitation)
 
 
-def _add_posts(routes: APIRouter, session: AnnotatorSession) -> None:
-    guarded = [Depends(session.check_form)]
-    answers: dict[str, Any] = {"responses": REFUSALS, "response_class": Response}
-    post = {"dependencies": [*guarded, Depends(session.host)], **answers}
+def _host_posts(session: AnnotatorSession) -> APIRouter:
+    """What a host alone may send."""
+    routes = APIRouter(dependencies=[Depends(session.check_form), Depends(session.host)])
     opened = Depends(session.site.judgements.store)
 
     def show_campaign(request: Request, store: Any) -> Response:
@@ -140,7 +143,7 @@ def _add_posts(routes: APIRouter, session: AnnotatorSession) -> None:
         values = {"title": "Annotate", **campaign_view(store), "invitation": told}
         return form_page(session.site, request, HOME, values, status=201)
 
-    @routes.post(f"{PLACE}/campaign", **post)
+    @routes.post(f"{PLACE}/campaign")
     def begin(
         request: Request, store: Annotated[Any, opened], keys_per_layer: Number = 10, controls: Perhaps = "",
         cases: Number = 100, seed: Number = 0,
@@ -150,23 +153,23 @@ def _add_posts(routes: APIRouter, session: AnnotatorSession) -> None:
         store.start_campaign(keys_per_layer=keys_per_layer, controls=given, cases=cases, seed=seed)
         return show_campaign(request, store)
 
-    @routes.post(f"{PLACE}/invite", **post)
+    @routes.post(f"{PLACE}/invite")
     def invite(request: Request, store: Annotated[Any, opened], name: Person = "") -> Response:
         """Invites somebody; the answer holds the link, this once."""
         return show_invitation(request, store, store.invite(name))
 
-    @routes.post(f"{PLACE}/renew", **post)
+    @routes.post(f"{PLACE}/renew")
     def renew(request: Request, store: Annotated[Any, opened], name: Person = "") -> Response:
         """Makes a new link for somebody who lost theirs; the old one is void."""
         return show_invitation(request, store, store.renew(name))
 
-    @routes.post(f"{PLACE}/withdraw", **post)
+    @routes.post(f"{PLACE}/withdraw")
     def withdraw(request: Request, store: Annotated[Any, opened], name: Person = "") -> Response:
         """Makes somebody's link void; what they judged stays."""
         store.withdraw(name)
         return show_campaign(request, store)
 
-    @routes.post(f"{PLACE}/import", name="take_in", **post)
+    @routes.post(f"{PLACE}/import", name="take_in")
     def import_file(request: Request, store: Annotated[Any, opened], file: UploadFile) -> Response:
         """Adds the judgements of a file that another server exported."""
         from mnemoscope.campaigns.import_export import import_judgements
@@ -184,7 +187,7 @@ def _add_posts(routes: APIRouter, session: AnnotatorSession) -> None:
                 raise AnnotationError(str(problem).replace(str(path), path.name)) from problem.__cause__
         return show_campaign(request, store)
 
-    @routes.post(f"{PLACE}/name", name="named", **post)
+    @routes.post(f"{PLACE}/name", name="named")
     def choose_name(
         request: Request, store: Annotated[Any, opened], name: Person = "",
         memory: Annotated[str, Form(max_length=100)] = "",
@@ -197,8 +200,4 @@ def _add_posts(routes: APIRouter, session: AnnotatorSession) -> None:
         invitation = store.renew(hosts[0]) if hosts else store.invite(name, role="host")
         return session.set_annotator_cookie(done(request, {"name": invitation.annotator.name}, to=to), invitation.token)
 
-    @routes.post(f"{PLACE}/leave", dependencies=guarded, **answers)
-    def leave(request: Request) -> Response:
-        """Makes this browser nobody's; what was judged stays."""
-        to = PLACE if session.has_full_access(request) else f"{PLACE}/join"
-        return session.set_annotator_cookie(done(request, {"name": None}, to=to), "")
+    return routes

@@ -7,6 +7,7 @@ from starlette.responses import Response
 from mnemoscope.web import annotate_host, annotate_item, browsing, search, trace
 from mnemoscope.web.annotator_session import AnnotatorSession
 from mnemoscope.web.error_pages import add_error_pages
+from mnemoscope.web.page_routes import REFUSALS
 from mnemoscope.web.rendering import ASSETS, asset_address, asset_bytes
 from mnemoscope.web.security import Security
 from mnemoscope.web.settings import Settings
@@ -34,7 +35,7 @@ def create_app(settings: Settings) -> FastAPI:
         *(annotate_item.router(session), trace.router(site)),
         browsing.memory_router(site),
     ):
-        app.include_router(routes)
+        app.include_router(routes, default_response_class=Response, responses=REFUSALS)
     add_error_pages(app, site)
     app.add_middleware(Security, site=site, admits=session.admits)
     return app

@@ -80,9 +80,8 @@ def both(
                 methods=["GET"],
                 summary=(inspect.getdoc(function) or path).splitlines()[0],
                 operation_id=operation,
-                response_class=Response,
                 response_model=None,
-                responses={200: {"description": said, "content": {media: {"schema": {"type": schema}}}}, **REFUSALS},
+                responses={200: {"description": said, "content": {media: {"schema": {"type": schema}}}}},
             )
 
         # The twin first: `/{name}` would match `/name.json` too.

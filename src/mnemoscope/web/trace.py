@@ -17,7 +17,7 @@ from mnemoscope.pages.page import Page
 from mnemoscope.pages.trace import chosen_place, trace_view
 from mnemoscope.pages.trace_address import CHANGES, PROMPT, TOKENS, WRITTEN, TraceAddress
 from mnemoscope.web.error_pages import status_of
-from mnemoscope.web.page_routes import REFUSALS, both
+from mnemoscope.web.page_routes import both
 from mnemoscope.web.site import Site
 
 if TYPE_CHECKING:
@@ -50,8 +50,7 @@ def router(site: Site) -> APIRouter:
         "/trace.py",
         summary="The trace as a Python script",
         operation_id="trace_script",
-        response_class=Response,
-        responses={200: {"description": "The script", "content": {"text/x-python": {}}}, **REFUSALS},
+        responses={200: {"description": "The script", "content": {"text/x-python": {}}}},
     )
     def script(wanted: Annotated[TraceAddress, Query()]) -> Response:
         from mnemoscope.web.model_answers import parse_changes, trace_script
