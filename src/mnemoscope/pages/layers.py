@@ -156,17 +156,11 @@ def _kinds(edition: Edition, layer: int) -> pl.DataFrame:
     found = edition.pages.get(
         "pattern kinds", lambda: edition.atlas.table("patterns").select("layer", "memory", "kind").rechunk()
     )
-    shallow, semantic = (pl.col("kind") == "shallow").any(), (pl.col("kind") == "semantic").any()
+    several = pl.col("kind").n_unique() > 1
     return (
         found.filter(pl.col("layer") == layer)
         .group_by("memory")
-        .agg(
-            patterns=pl.len(),
-            both=pl.when(shallow & semantic)
-            .then(pl.lit("both"))
-            .otherwise(pl.when(shallow).then(pl.lit("shallow")).otherwise(pl.lit("semantic"))),
-        )
-        .select("memory", pl.col("both").alias("kind"), pl.col("patterns").cast(pl.UInt32))
+        .agg(pl.when(several).then(pl.lit("both")).otherwise(pl.col("kind").first()).alias("kind"), patterns=pl.len())
     )
 
 

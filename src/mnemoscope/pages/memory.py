@@ -14,6 +14,8 @@ from mnemoscope.pages.trace_address import TraceAddress
 from mnemoscope.pages.triggers import group_triggers, triggers_view
 
 NEIGHBOURS = 10
+NOTHING = TraceAddress()
+"""No trace to carry along."""
 PATTERN = ("pattern", "kind", "description", "triggers", "lift", "log10_p")
 """What is told of a pattern."""
 
@@ -25,30 +27,13 @@ def memory_page(
     pattern: int | None = None,
     people: Sequence[dict[str, Any]] = (),
     changes: Sequence[str] = (),
-    carried: TraceAddress | None = None,
+    carried: TraceAddress = NOTHING,
     traces: bool = False,
 ) -> Page:
-    """The page; its links carry a trace's prompt and `changes` along, and lead to traces where there is a model."""
-    data = memory_view(edition, wanted, pattern=pattern) | {"people": list(people), "set": list(changes)}
-    so_far = carried or TraceAddress()
+    """The page; its links carry a trace's prompt and `changes` along, and lead to traces where there is a model.
 
-    def extra() -> dict[str, Any]:
-        carry = so_far.query()
-        return {
-            "positive": group_triggers(data["triggers"], 1, says=data["value"]["top"][0]["token"]),
-            "negative": group_triggers(data["triggers"], -1, says=None),
-            "bars": bars(data["activity"]),
-            "carry": f"&{carry}" if carry else "",
-            "add": so_far.with_change(f"{wanted}=0") if traces else "",
-        }
-
-    return Page("memory.html", str(wanted), data, extra)
-
-
-def memory_view(edition: Edition, wanted: MemoryId, *, pattern: int | None = None) -> dict[str, Any]:
-    """The memory; `pattern` is the number of the one whose triggers are to be marked.
-
-    Raises MemoryIdError for a memory that the atlas does not have, OptionError for a pattern that it does not have.
+    `pattern` is the number of the one whose triggers are to be marked. Raises MemoryIdError for a memory that the atlas
+    does not have, OptionError for a pattern that it does not have.
     """
     found = edition.patterns(edition.atlas[wanted].id)
     numbers = [one["pattern"] for one in found or []]
@@ -57,7 +42,7 @@ def memory_view(edition: Edition, wanted: MemoryId, *, pattern: int | None = Non
         raise OptionError(f"pattern {pattern} is not one of {wanted}, which {said}")
     triggers = triggers_view(edition, wanted, patterns=found or [])
     value = edition.row("values", wanted)
-    return {
+    data = {
         "memory": str(wanted),
         "layer": wanted.layer,
         "previous": _beside(edition, wanted, -1),
@@ -70,7 +55,21 @@ def memory_view(edition: Edition, wanted: MemoryId, *, pattern: int | None = Non
         "pattern": pattern,
         "neighbours": {"value": _by_value(edition, wanted), "triggers": _by_triggers(edition, wanted, triggers)},
         "reference": reference(edition, wanted),
+        "people": list(people),
+        "set": list(changes),
     }
+
+    def extra() -> dict[str, Any]:
+        carry = carried.query()
+        return {
+            "positive": group_triggers(triggers, 1, says=value["top_tokens"][0]),
+            "negative": group_triggers(triggers, -1, says=None),
+            "bars": bars(data["activity"]),
+            "carry": f"&{carry}" if carry else "",
+            "add": carried.with_change(f"{wanted}=0") if traces else "",
+        }
+
+    return Page("memory.html", str(wanted), data, extra)
 
 
 def reference(edition: Edition, wanted: MemoryId) -> dict[str, Any]:

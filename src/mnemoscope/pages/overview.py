@@ -12,7 +12,6 @@ from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.page import Page
 from mnemoscope.pages.questions import answers_of
 from mnemoscope.pages.triggers import group_triggers, triggers_view
-from mnemoscope.questions.question import Answer
 
 STRIKING = 10
 
@@ -44,7 +43,10 @@ def overview_view(edition: Edition) -> dict[str, Any]:
         "atlas": edition.atlas.manifest_hash,
         "layers": [{"layer": layer, "memories": edition.atlas.memories(layer)} for layer in edition.atlas.layers],
         "memories": sum(edition.atlas.memories(layer) for layer in edition.atlas.layers),
-        "answers": {question: _totals(found) for question, found in there.items()},
+        "answers": {
+            question: found.table.filter(pl.col("layer").is_null()).drop("layer").to_dicts()
+            for question, found in there.items()
+        },
         "unanswered": [question for question in answers if question not in there],
         "striking": [
             {name: one[name] for name in one if name != "triggers"} for one in striking_memories(edition)
@@ -70,11 +72,6 @@ def _run(edition: Edition) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return said if isinstance(said, dict) else {}
-
-
-def _totals(found: Answer) -> list[dict[str, Any]]:
-    """The numbers of the whole atlas, as the answer's document has them."""
-    return found.table.filter(pl.col("layer").is_null()).drop("layer").to_dicts()
 
 
 def striking_memories(edition: Edition) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ Pure functions of the trace's data and its address; no number is worked out here
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from mnemoscope.atlas.vocabulary import Vocabulary
@@ -42,34 +43,19 @@ def chosen_place(wanted: TraceAddress, trace: Data) -> tuple[int, int]:
     return layers - 1 if layer is None else layer, position
 
 
-def trace_view(wanted: TraceAddress, data: Data, words: Vocabulary) -> Data:
-    """What the template needs besides the trace's data to draw it."""
-    view = TraceView(wanted, data["trace"], words, data["layer"], data["position"])
-    return {
-        "at": view.at,
-        "shown": view.shown,
-        "clicks_of": view.clicks,
-        "marks_of": view.marks,
-        "shade": shade,
-        "events": EVENTS,
-        "stream_names": STREAMS,
-        "here": view.here,
-        "place": data["trace"]["layers"][view.layer]["positions"][view.position],
-        "heat_map": view.heat_map(data["heat"]),
-        "shifts": view.shifts(data["comparison"]),
-        "windows": [(first, min(first + WIDE, view.length) - 1) for first in range(0, view.length, WIDE)],
-        "window": view.start,
-    }
-
-
 class TraceView:
-    """A trace looked at from one layer and position."""
+    """A trace looked at from one layer and position: what the template asks of it."""
 
-    def __init__(self, wanted: TraceAddress, trace: Data, words: Vocabulary, layer: int, position: int) -> None:
-        self.wanted, self.trace, self.layer, self.position = wanted, trace, layer, position
-        self.here = trace["positions"][position]
-        self.length = len(trace["positions"])
-        self.start = position // WIDE * WIDE
+    events, streams = EVENTS, STREAMS
+
+    def __init__(self, wanted: TraceAddress, data: Data, words: Vocabulary) -> None:
+        self.wanted, self.trace, self.layer, self.position = wanted, data["trace"], data["layer"], data["position"]
+        self.here = self.trace["positions"][self.position]
+        self.place = self.trace["layers"][self.layer]["positions"][self.position]
+        # The heat map shows some positions at one time.
+        length = len(self.trace["positions"])
+        self.windows = [range(first, min(first + WIDE, length)) for first in range(0, length, WIDE)]
+        self.window = self.windows[self.position // WIDE]
         self._words = words
 
     def shown(self, one: Data) -> str:
@@ -81,11 +67,8 @@ class TraceView:
         layer = self.layer if layer is None else layer
         return f"{self.wanted.address(layer=layer, position=self.position if position is None else position)}#{part}"
 
-    def heat_map(self, heat: Data) -> Data:
-        """The window of positions around the chosen one, and a row of cells for each layer."""
-        columns = self.trace["positions"][self.start : self.start + WIDE]
-        window = range(self.start, self.start + len(columns))
-        by_rank = self.wanted.cell == "rank"
+    def heat_map(self, heat: Data) -> list[list[Data]]:
+        """A row of cells for each layer, a cell for each position of the window."""
 
         def cell(layer: int, position: int, place: Data) -> Data:
             final = self.shown(self.trace["positions"][position]["prediction"][0])
@@ -95,22 +78,24 @@ class TraceView:
             return {
                 "position": position,
                 "text": texts[self.wanted.cell],
-                "shade": shade_of_rank(rank) if by_rank else shade(probability),
+                "shade": shade_of_rank(rank) if self.wanted.cell == "rank" else shade(probability),
                 "top": rank == 0,
                 "title": f"layer {layer}, position {position}: {final} has"
                 f" {format_value(probability, 'share')}, rank {rank:,}; on top is {top}",
             }
 
-        rows = [
-            [cell(layer, position, found["positions"][position]) for position in window]
+        return [
+            [cell(layer, position, found["positions"][position]) for position in self.window]
             for layer, found in enumerate(self.trace["layers"])
         ]
-        legend = RANKS if by_rank else [str(step * step) for step in range(SHADES)]
-        return {"columns": columns, "rows": rows, "legend": legend}
 
-    def shifts(self, comparison: Data | None) -> list[Data]:
+    def legend(self) -> Sequence[str]:
+        """What the shades stand for."""
+        return RANKS if self.wanted.cell == "rank" else [str(step * step) for step in range(SHADES)]
+
+    def shifts(self, comparison: Data) -> list[Data]:
         """The tokens whose probability the changes moved at the position, the most probable first."""
-        found = [] if comparison is None else comparison["differences"][self.position]["shifts"]
+        found = comparison["differences"][self.position]["shifts"]
         return sorted(found, key=lambda one: -max(one["before"], one["after"]))
 
     def marks(self, layer: int) -> list[str]:

@@ -46,7 +46,8 @@ class TraceAddress(BaseModel, frozen=True, populate_by_name=True):
     changes: Annotated[
         list[Change],
         # One more than are taken, so that what is refused can be said in words.
-        Field(validation_alias="set", max_length=CHANGES + 1, description="Such as L10.M222=0 or L10.M222*2@last"),
+        Field(validation_alias="set", max_length=CHANGES + 1),
+        Field(description="Changes, such as L10.M222=0 or L10.M222*2@last"),
         AfterValidator(lambda changes: [one.strip() for one in changes if one.strip()]),
     ] = []
     at: Annotated[

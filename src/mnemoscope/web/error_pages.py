@@ -40,11 +40,7 @@ def error_page(site: Site, request: Request, status: int, sentence: str, *, bare
     bare = bare or ANNOTATOR_ONLY in request.scope
     if wants_json(request):
         return json_response({"status": status, "message": sentence}, status=status)
-    try:
-        phrase = HTTPStatus(status).phrase
-    except ValueError:
-        phrase = "Error"
-    values = {"status": status, "phrase": phrase, "sentence": sentence, "bare": bare}
+    values = {"status": status, "phrase": HTTPStatus(status).phrase, "sentence": sentence, "bare": bare}
     # What is refused may be the atlas that lies in the folder now.
     with site.reading(site.latest):
         page = html(site, request, "refusal.html", values)

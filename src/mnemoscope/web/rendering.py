@@ -62,12 +62,12 @@ def html(site: Site, request: Request, template: str, values: dict[str, Any]) ->
     return frame.render(template, values)
 
 
-def json_response(value: object, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def json_response(value: object, *, status: int = 200) -> Response:
     """A JSON document; numbers that are not finite are null."""
     text = json.dumps(json_safe(value), ensure_ascii=False, allow_nan=False)
     # Lone surrogates of a damaged text cannot be UTF-8.
     body = text.encode("utf-8", "backslashreplace")
-    return Response(body, status, media_type="application/json", headers=headers or {"Cache-Control": "no-store"})
+    return Response(body, status, media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
 def wants_json(request: Request) -> bool:

@@ -3,6 +3,7 @@
 import re
 import threading
 from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Path, Query
@@ -116,13 +117,13 @@ class BackgroundIndex:
             before.close()
 
 
+@dataclass
 class _Opening:
     """The index of one edition: the promise of it, and how far it is."""
 
-    def __init__(self, edition: Edition) -> None:
-        self.edition = edition
-        self.future: Future[Index] = Future()
-        self.done = ""
+    edition: Edition
+    future: "Future[Index]" = field(default_factory=Future)
+    done: str = ""
 
     def has_failed(self) -> bool:
         """Whether the index could not be opened."""

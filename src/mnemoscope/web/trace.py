@@ -14,7 +14,7 @@ from mnemoscope.errors import InterventionError, MnemoscopeError, PromptError
 from mnemoscope.memory import MemoryId
 from mnemoscope.pages.causal import causal_view
 from mnemoscope.pages.page import Page
-from mnemoscope.pages.trace import chosen_place, trace_view
+from mnemoscope.pages.trace import TraceView, chosen_place, shade
 from mnemoscope.pages.trace_address import CHANGES, PROMPT, TOKENS, WRITTEN, TraceAddress
 from mnemoscope.web.error_pages import status_of
 from mnemoscope.web.page_routes import both
@@ -123,7 +123,8 @@ def _trace_page(worker: "ModelWorker", wanted: TraceAddress) -> Page:
         before = model_answers.continue_prompt(worker, wanted.prompt, (), wanted.generate)
         after = model_answers.continue_prompt(worker, wanted.prompt, changes, wanted.generate) if changes else None
         data["generation"] = {"before": before, "after": after}
-    return Page("trace.html", "Trace", data, lambda: extra | trace_view(wanted, data, worker.words))
+    look = TraceView(wanted, data, worker.words)
+    return Page("trace.html", "Trace", data, lambda: extra | {"look": look, "shade": shade})
 
 
 def _limits(worker: "ModelWorker") -> dict[str, int]:
