@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 import mnemoscope as ms
 from handbuilt_atlas import build_atlas
 from mnemoscope.models import LanguageModel
-from mnemoscope.pages.trace_address import CHANGES, PROMPT, WRITTEN
+from mnemoscope.pages.trace import CHANGES, PROMPT, WRITTEN
 from mnemoscope.tracing import causal_check, compare, generate
 from web.planted_atlas import SPEC, planted_atlas
 from web.served import client

@@ -10,7 +10,7 @@ from mnemoscope.errors import OptionError
 from mnemoscope.memory import MemoryId
 from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.page import Page
-from mnemoscope.pages.trace_address import TraceAddress
+from mnemoscope.pages.trace import TraceAddress
 from mnemoscope.pages.triggers import group_triggers, triggers_view
 
 NEIGHBOURS = 10
@@ -42,7 +42,7 @@ def memory_page(
         raise OptionError(f"pattern {pattern} is not one of {wanted}, which {said}")
     triggers = triggers_view(edition, wanted, patterns=found or [])
     value = edition.row("values", wanted)
-    data = {
+    data: dict[str, Any] = {
         "memory": str(wanted),
         "layer": wanted.layer,
         "previous": _beside(edition, wanted, -1),

@@ -13,7 +13,7 @@ from mnemoscope.pages.memory import memory_page
 from mnemoscope.pages.overview import overview_page
 from mnemoscope.pages.page import Page
 from mnemoscope.pages.questions import answers_of, question_page, questions_page
-from mnemoscope.pages.trace_address import CHANGES, PROMPT, Change, TraceAddress
+from mnemoscope.pages.trace import CHANGES, PROMPT, Change, TraceAddress
 from mnemoscope.web.page_routes import both
 from mnemoscope.web.site import Site
 

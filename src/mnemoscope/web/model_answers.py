@@ -12,7 +12,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.errors import PromptError
 from mnemoscope.memory import MemoryId
 from mnemoscope.models import LanguageModel
-from mnemoscope.pages.trace_address import TOKENS
+from mnemoscope.pages.trace import TOKENS
 from mnemoscope.tracing import Intervention, as_python, causal_check, compare, generate, intervene, rank_of, top, trace
 from mnemoscope.tracing.interventions import check
 from mnemoscope.tracing.predictions import continuation, prompt_tokens

@@ -100,10 +100,11 @@ def with_token(settings: Settings) -> Settings:
 
 def listen(settings: Settings) -> socket.socket:
     """A socket bound to the address; raises ServeError."""
+    elsewhere = f"host {settings.host!r} is not an address of this machine; leave --host out"
     try:
         family, kind, _, _, place = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as problem:
-        raise ServeError(f"host {settings.host!r} is not an address of this machine; leave --host out") from problem
+        raise ServeError(elsewhere) from problem
     sock = socket.socket(family, kind)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -112,14 +113,11 @@ def listen(settings: Settings) -> socket.socket:
         sock.listen(1)
     except OSError as problem:
         sock.close()
-        raise ServeError(_cannot_listen(settings, problem)) from problem
+        where = f"port {settings.port} of {settings.host}"
+        known = {
+            errno.EADDRINUSE: f"{where} is in use; choose another with --port, or --port 0 for any that is free",
+            errno.EADDRNOTAVAIL: elsewhere,
+        }
+        other = f"{where} cannot be used ({problem.strerror}); choose another with --port"
+        raise ServeError(known.get(problem.errno or 0, other)) from problem
     return sock
-
-
-def _cannot_listen(settings: Settings, problem: OSError) -> str:
-    where = f"port {settings.port} of {settings.host}"
-    if problem.errno == errno.EADDRINUSE:
-        return f"{where} is in use; choose another with --port, or --port 0 for any that is free"
-    if problem.errno == errno.EADDRNOTAVAIL:
-        return f"host {settings.host!r} is not an address of this machine; leave --host out"
-    return f"{where} cannot be used ({problem.strerror}); choose another with --port"

@@ -28,7 +28,7 @@ from mnemoscope.pages.memory import memory_page
 from mnemoscope.pages.overview import overview_page
 from mnemoscope.pages.page import Frame, Page
 from mnemoscope.pages.questions import question_page, questions_page
-from mnemoscope.progress import Progress
+from mnemoscope.progress import Progress, ignore_progress
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.web.rendering import asset_bytes
 from mnemoscope.web.settings import Settings
@@ -55,7 +55,7 @@ class Exported:
 
 
 def write_pages(
-    atlas: Path, out: Path | None = None, *, memories: str | None = None, progress: Progress | None = None
+    atlas: Path, out: Path | None = None, *, memories: str | None = None, progress: Progress = ignore_progress
 ) -> Exported:
     """Writes the pages of the atlas into the folder `out` (default: `browse` inside the atlas), in place of older ones.
 
@@ -121,7 +121,7 @@ def _check(directory: Path, atlas: Atlas) -> None:
 
 
 def _of_one_edition(
-    site: Site, memories: str | None, progress: Progress | None
+    site: Site, memories: str | None, progress: Progress
 ) -> tuple[str, list[MemoryId], dict[str, bytes]]:
     """The atlas's hash, the memories and the files, all made while the atlas and its answers stayed what they are."""
     for _ in range(TRIES):
@@ -173,24 +173,22 @@ class _Writer:
     def _add_layer(self, layer: int, own: list[int]) -> None:
         """The layer's page with the selection alone, in as many pieces as it takes."""
         memories = ",".join(map(str, own)) if len(own) <= NAMED else ""
-        query = {"memories": memories} if memories else {}
         rows = len(own) if memories else ROWS
         for number in range(1, max(1, -(-rows // ROWS)) + 1):
             name = f"layers/{layer}.html" if number == 1 else f"layers/{layer}-{number}.html"
-            address = _address(f"/layers/{layer}", query | ({"page": str(number)} if number > 1 else {}))
-            self._pages[address] = name, partial(layer_page, layer=layer, choice=Choice(memories=memories, page=number))
-        for address in (f"/layers/{layer}", _address(f"/layers/{layer}", query | {"page": "1"})):
+            choice = Choice(memories=memories, page=number)
+            address = f"/layers/{layer}{choice.query(page=number)}"
+            self._pages[address] = name, partial(layer_page, layer=layer, choice=choice)
+        for address in (f"/layers/{layer}", f"/layers/{layer}?page=1"):
             self._alias[address] = f"layers/{layer}.html"
 
-    def files(self, progress: Progress | None) -> dict[str, bytes]:
+    def files(self, progress: Progress) -> dict[str, bytes]:
         """Every file by its name."""
         found: dict[str, bytes] = {}
         for done, (address, (name, make)) in enumerate(self._pages.items()):
-            if progress is not None:
-                progress("pages", done, len(self._pages), "pages")
+            progress("pages", done, len(self._pages), "pages")
             found[name] = self._page(address, name, make).encode()
-        if progress is not None:
-            progress("pages", len(self._pages), len(self._pages), "pages")
+        progress("pages", len(self._pages), len(self._pages), "pages")
         return found | {f"static/{name}": asset_bytes(name) for name in self._assets}
 
     def _page(self, address: str, name: str, make: PageMaker) -> str:
@@ -219,13 +217,10 @@ class _Writer:
         if link.startswith("#"):
             return link
         parts = urlsplit(urljoin(f"http://atlas{here}", link))
-        address = _address(parts.path, dict(parse_qsl(parts.query, keep_blank_values=True)))
+        query = urlencode(sorted(parse_qsl(parts.query, keep_blank_values=True)))
+        address = parts.path + (f"?{query}" if query else "")
         target = self._pages[address][0] if address in self._pages else self._alias.get(address)
         return None if target is None else root + target + (f"#{parts.fragment}" if parts.fragment else "")
-
-
-def _address(path: str, query: dict[str, str]) -> str:
-    return path + (f"?{urlencode(sorted(query.items()))}" if query else "")
 
 
 @contextmanager

@@ -14,8 +14,7 @@ from mnemoscope.errors import InterventionError, MnemoscopeError, PromptError
 from mnemoscope.memory import MemoryId
 from mnemoscope.pages.causal import causal_view
 from mnemoscope.pages.page import Page
-from mnemoscope.pages.trace import TraceView, chosen_place, shade
-from mnemoscope.pages.trace_address import CHANGES, PROMPT, TOKENS, WRITTEN, TraceAddress
+from mnemoscope.pages.trace import CHANGES, PROMPT, TOKENS, WRITTEN, TraceAddress, TraceView, chosen_place, shade
 from mnemoscope.web.error_pages import status_of
 from mnemoscope.web.page_routes import both
 from mnemoscope.web.site import Site
