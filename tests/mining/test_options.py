@@ -1,12 +1,15 @@
-"""The small languages of the options: layers, parts, numbers of memories."""
+"""The options: that `mine` has them all, and the small languages: layers, parts, numbers of memories."""
 
 import subprocess
 import sys
+from dataclasses import asdict, fields
+from inspect import signature
 
 import pytest
 
 from mnemoscope.errors import OptionError
-from mnemoscope.mining_options import choose_layers, parse_layers, parse_part, parse_removals
+from mnemoscope.mining import mine, run
+from mnemoscope.mining_options import MiningOptions, choose_layers, parse_layers, parse_part, parse_removals
 
 
 def test_layers_are_named_by_text_or_by_numbers() -> None:
@@ -49,3 +52,18 @@ def test_options_are_read_without_torch() -> None:
         "heavy = {'torch', 'transformers', 'polars', 'numpy'} & set(sys.modules)\nassert not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_mine_spells_every_option_out_and_hands_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[MiningOptions] = []
+    monkeypatch.setattr(run, "run_mining", lambda model, corpus, out, options, progress: taken.append(options) or out)
+    spelled = {name: one.default for name, one in signature(mine).parameters.items()}
+    spelled["dictionary"] = spelled.pop("dict")
+    for name in ("model", "corpus", "out", "progress"):
+        del spelled[name]
+    assert spelled == {one.name: one.default for one in fields(MiningOptions)}
+    mine("m", "c", out="a")
+    given = {"layers": "0", "part": "1/2", "removals": 3, "checkpoint_every": 5.0}
+    given = {name: given.get(name, f"own {name}") for name in spelled if name != "dictionary"}
+    mine("m", "c", out="a", dict="own dictionary", **given)
+    assert [asdict(options) for options in taken] == [spelled, {**given, "dictionary": "own dictionary"}]

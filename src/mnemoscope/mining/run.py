@@ -6,8 +6,8 @@ it makes. `work/` inside the atlas holds the tokenized text and the saved states
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -44,19 +44,45 @@ def mine(
     corpus: str | os.PathLike[str],
     *,
     out: str | os.PathLike[str],
+    validation: str | os.PathLike[str] | None = None,
+    split: str = MiningOptions.split,
+    triggers: int = MiningOptions.triggers,
+    per_sentence: int | str = MiningOptions.per_sentence,
+    layers: str | Sequence[int] | None = None,
+    max_sentences: int | None = None,
+    max_tokens: int | None = None,
+    prefixes: int = MiningOptions.prefixes,
+    removals: int | str | None = None,
+    part: str | tuple[int, int] | None = None,
+    batch_tokens: int | None = None,
+    dtype: str = MiningOptions.dtype,
+    device: str = MiningOptions.device,
+    seed: int = MiningOptions.seed,
+    checkpoint_every: float = MiningOptions.checkpoint_every,
+    keep_work: bool = False,
+    text_field: str = MiningOptions.text_field,
+    revision: str | None = None,
+    dict: str | os.PathLike[str] | None = None,
+    trust_remote_code: bool = False,
+    accept_versions: bool = False,
+    force: bool = False,
     progress: Progress | None = None,
-    **options: Any,
 ) -> Path:
     """The folder of the finished atlas (or part) mined from `model` and `corpus`; goes on if it was interrupted.
 
-    `model` is a LanguageModel (whose dtype and device then count) or what `load_model` takes. `options` are those of
-    `MiningOptions`; `dict` is its `dictionary`. Raises AtlasExists for a folder that is finished (without `force`) or
-    holds something else, PlanDiffers for one begun otherwise, AtlasBusy, Interrupted (Ctrl-C, everything saved), and
-    what models, corpora and the disk raise.
+    `model` is a LanguageModel (whose dtype and device then count) or what `load_model` takes. What the options mean is
+    said in `MiningOptions`; they are spelled out here so that `help` and every editor know them. Raises AtlasExists for
+    a folder that is finished (without `force`) or holds something else, PlanDiffers for one begun otherwise, AtlasBusy,
+    Interrupted (Ctrl-C, everything saved), and what models, corpora and the disk raise.
     """
-    if "dict" in options:
-        options["dictionary"] = options.pop("dict")
-    return run_mining(model, corpus, Path(out), MiningOptions(**options), progress=progress)
+    options = MiningOptions(
+        validation=validation, split=split, triggers=triggers, per_sentence=per_sentence, layers=layers,
+        max_sentences=max_sentences, max_tokens=max_tokens, prefixes=prefixes, removals=removals, part=part,
+        batch_tokens=batch_tokens, dtype=dtype, device=device, seed=seed, checkpoint_every=checkpoint_every,
+        keep_work=keep_work, text_field=text_field, revision=revision, dictionary=dict,
+        trust_remote_code=trust_remote_code, accept_versions=accept_versions, force=force,
+    )  # fmt: skip
+    return run_mining(model, corpus, Path(out), options, progress=progress or ignore_progress)
 
 
 def run_mining(
@@ -65,17 +91,16 @@ def run_mining(
     directory: Path,
     options: MiningOptions,
     *,
-    progress: Progress | None = None,
+    progress: Progress = ignore_progress,
 ) -> Path:
     """`mine` with its options as one; returns `directory`, which then holds the atlas or part."""
-    say = progress or ignore_progress
     _check_folder(directory, options)
     source = _open(corpus, options)
     validation = None if options.validation is None else _open(options.validation, options)
     if options.dtype not in DTYPES:
         raise OptionError(f"--dtype must be one of {', '.join(DTYPES)}, not {options.dtype!r}")
     if not isinstance(model, LanguageModel):
-        say("loading", 0, None, str(model))
+        progress("loading", 0, None, str(model))
         model = load_model(
             model, dict=options.dictionary, revision=options.revision, dtype=options.dtype, device=options.device,
             trust_remote_code=options.trust_remote_code,
@@ -85,7 +110,7 @@ def run_mining(
         options, model, corpus=source.spec, validation=None if validation is None else validation.spec
     )
     with lock_folder(directory):
-        context = RunContext(directory, options.checkpoint_every, say)
+        context = RunContext(directory, options.checkpoint_every, progress)
         try:
             # Again, now that nobody else can write: another run may have finished while this one loaded its model.
             _check_folder(directory, options)
@@ -108,7 +133,7 @@ def run_mining(
         except KeyboardInterrupt:
             raise Interrupted("stopped; what was saved stays, run the same command again to go on") from None
         if options.share is None:
-            add_patterns(directory, say)
+            add_patterns(directory, progress)
     return directory
 
 
