@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from hypothesis import given
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from mnemoscope.errors import AtlasDamaged, PartsDiffer
 from mnemoscope.mining.activity import Activity, Measured, Observer
 from mnemoscope.mining.state import MiningState, StateShape
-from mnemoscope.mining.trigger_table import prefix_groups
+from mnemoscope.mining.trigger_table import prefix_group
 from mnemoscope.mining.triggers import Triggers
 
 MEMORIES, POSITIONS = 3, 4
@@ -238,12 +239,12 @@ def test_bfloat16_counts_more_positions_than_bfloat16_can_write() -> None:
 
 
 def test_prefix_groups_are_the_first_rank_with_the_same_prefix() -> None:
-    groups = prefix_groups(
-        np.array([0, 0, 0, 0, 0, 1]), np.array([1, 1, 1, 1, -1, 1]), np.array([0, 1, 2, 3, 0, 0]),
-        np.array([9, 4, 9, 4, 9, 9], np.uint64), np.array([2, 1, 2, 0, 2, 2]),
-    )  # fmt: skip
+    rows = pl.DataFrame({
+        "memory": [0, 0, 0, 0, 0, 1], "sign": [1, 1, 1, 1, -1, 1], "rank": [0, 1, 2, 3, 0, 0],
+        "prefix": [9, 4, 9, 4, 9, 9], "position": [2, 1, 2, 0, 2, 2],
+    })  # fmt: skip
     # Rank 3 has the hash of rank 1 but another length, so it is another prefix.
-    assert groups.tolist() == [0, 1, 0, 3, 0, 0]
+    assert rows.select(prefix_group())["prefix_group"].to_list() == [0, 1, 0, 3, 0, 0]
 
 
 def test_a_state_is_saved_and_loaded_whole(tmp_path) -> None:

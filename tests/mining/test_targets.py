@@ -1,30 +1,24 @@
 """The target of a memory, by hand: the best followed trigger's next token, ties within 1e-5 to the lowest sentence."""
 
-import numpy as np
+import polars as pl
 
-from mnemoscope.mining.trigger_table import LayerTriggers
 from mnemoscope.mining.values import targets
 
 
-def triggers(rows: list[tuple[int, int, float, int, int]]) -> LayerTriggers:
-    """Rows of (memory, sign, coefficient, sentence, next token or -1), in the order of the table."""
-    memory, sign, coefficient, sentence, following = zip(*rows, strict=True)
-    blank = np.zeros(len(rows), np.int32)
-    return LayerTriggers(
-        memory=np.array(memory, np.int32), sign=np.array(sign, np.int8), rank=blank.astype(np.int16),
-        coefficient=np.array(coefficient, np.float32), sentence=np.array(sentence, np.int64), position=blank,
-        token=blank, next_token=np.array(following, np.int32), prefix_group=blank.astype(np.int16),
-    )  # fmt: skip
+def triggers(rows: list[tuple[int, int, float, int, int | None]]) -> pl.DataFrame:
+    """Rows of (memory, sign, coefficient, sentence, next token or None), in the order of the table."""
+    schema = {"memory": pl.Int32, "sign": pl.Int8, "coefficient": pl.Float32, "sentence": pl.Int64}
+    return pl.DataFrame(rows, schema={**schema, "next_token": pl.Int32}, orient="row")
 
 
 def test_the_best_trigger_that_something_follows_gives_the_target() -> None:
     found = targets(
         triggers([
-            (0, 1, 9.0, 4, -1),  # the best, but its sentence ends
+            (0, 1, 9.0, 4, None),  # the best, but its sentence ends
             (0, 1, 8.0, 7, 30),
             (0, 1, 7.0, 1, 31),
             (0, -1, -9.5, 0, 32),  # the other sign has no say
-            (2, 1, 1.0, 3, -1),
+            (2, 1, 1.0, 3, None),
             (3, -1, -1.0, 3, 33),
         ]),
         5,

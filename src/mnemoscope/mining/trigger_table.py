@@ -4,7 +4,6 @@ Rows come from a finished accumulator and from the named sentences alone, so an 
 single run make the same table.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,39 +16,16 @@ from mnemoscope.mining.state import MiningState
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class LayerTriggers:
-    """Columns of `triggers`, one entry per row; `next_token` is -1 where the sentence ends."""
-
-    memory: NDArray[np.int32]
-    sign: NDArray[np.int8]
-    rank: NDArray[np.int16]
-    coefficient: NDArray[np.float32]
-    sentence: Ints
-    position: NDArray[np.int32]
-    token: NDArray[np.int32]
-    next_token: NDArray[np.int32]
-    prefix_group: NDArray[np.int16]
-
-    def columns(self) -> dict[str, Any]:
-        """The columns as the store takes them."""
-        return {**vars(self), "next_token": np.ma.masked_equal(self.next_token, -1)}
-
-
 class NamedSentences:
     """Tokens of the sentences that a table names, and a hash of every prefix of them."""
 
     def __init__(self, directory: Path) -> None:
         """Reads `sentences/` of an atlas, finished or not."""
-        ids, lengths, flat = [], [], []
-        for path in sorted((directory / "sentences").glob("part-*.parquet")):
-            table = pl.read_parquet(path, columns=["sentence", "tokens"])
-            ids.append(table["sentence"].to_numpy())
-            lengths.append(table["tokens"].list.len().to_numpy().astype(np.int64))
-            flat.append(table["tokens"].explode().drop_nulls().to_numpy())
-        self.ids: Ints = np.concatenate(ids) if ids else np.empty(0, np.int64)
-        self.lengths: Ints = np.concatenate(lengths) if lengths else np.empty(0, np.int64)
-        self.tokens: NDArray[np.int32] = np.concatenate(flat) if flat else np.empty(0, np.int32)
+        paths = sorted((directory / "sentences").glob("part-*.parquet"))
+        table = pl.read_parquet(paths, columns=["sentence", "tokens"], glob=False)
+        self.ids: Ints = table["sentence"].to_numpy()
+        self.lengths: Ints = table["tokens"].list.len().to_numpy().astype(np.int64)
+        self.tokens: NDArray[np.int32] = table["tokens"].explode().drop_nulls().to_numpy()
         self.starts: Ints = np.cumsum(self.lengths) - self.lengths
         self._prefixes = _prefix_hashes(self.tokens, self.starts, self.lengths)
 
@@ -62,54 +38,35 @@ class NamedSentences:
         row = int(np.searchsorted(self.ids, sentence))
         return self.tokens[int(self.starts[row]) : int(self.starts[row] + self.lengths[row])]
 
-    def look_up(
-        self, sentence: Ints, position: NDArray[np.int32]
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint64]]:
+    def look_up(self, sentence: Ints, position: Ints) -> dict[str, NDArray[Any]]:
         """Token, next token (-1 at a sentence's end) and prefix hash at each place."""
         row = np.searchsorted(self.ids, sentence)
         place = self.starts[row] + position
         last = position + 1 >= self.lengths[row]
-        following = self.tokens[np.where(last, place, place + 1)]
-        return self.tokens[place], np.where(last, -1, following).astype(np.int32), self._prefixes[place]
+        following = np.where(last, -1, self.tokens[np.where(last, place, place + 1)])
+        return {"token": self.tokens[place], "next_token": following, "prefix": self._prefixes[place]}
 
 
-def layer_triggers(state: MiningState, layer: int, sentences: NamedSentences) -> LayerTriggers:
-    """The rows of one layer, sorted by memory, sign (+1 first), rank."""
-    columns: dict[str, list[NDArray[Any]]] = {}
+def layer_triggers(state: MiningState, layer: int, sentences: NamedSentences) -> pl.DataFrame:
+    """The table `triggers` of one layer, sorted by memory, sign (+1 first), rank."""
+    signs = []
     for sign in state.shape.signs:
         found = {name: tensor.cpu().numpy() for name, tensor in state.triggers[layer, sign].state().items()}
-        memory, rank = np.nonzero(found["sentence"] >= 0)
-        at = (memory, rank)
-        rows: dict[str, NDArray[Any]] = {
-            "memory": memory.astype(np.int32),
-            "sign": np.full(len(memory), sign, np.int8),
-            "rank": rank.astype(np.int16),
-            "coefficient": (sign * found["magnitude"][at]).astype(np.float32),
-            "sentence": found["sentence"][at],
-            "position": found["position"][at],
-        }
-        for name, values in rows.items():
-            columns.setdefault(name, []).append(values)
-    whole = {name: np.concatenate(parts) for name, parts in columns.items()}
-    order = np.lexsort((whole["rank"], -whole["sign"], whole["memory"]))
-    whole = {name: values[order] for name, values in whole.items()}
-    token, following, prefix = sentences.look_up(whole["sentence"], whole["position"])
-    group = prefix_groups(whole["memory"], whole["sign"], whole["rank"], prefix, whole["position"])
-    return LayerTriggers(**whole, token=token, next_token=following, prefix_group=group)
+        memory, rank = at = np.nonzero(found["sentence"] >= 0)
+        signs.append(pl.DataFrame({
+            "memory": memory.astype(np.int32), "sign": np.full(len(memory), sign, np.int8),
+            "rank": rank.astype(np.int16), "coefficient": sign * found["magnitude"][at],
+            "sentence": found["sentence"][at], "position": found["position"][at],
+        }))  # fmt: skip
+    rows = pl.concat(signs).sort("memory", "sign", "rank", descending=[False, True, False])
+    places = sentences.look_up(rows["sentence"].to_numpy(), rows["position"].to_numpy())
+    following = pl.when(pl.col("next_token") >= 0).then("next_token").cast(pl.Int32)
+    return rows.with_columns(pl.DataFrame(places)).with_columns(following, prefix_group()).drop("prefix")
 
 
-def prefix_groups(
-    memory: NDArray[Any], sign: NDArray[Any], rank: NDArray[Any], prefix: NDArray[np.uint64], position: NDArray[Any]
-) -> NDArray[np.int16]:
-    """For every row the rank of the first row of the same memory and sign with the same prefix tokens."""
-    order = np.lexsort((rank, position, prefix, sign, memory))
-    keys = [column[order] for column in (memory, sign, prefix, position)]
-    fresh = np.ones(len(order), bool)
-    fresh[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)
-    firsts = rank[order][fresh]
-    group = np.empty(len(order), np.int16)
-    group[order] = firsts[np.cumsum(fresh) - 1]
-    return group
+def prefix_group() -> pl.Expr:
+    """The rank of the first trigger of the same memory and sign with the same prefix tokens."""
+    return pl.col("rank").min().over("memory", "sign", "prefix", "position").alias("prefix_group")
 
 
 def _prefix_hashes(tokens: NDArray[np.int32], starts: Ints, lengths: Ints) -> NDArray[np.uint64]:

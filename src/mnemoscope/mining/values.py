@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import polars as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.errors import NotFinite
-from mnemoscope.mining.trigger_table import LayerTriggers
 from mnemoscope.models import LanguageModel
 from mnemoscope.tracing import distribution, rank_of, top
 
@@ -41,19 +41,17 @@ class Targets:
     next_token: Ints
 
 
-def targets(found: LayerTriggers, memories: int) -> Targets:
+def targets(triggers: pl.DataFrame, memories: int) -> Targets:
     """The targets of one layer's memories, and the next tokens of its sign = +1 triggers (definitions.md section 3)."""
-    usable = (found.sign == 1) & (found.next_token >= 0)
-    memory, coefficient = found.memory[usable], found.coefficient[usable].astype(np.float64)
-    sentence, following = found.sentence[usable], found.next_token[usable]
-    best = np.full(memories, -np.inf)
-    np.maximum.at(best, memory, coefficient)
-    tied = best[memory] - coefficient < TIE * np.maximum(1.0, np.abs(best[memory]))
-    order = np.lexsort((sentence[tied], memory[tied]))
-    owners, firsts = np.unique(memory[tied][order], return_index=True)
+    followed = triggers.filter(pl.col("sign") == 1, pl.col("next_token").is_not_null())
+    coefficient = pl.col("coefficient").cast(pl.Float64)
+    best = coefficient.max().over("memory")
+    tied = followed.filter(best - coefficient < TIE * pl.max_horizontal(1.0, best.abs()))
+    firsts = tied.sort("sentence", maintain_order=True).unique("memory", keep="first", maintain_order=True)
     target = np.full(memories, -1, np.int64)
-    target[owners] = following[tied][order][firsts]
-    return Targets(target, memory.astype(np.int64), following.astype(np.int64))
+    target[firsts["memory"].to_numpy()] = firsts["next_token"].to_numpy()
+    following = (followed[name].cast(pl.Int64).to_numpy(writable=True) for name in ("memory", "next_token"))
+    return Targets(target, *following)
 
 
 def value_table(model: LanguageModel, layer: int, wanted: Targets) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def write_mined_tables(context: RunContext, state: MiningState, plan: MiningPlan
     sentences = NamedSentences(directory)
     for done, layer in enumerate(plan.layers):
         progress("tables", done, len(plan.layers), "layers")
-        _write(directory, plan, "triggers", layer_triggers(state, layer, sentences).columns(), layer=layer)
+        _write(directory, plan, "triggers", layer_triggers(state, layer, sentences).to_arrow(), layer=layer)
         _write(directory, plan, "activity", state.activity[layer].columns(), layer=layer)
     progress("tables", len(plan.layers), len(plan.layers), "layers")
 
