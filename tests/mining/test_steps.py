@@ -1,5 +1,6 @@
 """Work in numbered steps: what is saved is not done again, what does not fit is halved, batches keep their bounds."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mnemoscope.errors import MiningError
-from mnemoscope.mining.steps import digest, pack, run_checkpointed
+from mnemoscope.files import write_bytes
+from mnemoscope.mining.steps import Answers, RunContext, digest, pack, run_checkpointed
 
 
 class Squares:
@@ -34,13 +36,13 @@ def cuts(count: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def take(
-    work: Squares, pieces: list[slice], folder: Path, *, every: float = 0, inputs: str = "these"
-) -> list[int]:
-    return run_checkpointed(
-        work, pieces, work.answers, checkpoint=folder / "answers", inputs=inputs, checkpoint_every=every,
-        progress=lambda done, total: None,
-    )  # fmt: skip
+def run(step: Callable[[slice], None], pieces: list[slice], answers: Answers, folder: Path, inputs: str) -> list[int]:
+    context = RunContext(folder, checkpoint_every=0)
+    return run_checkpointed(context, step, pieces, answers, stage="squares", unit="items", plan="p", inputs=inputs)
+
+
+def take(work: Squares, pieces: list[slice], folder: Path, *, inputs: str = "these") -> list[int]:
+    return run(work, pieces, work.answers, folder, inputs)
 
 
 def test_what_was_saved_is_not_done_again(tmp_path: Path) -> None:
@@ -62,7 +64,7 @@ def test_a_checkpoint_of_something_else_is_not_believed(foreign: bytes | None, t
     if foreign is None:
         take(Squares(4), cuts(4, 2), tmp_path)
     else:
-        (tmp_path / "answers").write_bytes(foreign)
+        write_bytes(tmp_path / "work" / "squares-p.safetensors", foreign)
     work = Squares(10)
     take(work, cuts(10, 5), tmp_path)
     assert work.asked == [(0, 5), (5, 10)]
@@ -82,10 +84,7 @@ def test_an_answer_that_no_step_gave_is_an_error(empty: np.ndarray, tmp_path: Pa
     for _ in range(2):  # the checkpoint is forgotten, so that it does not say so for ever
         asked: list[slice] = []
         with pytest.raises(MiningError, match="1 of 3 entries of one were never filled; run the same command again"):
-            run_checkpointed(
-                asked.append, cuts(3, 2), {"one": empty.copy()}, checkpoint=tmp_path / "answers", inputs="i",
-                checkpoint_every=0, progress=lambda done, total: None,
-            )  # fmt: skip
+            run(asked.append, cuts(3, 2), {"one": empty.copy()}, tmp_path, "these")
         assert asked == [slice(0, 2), slice(2, 3)]
 
 

@@ -25,11 +25,11 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_sentences
 from mnemoscope.errors import AtlasDamaged, Interrupted, OptionError, PartsDiffer
 from mnemoscope.files import copy_file, make_folder
-from mnemoscope.mining.context import CHECKPOINT, RunContext
 from mnemoscope.mining.plan import MiningPlan, all_versions, library_versions
 from mnemoscope.mining.predictions import PREFIXES, Prefixes
 from mnemoscope.mining.run_folder import FolderState, check_writable, look_into
 from mnemoscope.mining.state import MiningState, StateShape
+from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.writing import (
     add_patterns,
     manifest_of,

@@ -24,9 +24,8 @@ from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import AtlasDamaged, NotFinite
 from mnemoscope.files import write_bytes
 from mnemoscope.mining.batch_loader import pad
-from mnemoscope.mining.context import RunContext
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.steps import digest, pack, run_checkpointed
+from mnemoscope.mining.steps import RunContext, digest, pack, run_checkpointed
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.hooks import Block, read_blocks
@@ -259,14 +258,10 @@ def prediction_tables(
     """
     votes = {layer: votes_of(context.directory, layer, device=model.device) for layer in plan.layers}
     work = PredictionPass(model, plan, prefixes, sentences, votes)
+    voted = (tensor.cpu() for layer in plan.layers for tensor in vars(votes[layer]).values())
+    inputs = digest(plan.hash(), *vars(prefixes).values(), *sentences.arrays(), *voted)
     halved = run_checkpointed(
-        work.take, work.cuts, work.answers,
-        checkpoint=context.work / f"predictions-{plan.hash()[:16]}.safetensors",
-        checkpoint_every=context.checkpoint_every,
-        inputs=digest(
-            plan.hash(), *vars(prefixes).values(), *sentences.arrays(),
-            *(tensor.cpu() for layer in plan.layers for tensor in vars(votes[layer]).values()),
-        ),
-        progress=lambda done, total: context.progress("predictions", done, total, "prefixes"),
+        context, work.take, work.cuts, work.answers, stage="predictions", unit="prefixes", plan=plan.hash(),
+        inputs=inputs,
     )  # fmt: skip
     return *work.columns(), halved

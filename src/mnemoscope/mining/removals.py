@@ -8,8 +8,6 @@ the dropped last token, one position earlier. Makes the table `removals`; the st
 
 import hashlib
 import struct
-from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +15,14 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
+from polars import selectors
 from torch import Tensor
 
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.batch_loader import pad
-from mnemoscope.mining.context import RunContext
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.steps import digest, pack, run_checkpointed
+from mnemoscope.mining.steps import RunContext, digest, pack, run_checkpointed
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.hooks import read_coefficients
@@ -33,30 +31,10 @@ TRIGGERS_ASKED = 50
 """Positive triggers of a memory that are asked about."""
 MOST_MEMORIES, LEAST_MEMORIES = 100, 10
 """Bounds of the default number of memories per layer."""
-REMOVED = ("first", "last", "random")
 _WHOLE = -1
 """In place of a removed token: the sentence as it stands."""
 _DEPTH = 0.6
 """How far into the model a run goes, on average over the layers that ask, in proportion to the whole."""
-
-Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The triggers asked about, one entry each.
-
-    `left_out` counts those that are not: `length_one` has nothing but one token; `length_two`, in a model without a
-    beginning token, has two, of which a removal leaves one alone at position 0, the attention sink.
-    """
-
-    layer: Ints
-    memory: Ints
-    trigger_rank: Ints
-    sentence: Ints
-    position: Ints
-    coefficient: NDArray[np.float32]
-    left_out: dict[str, int]
 
 
 def default_removals(*, mined_tokens: int, mined_sentences: int, layers: int) -> int:
@@ -76,114 +54,95 @@ def random_position(seed: int, layer: int, memory: int, sentence: int, position:
     return int.from_bytes(digest, "little") % (position + 1)
 
 
-def chosen_rows(directory: Path, plan: MiningPlan, *, first: int) -> Rows:
-    """The triggers asked about: of every mined layer `plan.removals` memories that fire, seeded.
+def choose_triggers(directory: Path, plan: MiningPlan, *, first: int) -> tuple[pl.DataFrame, dict[str, int]]:
+    """The triggers asked about, by layer, memory and rank: of every mined layer `plan.removals` memories that fire.
 
-    `first` is the first position at which a coefficient counts (1 where position 0 is an attention sink).
+    And how many are left out: `length_one` has nothing but one token; `length_two`, in a model without a beginning
+    token, has two, of which a removal leaves one alone at position 0, the attention sink. `first` is the first position
+    at which a coefficient counts (1 where position 0 is an attention sink). The memories are drawn by the plan's seed.
     """
-    frames, shortest = [], Counter[int]()
+    layers = []
     for layer in plan.layers:
-        path = directory / TABLES["triggers"].path(layer)
         found = (
-            pl.scan_parquet(path)
+            pl.scan_parquet(directory / TABLES["triggers"].path(layer))
             .filter(pl.col("sign") == 1, pl.col("rank") < TRIGGERS_ASKED, pl.col("rank") == pl.col("prefix_group"))
-            .select("memory", "rank", "coefficient", "sentence", "position")
+            .select(pl.lit(layer).alias("layer"), "memory", "sentence", "position", "coefficient", trigger_rank="rank")
+            .cast({selectors.integer(): pl.Int64})
             .collect()
         )
         firing = found["memory"].unique().sort().to_numpy()
         count = len(firing) if plan.removals == "all" else int(plan.removals or 0)
-        sample = np.sort(np.random.default_rng((plan.seed, 5, layer)).permutation(firing)[:count])
-        found = found.filter(pl.col("memory").is_in(sample.tolist())).with_columns(layer=pl.lit(layer))
-        shortest.update(found.filter(pl.col("position") <= first)["position"].to_list())
-        frames.append(found.filter(pl.col("position") > first))
-    rows = pl.concat(frames).sort("layer", "memory", "rank")
-
-    def column(name: str) -> Ints:
-        return rows[name].cast(pl.Int64).to_numpy()
-
-    return Rows(
-        column("layer"), column("memory"), column("rank"), column("sentence"), column("position"),
-        rows["coefficient"].to_numpy(), {"length_one": shortest[0], "length_two": shortest[1]},
-    )  # fmt: skip
+        sample = np.random.default_rng((plan.seed, 5, layer)).permutation(firing)[:count]
+        layers.append(found.filter(pl.col("memory").is_in(sample.tolist())))
+    position = pl.col("position")
+    triggers = pl.concat(layers).sort("layer", "memory", "trigger_rank")
+    shortest = triggers.filter(position <= first)["position"]
+    left_out = {"length_one": int((shortest == 0).sum()), "length_two": int((shortest == 1).sum())}
+    return triggers.filter(position > first), left_out
 
 
 class RemovalPass:
-    """The runs that answer for all rows, planned beforehand; `take` makes one."""
+    """The runs that answer for all triggers, planned beforehand; `take` makes one."""
 
-    def __init__(self, model: LanguageModel, plan: MiningPlan, rows: Rows, sentences: NamedSentences) -> None:
-        self._model, self._sentences, self.rows = model, sentences, rows
-        self._extra = model.beginning.length
-        count = len(rows.layer)
-        places = zip(*(c.tolist() for c in (rows.layer, rows.memory, rows.sentence, rows.position)), strict=True)
-        chosen = np.fromiter((random_position(plan.seed, *place) for place in places), np.int64, count)
-        self.removed_position = np.stack([np.zeros(count, np.int64), rows.position, chosen], axis=1)
-        asked = self.removed_position.reshape(-1)
-        position, layer = np.repeat(rows.position, 3), np.repeat(rows.layer, 3)
+    def __init__(
+        self, model: LanguageModel, plan: MiningPlan, triggers: pl.DataFrame, sentences: NamedSentences
+    ) -> None:
+        self._model, self._sentences = model, sentences
+        places = triggers.select("layer", "memory", "sentence", "position").iter_rows()
+        drawn = [random_position(plan.seed, *place) for place in places]
+        dropped = {"first": pl.lit(0), "last": pl.col("position"), "random": pl.lit(pl.Series(drawn, dtype=pl.Int64))}
+        asked = [
+            triggers.with_columns(removed=pl.lit(name), removed_position=place.cast(pl.Int64))
+            for name, place in dropped.items()
+        ]
+        self.requests = pl.concat(asked).sort("layer", "memory", "trigger_rank", maintain_order=True)
         # Dropping the last token leaves the beginning of the sentence as it stands.
-        keys = np.stack([np.repeat(rows.sentence, 3), np.where(asked == position, _WHOLE, asked)], axis=1)
-        variants, owner = np.unique(keys, axis=0, return_inverse=True)
-        owner = owner.reshape(-1)
-        lengths, deepest = np.zeros(len(variants), np.int64), np.zeros(len(variants), np.int64)
-        np.maximum.at(lengths, owner, position)
-        np.maximum.at(deepest, owner, layer)
-        order = np.lexsort((variants[:, 1], variants[:, 0], lengths, deepest))
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
-        self._variants, self._lengths = variants[order], lengths[order]
-        # Requests lie by the run that answers them.
-        self._order = np.argsort(place[owner], kind="stable")
-        self._owner = place[owner][self._order]
-        self._layer, self._memory = layer[self._order], np.repeat(rows.memory, 3)[self._order]
-        self._last = position[self._order] - 1
-        self.answers = {"removed_coefficient": np.full(3 * count, np.nan, np.float32)}
-        self._deepest = deepest[order]
-        self.cuts = pack(
-            self._lengths + self._extra, area=plan.batch_tokens, rows=plan.batch_tokens, apart=self._deepest
+        gap = pl.when(pl.col("removed_position") < pl.col("position")).then("removed_position").otherwise(_WHOLE)
+        requests = self.requests.with_row_index("request").with_columns(gap=gap)
+        self._runs = (
+            requests.group_by("sentence", "gap")
+            .agg(pl.col("layer").max(), pl.col("position").max())
+            .sort("layer", "position", "sentence", "gap")
         )
+        runs = self._runs.select("sentence", "gap").with_row_index("run")
+        self._requests = requests.join(runs, on=("sentence", "gap")).sort("run", "request")
+        self.answers = {"removed_coefficient": np.full(len(requests), np.nan, np.float32)}
+        self._extra = model.beginning.length
+        self.cuts = pack(
+            self._runs["position"].to_numpy() + self._extra,
+            area=plan.batch_tokens, rows=plan.batch_tokens, apart=self._runs["layer"].to_numpy(),
+        )  # fmt: skip
 
-    def take(self, variants: slice) -> None:
-        """One run: reads every coefficient that these shortened sentences are asked for; raises NotFinite."""
-        ids = pad([self._shorten(k) for k in range(variants.start, variants.stop)], self._model)
-        wanted = slice(*np.searchsorted(self._owner, (variants.start, variants.stop)))
-        answers = self.answers["removed_coefficient"]
-        row = torch.from_numpy(self._owner[wanted] - variants.start)
-        column = torch.from_numpy(self._last[wanted] + self._extra)
-        layers = self._layer[wanted]
+    def take(self, runs: slice) -> None:
+        """One forward: reads every coefficient that these shortened sentences are asked for; raises NotFinite."""
+        ids = pad([self._shorten(*run) for run in self._runs[runs].select("sentence", "gap", "position").iter_rows()],
+                  self._model)  # fmt: skip
+        begin, end = (self._requests["run"].search_sorted(run, side="left") for run in (runs.start, runs.stop))
+        asked = self._requests[begin:end].partition_by("layer", as_dict=True)
+        layers = sorted(layer for (layer,) in asked)
 
         def read(layer: int, coefficients: Tensor) -> None:
-            here = np.flatnonzero(layers == layer)
-            if len(here):
-                memory = torch.from_numpy(self._memory[wanted][here])
-                found = coefficients[row[here], column[here], memory.to(coefficients.device)].float().cpu().numpy()
-                if not np.isfinite(found).all():
-                    raise NotFinite(
-                        f"layer {layer} has NaN or infinite coefficients where a token was removed; try --dtype float32"
-                    )
-                answers[self._order[wanted][here]] = found
+            places = asked[(layer,)].select(pl.col("run", "position", "memory", "request").cast(pl.Int64))
+            run, position, memory, request = places.to_torch().unbind(1)
+            found = coefficients[run - runs.start, position - 1 + self._extra, memory].float().cpu().numpy()
+            if not np.isfinite(found).all():
+                raise NotFinite(
+                    f"layer {layer} has NaN or infinite coefficients where a token was removed; try --dtype float32"
+                )
+            self.answers["removed_coefficient"][request.numpy()] = found
 
-        with torch.inference_mode(), read_coefficients(self._model, read, layers=np.unique(layers).tolist()):
-            self._model.backbone(ids, stop_after=int(self._deepest[variants].max()))
+        with torch.inference_mode(), read_coefficients(self._model, read, layers=layers):
+            self._model.backbone(ids, stop_after=layers[-1])
 
-    def _shorten(self, variant: int) -> NDArray[np.int32]:
+    def _shorten(self, sentence: int, gap: int, position: int) -> NDArray[np.int32]:
         """The tokens of one run's sentence without the removed one, as far as they are asked about."""
-        sentence, removed = self._variants[variant].tolist()
-        tokens = self._sentences.of(sentence)[: int(self._lengths[variant]) + 1]
-        return tokens[:-1] if removed == _WHOLE else np.delete(tokens, removed)
+        tokens = self._sentences.of(sentence)[: position + 1]
+        return tokens[:-1] if gap == _WHOLE else np.delete(tokens, gap)
 
     def columns(self) -> dict[str, Any]:
         """The columns of `removals`, once every run was made."""
-        rows, count = self.rows, len(self.rows.layer)
-        return {
-            "layer": np.repeat(rows.layer.astype(np.int16), 3),
-            "memory": np.repeat(rows.memory.astype(np.int32), 3),
-            "sign": np.ones(3 * count, np.int8),
-            "trigger_rank": np.repeat(rows.trigger_rank.astype(np.int16), 3),
-            "position": np.repeat(rows.position.astype(np.int32), 3),
-            "removed": list(REMOVED) * count,
-            "removed_position": self.removed_position.reshape(-1).astype(np.int32),
-            "coefficient": np.repeat(rows.coefficient, 3),
-            "removed_coefficient": self.answers["removed_coefficient"],
-        }
+        table = self.requests.drop("sentence").with_columns(sign=pl.lit(1))
+        return {column.name: column.to_numpy() for column in table} | self.answers
 
 
 def removal_table(
@@ -192,18 +151,16 @@ def removal_table(
     plan: MiningPlan,
     sentences: NamedSentences,
 ) -> tuple[dict[str, Any], dict[str, int], list[int]]:
-    """The columns of `removals`, sorted by layer, memory, rank; how many triggers were left out, by why (`Rows`); and
-    the steps that were halved.
+    """The columns of `removals`, sorted by layer, memory, rank; how many triggers were left out, by why
+    (`choose_triggers`); and the steps that were halved.
 
     The folder must hold the triggers and the sentences. Raises NotFinite, Interrupted, StoreFailed.
     """
     first = 1 - model.beginning.length  # position 0 is an attention sink where no beginning token stands before it
-    work = RemovalPass(model, plan, chosen_rows(context.directory, plan, first=first), sentences)
+    triggers, left_out = choose_triggers(context.directory, plan, first=first)
+    work = RemovalPass(model, plan, triggers, sentences)
+    inputs = digest(plan.hash(), *work.requests.drop("removed"), *sentences.arrays())
     halved = run_checkpointed(
-        work.take, work.cuts, work.answers,
-        checkpoint=context.work / f"removals-{plan.hash()[:16]}.safetensors",
-        checkpoint_every=context.checkpoint_every,
-        inputs=digest(plan.hash(), *vars(work.rows).values(), work.removed_position, *sentences.arrays()),
-        progress=lambda done, total: context.progress("removals", done, total, "sentences"),
-    )  # fmt: skip
-    return work.columns(), work.rows.left_out, halved
+        context, work.take, work.cuts, work.answers, stage="removals", unit="sentences", plan=plan.hash(), inputs=inputs
+    )
+    return work.columns(), left_out, halved

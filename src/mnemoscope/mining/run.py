@@ -19,11 +19,11 @@ from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.corpus import Source, open_source
 from mnemoscope.errors import Interrupted, OptionError
 from mnemoscope.mining.batch_loader import BatchLoader
-from mnemoscope.mining.context import CHECKPOINT, RunContext
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.predictions import PREFIXES, Prefixes
 from mnemoscope.mining.run_folder import SettledText, check_writable, settle_text
 from mnemoscope.mining.state import MiningState, StateShape
+from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.text_pass import run_pass
 from mnemoscope.mining.writing import (
     add_patterns,

@@ -17,9 +17,9 @@ from mnemoscope.atlas.manifest import begin, unfinished_plan
 from mnemoscope.corpus import Source, TokenizedCorpus, prepare
 from mnemoscope.errors import AtlasExists, CorpusError, ModelError, PlanDiffers
 from mnemoscope.files import storing
-from mnemoscope.mining.context import CHECKPOINT, RunContext
 from mnemoscope.mining.plan import RULES, MiningPlan, all_versions, library_versions
 from mnemoscope.mining.removals import default_removals
+from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining_options import MiningOptions
 from mnemoscope.models import LanguageModel
 

@@ -1,11 +1,17 @@
-"""Work in numbered steps whose results are arrays of a known size: saved now and then, and gone on from.
+"""A run's work in steps: where it works, whom it tells, how it is saved and gone on from, how it makes do with memory.
 
-The passes that follow the pass over the text (removals, predictions) know beforehand what they will ask, so their
-state is the answers so far and the number of the next step. Nothing here knows what the steps do.
+`RunContext` is what every pass needs and no plan holds. The passes that follow the pass over the text (removals,
+predictions) know beforehand what they will ask, so their state is the answers so far and the number of the next step:
+`run_checkpointed`. Nothing here knows what the steps do.
 """
 
+import ctypes
 import hashlib
+import resource
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,12 +21,81 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from mnemoscope.atlas.manifest import WORK
 from mnemoscope.errors import MiningError
 from mnemoscope.files import write_bytes
-from mnemoscope.progress import Checkpoints
+from mnemoscope.progress import Checkpoints, Progress, ignore_progress
 
 Answers = dict[str, NDArray[Any]]
 Items = TypeVar("Items")
+
+CHECKPOINT = "state.safetensors"
+"""The state of the pass over the text: in the work folder while that goes on, in `state/` of a finished part."""
+ROOM = 48 << 20
+"""Bytes by which the process may grow before holes are looked for: giving back costs some tens of milliseconds."""
+
+
+class HeapTrimmer:
+    """Gives memory that is free but held by the C library back to the operating system, when that has become much.
+
+    Batches differ in shape, so the C library's heap is left with holes that the next batch does not fit; survivors that
+    wait in their queues keep it from shrinking. Without this, ten times the text took 1.3 times the memory and more,
+    although nothing that is alive grew (LOG.md). Does nothing where there is no Linux with glibc.
+
+    Remembers how much was resident at the first look after memory was last given back. At the first look, not at once:
+    what every batch needs and frees again is no hole.
+    """
+
+    def __init__(self, room: int = ROOM) -> None:
+        self._room = room
+        self._trim: Any = None
+        self._least: int | None = None
+        with suppress(OSError, AttributeError, TypeError):
+            _resident()
+            self._trim = ctypes.CDLL(None).malloc_trim
+
+    def check(self) -> None:
+        """Gives back what is free if the process has grown by more than the room since it was smallest."""
+        if self._trim is None:
+            return
+        now = _resident()
+        self._least = now if self._least is None else min(self._least, now)
+        if now - self._least > self._room:
+            self.trim()
+
+    def trim(self) -> None:
+        """Gives back what is free."""
+        if self._trim is not None:
+            self._trim(0)
+            self._least = None
+
+
+def _resident() -> int:
+    """Bytes of this process in memory, mapped files aside."""
+    fields = Path("/proc/self/statm").read_text(encoding="ascii").split()
+    return (int(fields[1]) - int(fields[2])) * resource.getpagesize()
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """One run in its locked folder: `checkpoint_every` in seconds, `progress` told how far every pass is."""
+
+    directory: Path
+    checkpoint_every: float = 60.0
+    progress: Progress = ignore_progress
+    heap: HeapTrimmer = field(default_factory=HeapTrimmer)
+    began: float = field(default_factory=time.monotonic)
+    seconds: dict[str, float] = field(default_factory=dict)
+    """What each stage took that has ended, in order."""
+
+    @property
+    def work(self) -> Path:
+        """Where the tokenized text and the saved states lie until the atlas is sealed."""
+        return self.directory / WORK
+
+    def end_stage(self, stage: str) -> None:
+        """Notes that a stage ends here; the next one begins."""
+        self.seconds[stage] = time.monotonic() - self.began - sum(self.seconds.values())
 
 
 def digest(*parts: object) -> str:
@@ -34,23 +109,25 @@ def digest(*parts: object) -> str:
 
 
 def run_checkpointed(
+    context: RunContext,
     step: Callable[[slice], None],
     cuts: Sequence[slice],
     answers: Answers,
     *,
-    checkpoint: Path,
+    stage: str,
+    unit: str,
+    plan: str,
     inputs: str,
-    checkpoint_every: float,
-    progress: Callable[[float, float], None],
 ) -> list[int]:
     """Fills `answers` by calling `step(items)` for every cut that no earlier run has done, in order.
 
-    `answers` come filled with what no answer can be: NaN, or -1 in integers. They are changed in place and saved in
-    `checkpoint` at most `checkpoint_every` seconds apart. `inputs` is a digest of all that the steps read: a checkpoint
-    of other inputs or other arrays is not believed, and the work begins anew. A step that runs out of memory is taken
-    in halves: the numbers of such steps are returned. Raises Interrupted after Ctrl-C with the state saved,
-    StoreFailed, MiningError (an item that does not fit alone, an answer that no step gave).
+    `answers` come filled with what no answer can be: NaN, or -1 in integers. They are changed in place and saved now
+    and then in the work folder, under the names of the stage and the plan. `inputs` is a digest of all that the steps
+    read: a checkpoint of other inputs or other arrays is not believed, and the work begins anew. A step that runs out
+    of memory is taken in halves: the numbers of such steps are returned. Raises Interrupted after Ctrl-C with the state
+    saved, StoreFailed, MiningError (an item that does not fit alone, an answer that no step gave).
     """
+    checkpoint = context.work / f"{stage}-{plan[:16]}.safetensors"
     state = {**answers, "halved": np.zeros(len(cuts), bool), "next_step": np.zeros(1, np.int64)}
     _resume(state, checkpoint, inputs)
     total = float(cuts[-1].stop) if cuts else 0.0
@@ -58,15 +135,16 @@ def run_checkpointed(
     def save_state() -> None:
         write_bytes(checkpoint, save(state, {"inputs": inputs}))
 
-    with Checkpoints(save_state, every=checkpoint_every) as checkpoints:
+    with Checkpoints(save_state, every=context.checkpoint_every) as checkpoints:
         for k in range(int(state["next_step"][0]), len(cuts)):
-            progress(float(cuts[k].start), total)
+            context.progress(stage, float(cuts[k].start), total, unit)
             state["halved"][k] = not run_in_halves(step, cuts[k], _halves)
             state["next_step"][0] = k + 1
             checkpoints.step_done()
     _check_filled(answers, checkpoint)
     save_state()
-    progress(total, total)
+    context.progress(stage, total, total, unit)
+    context.end_stage(stage)
     return np.flatnonzero(state["halved"]).tolist()
 
 

@@ -15,10 +15,9 @@ from torch import Tensor
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.activity import Measured, Observer
 from mnemoscope.mining.batch_loader import Batch
-from mnemoscope.mining.context import CHECKPOINT, RunContext
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.state import MiningState
-from mnemoscope.mining.steps import run_in_halves
+from mnemoscope.mining.steps import CHECKPOINT, RunContext, run_in_halves
 from mnemoscope.mining.triggers import Survivors
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.hooks import read_coefficients

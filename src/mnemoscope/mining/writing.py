@@ -22,11 +22,11 @@ from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import Interrupted
 from mnemoscope.files import write_json
 from mnemoscope.mining.batch_loader import background_table, sentence_rows, token_table
-from mnemoscope.mining.context import RunContext
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.predictions import Prefixes, choose_prefixes, prediction_tables
 from mnemoscope.mining.removals import removal_table
 from mnemoscope.mining.state import MiningState
+from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining.trigger_table import NamedSentences, layer_triggers
 from mnemoscope.mining.values import neighbour_table, targets, value_table
 from mnemoscope.models import LanguageModel
@@ -98,9 +98,7 @@ def write_question_tables(
     """
     sentences = NamedSentences(context.directory)
     removals, left_out, removals_halved = removal_table(context, model, plan, sentences)
-    context.end_stage("removals")
     listed, predictions, predictions_halved = prediction_tables(context, model, plan, prefixes, sentences)
-    context.end_stage("predictions")
     for name, columns in (("removals", removals), ("predictions", predictions), ("prefixes", listed)):
         _write(context.directory, plan, name, columns)
     return {
