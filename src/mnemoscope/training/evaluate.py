@@ -90,6 +90,21 @@ def _pad(pieces: Sequence[Ids], batch: int) -> Iterator[tuple[Tensor, Tensor]]:
         yield pad(ids, (1, 0)), pad(own, (1, 0))
 
 
+@dataclass(frozen=True)
+class _Order:
+    """The n-grams of one length, each by its number: `totals` and `kinds` are those of what follows an (n-1)-gram.
+
+    The last entry of every array but `keys` is 0: what was never seen has the number -1.
+    """
+
+    keys: Ids
+    """(n-1)-gram times vocabulary plus last token, ascending."""
+    counts: Ids
+    totals: Ids
+    kinds: Ids
+    discount: float
+
+
 class NgramModel:
     """An n-gram model over the same tokens: what counting alone reaches on the held-out text.
 
@@ -99,66 +114,46 @@ class NgramModel:
     """
 
     def __init__(self, tokens: NDArray[np.integer], *, order: int = 5, vocabulary: int) -> None:
-        self.order, self.vocabulary = order, vocabulary
+        self.vocabulary = vocabulary
         stream = tokens.astype(np.int64)
-        self._keys: list[Ids] = []
-        numbers: list[NDArray[np.int32]] = []
-        current = np.zeros(len(stream), np.int64)  # the number of the (n-1)-gram that ends before each token
+        keys: list[Ids] = []
+        counts: list[Ids] = []
+        numbers = np.zeros(len(stream) + 1, np.int64)  # of the (n-1)-gram that begins at each token
         for n in range(1, order + 1):
-            keys = current * vocabulary + stream[n - 1 :]
-            distinct, inverse = np.unique(keys, return_inverse=True)
-            self._keys.append(distinct)
-            # Half the memory of int64; a stream has fewer than 2^31 tokens.
-            numbers.append(inverse.astype(np.int32))
-            current = inverse[:-1].astype(np.int64)
-        counts = [np.bincount(numbers[-1]).astype(np.int32)]
-        for n in range(order - 1, 0, -1):
-            # continuation count: distinct (n+1)-grams that end in this n-gram
-            first_at = np.zeros(len(self._keys[n]), np.int32)
-            first_at[numbers[n][::-1]] = np.arange(len(numbers[n]), dtype=np.int32)[::-1]
-            suffix = numbers[n - 1][first_at + 1]
-            counts.insert(0, np.bincount(suffix, minlength=len(self._keys[n - 1])).astype(np.int32))
-            numbers.pop()
-        self._counts = counts
-        self._discounts = [_discount(c) for c in counts]
-        self._totals, self._kinds = [], []
-        for n in range(1, order + 1):
-            contexts = self._keys[n - 1] // vocabulary
-            size = 1 if n == 1 else len(self._keys[n - 2])
-            self._totals.append(np.bincount(contexts, weights=counts[n - 1], minlength=size).astype(np.int32))
-            kinds = np.bincount(contexts, weights=counts[n - 1] > 0, minlength=size)
-            self._kinds.append(kinds.astype(np.int32))
+            grams = numbers[:-1] * vocabulary + stream[n - 1 :]
+            distinct, first_at, inverse = np.unique(grams, return_index=True, return_inverse=True)
+            if n > 1:  # as many tokens come before an (n-1)-gram as there are n-grams that end in it
+                counts.append(np.bincount(numbers[first_at + 1], minlength=len(keys[-1])))
+            keys.append(distinct)
+            numbers = inverse
+        counts.append(np.bincount(numbers))
+        self._orders = []
+        for own, count, size in zip(keys, counts, [1, *map(len, keys)], strict=False):
+            contexts = own // vocabulary
+            totals, kinds = (np.bincount(contexts, weights=w, minlength=size) for w in (count, count > 0))
+            arrays = (np.append(array, 0).astype(np.int32) for array in (count, totals, kinds))
+            self._orders.append(_Order(own, *arrays, _discount(count)))
 
     def nats(self, tokens: NDArray[np.integer], *, skip: NDArray[np.int64]) -> float:
         """The negative log-likelihood of `tokens` as one stream, leaving out the positions `skip` as targets."""
         stream = tokens.astype(np.int64)
         probability = np.full(len(stream), 1.0 / self.vocabulary)
-        numbers = np.zeros(len(stream) + 1, np.int64)  # of the (n-1)-gram that ends before each token; -1: never seen
-        for n in range(1, self.order + 1):
-            context = numbers[:-1]
-            known = context >= 0
-            total = np.where(known, self._totals[n - 1][np.maximum(context, 0)], 0.0)
-            seen = known & (total > 0)
-            number = self._find(n, context, stream, seen)
-            count = np.where(number >= 0, self._counts[n - 1][np.maximum(number, 0)], 0.0)
-            discount = self._discounts[n - 1]
-            kinds = np.where(seen, self._kinds[n - 1][np.maximum(context, 0)], 0.0)
-            safe = np.where(seen, total, 1.0)
-            mixed = (np.maximum(count - discount, 0.0) + discount * kinds * probability) / safe
-            probability = np.where(seen, mixed, probability)
-            numbers = np.concatenate([[-1], number])
+        context = np.zeros(len(stream), np.int64)  # of the (n-1)-gram that ends before each token
+        for order in self._orders:
+            wanted = context * self.vocabulary + stream
+            place = np.minimum(np.searchsorted(order.keys, wanted), len(order.keys) - 1)
+            number = np.where(order.keys[place] == wanted, place, -1)
+            discounted = np.maximum(order.counts[number] - order.discount, 0.0)
+            total = order.totals[context]
+            mixed = (discounted + order.discount * order.kinds[context] * probability) / np.maximum(total, 1)
+            probability = np.where(total > 0, mixed, probability)
+            context = np.append(-1, number[:-1])
         chosen = np.ones(len(stream), bool)
         chosen[skip] = False
         return float(-np.log(probability[chosen]).sum())
 
-    def _find(self, n: int, context: Ids, stream: Ids, possible: NDArray[np.bool_]) -> Ids:
-        wanted = np.where(possible, context, 0) * self.vocabulary + stream
-        keys = self._keys[n - 1]
-        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        return np.where(possible & (keys[place] == wanted), place, -1)
 
-
-def _discount(counts: NDArray[np.int32]) -> float:
+def _discount(counts: Ids) -> float:
     """What every count gives up: n1 / (n1 + 2 n2); a half where nothing occurs once, or the unseen were impossible."""
     once, twice = int((counts == 1).sum()), int((counts == 2).sum())
     return once / (once + 2 * twice) if once else 0.5
