@@ -152,14 +152,13 @@ class Activity:
     def columns(self) -> dict[str, Any]:
         """The columns of `activity`."""
         memories = len(self.positive)
-        nothing = np.zeros(memories, np.float32) if not int(self.prefixes) else None
         return {
             "memory": np.arange(memories, dtype=np.int32),
             "prefixes": np.full(memories, int(self.prefixes), np.int64),
             "positive": self.positive.cpu().numpy(),
             "mean": self.mean().cpu().numpy(),
-            "min": self.least.cpu().numpy() if nothing is None else nothing,
-            "max": self.greatest.cpu().numpy() if nothing is None else nothing,
+            "min": torch.where(self.prefixes > 0, self.least, 0).cpu().numpy(),
+            "max": torch.where(self.prefixes > 0, self.greatest, 0).cpu().numpy(),
             "sampled": np.full(memories, int(self.sampled), np.int64),
             "std": self.deviation().cpu().numpy(),
             "histogram": self.histogram.cpu().numpy(),

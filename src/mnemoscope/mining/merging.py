@@ -17,28 +17,19 @@ import pyarrow.parquet as pq
 import torch
 
 from mnemoscope.atlas import verify
-from mnemoscope.atlas.folder import clear, remove_work
+from mnemoscope.atlas.folder import clear
 from mnemoscope.atlas.form import Manifest
-from mnemoscope.atlas.lock import lock_folder
-from mnemoscope.atlas.manifest import STATE, begin, read_manifest, seal
+from mnemoscope.atlas.manifest import STATE, read_manifest
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_sentences
-from mnemoscope.errors import AtlasDamaged, Interrupted, OptionError, PartsDiffer
+from mnemoscope.errors import AtlasDamaged, OptionError, PartsDiffer
 from mnemoscope.files import copy_file, make_folder
 from mnemoscope.mining.plan import MiningPlan, all_versions, library_versions
 from mnemoscope.mining.predictions import PREFIXES, Prefixes
-from mnemoscope.mining.run_folder import FolderState, check_writable, look_into
+from mnemoscope.mining.run_folder import FolderState, begin_run, check_writable, hold_folder, look_into
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
-from mnemoscope.mining.writing import (
-    add_patterns,
-    manifest_of,
-    provenance_of,
-    write_mined_tables,
-    write_question_tables,
-    write_run_record,
-    write_value_tables,
-)
+from mnemoscope.mining.writing import finish_atlas, provenance_of, write_mined_tables
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.progress import Progress, ignore_progress
 
@@ -64,48 +55,27 @@ def merge(
     Raises PartsDiffer (different plans, a missing or repeated part, another model or library), AtlasDamaged,
     AtlasExists, PlanDiffers (`out` was begun with another plan; `force` replaces what it holds), Interrupted.
     """
-    say = progress or ignore_progress
     directory = Path(out)
     folders = [Path(part) for part in parts]
     manifests = _complete(folders)
     if directory.resolve() in {folder.resolve() for folder in folders}:
         raise OptionError(f"{directory} is one of the parts; choose another folder for the merged atlas")
-    check_writable(directory, force=force, advice=lambda: _ADVICE)
+    check_writable(directory, force=force, advice=_ADVICE)
     for folder in folders:
         if problems := verify(folder):
             raise AtlasDamaged(f"part {folder} is damaged: {problems[0]}; mine that part again")
     plan = MiningPlan.from_document(manifests[0].plan, folders[0])
     loaded = _plans_model(plan, model, None if dict is None else Path(dict), accept_versions=accept_versions)
-    with lock_folder(directory):
-        try:
-            return _merge_in(RunContext(directory, progress=say), folders, manifests, plan, loaded, force=force)
-        except KeyboardInterrupt:
-            raise Interrupted("stopped; what was saved stays, run the same command again to go on") from None
-
-
-def _merge_in(
-    context: RunContext,
-    folders: list[Path],
-    manifests: list[Manifest],
-    plan: MiningPlan,
-    model: LanguageModel,
-    *,
-    force: bool,
-) -> Path:
-    """Merges checked parts inside the locked folder, going on where an earlier merge of this plan was stopped."""
-    directory = context.directory
-    check_writable(directory, force=force, advice=lambda: _ADVICE)  # again, now that nobody else can write
-    versions = _begin(directory, plan, manifests, force=force)
-    state = merge_states(context, folders, plan, model)
-    prefixes = copy_text_tables(directory, folders, plan, state)
-    write_mined_tables(context, state, plan)
-    write_value_tables(context, state, model, plan)
-    questions = write_question_tables(context, model, plan, prefixes)
-    write_run_record(directory, {})
-    counts = manifests[0].corpus.counts
-    seal(directory, manifest_of(model, plan, counts, state, versions, questions=questions))
-    remove_work(directory)
-    add_patterns(directory, context.progress)
+    with hold_folder(directory):
+        # Again, now that nobody else can write.
+        check_writable(directory, force=force, advice=_ADVICE)
+        versions = _begin(directory, plan, manifests, force=force)
+        context = RunContext(directory, progress=progress or ignore_progress)
+        state = merge_states(context, folders, plan, loaded)
+        prefixes = copy_text_tables(directory, folders, plan, state)
+        write_mined_tables(context, plan, state)
+        counts = manifests[0].corpus.counts
+        finish_atlas(context, loaded, plan, state, prefixes, counts=counts, versions=versions)
     return directory
 
 
@@ -119,7 +89,7 @@ def _begin(directory: Path, plan: MiningPlan, manifests: list[Manifest], *, forc
         versions = all_versions([found.begun, *manifests])
     elif found.state is not FolderState.FRESH:
         clear(directory)
-    begin(directory, plan={"plan": plan.document(), "part": None, "versions": versions})
+    begin_run(directory, plan, None, versions)
     return versions
 
 

@@ -168,43 +168,41 @@ class PredictionPass:
         final = top(model.scores(streams[self._last][2], projection="lens"), 1)[0][:, 0]
         self.answers["final_top"][chosen] = final.cpu().numpy()
         for place, layer in enumerate(self._plan.layers):
-            residual, update, output, coefficients = streams[layer]
-            output_top = top(model.scores(output, projection="lens"), 1)[0][:, 0]
-            found = self._residual(residual, final, output_top)
-            found |= self._ffn(layer, update, final, found["residual_top"])
-            found |= self._memories(layer, coefficients, found["ffn_vote_top"], output_top)
-            found["output_top"] = output_top
-            for name, values in found.items():
+            for name, values in self._read_layer(layer, *streams[layer], final=final).items():
                 self.answers[name][chosen, place] = values.cpu().numpy()
             self._check(layer, chosen, place)
 
-    def _residual(self, residual: Tensor, final: Tensor, output_top: Tensor) -> dict[str, Tensor]:
-        scores = self._model.scores(residual, projection="lens")
+    def _read_layer(
+        self, layer: int, residual: Tensor, update: Tensor, output: Tensor, coefficients: Tensor, *, final: Tensor
+    ) -> dict[str, Tensor]:
+        """The answers of one layer, each `[row]`; `final` are the top tokens of the last layer's output."""
+        model, votes = self._model, self._votes[layer]
+        scores = model.scores(output, projection="lens")
+        output_top = top(scores, 1)[0][:, 0]
+
+        scores = model.scores(residual, projection="lens")
         tokens, best = top(scores, 1)
-        shape = distribution(scores, highest=best[:, 0])
-        own = scores.gather(1, final[:, None])[:, 0]
-        return {
-            "residual_top": tokens[:, 0],
-            "residual_final_rank": rank_of(scores, final),
-            "residual_final_probability": (own - best[:, 0]).exp() * shape.max_probability,
+        residual_top = tokens[:, 0]
+        final_score = scores.gather(1, final[:, None])[:, 0]
+        max_probability = distribution(scores, highest=best[:, 0]).max_probability
+        found = {
+            "output_top": output_top,
             "output_top_residual_rank": rank_of(scores, output_top),
+            "residual_top": residual_top,
+            "residual_final_rank": rank_of(scores, final),
+            "residual_final_probability": (final_score - best[:, 0]).exp() * max_probability,
         }
 
-    def _ffn(self, layer: int, update: Tensor, final: Tensor, residual_top: Tensor) -> dict[str, Tensor]:
-        scores = self._model.scores(update, projection="lens")
-        voted = self._model.scorer().scores(folded_updates(self._model, layer, update))
-        return {
+        scores = model.scores(update, projection="lens")
+        ffn_vote_top = top(model.scorer().scores(folded_updates(model, layer, update)), 1)[0][:, 0]
+        found |= {
             "ffn_top": top(scores, 1)[0][:, 0],
             "ffn_final_rank": rank_of(scores, final),
             "residual_top_ffn_rank": rank_of(scores, residual_top),
-            "ffn_vote_top": top(voted, 1)[0][:, 0],
+            "ffn_vote_top": ffn_vote_top,
         }
 
-    def _memories(
-        self, layer: int, coefficients: Tensor, ffn_vote_top: Tensor, output_top: Tensor
-    ) -> dict[str, Tensor]:
-        votes = self._votes[layer]
-        found = activity_of(coefficients, votes.norm)
+        found |= activity_of(coefficients, votes.norm)
         is_major = found.pop("is_major")
         vote = torch.where(coefficients > 0, votes.positive, votes.negative)
         voting = coefficients != 0

@@ -11,29 +11,16 @@ from pathlib import Path
 
 import torch
 
-from mnemoscope.atlas.folder import remove_work
-from mnemoscope.atlas.lock import lock_folder
-from mnemoscope.atlas.manifest import STATE, seal
+from mnemoscope.atlas.manifest import STATE
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.corpus import Source, open_source
-from mnemoscope.errors import Interrupted, OptionError
-from mnemoscope.mining.batch_loader import BatchLoader
+from mnemoscope.errors import OptionError
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.predictions import PREFIXES, Prefixes
-from mnemoscope.mining.run_folder import SettledText, check_writable, settle_text
-from mnemoscope.mining.state import MiningState, StateShape
-from mnemoscope.mining.steps import CHECKPOINT, RunContext
-from mnemoscope.mining.text_pass import run_pass
-from mnemoscope.mining.writing import (
-    add_patterns,
-    manifest_of,
-    write_mined_tables,
-    write_question_tables,
-    write_run_record,
-    write_text_tables,
-    write_value_tables,
-)
+from mnemoscope.mining.run_folder import check_writable, hold_folder, settle_text
+from mnemoscope.mining.steps import RunContext
+from mnemoscope.mining.text_pass import read_text
+from mnemoscope.mining.writing import finish_atlas, write_mined_tables, write_text_tables
 from mnemoscope.mining_options import DTYPES, MiningOptions
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.progress import Progress, ignore_progress
@@ -109,66 +96,19 @@ def run_mining(
     plan = MiningPlan.derive(
         options, model, corpus=source.spec, validation=None if validation is None else validation.spec
     )
-    with lock_folder(directory):
+    with hold_folder(directory):
+        # Again, now that nobody else can write: another run may have finished while this one loaded its model.
+        _check_folder(directory, options)
         context = RunContext(directory, options.checkpoint_every, progress)
-        try:
-            # Again, now that nobody else can write: another run may have finished while this one loaded its model.
-            _check_folder(directory, options)
-            text = settle_text(context, model, plan, source, validation, options)
-            state = read_text(context, model, text, options.share)
-            prefixes = write_mined(context, model, text, state)
-            questions = None
-            if options.share is None:
-                write_value_tables(context, state, model, text.plan)
-                questions = write_question_tables(context, model, text.plan, prefixes)
-            else:  # what `merge` needs of a part
-                state.save(directory / STATE / CHECKPOINT, plan=text.plan.hash())
-                prefixes.save(directory / STATE / PREFIXES)
-            write_run_record(directory, context.seconds)
-            seal(directory, manifest_of(
-                model, text.plan, {**text.copy.counts}, state, text.versions, part=options.share, questions=questions
-            ))  # fmt: skip
-            if not options.keep_work:
-                remove_work(directory)
-        except KeyboardInterrupt:
-            raise Interrupted("stopped; what was saved stays, run the same command again to go on") from None
-        if options.share is None:
-            add_patterns(directory, progress)
+        text = settle_text(context, model, plan, source, validation, options)
+        state = read_text(context, model, text.copy, text.plan, share=options.share)
+        prefixes = write_text_tables(context, model, text.copy, text.plan, state)
+        write_mined_tables(context, text.plan, state)
+        finish_atlas(
+            context, model, text.plan, state, prefixes, counts={**text.copy.counts}, versions=text.versions,
+            part=options.share, keep_work=options.keep_work,
+        )  # fmt: skip
     return directory
-
-
-def read_text(
-    context: RunContext, model: LanguageModel, text: SettledText, share: tuple[int, int] | None
-) -> MiningState:
-    """The state once the model has run over every batch of the text (or of its part), going on from a saved state."""
-    plan = text.plan
-    state = MiningState(StateShape.of(model, keep=plan.triggers, layers=plan.layers), device=model.device)
-    if (context.work / CHECKPOINT).is_file():
-        state.load(context.work / CHECKPOINT, plan=plan.hash())
-    loader = BatchLoader(text.copy, model, batch_tokens=plan.batch_tokens, seed=plan.seed)
-    index, of = share or (1, 1)
-    numbers = range(index - 1, loader.count, of)
-    run_pass(
-        context, model, state, loader, [k for k in numbers if k >= state.next_batch], plan=plan,
-        tokens_before=loader.tokens(k for k in numbers if k < state.next_batch),
-        total_tokens=int(text.copy.counts["mined_tokens"]) if of == 1 else loader.tokens(numbers),
-    )  # fmt: skip
-    context.end_stage("mining")
-    return state
-
-
-def write_mined(context: RunContext, model: LanguageModel, text: SettledText, state: MiningState) -> Prefixes:
-    """Writes the tables of the text, triggers and activity; returns the prefixes that will be asked.
-
-    The tokenized text is not read after this.
-    """
-    prefixes = write_text_tables(context.directory, text.copy, model, text.plan, state)
-    text.copy.release()
-    context.heap.trim()
-    write_mined_tables(context, state, text.plan)
-    context.heap.trim()
-    context.end_stage("tables")
-    return prefixes
 
 
 def _open(corpus: str | os.PathLike[str], options: MiningOptions) -> Source:
@@ -176,9 +116,7 @@ def _open(corpus: str | os.PathLike[str], options: MiningOptions) -> Source:
 
 
 def _check_folder(directory: Path, options: MiningOptions) -> None:
-    def advice() -> str:
-        lacking = not (directory / STATE).is_dir() and not (directory / TABLES["patterns"].path()).is_file()
-        patterns = f" but for its patterns, which {patterns_command(directory)} makes" if lacking else ""
-        return f"{patterns}; choose another folder, or --force to mine it again"
-
+    lacking = not (directory / STATE).is_dir() and not (directory / TABLES["patterns"].path()).is_file()
+    patterns = f" but for its patterns, which {patterns_command(directory)} makes" if lacking else ""
+    advice = f"{patterns}; choose another folder, or --force to mine it again"
     check_writable(directory, force=options.force, advice=advice)

@@ -6,16 +6,18 @@ begun. A text that cannot be used leaves no trace, and a finished atlas is taken
 replace it with.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
 from mnemoscope.atlas.folder import clear, occupancy, remove_work
+from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import begin, unfinished_plan
 from mnemoscope.corpus import Source, TokenizedCorpus, prepare
-from mnemoscope.errors import AtlasExists, CorpusError, ModelError, PlanDiffers
+from mnemoscope.errors import AtlasExists, CorpusError, Interrupted, ModelError, PlanDiffers
 from mnemoscope.files import storing
 from mnemoscope.mining.plan import RULES, MiningPlan, all_versions, library_versions
 from mnemoscope.mining.removals import default_removals
@@ -46,6 +48,16 @@ class FoundFolder:
     differs: PlanDiffers | None = None
 
 
+@contextmanager
+def hold_folder(directory: Path) -> Iterator[None]:
+    """Locks the folder for a run or a merge, in which Ctrl-C becomes Interrupted."""
+    with lock_folder(directory):
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise Interrupted("stopped; what was saved stays, run the same command again to go on") from None
+
+
 def look_into(directory: Path, plan: MiningPlan, *, part: list[int] | None, otherwise: str) -> FoundFolder:
     """What the folder is to a run of this plan and part; `otherwise` is the way out where another part was begun."""
     begun = unfinished_plan(directory)
@@ -69,7 +81,7 @@ def difference(
     return None
 
 
-def check_writable(directory: Path, *, force: bool, advice: Callable[[], str]) -> None:
+def check_writable(directory: Path, *, force: bool, advice: str) -> None:
     """Raises AtlasExists for a folder of something else and, without `force`, for a finished atlas.
 
     `advice` is what the error says of a finished one after the folder's name.
@@ -79,7 +91,7 @@ def check_writable(directory: Path, *, force: bool, advice: Callable[[], str]) -
     if found == "foreign":
         raise AtlasExists(f"{directory} holds something that is not an atlas; choose another folder")
     if found == "finished" and not force:
-        raise AtlasExists(f"{directory} is finished already{advice()}")
+        raise AtlasExists(f"{directory} is finished already{advice}")
 
 
 @dataclass(frozen=True)
@@ -119,7 +131,7 @@ def settle_text(
     if found.state is not FolderState.GOES_ON:
         checkpoint.unlink(missing_ok=True)
     if found.state is FolderState.FRESH:
-        _begin(context, plan, part, versions)
+        begin_run(directory, plan, part, versions)
     try:
         copy = _prepare(context, model, plan, source, validation)
     except (CorpusError, ModelError):
@@ -139,13 +151,14 @@ def settle_text(
         checkpoint.unlink(missing_ok=True)
         clear(directory, keep_work=True)
         plan, versions = plan.with_versions_of(library_versions()), all_versions([])
-    _begin(context, plan, part, versions)
+    begin_run(directory, plan, part, versions)
     context.end_stage("text")
     return SettledText(copy, plan, versions)
 
 
-def _begin(context: RunContext, plan: MiningPlan, part: list[int] | None, versions: list[dict[str, str]]) -> None:
-    begin(context.directory, plan={"plan": plan.document(), "part": part, "versions": versions})
+def begin_run(directory: Path, plan: MiningPlan, part: list[int] | None, versions: list[dict[str, str]]) -> None:
+    """Marks the folder as one in which this is made, so that it can be gone on with."""
+    begin(directory, plan={"plan": plan.document(), "part": part, "versions": versions})
 
 
 def _prepare(

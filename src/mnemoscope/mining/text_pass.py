@@ -5,18 +5,18 @@ length lie together, so padding is cut away before anything is measured. A batch
 model runs and counted when it has run to the end: a batch that fails (memory, a NaN, Ctrl-C) has not been half counted.
 """
 
-from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.activity import Measured, Observer
-from mnemoscope.mining.batch_loader import Batch
+from mnemoscope.mining.batch_loader import Batch, BatchLoader
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.state import MiningState
+from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.steps import CHECKPOINT, RunContext, run_in_halves
 from mnemoscope.mining.triggers import Survivors
 from mnemoscope.models import LanguageModel
@@ -109,38 +109,45 @@ class BatchReader:
         )
 
 
-def run_pass(
+def read_text(
     context: RunContext,
     model: LanguageModel,
-    state: MiningState,
-    batches: Callable[[int], Batch],
-    numbers: Iterable[int],
-    *,
+    copy: TokenizedCorpus,
     plan: MiningPlan,
-    tokens_before: int,
-    total_tokens: int,
-) -> None:
-    """Reads the batches `numbers`, saving the state now and then, and at the end.
+    *,
+    share: tuple[int, int] | None,
+) -> MiningState:
+    """The state once the model has run over every batch of the text (or of its part), going on from a saved state.
 
-    `tokens_before` were counted by an earlier run. Raises NotFinite (nothing of that batch counted), Interrupted (state
+    It is saved now and then, and at the end. Raises NotFinite (nothing of that batch counted), Interrupted (state
     saved), StoreFailed.
     """
+    state = MiningState(StateShape.of(model, keep=plan.triggers, layers=plan.layers), device=model.device)
+    checkpoint, plan_hash = context.work / CHECKPOINT, plan.hash()
+    if checkpoint.is_file():
+        state.load(checkpoint, plan=plan_hash)
+    loader = BatchLoader(copy, model, batch_tokens=plan.batch_tokens, seed=plan.seed)
+    index, of = share or (1, 1)
+    numbers = range(index - 1, loader.count, of)
+    total = int(copy.counts["mined_tokens"]) if of == 1 else loader.tokens(numbers)
+    done = loader.tokens(k for k in numbers if k < state.next_batch)
     reader = BatchReader(model, state, everywhere=plan.per_sentence == "all")
-    plan_hash, done = plan.hash(), tokens_before
 
     def save_state() -> None:
-        state.save(context.work / CHECKPOINT, plan=plan_hash)
+        state.save(checkpoint, plan=plan_hash)
 
     with Checkpoints(save_state, every=context.checkpoint_every) as checkpoints:
-        for k in numbers:
-            batch = batches(k)
+        for k in (k for k in numbers if k >= state.next_batch):
+            batch = loader(k)
             if not reader.read(batch):
                 state.halved.append(k)
             reader.count()
             state.next_batch = k + 1
             done += batch.tokens
             context.heap.check()
-            context.progress("mining", done, total_tokens, "tokens")
+            context.progress("mining", done, total, "tokens")
             checkpoints.step_done()
     save_state()
     context.heap.trim()
+    context.end_stage("mining")
+    return state

@@ -13,6 +13,7 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from mnemoscope.errors import NotFinite
 from mnemoscope.models import LanguageModel
@@ -154,7 +155,8 @@ def _read_scores(
 
 def neighbour_table(model: LanguageModel, layer: int, layers: list[int]) -> dict[str, Any]:
     """The columns of `neighbours` for one layer: the values of `layers` with the highest cosine, itself left out."""
-    everything = torch.cat([_directions(model.values(other)) for other in layers])
+    tiny = torch.finfo(torch.float32).tiny
+    everything = torch.cat([normalize(model.values(other).float(), eps=tiny) for other in layers])
     sizes = [model.sizes.memories[other] for other in layers]
     owner = np.repeat(np.array(layers), sizes)
     number = np.concatenate([np.arange(size) for size in sizes])
@@ -179,12 +181,6 @@ def neighbour_table(model: LanguageModel, layer: int, layers: list[int]) -> dict
         "other_memory": number[place].astype(np.int32),
         "cosine": np.concatenate(cosines).reshape(-1),
     }
-
-
-def _directions(values: Tensor) -> Tensor:
-    values = values.float()
-    lengths: Tensor = torch.linalg.vector_norm(values, dim=1, keepdim=True)
-    return values / lengths.clamp(min=torch.finfo(torch.float32).tiny)
 
 
 def _norms(rows: Tensor) -> NDArray[np.float32]:

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mnemoscope.atlas import open_atlas
-from mnemoscope.atlas.manifest import RUN
+from mnemoscope.atlas.folder import remove_work
+from mnemoscope.atlas.manifest import RUN, STATE, seal
 from mnemoscope.atlas.schema import TABLES, Provenance, schema_error
 from mnemoscope.atlas.store import write_sentences, write_table
 from mnemoscope.corpus import TokenizedCorpus
@@ -23,10 +24,10 @@ from mnemoscope.errors import Interrupted
 from mnemoscope.files import write_json
 from mnemoscope.mining.batch_loader import background_table, sentence_rows, token_table
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.predictions import Prefixes, choose_prefixes, prediction_tables
+from mnemoscope.mining.predictions import PREFIXES, Prefixes, choose_prefixes, prediction_tables
 from mnemoscope.mining.removals import removal_table
 from mnemoscope.mining.state import MiningState
-from mnemoscope.mining.steps import RunContext
+from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.trigger_table import NamedSentences, layer_triggers
 from mnemoscope.mining.values import neighbour_table, targets, value_table
 from mnemoscope.models import LanguageModel
@@ -40,9 +41,13 @@ def provenance_of(plan: MiningPlan) -> Provenance:
 
 
 def write_text_tables(
-    directory: Path, copy: TokenizedCorpus, model: LanguageModel, plan: MiningPlan, state: MiningState
+    context: RunContext, model: LanguageModel, copy: TokenizedCorpus, plan: MiningPlan, state: MiningState
 ) -> Prefixes:
-    """Writes vocabulary, tokens, background, and the sentences that any table names; returns the prefixes to ask."""
+    """Writes vocabulary, tokens, background, and the sentences that any table names; returns the prefixes to ask.
+
+    The tokenized text is let go, since it is not read after this.
+    """
+    directory = context.directory
     text, raw = model.vocabulary()
     token = np.arange(len(text), dtype=np.int32)
     first = 1 - model.beginning.length
@@ -56,10 +61,12 @@ def write_text_tables(
         _write(directory, plan, name, columns)
     named = np.union1d(state.named_sentences().numpy(), np.concatenate([background["sentence"], prefixes.sentence]))
     write_sentences(directory, sentence_rows(copy, named), provenance=provenance_of(plan))
+    copy.release()
+    context.heap.trim()
     return prefixes
 
 
-def write_mined_tables(context: RunContext, state: MiningState, plan: MiningPlan) -> None:
+def write_mined_tables(context: RunContext, plan: MiningPlan, state: MiningState) -> None:
     """Writes triggers and activity of every mined layer; `sentences` must be there."""
     directory, progress = context.directory, context.progress
     sentences = NamedSentences(directory)
@@ -68,6 +75,8 @@ def write_mined_tables(context: RunContext, state: MiningState, plan: MiningPlan
         _write(directory, plan, "triggers", layer_triggers(state, layer, sentences).to_arrow(), layer=layer)
         _write(directory, plan, "activity", state.activity[layer].columns(), layer=layer)
     progress("tables", len(plan.layers), len(plan.layers), "layers")
+    context.heap.trim()
+    context.end_stage("tables")
 
 
 def write_value_tables(context: RunContext, state: MiningState, model: LanguageModel, plan: MiningPlan) -> None:
@@ -122,15 +131,37 @@ def _is_made(directory: Path, plan: MiningPlan, name: str, layer: int) -> bool:
         return False
 
 
-def write_run_record(directory: Path, timings: dict[str, float]) -> None:
-    """Writes run.json, which no hash covers: seconds of each stage in the last run, host and date."""
-    record: dict[str, Any] = {
-        "seconds": {stage: round(seconds, 3) for stage, seconds in timings.items()},
+def finish_atlas(
+    context: RunContext,
+    model: LanguageModel,
+    plan: MiningPlan,
+    state: MiningState,
+    prefixes: Prefixes,
+    *,
+    counts: dict[str, Any],
+    versions: Sequence[Mapping[str, str]],
+    part: tuple[int, int] | None = None,
+    keep_work: bool = False,
+) -> None:
+    """Makes an atlas of a folder that holds the mined tables, or a part, which carries what `merge` needs of it."""
+    directory, questions = context.directory, None
+    if part is None:
+        write_value_tables(context, state, model, plan)
+        questions = write_question_tables(context, model, plan, prefixes)
+    else:
+        state.save(directory / STATE / CHECKPOINT, plan=plan.hash())
+        prefixes.save(directory / STATE / PREFIXES)
+    write_json(directory / RUN, {  # which no hash covers
+        "seconds": {stage: round(seconds, 3) for stage, seconds in context.seconds.items()},
         "host": platform.node(),
         "machine": platform.machine(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    write_json(directory / RUN, record)
+    })  # fmt: skip
+    seal(directory, manifest_of(model, plan, counts, state, versions, part=part, questions=questions))
+    if not keep_work:
+        remove_work(directory)
+    if part is None:
+        add_patterns(directory, context.progress)
 
 
 def add_patterns(directory: Path, progress: Progress) -> None:
@@ -169,8 +200,8 @@ def manifest_of(
     state: MiningState,
     versions: Sequence[Mapping[str, str]],
     *,
-    part: tuple[int, int] | None = None,
-    questions: dict[str, Any] | None = None,
+    part: tuple[int, int] | None,
+    questions: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """What the manifest says, but for the schema, the package and the hashes; `versions` as of `all_versions`."""
     sentences = max(1, int(counts["sentences"]))

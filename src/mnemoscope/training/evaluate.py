@@ -99,9 +99,9 @@ class _Order:
 
     keys: Ids
     """(n-1)-gram times vocabulary plus last token, ascending."""
-    counts: Ids
-    totals: Ids
-    kinds: Ids
+    counts: NDArray[np.int32]
+    totals: NDArray[np.int32]
+    kinds: NDArray[np.int32]
     discount: float
 
 
@@ -131,8 +131,8 @@ class NgramModel:
         for own, count, size in zip(keys, counts, [1, *map(len, keys)], strict=False):
             contexts = own // vocabulary
             totals, kinds = (np.bincount(contexts, weights=w, minlength=size) for w in (count, count > 0))
-            arrays = (np.append(array, 0).astype(np.int32) for array in (count, totals, kinds))
-            self._orders.append(_Order(own, *arrays, _discount(count)))
+            counted = [np.append(array, 0).astype(np.int32) for array in (count, totals, kinds)]
+            self._orders.append(_Order(own, counted[0], counted[1], counted[2], _discount(count)))
 
     def nats(self, tokens: NDArray[np.integer], *, skip: NDArray[np.int64]) -> float:
         """The negative log-likelihood of `tokens` as one stream, leaving out the positions `skip` as targets."""
