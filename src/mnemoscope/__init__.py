@@ -31,26 +31,22 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "Atlas": "mnemoscope.atlas",
-    "LanguageModel": "mnemoscope.models",
-    "MemoryId": "mnemoscope.memory",
-    "answer": "mnemoscope.questions",
-    "intervene": "mnemoscope.tracing",
-    "load_model": "mnemoscope.models",
-    "merge": "mnemoscope.mining",
-    "mine": "mnemoscope.mining",
-    "open_atlas": "mnemoscope.atlas",
-    "trace": "mnemoscope.tracing",
-    "verify": "mnemoscope.atlas",
+    "atlas": ("Atlas", "open_atlas", "verify"),
+    "memory": ("MemoryId",),
+    "mining": ("merge", "mine"),
+    "models": ("LanguageModel", "load_model"),
+    "questions": ("answer",),
+    "tracing": ("intervene", "trace"),
 }
 
 
 def __getattr__(name: str) -> Any:
     if name == "errors":
         return import_module("mnemoscope.errors")
-    if name not in _ROOMS:
-        raise AttributeError(f"module 'mnemoscope' has no attribute {name!r}")
-    return getattr(import_module(_ROOMS[name]), name)
+    for room, names in _ROOMS.items():
+        if name in names:
+            return getattr(import_module(f"mnemoscope.{room}"), name)
+    raise AttributeError(f"module 'mnemoscope' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

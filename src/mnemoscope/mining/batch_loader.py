@@ -28,7 +28,6 @@ _CHUNK = 8192
 class Batch:
     """Padded token ids `[batch, position]` with the beginning token, if any; rows ascend in length."""
 
-    number: int
     ids: Tensor
     lengths: NDArray[np.int64]
     sentences: Tensor
@@ -48,7 +47,7 @@ class Batch:
                 "free memory or choose a smaller model"
             )
         return [
-            Batch(self.number, self.ids[part], self.lengths[part], self.sentences[part], self.sampled)
+            Batch(self.ids[part], self.lengths[part], self.sentences[part], self.sampled)
             for part in (slice(0, middle), slice(middle, None))
         ]
 
@@ -78,7 +77,6 @@ class BatchLoader:
         """Batch `number` on the model's device; rows ascend in length, padding is the beginning token or 0."""
         ids = self._ids(number)
         return Batch(
-            number,
             pad([self._copy.tokens(sentence) for sentence in ids.tolist()], self._model),
             self._copy.lengths[ids].astype(np.int64),
             torch.from_numpy(ids).to(self._model.device),

@@ -26,7 +26,7 @@ from mnemoscope.errors import AtlasDamaged, OptionError, PartsDiffer
 from mnemoscope.files import copy_file, make_folder
 from mnemoscope.mining.plan import MiningPlan, all_versions, library_versions
 from mnemoscope.mining.predictions import PREFIXES, Prefixes
-from mnemoscope.mining.run_folder import FolderState, begin_run, check_writable, hold_folder, look_into
+from mnemoscope.mining.run_folder import FoundFolder, begin_run, check_writable, hold_folder, look_into
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.writing import finish_atlas, provenance_of, write_mined_tables
@@ -85,9 +85,9 @@ def _begin(directory: Path, plan: MiningPlan, manifests: list[Manifest], *, forc
     if found.differs is not None and not force:
         raise found.differs
     versions = all_versions(manifests)
-    if found.state is FolderState.GOES_ON and found.begun is not None:
+    if found.begun is not None and found.differs is None:
         versions = all_versions([found.begun, *manifests])
-    elif found.state is not FolderState.FRESH:
+    elif found != FoundFolder():
         clear(directory)
     begin_run(directory, plan, None, versions)
     return versions

@@ -104,15 +104,11 @@ class Votes:
 
 def votes_of(directory: Path, layer: int, *, device: torch.device) -> Votes:
     """The votes `[memory]` of one layer, from its table `values`."""
-    values = pl.read_parquet(
-        directory / TABLES["values"].path(layer), columns=["value_norm", "top_tokens", "bottom_tokens"]
-    )
-    tokens = {name: values[name].list.first().cast(pl.Int64).to_numpy() for name in ("top_tokens", "bottom_tokens")}
-    return Votes(
-        torch.from_numpy(tokens["top_tokens"].copy()).to(device),
-        torch.from_numpy(tokens["bottom_tokens"].copy()).to(device),
-        torch.from_numpy(values["value_norm"].to_numpy().astype(np.float64)).to(device),
-    )
+    path = directory / TABLES["values"].path(layer)
+    values = pl.read_parquet(path, columns=["value_norm", "top_tokens", "bottom_tokens"])
+    positive, negative = (values[f"{end}_tokens"].list.first().cast(pl.Int64) for end in ("top", "bottom"))
+    norm = values["value_norm"].cast(pl.Float64)
+    return Votes(*(column.to_torch().to(device) for column in (positive, negative, norm)))
 
 
 class PredictionPass:

@@ -1,6 +1,6 @@
 """The folder of a run: what lies in it when the run begins, and the text that is settled there.
 
-What the folder is to the run is decided once (`FolderState`), when it is locked, so that nobody else changes it
+What lies in the folder is found out once (`FoundFolder`), when it is locked, so that nobody else changes it
 meanwhile. A text is settled when it is read and tokenized, its fingerprints are in the plan, and the folder is
 begun. A text that cannot be used leaves no trace, and a finished atlas is taken away only when there is something to
 replace it with.
@@ -9,7 +9,6 @@ replace it with.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
@@ -26,26 +25,16 @@ from mnemoscope.mining_options import MiningOptions
 from mnemoscope.models import LanguageModel
 
 
-class FolderState(Enum):
-    """The four things that a folder can be to a run."""
-
-    FRESH = auto()
-    """Nothing of an atlas lies there."""
-    GOES_ON = auto()
-    """An earlier run of the same plan and part was stopped there."""
-    REPLACES = auto()
-    """A finished atlas lies there, to be replaced."""
-    BEGUN_OTHERWISE = auto()
-    """A run of another plan or part was stopped there."""
-
-
 @dataclass(frozen=True)
 class FoundFolder:
-    """The state of a folder; `begun` is what the stopped run said of itself, `differs` how it was begun otherwise."""
+    """What lies in a folder when a run begins; nothing of an atlas where all is left out."""
 
-    state: FolderState
+    finished: bool = False
+    """Whether it is a finished atlas, which is to be replaced."""
     begun: Mapping[str, Any] | None = None
+    """What a run that was stopped there said of itself."""
     differs: PlanDiffers | None = None
+    """How that run was one of another plan or part; None: it can be gone on with."""
 
 
 @contextmanager
@@ -62,10 +51,8 @@ def look_into(directory: Path, plan: MiningPlan, *, part: list[int] | None, othe
     """What the folder is to a run of this plan and part; `otherwise` is the way out where another part was begun."""
     begun = unfinished_plan(directory)
     if begun is None:
-        return FoundFolder(FolderState.REPLACES if occupancy(directory) == "finished" else FolderState.FRESH)
-    if (differs := difference(plan, begun, directory, part=part, otherwise=otherwise)) is not None:
-        return FoundFolder(FolderState.BEGUN_OTHERWISE, begun, differs)
-    return FoundFolder(FolderState.GOES_ON, begun)
+        return FoundFolder(finished=occupancy(directory) == "finished")
+    return FoundFolder(begun=begun, differs=difference(plan, begun, directory, part=part, otherwise=otherwise))
 
 
 def difference(
@@ -125,22 +112,24 @@ def settle_text(
         if not options.force:
             raise found.differs
         clear(directory)
-        plan, found = plan.with_versions_of(library_versions()), FoundFolder(FolderState.FRESH)
+        plan, found = plan.with_versions_of(library_versions()), FoundFolder()
     versions = all_versions([] if found.begun is None else [found.begun])
+    goes_on = found.begun is not None
+    fresh = not goes_on and not found.finished
 
-    if found.state is not FolderState.GOES_ON:
+    if not goes_on:
         checkpoint.unlink(missing_ok=True)
-    if found.state is FolderState.FRESH:
+    if fresh:
         begin_run(directory, plan, part, versions)
     try:
         copy = _prepare(context, model, plan, source, validation)
     except (CorpusError, ModelError):
-        if found.state is not FolderState.GOES_ON:
+        if not goes_on:
             remove_work(directory)
-        if found.state is FolderState.FRESH:
+        if fresh:
             clear(directory)
         raise
-    if found.state is FolderState.REPLACES:  # only now is it sure that there is something to replace it with
+    if found.finished:  # only now is it sure that there is something to replace it with
         clear(directory, keep_work=True)
 
     plan = _with_texts(plan, copy)
