@@ -36,7 +36,20 @@ class Estimate:
 NOTHING = Estimate(None, 0)
 
 Floats = NDArray[np.float64]
+Set = tuple[Floats, NDArray[Any]]
+"""Values, and the cluster of each."""
 Bounds = tuple[float | None, float | None]
+
+
+def enclose(value: float, count: int, bounds: Bounds) -> Estimate:
+    """A quantile, linear between two values, with the bounds that a bootstrap found.
+
+    The bootstrap's ends are values themselves, so they are made to enclose what lies between two.
+    """
+    low, high = bounds
+    if low is None or high is None:
+        return Estimate(value, count)
+    return Estimate(value, count, min(low, value), max(high, value))
 
 
 def wilson(share: float, count: float) -> tuple[float, float]:
@@ -226,8 +239,17 @@ class Resamples:
         found = ordered[inside[np.arange(DRAWS), steps]]
         return np.where(sums[:, -1] > 0, found, np.nan)
 
-    def quantiles(self, sets: Sequence[tuple[ArrayLike, NDArray[Any]]], levels: Sequence[float]) -> list[list[Bounds]]:
-        """For each set (values, cluster of each value) and level, the interval of that quantile.
+    def quantiles(self, sets: Sequence[Set], levels: Sequence[float]) -> list[list[Estimate]]:
+        """For each set and level, that quantile (linear between two values) with its interval."""
+        found = [[NOTHING] * len(levels) for _ in sets]
+        for index, ((values, _), bounds) in enumerate(zip(sets, self.quantile_bounds(sets, levels), strict=True)):
+            if count := len(values):
+                pairs = zip(np.quantile(values, levels).tolist(), bounds, strict=True)
+                found[index] = [enclose(value, count, ends) for value, ends in pairs]
+        return found
+
+    def quantile_bounds(self, sets: Sequence[Set], levels: Sequence[float]) -> list[list[Bounds]]:
+        """For each set and level, the interval of that quantile.
 
         The quantile of a resample is the least value with at least `level` of the resample's weight at or below it.
         Its distribution is never drawn up: that it is at most x is the same as a sum over clusters being large enough,

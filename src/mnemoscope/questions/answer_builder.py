@@ -18,7 +18,7 @@ MEMORIES = "over memories (Wilson)"
 NO_TARGET = "no memory of this atlas has a target; mine more text"
 """What a question about values says where it finds nothing."""
 
-ByLayer = dict[int | None, Estimate]
+ByLayer = Mapping[int | None, Estimate]
 """An estimate for every layer, and one over all layers under None."""
 
 

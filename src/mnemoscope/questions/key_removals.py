@@ -13,12 +13,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.intervals import DRAWS, NOTHING, Estimate, Resamples, ends
+from mnemoscope.intervals import DRAWS, NOTHING, Estimate, Resamples, enclose, ends
 from mnemoscope.patterns import coverage
 from mnemoscope.questions.answer_builder import AnswerBuilder, share_above
 from mnemoscope.questions.question import Claim, Number, Paper, Question, Rule
 from mnemoscope.questions.sources import plan_seed, require_table
-from mnemoscope.questions.validation import quantile
 from mnemoscope.questions.verdicts import above, at_least
 
 REMOVED = ("first", "last", "random")
@@ -151,12 +150,12 @@ def _estimates(rows: pl.DataFrame, atlas: Atlas) -> dict[tuple[str, str, str], E
     of_kind = {"all": np.ones(len(kind), bool)} | {name: kind == own for name, (own, _) in KINDS.items()}
     masks = {(token, name): (removed == token) & own for token in REMOVED for name, own in of_kind.items()}
     sets = [(change[mask], codes[mask]) for mask in masks.values()]
-    bounds = Resamples(memories, plan_seed(atlas)).quantiles(sets, [level for level, _ in STATISTICS.values()])
-    found: dict[tuple[str, str, str], Estimate] = {}
-    for (token, name), (values, _), intervals in zip(masks, sets, bounds, strict=True):
-        for (statistic, (level, _)), (low, high) in zip(STATISTICS.items(), intervals, strict=True):
-            found[token, statistic, name] = quantile(values, level, low, high)
-    return found
+    quantiles = Resamples(memories, plan_seed(atlas)).quantiles(sets, [level for level, _ in STATISTICS.values()])
+    return {
+        (token, statistic, name): estimate
+        for (token, name), own in zip(masks, quantiles, strict=True)
+        for statistic, estimate in zip(STATISTICS, own, strict=True)
+    }
 
 
 def _memory_codes(rows: pl.DataFrame) -> tuple[NDArray[Any], int]:
@@ -192,11 +191,8 @@ def _compare_medians(rows: pl.DataFrame, parts: list[pl.Series], rule: Callable[
     if memories < FEWEST:
         return Estimate(value, rows.height)
     resamples = Resamples(memories, plan_seed(atlas))
-    low, high = ends(rule(*(resamples.median_draws(changes[mask], codes[mask]) for mask in masks)))
-    if low is None or high is None:
-        return Estimate(value, rows.height)
-    # As in `quantile`: medians of resamples are changes that occur, those of the rows may lie between two.
-    return Estimate(value, rows.height, min(low, value), max(high, value))
+    medians = (resamples.median_draws(changes[mask], codes[mask]) for mask in masks)
+    return enclose(value, rows.height, ends(rule(*medians)))
 
 
 def _first(atlas: Atlas) -> int:

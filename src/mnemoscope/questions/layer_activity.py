@@ -117,7 +117,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     found.add_layers("dominated", rows.share(rows["top_share"] > 0.5))
     layer, fewest = least_layer(active)
     found.add(None, "active_least_layer", fewest, at_layer=layer)
-    depth = _depth(layer, fewest, may_be_least(rows.columns(rows["active"] / memories)), atlas)
+    depth = _depth(layer, fewest, may_be_least(active), atlas)
     found.add(None, "least_depth", depth, at_layer=layer)
     found.add(None, "documents", rows.documents())
     shares = {

@@ -84,17 +84,18 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     found.add_layers("zero_agreement_output", rows.share(rows["votes_output"] == 0))
     agreeing = rows["votes_ffn"] > 0
     stop_words = _stop_words(atlas)
-    short = rows["position"] + 1 < SHORT
-    found.add_layers("agreeing_stop_word", rows.share(stop_words[rows["next_token"]], agreeing))
+    cases = {"stop_word": stop_words[rows["next_token"]], "short": rows["position"] + 1 < SHORT}
+    shares = {name: rows.share(hits, agreeing) for name, hits in cases.items()}
+    found.add_layers("agreeing_stop_word", shares["stop_word"])
     found.add_layers("agreeing_stop_word_top", rows.share(stop_words[rows["ffn_vote_top"]], agreeing))
-    found.add_layers("agreeing_short", rows.share(short, agreeing))
+    found.add_layers("agreeing_short", shares["short"])
     layer, fewest = least_layer(silent)
     found.add(None, "zero_agreement_least_layer", fewest, at_layer=layer)
     once = rows.once()
-    for name, hits in (("stop_word", stop_words[rows["next_token"]]), ("short", short)):
-        found.add(None, f"all_{name}", rows.share(hits, once)[None])
-        agrees, every = (rows.columns(hits, among)[None] for among in (agreeing, once))
-        found.add(None, f"agreeing_{name}_above_all", contrast((1, agrees), (-1, every)))
+    for name, hits in cases.items():
+        every = rows.share(hits, once)[None]
+        found.add(None, f"all_{name}", every)
+        found.add(None, f"agreeing_{name}_above_all", contrast((1, shares[name][None]), (-1, every)))
     found.add(None, "documents", rows.documents())
     return found.frame()
 

@@ -67,13 +67,13 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     rows = Predictions(atlas)
     probability = rows["residual_final_probability"]
     found = AnswerBuilder(QUESTION, {"quantile": pl.Float64})
-    found.add_layers("probability", rows.share(probability), total=False)
+    means = rows.share(probability)
+    found.add_layers("probability", means, total=False)
     matching = rows["residual_top"] == rows["final_top"]
     found.add_layers("probability_matching", rows.share(probability, matching), total=False)
     for layer, estimates in rows.quantiles("residual_final_probability", LEVELS).items():
         for level, estimate in zip(LEVELS, estimates, strict=True):
             found.add(layer, f"probability_q{round(100 * level)}", estimate, quantile=level)
-    means = rows.columns(probability)
     steps = [(above, contrast((1, means[above]), (-1, means[below]))) for below, above in pairwise(atlas.layers)]
     for layer, step in steps:
         found.add(layer, "rise", step)

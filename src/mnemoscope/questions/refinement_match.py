@@ -9,7 +9,7 @@ from mnemoscope.intervals import NOTHING, Estimate
 from mnemoscope.questions.answer_builder import AnswerBuilder
 from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question, Rule
 from mnemoscope.questions.sources import model_layers
-from mnemoscope.questions.validation import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Column, Predictions, contrast
+from mnemoscope.questions.validation import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, Resampled, contrast
 from mnemoscope.questions.verdicts import NOTHING_FOUND, between, is_above
 
 
@@ -82,12 +82,12 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     layers = model_layers(atlas)
     for name, layer in (("match_lower_third", -(-layers // 3) - 1), ("match_last", layers - 1)):
         found.add(None, name, match.get(layer, NOTHING), at_layer=layer)
-    found.add(None, "match_growth_upper_minus_lower", _growth(rows.columns(hits), atlas.upper_layers))
+    found.add(None, "match_growth_upper_minus_lower", _growth(match, atlas.upper_layers))
     found.add(None, "documents", rows.documents())
     return found.frame()
 
 
-def _growth(match: dict[int | None, Column], upper: tuple[int, ...]) -> Estimate:
+def _growth(match: dict[int | None, Resampled], upper: tuple[int, ...]) -> Estimate:
     """How much faster matches grow, a layer, from the first upper layer to the last one than up to the first upper one.
 
     Nothing where there is no lower layer, or only one upper one.

@@ -5,7 +5,7 @@ paper's section 5 (Figures 7-11); asks none itself.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.intervals import DRAWS, NOTHING, Estimate, Resamples, ends, widen
-from mnemoscope.questions.answer_builder import ByLayer
+from mnemoscope.questions.answer_builder import least_layer
 from mnemoscope.questions.question import Number
 from mnemoscope.questions.sources import plan_seed, require_table
 
@@ -28,26 +28,22 @@ Columns = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Column:
-    """A share or mean (None where it is not defined), how many cases it is of, and its value in every resample."""
+class Resampled(Estimate):
+    """A share or mean with its value in every resample, by which it can be compared with others."""
 
-    value: float | None
-    count: int
-    draws: NDArray[np.float64]
+    draws: NDArray[np.float64] = field(kw_only=True)
 
 
-def contrast(*terms: tuple[float, Column]) -> Estimate:
-    """The weighted sum of columns, such as a difference, each resample of the documents being one of all of them.
+def contrast(*terms: tuple[float, Resampled]) -> Estimate:
+    """The weighted sum of estimates, such as a difference, each resample of the documents being one of all of them.
 
-    It has the count of the first column. Sums are rounded to 1e-12, so that equal columns differ by exactly 0.
+    It has the count of the first. Sums are rounded to 1e-12, so that equal estimates differ by exactly 0.
     """
-    values = [column.value for _, column in terms]
-    if any(value is None for value in values):
+    parts = [weight * one.value for weight, one in terms if one.value is not None]
+    if len(parts) < len(terms):
         return NOTHING
-    value = sum(weight * found for (weight, _), found in zip(terms, values, strict=True) if found is not None)
-    draws = np.sum([weight * column.draws for weight, column in terms], axis=0).round(12)
-    low, high = ends(draws)
-    return Estimate(round(value, 12), terms[0][1].count, low, high)
+    draws = np.sum([weight * one.draws for weight, one in terms], axis=0).round(12)
+    return Estimate(round(sum(parts), 12), terms[0][1].count, *ends(draws))
 
 
 class Predictions:
@@ -69,11 +65,6 @@ class Predictions:
     def __getitem__(self, name: str) -> Columns:
         return self._columns[name]
 
-    def share(self, hits: ArrayLike, among: ArrayLike | None = None) -> ByLayer:
-        """Per layer and over all: the mean of `hits` (True or False, or any number) over the rows that are `among`."""
-        columns = self.columns(hits, among)
-        return {key: Estimate(one.value, one.count, *ends(one.draws)) for key, one in columns.items()}
-
     def once(self) -> NDArray[np.bool_]:
         """Marks one row of every prefix."""
         first = np.zeros(len(self.place), bool)
@@ -85,14 +76,20 @@ class Predictions:
         count = self._resamples.clusters
         return Estimate(float(count), count) if count else NOTHING
 
-    def columns(self, hits: ArrayLike, among: ArrayLike | None = None) -> dict[int | None, Column]:
-        """What `share` estimates, with its resamples, for a `contrast`; fewer than two documents have none."""
+    def share(self, hits: ArrayLike, among: ArrayLike | None = None) -> dict[int | None, Resampled]:
+        """Per layer and over all: the mean of `hits` (True or False, or any number) over the rows that are `among`.
+
+        Fewer than two documents have no resamples.
+        """
         values = np.asarray(hits, np.float64)
         cases = np.ones(len(values), bool) if among is None else np.asarray(among, bool)
         above, below = self._sums(np.where(cases, values, 0.0)), self._sums(cases.astype(np.float64))
         draws = self._resamples.ratio_draws(above, below)
         parts = zip([*self.layers, None], above.sum(0), below.sum(0), draws.T, strict=True)
-        return {key: Column(float(top / count) if count else None, int(count), own) for key, top, count, own in parts}
+        return {
+            key: Resampled(float(top / count) if count else None, int(count), *ends(own), draws=own)
+            for key, top, count, own in parts
+        }
 
     def _sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sums `[document, layer]` of one number per row, and a last column over all layers."""
@@ -104,39 +101,17 @@ class Predictions:
     def quantiles(self, name: str, levels: tuple[float, ...]) -> dict[int, list[Estimate]]:
         """Per layer, the quantiles of a column (linear between values)."""
         here = [self.place == place for place in range(len(self.layers))]
-        values = [self[name][rows].astype(np.float64) for rows in here]
-        bounds = self._resamples.quantiles(
-            [(found, self._codes[rows]) for found, rows in zip(values, here, strict=True)], levels
-        )
-        answer: dict[int, list[Estimate]] = {}
-        for layer, found, intervals in zip(self.layers, values, bounds, strict=True):
-            pairs = zip(levels, intervals, strict=True)
-            answer[layer] = [quantile(found, level, low, high) for level, (low, high) in pairs]
-        return answer
+        sets = [(self[name][rows].astype(np.float64), self._codes[rows]) for rows in here]
+        return dict(zip(self.layers, self._resamples.quantiles(sets, levels), strict=True))
 
 
-def quantile(values: NDArray[np.float64], level: float, low: float | None, high: float | None) -> Estimate:
-    """The quantile of values (linear between two of them) with the bounds that a bootstrap found.
-
-    The bootstrap's ends are values themselves, so they are made to enclose what lies between two.
-    """
-    if len(values) == 0:
-        return NOTHING
-    value = float(np.quantile(values, level))
-    if low is None or high is None:
-        return Estimate(value, len(values))
-    return Estimate(value, len(values), min(low, value), max(high, value))
-
-
-def may_be_least(columns: Mapping[int | None, Column]) -> list[int]:
+def may_be_least(estimates: Mapping[int | None, Resampled]) -> list[int]:
     """The layers that may be the one with the smallest number: those not clearly above the one where it is seen.
 
     Differences are taken resample by resample, and corrected for the others that the true least one is compared with.
     """
-    layers = [layer for layer, column in columns.items() if layer is not None and column.value is not None]
-    if not layers:
-        return []
-    least = min(layers, key=lambda layer: (columns[layer].value, layer))
+    least, _ = least_layer(estimates)
+    layers = [layer for layer, one in estimates.items() if layer is not None and one.value is not None]
     others = max(1, len(layers) - 1)
-    differences = {layer: widen(contrast((1, columns[layer]), (-1, columns[least])), others) for layer in layers}
+    differences = {layer: widen(contrast((1, estimates[layer]), (-1, estimates[least])), others) for layer in layers}
     return [layer for layer, one in differences.items() if layer == least or one.low is None or one.low <= 0]
