@@ -13,7 +13,7 @@ from mnemoscope.figures.page_svg import ATTRIBUTES, ELEMENTS, page_svg
 from mnemoscope.figures.panels import specification
 from mnemoscope.figures.sections import all_figures
 from mnemoscope.questions import QUESTIONS
-from mnemoscope.questions.loading import load_answers, stored_answers
+from mnemoscope.questions.answers import load_answers, stored_answers
 from mnemoscope.questions.question import Answer
 from reports.reported_atlas import reported
 
@@ -39,7 +39,7 @@ def test_it_holds_what_a_page_may_hold_and_its_numbers(
     root = ElementTree.fromstring(svg)
     titles = []
     for element in root.iter():
-        assert element.tag in ELEMENTS | {"title"}
+        assert element.tag in ELEMENTS | {"title", "a"}
         assert set(element.attrib) <= ATTRIBUTES | OURS, element.attrib
         colours = {element.get("fill"), element.get("stroke")} - {None, "none", "currentColor"}
         assert colours <= {BLUE, GREEN, GREY, ORANGE, PURPLE}, colours

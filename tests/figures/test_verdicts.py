@@ -16,7 +16,7 @@ from figures.drawn_answers import findings, rules, verdicts
 from mnemoscope.figures.sections import compare_with_paper
 from mnemoscope.intervals import widen
 from mnemoscope.questions import QUESTIONS, load_question, write_all
-from mnemoscope.questions.loading import load_answers
+from mnemoscope.questions.answers import load_answers
 from mnemoscope.questions.question import EMPTY, Answer
 from mnemoscope.reports.writing import render_page
 from reports.reading import section, words

@@ -32,7 +32,7 @@ from mnemoscope.errors import (
 from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.questions import QUESTIONS
-from mnemoscope.questions.writing import with_patterns
+from mnemoscope.questions.answers import with_patterns
 from models.conftest import ROWS, build
 
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 150}

@@ -19,7 +19,7 @@ import polars as pl
 from mnemoscope.atlas import Atlas
 from mnemoscope.intervals import mean
 from mnemoscope.questions.answer_builder import MEMORIES, AnswerBuilder
-from mnemoscope.questions.question import Claim, Number, Paper, Question, Rule
+from mnemoscope.questions.question import Claim, Number, Paper, Question
 from mnemoscope.questions.sources import values
 from mnemoscope.questions.verdicts import at_least
 
@@ -30,7 +30,7 @@ QUESTION = Question(
         figure="Figure 99",
         section="9",
         question="How long is a value?",
-        claims=(Claim("values are long", "5", "length", "number", Rule("at least 3", at_least(3))),),
+        claims=(Claim("values are long", "5", "length", "number", "at least 3", at_least(3)),),
     ),
     numbers=(Number("length", "number", "length of the value, mean"),),
     main="length",

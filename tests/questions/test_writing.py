@@ -19,7 +19,7 @@ from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.schema import ANSWER_COLUMNS
 from mnemoscope.errors import AtlasBusy, AtlasUnfinished
 from mnemoscope.questions import QUESTIONS, answer, load_question, write, write_all
-from mnemoscope.questions.writing import with_patterns
+from mnemoscope.questions.answers import with_patterns
 
 PREFIXES = [(document, 1, 6, 7) for document in range(4)]
 PREDICTIONS = {

@@ -17,7 +17,7 @@ from mnemoscope.cli import main
 from mnemoscope.errors import AtlasExists, OptionError
 from mnemoscope.judgements.reading import ANNOTATIONS
 from mnemoscope.questions import QUESTIONS
-from mnemoscope.questions.loading import LoadedAnswers, load_answers
+from mnemoscope.questions.answers import LoadedAnswers, load_answers
 from mnemoscope.reports import write_report
 from mnemoscope.reports.writing import render_page
 from reports.reading import section, words

@@ -11,7 +11,7 @@ from handbuilt_atlas import build_atlas
 from mnemoscope.atlas import open_atlas
 from mnemoscope.figures.examples import best_examples
 from mnemoscope.questions import QUESTIONS
-from mnemoscope.questions.writing import write_all
+from mnemoscope.questions.answers import write_all
 from reports.reported_atlas import reported
 from web.served import client, patient
 

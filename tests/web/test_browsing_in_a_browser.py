@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from browser import PHONE, Visit, Visits
-from mnemoscope.questions.writing import write_all
+from mnemoscope.questions.answers import write_all
 from reports.reported_atlas import reported
 from web.served import running
 

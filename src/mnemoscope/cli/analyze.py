@@ -10,7 +10,7 @@ from mnemoscope.cli.runner import emit
 
 if TYPE_CHECKING:
     from mnemoscope.atlas import Atlas
-    from mnemoscope.questions.writing import Answers
+    from mnemoscope.questions.answers import Answers
 
 _PIPED_WIDTH = 100
 
@@ -19,7 +19,7 @@ def analyze(
     atlas: arg.AtlasFolder,
     questions: Annotated[
         list[str] | None,
-        typer.Argument(metavar="QUESTION", help="Such as value_agreement; all ten if none is named."),
+        typer.Argument(metavar="QUESTION", help="Such as value_agreement; all if none is named."),
     ] = None,
     patterns: Annotated[bool, typer.Option("--patterns", help="Make the patterns again before answering.")] = False,
     json: arg.Json = False,
@@ -53,15 +53,15 @@ def analyze(
 
 def _answers(atlas: "Atlas", named: list[str], *, patterns: bool, progress: Any) -> "Answers":
     """Answers the named questions, or all; and those that lie in the atlas and depend on patterns made anew."""
-    from mnemoscope.questions import QUESTIONS, writing
+    from mnemoscope.questions import QUESTIONS, answers
 
     if patterns:
-        atlas = writing.with_patterns(atlas, QUESTIONS, anew=True, progress=progress)
+        atlas = answers.with_patterns(atlas, QUESTIONS, anew=True, progress=progress)
     if not named:
-        return writing.write_all(atlas, progress=progress)
-    also = writing.outdated_by_patterns(atlas) if patterns else ()
+        return answers.write_all(atlas, progress=progress)
+    also = answers.outdated_by_patterns(atlas) if patterns else ()
     asked = [question for question in QUESTIONS if question in {*named, *also}]
-    return writing.Answers(writing.write(writing.with_patterns(atlas, asked, progress=progress), asked), {})
+    return answers.Answers(answers.write(answers.with_patterns(atlas, asked, progress=progress), asked), {})
 
 
 def _draw(question: str, document: dict[str, Any]) -> None:

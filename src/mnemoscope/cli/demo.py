@@ -61,11 +61,10 @@ def demo(
 def _report(atlas: "Atlas", progress: Any) -> None:
     """Answers all questions and writes the report, unless both lie there, made from this atlas and its judgements."""
     from mnemoscope.atlas.derived_manifest import recorded_hashes
-    from mnemoscope.questions import QUESTIONS
-    from mnemoscope.questions.loading import is_current
+    from mnemoscope.questions.answers import all_are_current
 
     reported = "report/index.html" in recorded_hashes(atlas, "report")
-    if reported and all(is_current(atlas, question) for question in QUESTIONS):
+    if reported and all_are_current(atlas):
         return
     from mnemoscope.reports import write_report
 

@@ -15,11 +15,8 @@ import altair as alt
 import vl_convert
 
 SVG = "{http://www.w3.org/2000/svg}"
-XLINK = "{http://www.w3.org/1999/xlink}href"
-ORIGIN = "https://atlas.invalid"
-"""What links begin with while the renderer has them; it would put its own origin before an address without one."""
 
-ELEMENTS = frozenset({"svg", "g", "a", "path", "line", "rect", "circle", "text", "tspan", "defs", "clipPath"})
+ELEMENTS = frozenset({"svg", "g", "path", "line", "rect", "circle", "text", "tspan", "defs", "clipPath"})
 ATTRIBUTES = frozenset(
     {"d", "transform", "x", "y", "x1", "y1", "x2", "y2", "dx", "dy", "cx", "cy", "r", "width", "height", "viewBox"}
     | {"fill", "fill-opacity", "stroke", "stroke-opacity", "stroke-width", "stroke-dasharray", "stroke-miterlimit"}
@@ -29,6 +26,7 @@ SPOKEN = ("point", "bar", "tick", "circle")
 """Marks that say something; lines and bands are said by their points."""
 
 _LONG = re.compile(r"(\d+\.\d\d)\d+")
+_LAYER = re.compile(r"layer: (\d+)")
 _CLIP = re.compile(r"clip\d+")
 
 
@@ -47,10 +45,9 @@ def number_clips(svg: str, *, prefix: str = "clip") -> str:
 def page_svg(specification: dict[str, Any], *, name: str, label: str) -> str:
     """The figure as one `svg` element for a page; `name` is its own in the page, `label` says what it shows.
 
-    The page has the figure's title and its own paper, so neither is drawn. Rows with a `layer` lead to its page.
+    The page has the figure's title and its own paper, so neither is drawn. Marks that say their layer lead to its page.
     """
-    linked = _add_links({key: part for key, part in specification.items() if key != "title"})
-    return _page(linked, name=name, label=label)
+    return _page({key: part for key, part in specification.items() if key != "title"}, name=name, label=label)
 
 
 def page_frame(specification: dict[str, Any], *, name: str, label: str) -> tuple[str, str]:
@@ -95,16 +92,16 @@ def _inside(parent: ElementTree.Element, name: str) -> Iterator[ElementTree.Elem
                     yield kept
             else:
                 yield from kept
-        elif tag == "a":
-            address = (child.get(XLINK) or child.get("href") or "").removeprefix(ORIGIN)
-            # The table beside the figure leads to the same pages with the keyboard.
-            kept.attrib |= {"href": address, "tabindex": "-1"} if address.startswith("/") else {}
-            yield kept
         elif tag != "path" or kept.get("fill") or kept.get("stroke"):
-            if child.get("aria-roledescription") in SPOKEN and (said := child.get("aria-label")):
+            if child.get("aria-roledescription") in SPOKEN and (label := child.get("aria-label")):
                 title = ElementTree.Element("title")
-                title.text = _said(said)
+                title.text = _said(label)
                 kept.insert(0, title)
+                if layer := _LAYER.match(title.text):
+                    # The table beside the figure leads to the same pages with the keyboard.
+                    link = ElementTree.Element("a", {"href": f"/layers/{layer[1]}", "tabindex": "-1"})
+                    link.append(kept)
+                    kept = link
             yield kept
 
 
@@ -124,29 +121,3 @@ def _said(label: str) -> str:
     # Where tooltip and axis have a name in common it is said once, with the axis.
     axis, tenth, rest = label.partition("; tenth: ")
     return f"tenth: {rest}; {axis.partition('; ')[2]}" if tenth else label
-
-
-def _add_links(specification: dict[str, Any]) -> dict[str, Any]:
-    """The specification with every mark that says something as a link to its layer's page."""
-    datasets = {
-        name: [row if row.get("layer") is None else {**row, "link": f"{ORIGIN}/layers/{row['layer']}"} for row in rows]
-        for name, rows in specification["datasets"].items()
-    }
-    with_links = {name for name, rows in datasets.items() if rows and all("link" in row for row in rows)}
-    changed: dict[str, Any] = _with_links(specification, with_links, None)
-    return changed | {"datasets": datasets}
-
-
-def _with_links(part: Any, names: set[str], data: str | None) -> Any:
-    if isinstance(part, list):
-        return [_with_links(one, names, data) for one in part]
-    if not isinstance(part, dict):
-        return part
-    data = part["data"].get("name", data) if isinstance(part.get("data"), dict) else data
-    found = {
-        key: value if key in ("datasets", "encoding", "config", "data") else _with_links(value, names, data)
-        for key, value in part.items()
-    }
-    if "mark" in part and data in names and "tooltip" in part.get("encoding", {}):
-        found["encoding"] = {**part["encoding"], "href": {"field": "link", "type": "nominal"}}
-    return found

@@ -16,7 +16,7 @@ import polars as pl
 
 from mnemoscope.figures.chart import Cell, Figure, Table, cell
 from mnemoscope.formatting import DASH, format_interval, format_layers, format_value
-from mnemoscope.questions.question import Answer, Claim, Finding, Row, Rule, Verdict
+from mnemoscope.questions.question import Answer, Claim, Finding, Outcome, Row
 from mnemoscope.questions.verdicts import NOTHING_FOUND, of_few_documents
 
 
@@ -83,22 +83,21 @@ def compare_with_paper(answers: Mapping[str, Answer]) -> list[Comparison]:
     """Every claim of the paper with our number, in the paper's order; after those of a figure, what else it found."""
     lines: list[Comparison] = []
     for answer in answers.values():
-        lines += [_claim(answer, claim) for claim in answer.question.paper.claims]
-        if answer.question.finding is not None:
-            lines.append(_finding(answer, answer.question.finding, answers))
+        for claim in answer.question.paper.claims:
+            lines.append(_compare(answer, claim, _judge(answer, claim), tested=answer.total(claim.by)))
+        if (finding := answer.question.finding) is not None:
+            lines.append(_compare(answer, finding, NOTHING_FOUND if answer.missing else finding.test(answers)))
     return lines
 
 
-def _claim(answer: Answer, claim: Claim) -> Comparison:
-    row, rule = answer.total(claim.name), claim.rule
-    tested = answer.total(rule.by) if rule is not None and rule.by else None
-    where = answer.question.id, answer.question.paper.figure, claim.text, claim.paper
-    words = "" if rule is None else rule.words if tested is None else f"{rule.words}: {tested.text_and_interval}"
+def _judge(answer: Answer, claim: Claim) -> Outcome:
+    """Our number beside that of the claim, and the verdict; none where the number tested does not exist."""
+    row, tested = answer.total(claim.name), answer.total(claim.by or claim.name)
     if row is None:
-        return Comparison(*where, ours=DASH, interval="", shown=DASH, rule=words)
-    verdict = None if rule is None else _verdict(rule, answer, tested if rule.by else row)
+        return NOTHING_FOUND
+    verdict = None if claim.test is None or tested is None else claim.test(answer, tested)
     ours = format_value(row.value, claim.form) + _place(row)
-    return Comparison(*where, ours, format_interval(row.low, row.high, claim.form), verdict or DASH, words)
+    return ours, format_interval(row.low, row.high, claim.form), verdict
 
 
 def _place(row: Row) -> str:
@@ -107,20 +106,13 @@ def _place(row: Row) -> str:
     return "" if layer is None else f" (layer {layer:.0f})"
 
 
-def _verdict(rule: Rule, answer: Answer, tested: Row | None) -> Verdict | None:
-    """The verdict on the claim behind this row; None where the number tested does not exist."""
-    return None if tested is None else _unless_few_documents(rule.test(answer, tested), answer)
-
-
-def _finding(answer: Answer, finding: Finding, answers: Mapping[str, Answer]) -> Comparison:
-    ours, between, verdict = NOTHING_FOUND if answer.missing else finding.test(answers)
-    where = answer.question.id, answer.question.paper.figure, finding.text, finding.paper
-    return Comparison(*where, ours, between, _unless_few_documents(verdict, answer) or DASH, finding.rule)
-
-
-def _unless_few_documents(verdict: Verdict | None, answer: Answer) -> Verdict | None:
-    """The verdict; an answer of too few documents decides nothing."""
-    return "undecided" if verdict is not None and of_few_documents(answer) else verdict
+def _compare(answer: Answer, stated: Claim | Finding, outcome: Outcome, *, tested: Row | None = None) -> Comparison:
+    """A line of the comparison; an answer of too few documents decides nothing. `tested` is told beside the rule."""
+    ours, interval, verdict = outcome
+    shown = DASH if verdict is None else "undecided" if of_few_documents(answer) else verdict
+    where = answer.question.id, answer.question.paper.figure, stated.text, stated.paper
+    rule = stated.rule if tested is None else f"{stated.rule}: {tested.text_and_interval}"
+    return Comparison(*where, ours, interval, shown, rule)
 
 
 def describe_upper_layers(answer: Answer) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.page import Page
-from mnemoscope.questions.loading import stored_answers
+from mnemoscope.questions.answers import stored_answers
 from mnemoscope.questions.question import Answer, Row
 
 _LIBRARY = threading.Lock()

@@ -11,7 +11,7 @@ from mnemoscope.intervals import Estimate, clustered_share, complement
 from mnemoscope.judgements.reading import read_judgements
 from mnemoscope.patterns import coverage
 from mnemoscope.questions.answer_builder import MEMORIES, AnswerBuilder, share_above
-from mnemoscope.questions.question import Claim, Number, Paper, Question, Rule
+from mnemoscope.questions.question import Claim, Number, Paper, Question
 from mnemoscope.questions.sources import require_table
 from mnemoscope.questions.verdicts import at_least
 
@@ -29,13 +29,10 @@ _KINDS = (
 ONE_KIND = "shallow_of_one_kind"
 
 
-def _leads(kind: str, other: str) -> Rule:
-    return Rule(
-        f"in at least two thirds of these layers more prefixes are under {kind} patterns alone than under {other} ones"
-        " alone; each layer's interval corrected for their number",
-        at_least(2 / 3),
-    )
-
+_LEADS = (
+    "in at least two thirds of these layers more prefixes are under {} patterns alone than under {} ones alone; each"
+    " layer's interval corrected for their number"
+)
 
 QUESTION = Question(
     "key_patterns",
@@ -47,20 +44,20 @@ QUESTION = Question(
         claims=(
             Claim(
                 "keys with at least one pattern", "all of 160 keys", "keys_with_pattern", "share",
-                Rule("at least 95 % of the keys", at_least(0.95)),
+                "at least 95 % of the keys", at_least(0.95),
             ),
             Claim("patterns per key", "3.6", "patterns_per_key", "number"),
             Claim(
                 "the top 25 prefixes that patterns cover", "65-80 %", "covered", "share",
-                Rule("at least 65 %", at_least(0.65)),
+                "at least 65 %", at_least(0.65),
             ),
             Claim(
                 "lower layers where shallow patterns lead", "layers 1-9: all", "shallow_leads_lower", "share",
-                _leads("shallow", "semantic"),
+                _LEADS.format("shallow", "semantic"), at_least(2 / 3),
             ),
             Claim(
                 "upper layers where semantic patterns lead", "layers 10-16: all", "semantic_leads_upper", "share",
-                _leads("semantic", "shallow"),
+                _LEADS.format("semantic", "shallow"), at_least(2 / 3),
             ),
         ),
     ),

@@ -16,7 +16,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.intervals import DRAWS, NOTHING, Estimate, Resamples, enclose, ends
 from mnemoscope.patterns import coverage
 from mnemoscope.questions.answer_builder import AnswerBuilder, share_above
-from mnemoscope.questions.question import Claim, Number, Paper, Question, Rule
+from mnemoscope.questions.question import Claim, Number, Paper, Question
 from mnemoscope.questions.sources import plan_seed, require_table
 from mnemoscope.questions.verdicts import above, at_least
 
@@ -41,16 +41,13 @@ QUESTION = Question(
         claims=(
             Claim(
                 "layers where removing the last token hurts most", "hurts most", "last_hurts_most", "share",
-                Rule(
-                    "in at least three quarters of the layers the median without the last token is below the other two;"
-                    " each layer's interval corrected for their number",
-                    at_least(0.75),
-                ),
+                "in at least three quarters of the layers the median without the last token is below the other two;"
+                " each layer's interval corrected for their number", at_least(0.75),
             ),
             Claim(
                 "the last token matters less in upper layers: median change there minus that in lower layers",
                 "above 0", "last_median_upper_minus_lower", "number",
-                Rule("above 0", above(0)),
+                "above 0", above(0),
             ),
         ),
     ),

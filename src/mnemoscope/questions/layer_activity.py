@@ -13,7 +13,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.intervals import NOTHING, Estimate
 from mnemoscope.patterns import coverage
 from mnemoscope.questions.answer_builder import AnswerBuilder, ByLayer, least_layer
-from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question, Rule
+from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question
 from mnemoscope.questions.sources import model_layers, require_table
 from mnemoscope.questions.validation import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, may_be_least
 from mnemoscope.questions.verdicts import NOTHING_FOUND, between, correct_intervals, each_layer_between
@@ -56,19 +56,14 @@ QUESTION = Question(
         claims=(
             Claim(
                 "memories active at a prefix", "10-50 %", "active", "share",
-                Rule(
-                    "10 to 50 % in every layer, each interval corrected for their number",
-                    each_layer_between("active", 0.1, 0.5),
-                ),
+                "10 to 50 % in every layer, each interval corrected for their number",
+                each_layer_between("active", 0.1, 0.5),
             ),
             Claim(
                 "the layer with the fewest active memories, as a part of the depth",
                 "10 of 16", "least_depth", "number",
-                Rule(
-                    "every layer that may have the fewest, the same prefixes compared and corrected for all layers, is"
-                    " within an eighth of the depth of that",
-                    between(10 / 16 - 1 / 8, 10 / 16 + 1 / 8),
-                ),
+                "every layer that may have the fewest, the same prefixes compared and corrected for all layers, is"
+                " within an eighth of the depth of that", between(10 / 16 - 1 / 8, 10 / 16 + 1 / 8),
             ),
         ),
     ),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from mnemoscope.atlas import Atlas
 from mnemoscope.patterns.word_lists import is_stop_word
 from mnemoscope.questions.answer_builder import AnswerBuilder, least_layer
-from mnemoscope.questions.question import Claim, Number, Paper, Question, Rule
+from mnemoscope.questions.question import Claim, Number, Paper, Question
 from mnemoscope.questions.validation import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, contrast
 from mnemoscope.questions.verdicts import above, each_layer_between
 
@@ -25,18 +25,16 @@ QUESTION = Question(
             Claim(
                 "no memory says what the layer says, in the layer where this is rarest",
                 "68 % or more", "zero_agreement_least_layer", "share",
-                Rule(
-                    "at least 68 % in every layer, each interval corrected for their number",
-                    each_layer_between("zero_agreement", 0.68, 1),
-                ),
+                "at least 68 % in every layer, each interval corrected for their number",
+                each_layer_between("zero_agreement", 0.68, 1),
             ),
             Claim(
                 "where one does, the target is a stop word", "60 %", "agreeing_stop_word", "share",
-                Rule("more often than over all prefixes; the difference", above(0), by="agreeing_stop_word_above_all"),
+                "more often than over all prefixes; the difference", above(0), by="agreeing_stop_word_above_all",
             ),
             Claim(
                 "where one does, the prefix has fewer than 5 tokens", "43 %", "agreeing_short", "share",
-                Rule("more often than over all prefixes; the difference", above(0), by="agreeing_short_above_all"),
+                "more often than over all prefixes; the difference", above(0), by="agreeing_short_above_all",
             ),
         ),
     ),

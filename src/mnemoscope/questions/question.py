@@ -79,29 +79,21 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Rule:
-    """When a claim counts as shown, in words and as a test of the claim's number, or of the total `by`.
-
-    The test gets the answer and the row of the number tested; None where it cannot be asked of this answer.
-    """
-
-    words: str
-    test: "Callable[[Answer, Row], Verdict | None]"
-    by: str = ""
-
-
-@dataclass(frozen=True)
 class Claim:
     """One statement of the paper's text: what it says, the stated figure, and the total of the answer beside it.
 
-    Where no rule would be fair, there is none. `form` is how ours is to be read beside the paper's.
+    `form` is how ours is to be read beside the paper's. `rule` says when the claim counts as shown, in words, and `test`
+    asks it of the answer and that total, or the total `by`; None where it cannot be asked of this answer. Where no rule
+    would be fair, there is none.
     """
 
     text: str
     paper: str
     name: str
     form: Form
-    rule: Rule | None = None
+    rule: str = ""
+    test: "Callable[[Answer, Row], Verdict | None] | None" = None
+    by: str = ""
 
 
 @dataclass(frozen=True)
@@ -127,7 +119,7 @@ class Paper:
     claims: tuple[Claim, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """The same as JSON has it; the rules are not in it."""
+        """The same as JSON has it; the rules are left out."""
         claims = [{"text": one.text, "paper": one.paper, "name": one.name, "form": one.form} for one in self.claims]
         return {"figure": self.figure, "section": self.section, "question": self.question, "claims": claims}
 
@@ -163,8 +155,8 @@ class Question:
         names = [number.name for number in self.numbers]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"{self.id} declares {sorted(twice)} twice")
-        tested = [claim.rule.by for claim in self.paper.claims if claim.rule is not None and claim.rule.by]
-        shown = (self.main, *self.headline, *self.layer_page, *(claim.name for claim in self.paper.claims), *tested)
+        claimed = [claim.by or claim.name for claim in self.paper.claims] + [claim.name for claim in self.paper.claims]
+        shown = (self.main, *self.headline, *self.layer_page, *claimed)
         if unknown := set(shown) - set(names):
             raise ValueError(f"{self.id} shows {sorted(unknown)}, which it does not declare")
 

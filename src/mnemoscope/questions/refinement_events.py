@@ -13,7 +13,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.intervals import NOTHING
 from mnemoscope.judgements.reading import majority_calls, read_verdicts
 from mnemoscope.questions.answer_builder import AnswerBuilder
-from mnemoscope.questions.question import Claim, Number, Paper, Question, Rule
+from mnemoscope.questions.question import Claim, Number, Paper, Question
 from mnemoscope.questions.sources import model_layers, plan_seed
 from mnemoscope.questions.validation import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions
 from mnemoscope.questions.verdicts import at_least
@@ -27,11 +27,11 @@ QUESTION = Question(
         claims=(
             Claim(
                 "the residual's prediction stands", "the vast majority", "unchanged", "share",
-                Rule("at least three quarters", at_least(0.75)),
+                "at least three quarters", at_least(0.75),
             ),
             Claim(
                 "a changed prediction is a composition", "far more often than ffn", "composition_of_changed", "share",
-                Rule("at least two thirds of the changes", at_least(2 / 3)),
+                "at least two thirds of the changes", at_least(2 / 3),
             ),
             Claim(
                 "last-layer compositions judged distant (judge those in refinement_events.cases.parquet)",

@@ -7,7 +7,7 @@ import polars as pl
 from mnemoscope.atlas import Atlas
 from mnemoscope.intervals import NOTHING, Estimate
 from mnemoscope.questions.answer_builder import AnswerBuilder
-from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question, Rule
+from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question
 from mnemoscope.questions.sources import model_layers
 from mnemoscope.questions.validation import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, Resampled, contrast
 from mnemoscope.questions.verdicts import NOTHING_FOUND, between, is_above
@@ -39,7 +39,7 @@ QUESTION = Question(
         claims=(
             Claim(
                 "decided in the bottom few layers", "about a third", "match_lower_third", "share",
-                Rule("between 25 % and 42 %", between(0.25, 0.42)),
+                "between 25 % and 42 %", between(0.25, 0.42),
             ),
         ),
     ),

@@ -10,7 +10,7 @@ import polars as pl
 from mnemoscope.atlas import Atlas
 from mnemoscope.intervals import NOTHING, Estimate, exact_share, mean, share, shift
 from mnemoscope.questions.answer_builder import MEMORIES, NO_TARGET, AnswerBuilder
-from mnemoscope.questions.question import Claim, Number, Paper, Question, Rule
+from mnemoscope.questions.question import Claim, Number, Paper, Question
 from mnemoscope.questions.sources import next_tokens, require_table, values
 from mnemoscope.questions.verdicts import above, at_most
 
@@ -23,20 +23,13 @@ QUESTION = Question(
         claims=(
             Claim(
                 "agreement in layers 1-10", "about 0", "agreement_lower", "share",
-                Rule(
-                    "at most a third of the best layer's, intervals corrected for all layers; the difference",
-                    at_most(0),
-                    by="agreement_lower_above_third",
-                ),
+                "at most a third of the best layer's, intervals corrected for all layers; the difference",
+                at_most(0), by="agreement_lower_above_third",
             ),
             Claim(
                 "agreement in the best layer", "up to 3.5 %", "agreement_best_layer", "share",
-                Rule(
-                    "some layer is above its own shuffled targets, and chance, with an interval corrected for all"
-                    " layers; the greatest difference",
-                    above(0),
-                    by="agreement_best_above_baseline",
-                ),
+                "some layer is above its own shuffled targets, and chance, with an interval corrected for all layers;"
+                " the greatest difference", above(0), by="agreement_best_above_baseline",
             ),
             Claim("agreement by chance", "0.0004 %", "chance", "share"),
         ),

@@ -11,7 +11,7 @@ import polars as pl
 from mnemoscope.atlas import Atlas
 from mnemoscope.intervals import Estimate, mean, share
 from mnemoscope.questions.answer_builder import MEMORIES, NO_TARGET, AnswerBuilder
-from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question, Row, Rule, Verdict
+from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question, Row, Verdict
 from mnemoscope.questions.sources import next_tokens, values
 from mnemoscope.questions.verdicts import NOTHING_FOUND, difference, is_above
 
@@ -49,7 +49,7 @@ QUESTION = Question(
         claims=(
             Claim(
                 "of the 100 most confident values, in layers 11-16", "97 of 100", "top100_upper_layers", "share",
-                Rule("more than these layers' part of all memories", _more_than_their_part),
+                "more than these layers' part of all memories", _more_than_their_part,
             ),
             Claim(
                 "of the 100 most confident values, right after at least one of their 50 triggers",

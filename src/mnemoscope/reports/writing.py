@@ -31,7 +31,7 @@ from mnemoscope.pages.page import Frame
 from mnemoscope.pages.report import report_page
 from mnemoscope.progress import Progress, ignore_progress
 from mnemoscope.questions import QUESTIONS
-from mnemoscope.questions.loading import LoadedAnswers, load_answers
+from mnemoscope.questions.answers import LoadedAnswers, load_answers
 
 SIDE = "report"
 PAGE = "index.html"

@@ -1,0 +1,245 @@
+"""The answers of an atlas: made, written as analyses/QUESTION.json and QUESTION.parquet, and read from there.
+
+The same atlas gives the same bytes. Asking again replaces what was written. Answers are computed first and written
+after, so that an atlas that lacks a table keeps the answers it has.
+
+What lies there is believed only if analyses/manifest.json covers it with the right hash: an answer of another atlas, or
+one that was changed, or that counts other judgements than there are now, is made again.
+"""
+
+import hashlib
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import polars as pl
+
+from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.atlas.derived_manifest import record_hashes, recorded_hashes, write_beside
+from mnemoscope.atlas.schema import ANSWER_COLUMNS, TABLES
+from mnemoscope.atlas.store import write_free_table
+from mnemoscope.errors import AtlasUnfinished, StoreFailed
+from mnemoscope.files import write_json
+from mnemoscope.patterns import write_patterns
+from mnemoscope.progress import Progress, ignore_progress
+from mnemoscope.questions.question import EMPTY, Answer
+from mnemoscope.questions.registry import QUESTIONS, answer, judgements_hash, list_cases, load_question
+from mnemoscope.questions.sources import model_layers, plan_seed, projection, refuse_part
+
+Document = dict[str, Any]
+_Made = TypeVar("_Made")
+
+SIDE = "analyses"
+COMPOSITIONS = "refinement_events"
+"""The question whose listed cases a report shows."""
+
+
+@dataclass(frozen=True)
+class AnswerFiles:
+    """What is stored of one answer: the document, the table, and the listed cases if the question lists any."""
+
+    document: Document
+    table: pl.DataFrame
+    cases: pl.DataFrame | None
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The documents that were written, and of the questions that the atlas cannot answer, why."""
+
+    documents: dict[str, Document]
+    unanswered: dict[str, str]
+
+
+@dataclass(frozen=True)
+class LoadedAnswers:
+    """The answers by question, in the paper's order; `made` are those that were not in the atlas before."""
+
+    answers: dict[str, Answer]
+    cases: pl.DataFrame | None
+    made: tuple[str, ...]
+    atlas: Atlas
+
+
+def make_answer(atlas: Atlas, question: str) -> AnswerFiles:
+    """Answers the question; the document has the hash of the judgements counted. Raises what `answer` raises."""
+    # Taken before the answer: what people say meanwhile makes it outdated, and it is made again when asked for.
+    judgements = judgements_hash(atlas, question)
+    asked, table = load_question(question), answer(atlas, question)
+    rows = table.select([field.name for field in ANSWER_COLUMNS])
+    document = {
+        "question": question,
+        "projections": projection(atlas, *asked.projections),
+        "interval": asked.interval.format(seed=plan_seed(atlas)),
+        "paper": asked.paper.document(),
+        "layers": rows.filter(pl.col("layer").is_not_null()).to_dicts(),
+        "totals": rows.filter(pl.col("layer").is_null()).drop("layer").to_dicts(),
+        **({} if judgements is None else {"judgements": judgements}),
+    }
+    return AnswerFiles(document, table, list_cases(atlas, question))
+
+
+def write(atlas: Atlas, questions: Sequence[str]) -> dict[str, Document]:
+    """Answers the questions, writes them into the atlas, and returns the documents that were written.
+
+    Raises what `answer` raises (nothing is written then), AtlasBusy while another process writes or if another atlas
+    was mined there meanwhile, and StoreFailed.
+    """
+    answers = {question: make_answer(atlas, question) for question in questions}
+    _store(atlas, answers)
+    return {question: made.document for question, made in answers.items()}
+
+
+def _store(atlas: Atlas, answers: Mapping[str, AnswerFiles]) -> None:
+    origin = atlas.manifest.provenance
+    with write_beside(atlas):
+        for question, made in answers.items():
+            paths = answer_files(question)
+            write_json(atlas.path / paths[0], made.document)
+            table = made.table.to_arrow()
+            write_free_table(atlas.path / paths[1], table, name=question, provenance=origin, columns=ANSWER_COLUMNS)
+            if made.cases is not None:
+                cases = made.cases.to_arrow()
+                write_free_table(atlas.path / paths[2], cases, name=f"{question}.cases", provenance=origin)
+            record_hashes(atlas, SIDE, paths)
+
+
+def answer_files(question: str) -> list[str]:
+    """The files of one answer, relative to the atlas: the document, the table, and the listed cases if it has any."""
+    cases = [f"{SIDE}/{question}.cases.parquet"] if load_question(question).lists_cases else []
+    return [f"{SIDE}/{question}.json", f"{SIDE}/{question}.parquet", *cases]
+
+
+def write_all(atlas: Atlas, *, progress: Progress = ignore_progress) -> Answers:
+    """Answers and writes every question that the atlas has the tables for; patterns are made where they are missing.
+
+    Raises AtlasUnfinished if it can answer none, and what `write` raises.
+    """
+    atlas = with_patterns(atlas, QUESTIONS, progress=progress)
+    written, unanswered = _try_each(QUESTIONS, lambda question: write(atlas, [question])[question], progress)
+    progress("questions", len(QUESTIONS), len(QUESTIONS), "questions")
+    if not written:
+        raise AtlasUnfinished(next(iter(unanswered.values())))
+    return Answers(written, unanswered)
+
+
+def _try_each(
+    questions: Sequence[str], make: Callable[[str], _Made], progress: Progress
+) -> tuple[dict[str, _Made], dict[str, str]]:
+    """What is made of each question, and of those that the atlas lacks a table for, why nothing is."""
+    made: dict[str, _Made] = {}
+    unanswered: dict[str, str] = {}
+    for done, question in enumerate(questions):
+        progress("questions", done, len(questions), "questions")
+        try:
+            made[question] = make(question)
+        except AtlasUnfinished as lacking:
+            unanswered[question] = str(lacking)
+    return made, unanswered
+
+
+def with_patterns(
+    atlas: Atlas, questions: Sequence[str], *, anew: bool = False, progress: Progress = ignore_progress
+) -> Atlas:
+    """The atlas, opened again if its patterns had to be made for these questions, or were to be made `anew`.
+
+    Patterns are made, too, where the table is not as the manifest covers it: a run killed before it covered the table
+    leaves doubt. Raises AtlasBusy while another process writes, and what `write_patterns` raises.
+    """
+    refuse_part(atlas)
+    needed = any(load_question(question).needs_patterns for question in questions)
+    if not anew and not (needed and _read(atlas, [TABLES["patterns"].path()], recorded_hashes(atlas, SIDE)) is None):
+        return atlas
+    with write_beside(atlas):
+        write_patterns(atlas, progress=progress)
+    return open_atlas(atlas.path)
+
+
+def outdated_by_patterns(atlas: Atlas) -> tuple[str, ...]:
+    """The questions whose answers lie in the atlas and depend on its patterns."""
+    dependent = (question for question in QUESTIONS if load_question(question).needs_patterns)
+    return tuple(question for question in dependent if (atlas.path / answer_files(question)[0]).is_file())
+
+
+def load_answers(atlas: Atlas, *, keep: bool = True, progress: Progress = ignore_progress) -> LoadedAnswers:
+    """Every answer of the atlas; those that are missing or older than people's judgements are made and written into it.
+
+    With `keep` False, answers that cannot be written into the atlas (a read-only folder) are made all the same. Raises
+    AtlasUnfinished for a part, AnnotationError for judgements of another atlas, AtlasDamaged, AtlasBusy, StoreFailed.
+    """
+    stored = _read_answers(atlas)
+    lacking = [question for question, contents in stored.items() if not _is_current(atlas, question, contents)]
+    try:
+        atlas = with_patterns(atlas, lacking, progress=progress)
+    except StoreFailed:
+        if keep:
+            raise
+
+    def make(question: str) -> AnswerFiles:
+        made = make_answer(atlas, question)
+        try:
+            _store(atlas, {question: made})
+        except StoreFailed:
+            if keep:
+                raise
+        return made
+
+    made, reasons = _try_each(lacking, make, progress)
+    found = made | {question: _parse(own) for question, own in stored.items() if own and question not in lacking}
+    answers = {one: _answer(atlas, one, found.get(one), reasons.get(one, "")) for one in QUESTIONS}
+    cases = found[COMPOSITIONS].cases if COMPOSITIONS in found else None
+    return LoadedAnswers(answers, cases, tuple(made), atlas)
+
+
+def stored_answers(atlas: Atlas) -> dict[str, Answer]:
+    """The answers that lie in the atlas, by question, in the paper's order; nothing is made and nothing is written.
+
+    What people have said since an answer was made is not in it.
+    """
+    remedy = f"make it with `mnemoscope analyze {shlex.quote(str(atlas.path))}`"
+    stored = _read_answers(atlas)
+    return {question: _answer(atlas, question, _parse(own) if own else None, remedy) for question, own in stored.items()}
+
+
+def all_are_current(atlas: Atlas) -> bool:
+    """Whether every answer lies in the atlas, and counts what people say now; raises what `judgements_hash` raises."""
+    return all(_is_current(atlas, question, contents) for question, contents in _read_answers(atlas).items())
+
+
+def _is_current(atlas: Atlas, question: str, contents: Sequence[bytes]) -> bool:
+    return bool(contents) and bool(json.loads(contents[0]).get("judgements") == judgements_hash(atlas, question))
+
+
+def _read_answers(atlas: Atlas) -> dict[str, list[bytes]]:
+    """What the files of each answer hold; nothing where one is not as the manifest covers it."""
+    covering = recorded_hashes(atlas, SIDE)
+    return {question: _read(atlas, answer_files(question), covering) or [] for question in QUESTIONS}
+
+
+def _read(atlas: Atlas, paths: Sequence[str], covering: Mapping[str, Any]) -> list[bytes] | None:
+    """What the files hold, read once, so that what is shown is what was compared; None where one is not as covered."""
+    contents = []
+    for path in paths:
+        try:
+            contents.append((atlas.path / path).read_bytes())
+        except OSError:
+            return None
+        if path not in covering or hashlib.sha256(contents[-1]).hexdigest() != covering[path]["sha256"]:
+            return None
+    return contents
+
+
+def _parse(contents: Sequence[bytes]) -> AnswerFiles:
+    document, table, *cases = contents
+    return AnswerFiles(json.loads(document), pl.read_parquet(table), pl.read_parquet(cases[0]) if cases else None)
+
+
+def _answer(atlas: Atlas, question: str, stored: AnswerFiles | None, missing: str) -> Answer:
+    """The answer; `missing` says why there is none where nothing is stored."""
+    asked, depth = load_question(question), model_layers(atlas)
+    if stored is None:
+        return Answer(asked, EMPTY, "", missing, atlas.layers, depth)
+    answer = Answer(asked, stored.table, str(stored.document.get("interval", "")), "", atlas.layers, depth)
+    return answer if answer.rows(asked.main) else replace(answer, missing=asked.nothing)
