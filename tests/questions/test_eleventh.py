@@ -58,8 +58,8 @@ from mnemoscope.figures.panels import lines
 def figure(answers):
     """A line over the layers."""
     answer = answers["attention_length"]
-    panel = lines(answer, [Series("length", BLUE)], name="attention_length", title="length", y="norm", format="~g")
-    return Figure((panel,), "The mean norm.", f"Values are {ends(answer, 'length')} long.")
+    panels = lines(answer, [Series("length", BLUE)], name="attention_length", title="length", y="norm", format="~g")
+    return Figure(panels, "The mean norm.", f"Values are {ends(answer, 'length')} long.")
 '''
 SCRIPT = """
 import json, sys

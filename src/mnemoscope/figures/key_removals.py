@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from mnemoscope.figures.chart import BLUE, DASHED, DOTTED, GREY, KINDS, ORANGE, Figure, Series, available, over_all
+from mnemoscope.figures.chart import BLUE, DASHED, DOTTED, GREY, KINDS, ORANGE, Figure, Series, over_all
 from mnemoscope.figures.panels import lines
 from mnemoscope.formatting import join_words
 from mnemoscope.questions.question import Answer
@@ -15,26 +15,17 @@ def figure(answers: Mapping[str, Answer]) -> Figure:
     answer = answers["key_removals"]
     bands = {f"{one.name}_median": (f"{one.name}_q25", f"{one.name}_q75") for one in REMOVED}
     medians = [Series(f"{one.name}_median", one.colour, one.dash, f"{one.name} token") for one in REMOVED]
-    panels = [
-        lines(
-            answer,
-            medians,
-            name="key_removals_tokens",
-            title="one token of the prefix removed: median and middle half",
-            y="change of the coefficient",
-            bands=bands,
-            zero=True,
-        )
-    ]
     kinds = [Series(f"last_median_{kind}", colour, title=label) for kind, label, colour in KINDS]
-    if available(answer, kinds):
-        title = "the last token removed, by the pattern that the trigger falls under (median)"
-        y = "change of the coefficient"
-        panels.append(lines(answer, kinds, name="key_removals_kinds", title=title, y=y, zero=True, dodge=True))
+    token = "one token of the prefix removed: median and middle half"
+    kind = "the last token removed, by the pattern that the trigger falls under (median)"
+    y = "change of the coefficient"
     tokens = ("first", "the first"), ("last", "the last"), ("random", "a random")
     changes = [f"{over_all(answer, f'{name}_median')} without {token} token" for name, token in tokens]
     return Figure(
-        tuple(panels),
+        (
+            *lines(answer, medians, name="key_removals_tokens", title=token, y=y, bands=bands, zero=True),
+            *lines(answer, kinds, name="key_removals_kinds", title=kind, y=y, zero=True, dodge=True),
+        ),
         "Relative change (m' - m) / m of a trigger's coefficient when one token of its prefix is taken away: median"
         " over triggers, with the middle half as a band. At -100 % the memory no longer fires. A line stops where no"
         " trigger in the sample falls under that kind of pattern.",

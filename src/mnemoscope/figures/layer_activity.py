@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from mnemoscope.figures.chart import BLUE, DASHED, GREEN, ORANGE, PURPLE, Figure, Series, available, ends, over_all
+from mnemoscope.figures.chart import BLUE, DASHED, GREEN, ORANGE, PURPLE, Figure, Series, ends, over_all
 from mnemoscope.figures.panels import lines
 from mnemoscope.questions.question import Answer
 
@@ -20,18 +20,15 @@ KINDS = (
 def figure(answers: Mapping[str, Answer]) -> Figure:
     """Figure 7: the share of memories that fire at a prefix, with the curves of shallow and semantic patterns."""
     answer = answers["layer_activity"]
-    panels = [
-        lines(answer, ACTIVE, name="layer_activity", title="memories with a coefficient above zero", y="share"),
-    ]
-    if available(answer, SPREAD):
-        title = "effective number of memories that make up the layer's output, and prefixes that one dominates"
-        panels.append(lines(answer, SPREAD, name="layer_activity_spread", title=title, y="share"))
-    kinds = answers.get("key_patterns")
-    if kinds is not None and available(kinds, KINDS):
-        title = "what the keys detect in the same layers (from Figure 2)"
-        panels.append(lines(kinds, KINDS, name="layer_activity_kinds", title=title, y="share of triggers"))
+    active = "memories with a coefficient above zero"
+    spread = "effective number of memories that make up the layer's output, and prefixes that one dominates"
+    kinds = "what the keys detect in the same layers (from Figure 2)"
     return Figure(
-        tuple(panels),
+        (
+            *lines(answer, ACTIVE, name="layer_activity", title=active, y="share"),
+            *lines(answer, SPREAD, name="layer_activity_spread", title=spread, y="share"),
+            *lines(answers["key_patterns"], KINDS, name="layer_activity_kinds", title=kinds, y="share of triggers"),
+        ),
         "Share of a layer's memories that fire (coefficient above zero) at a prefix of the validation text, averaged"
         " over prefixes. The effective number is (sum c)^2 / sum c^2 with c = |coefficient| x norm of the value, here"
         " as a share of the layer; a prefix is dominated where one memory holds more than half of sum c.",

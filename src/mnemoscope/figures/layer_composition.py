@@ -2,19 +2,7 @@
 
 from collections.abc import Mapping
 
-from mnemoscope.figures.chart import (
-    BLUE,
-    DASHED,
-    DOTTED,
-    GREY,
-    ORANGE,
-    PURPLE,
-    Figure,
-    Series,
-    available,
-    ends,
-    over_all,
-)
+from mnemoscope.figures.chart import BLUE, DASHED, DOTTED, GREY, ORANGE, PURPLE, Figure, Series, ends, over_all
 from mnemoscope.figures.panels import lines
 from mnemoscope.questions.question import Answer
 
@@ -33,14 +21,13 @@ AGREEING = (
 def figure(answers: Mapping[str, Answer]) -> Figure:
     """Figure 8: how often a layer's top token is the top token of none of its firing memories."""
     answer = answers["layer_composition"]
-    title = "the layer's top token is the vote of none of its memories"
-    panels = [lines(answer, ZERO, name="layer_composition", title=title, y="share of prefixes", dodge=True)]
-    if available(answer, AGREEING):
-        title = "where some memory does say it"
-        name = "layer_composition_agreeing"
-        panels.append(lines(answer, AGREEING, name=name, title=title, y="share of those", dodge=True))
+    zero, agreeing = "the layer's top token is the vote of none of its memories", "where some memory does say it"
+    name = "layer_composition"
     return Figure(
-        tuple(panels),
+        (
+            *lines(answer, ZERO, name=name, title=zero, y="share of prefixes", dodge=True),
+            *lines(answer, AGREEING, name=f"{name}_agreeing", title=agreeing, y="share of those", dodge=True),
+        ),
         "Share of prefixes where the feed-forward layer ranks first a token that no memory with a coefficient other"
         " than zero ranks first. Gated and GELU layers leave almost no coefficient at zero, so the major memories (the"
         " fewest that hold 90 % of the weight) are asked, too. The paper's released code looks at the block's output.",

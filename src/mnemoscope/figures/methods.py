@@ -27,46 +27,48 @@ def methods(atlas: Atlas, answers: Mapping[str, Answer]) -> list[tuple[str, Fact
 
 
 def _model(model: MinedModel) -> Facts:
-    sizes = model.sizes
-    memories = sorted(set(sizes.memories))
-    facts = [("model", str(model.spec))]
-    if model.revision:
-        facts.append(("revision", model.revision))
-    facts.append(("fingerprint", model.fingerprint))
-    shape = f"{pluralise(len(sizes.memories), 'layer')} of {' or '.join(f'{size:,}' for size in memories)} memories"
+    sizes, proof, parameters = model.sizes, model.proof or {}, ""
+    layers = f"{pluralise(len(sizes.memories), 'layer')} of"
+    memories = f"{' or '.join(f'{size:,}' for size in sorted(set(sizes.memories)))} memories"
     rest = [f"{name} {size:,}" for name in ("hidden", "vocabulary", "context") if (size := getattr(sizes, name))]
-    facts.append(("shape", ", ".join([shape, *rest])))
     if sizes.parameters:
-        share = sizes.ffn_parameters
-        part = "" if not share else f", {percent(share / sizes.parameters)} of them in feed-forward layers"
-        facts.append(("parameters", f"{sizes.parameters:,}{part}"))
-    kind = [name for name in (model.family, model.block) if name]
-    if model.activation:
-        kind.append(f"{'gated ' if model.gated else ''}{model.activation}")
-    if kind:
-        facts.append(("kind", ", ".join(kind)))
-    if proof := model.proof:
-        errors = ", ".join(f"{name} {error:.1g}" for name, error in sorted(proof.items()) if error is not None)
-        facts.append(("load-time proof, largest errors", errors))
-    return facts
+        parameters = f"{sizes.parameters:,}"
+        if sizes.ffn_parameters:
+            parameters += f", {percent(sizes.ffn_parameters / sizes.parameters)} of them in feed-forward layers"
+    activation = f"gated {model.activation}" if model.gated and model.activation else model.activation
+    errors = [f"{name} {error:.1g}" for name, error in sorted(proof.items()) if error is not None]
+    return _known(
+        ("model", str(model.spec)),
+        ("revision", model.revision),
+        ("fingerprint", model.fingerprint),
+        ("shape", ", ".join([f"{layers} {memories}", *rest])),
+        ("parameters", parameters),
+        ("kind", ", ".join(name for name in (model.family, model.block, activation) if name)),
+        ("load-time proof, largest errors", ", ".join(errors)),
+    )
+
+
+def _known(*facts: tuple[str, str | None]) -> Facts:
+    """The facts that the manifest tells."""
+    return [(name, said) for name, said in facts if said]
 
 
 def _text(corpus: MinedCorpus, plan: Mapping[str, Any]) -> Facts:
-    counts = corpus.counts
-    facts = [("text", str(corpus.spec)), ("fingerprint", corpus.fingerprint)]
-    told = [pluralise(counts[name], noun) for name, noun in _COUNTED if name in counts]
-    if told:
-        facts.append(("mined", ", ".join(told)))
+    counts, validation, held, also = corpus.counts, plan.get("validation"), "", ""
     if corpus.held_out_share is not None:
-        held = counts.get("held_out_sentences")
-        aside = "" if held is None else f" ({pluralise(held, 'sentence')})"
-        facts.append(("held out", f"{percent(corpus.held_out_share)} of the sentences{aside}"))
-    validation = plan.get("validation")
-    facts.append(("validation text", "the held-out sentences" if validation is None else str(validation)))
+        held = f"{percent(corpus.held_out_share)} of the sentences"
+        if (sentences := counts.get("held_out_sentences")) is not None:
+            held += f" ({pluralise(sentences, 'sentence')})"
     if overlap := corpus.overlap:
-        said = f"{overlap.sentences:,} of {overlap.of:,} validation sentences ({percent(overlap.share)})"
-        facts.append(("validation sentences also mined", said))
-    return facts
+        also = f"{overlap.sentences:,} of {overlap.of:,} validation sentences ({percent(overlap.share)})"
+    return _known(
+        ("text", str(corpus.spec)),
+        ("fingerprint", corpus.fingerprint),
+        ("mined", ", ".join(pluralise(counts[name], noun) for name, noun in _COUNTED if name in counts)),
+        ("held out", held),
+        ("validation text", "the held-out sentences" if validation is None else str(validation)),
+        ("validation sentences also mined", also),
+    )
 
 
 _COUNTED = (("documents", "document"), ("mined_sentences", "sentence"), ("mined_tokens", "token"))

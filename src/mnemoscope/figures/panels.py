@@ -45,13 +45,16 @@ def lines(
     bands: Mapping[str, tuple[str, str]] | None = None,
     zero: bool = False,
     dodge: bool = False,
-) -> Panel:
-    """A line per series over the layers, with its points and its 95 % intervals as bars.
+) -> tuple[Panel, ...]:
+    """A panel with a line per series over the layers, its points, and its 95 % intervals as bars.
+
+    There is none where the answer has no number of any of the series.
 
     The band around a line is its interval, too, or what `bands` names: the lower and upper number for a series. With
     `dodge` the series stand beside one another, without bands: for intervals that would hide each other.
     """
-    shown = available(answer, series)
+    if not (shown := available(answer, series)):
+        return ()
     rows = [record(row, one.title) for one in shown for row in answer.rows(one.name)] + _gaps(answer, shown)
     if log:
         rows = [_above_zero(row) for row in rows]
@@ -82,7 +85,7 @@ def lines(
     if zero:
         rule = chart("zero").mark_rule(color="currentColor", opacity=0.5)
         layers.insert(0, rule.encode(y=vertical("zero")))
-    return panel(alt.layer(*layers), {name: rows, "zero": [{"zero": 0}]}, title=title)
+    return (panel(alt.layer(*layers), {name: rows, "zero": [{"zero": 0}]}, title=title),)
 
 
 def _beside(series: Sequence[Series], layers: int) -> alt.XOffset:

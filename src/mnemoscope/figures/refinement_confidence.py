@@ -14,7 +14,7 @@ def figure(answers: Mapping[str, Answer]) -> Figure:
         Series("probability", BLUE, title="all prefixes: mean, with the middle half"),
         Series("probability_matching", ORANGE, DASHED, "where the residual already ranks it first: mean"),
     ]
-    panel = lines(
+    panels = lines(
         answer,
         series,
         name="refinement_confidence",
@@ -23,7 +23,7 @@ def figure(answers: Mapping[str, Answer]) -> Figure:
         bands={"probability": ("probability_q25", "probability_q75")},
     )
     return Figure(
-        (panel,),
+        panels,
         "Probability that the residual entering the layer gives to the token that the whole model ranks first.",
         f"Mean probability of the final token: {ends(answer, 'probability')}.",
     )

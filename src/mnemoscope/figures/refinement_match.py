@@ -10,12 +10,9 @@ from mnemoscope.questions.question import Answer
 def figure(answers: Mapping[str, Answer]) -> Figure:
     """Figure 9: how often the residual entering a layer already says what the model ends with."""
     answer = answers["refinement_match"]
-    title = "the residual's top token is the model's"
-    panel = lines(
-        answer, [Series("match", BLUE, title="match")], name="refinement_match", title=title, y="share of prefixes"
-    )
+    match, title = [Series("match", BLUE, title="match")], "the residual's top token is the model's"
     return Figure(
-        (panel,),
+        lines(answer, match, name="refinement_match", title=title, y="share of prefixes"),
         "Share of prefixes where the residual that enters the feed-forward layer, read as a prediction, already ranks"
         " first the token that the whole model ranks first.",
         f"The residual already says the model's final token in {ends(answer, 'match')} of cases.",

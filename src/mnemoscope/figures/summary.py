@@ -140,13 +140,18 @@ def _values(answers: Mapping[str, Answer]) -> list[str]:
     upper, lower = answer.total("agreement_upper"), answer.total("agreement_lower")
     if overall is not None:
         baselines = (shuffled, "shuffled targets"), (answer.total("most_frequent_token"), "always guessing one token")
-        against = [f"{_against(overall, row)} {words} ({row.text})" for row, words in baselines if row is not None]
+        clearly = {"more": "more than", "less": "less than", "": "not clearly apart from"}
+        against = [f"{clearly[_side(overall, row)]} {words} ({row.text})" for row, words in baselines if row]
         sentences.append(
             f"What a value speaks most for is what follows its memory's best trigger for {overall.text} of the"
             f" memories: {join_words(against)}."
         )
     if upper is not None and lower is not None:
-        sentences.append(_upwards(upper, lower))
+        sentences.append(
+            f"It is so {side} often in the upper layers ({upper.text}) than in the lower ({lower.text})."
+            if (side := _side(upper, lower))
+            else f"Upper layers ({upper.text}) and lower ones ({lower.text}) do not clearly differ."
+        )
     return sentences + _most_confident(answers["value_confidence"])
 
 
@@ -164,23 +169,12 @@ def _most_confident(answer: Answer) -> list[str]:
     ]
 
 
-def _against(row: Row, baseline: Row) -> str:
-    """More than, less than, or about as much as the baseline, as far as the intervals can tell."""
-    low, high = (row.value if end is None else end for end in (row.low, row.high))
-    if low > (baseline.value if baseline.high is None else baseline.high):
-        return "more than"
-    if high < (baseline.value if baseline.low is None else baseline.low):
-        return "less than"
-    return "not clearly apart from"
-
-
-def _upwards(upper: Row, lower: Row) -> str:
-    """Whether values agree more often in the upper layers, as far as the intervals can tell."""
-    if upper.low is not None and lower.high is not None and upper.low > lower.high:
-        return f"It is so more often in the upper layers ({upper.text}) than in the lower ({lower.text})."
-    if upper.high is not None and lower.low is not None and upper.high < lower.low:
-        return f"It is so less often in the upper layers ({upper.text}) than in the lower ({lower.text})."
-    return f"Upper layers ({upper.text}) and lower ones ({lower.text}) do not clearly differ."
+def _side(row: Row, other: Row) -> str:
+    """`more` or `less` than the other number, as far as the intervals can tell; empty where they cannot."""
+    low, high, least, most = (
+        one.value if end is None else end for one in (row, other) for end in (one.low, one.high)
+    )
+    return "more" if low > most else "less" if high < least else ""
 
 
 def _refinement(answers: Mapping[str, Answer]) -> list[str]:

@@ -12,27 +12,19 @@ AGREEMENT = (
     Series("most_frequent_token", GREY, DASHED),
     Series("chance", PURPLE, DOTTED),
 )
+GAIN = (Series("log_probability_gain", GREEN, title="all triggers, against the unigram"),)
 
 
 def figure(answers: Mapping[str, Answer]) -> Figure:
     """Figure 4: how often a value's top token is what follows its memory's best trigger, with the baselines."""
     answer = answers["value_agreement"]
-    title = "top token of the value = target"
-    panels = [lines(answer, AGREEMENT, name="value_agreement", title=title, y="share of memories", dodge=True)]
-    if answer.rows("log_probability_gain"):
-        panels.append(
-            lines(
-                answer,
-                [Series("log_probability_gain", GREEN, title="all triggers, against the unigram")],
-                name="value_agreement_gain",
-                title="beyond the top token: log probability of what follows all triggers",
-                y="gain (nats)",
-                format="~g",
-                zero=True,
-            )
-        )
+    name, title = "value_agreement", "top token of the value = target"
+    beyond = "beyond the top token: log probability of what follows all triggers"
     return Figure(
-        tuple(panels),
+        (
+            *lines(answer, AGREEMENT, name=name, title=title, y="share of memories", dodge=True),
+            *lines(answer, GAIN, name=f"{name}_gain", title=beyond, y="gain (nats)", format="~g", zero=True),
+        ),
         "Share of memories whose value ranks their target first (the token that follows the best trigger). Baselines:"
         " the same with the targets shuffled among the memories, always guessing the most frequent next token, and 1"
         " over the size of the vocabulary.",

@@ -24,16 +24,15 @@ from mnemoscope.formatting import DASH, format_value, number
 from mnemoscope.questions.question import Answer, Row
 from mnemoscope.questions.value_confidence import DECILES
 
+LARGEST = (Series("max_probability", BLUE), Series("max_probability_best", ORANGE, DASHED))
+
 
 def figure(answers: Mapping[str, Answer]) -> Figure:
     """Figure 6: agreement by decile of the value's largest probability; how confident values are in each layer."""
     answer = answers["value_confidence"]
     deciles = [row for decile in DECILES if (row := answer.total(decile.name)) is not None]
-    panels = [_bars(deciles)]
-    if answer.rows("max_probability"):
-        series = [Series("max_probability", BLUE), Series("max_probability_best", ORANGE, DASHED)]
-        title, y = "largest probability of the values of a layer", "probability (log scale)"
-        panels.append(lines(answer, series, name="value_confidence_layers", title=title, y=y, format="~g", log=True))
+    title, y = "largest probability of the values of a layer", "probability (log scale)"
+    layers = lines(answer, LARGEST, name="value_confidence_layers", title=title, y=y, format="~g", log=True)
     reading = "There are no deciles: too few memories have a target."
     first, last = answer.total(DECILES[0].name), answer.total(DECILES[-1].name)
     if first is not None and last is not None:
@@ -42,7 +41,7 @@ def figure(answers: Mapping[str, Answer]) -> Figure:
             f" {last.text_and_interval} in the most confident."
         )
     return Figure(
-        tuple(panels),
+        (_bars(deciles), *layers),
         "All memories with a target, sorted by the largest probability of their value and cut into ten equal parts:"
         " share whose value ranks its target first. Because the largest probability grows with the norm of the value,"
         " the table below has the norm beside it.",

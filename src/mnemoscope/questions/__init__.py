@@ -3,8 +3,8 @@
 A question is a file of this room: its declaration (`question.Question`) and its answer. `registry` lists them.
 """
 
+from mnemoscope.questions.answers import write, write_all
 from mnemoscope.questions.question import Claim, Paper, Question
 from mnemoscope.questions.registry import QUESTIONS, answer, load_question
-from mnemoscope.questions.answers import write, write_all
 
 __all__ = ["QUESTIONS", "Claim", "Paper", "Question", "answer", "load_question", "write", "write_all"]

@@ -199,8 +199,8 @@ def stored_answers(atlas: Atlas) -> dict[str, Answer]:
     What people have said since an answer was made is not in it.
     """
     remedy = f"make it with `mnemoscope analyze {shlex.quote(str(atlas.path))}`"
-    stored = _read_answers(atlas)
-    return {question: _answer(atlas, question, _parse(own) if own else None, remedy) for question, own in stored.items()}
+    stored = {question: _parse(own) if own else None for question, own in _read_answers(atlas).items()}
+    return {question: _answer(atlas, question, own, remedy) for question, own in stored.items()}
 
 
 def all_are_current(atlas: Atlas) -> bool:

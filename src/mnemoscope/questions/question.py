@@ -82,9 +82,9 @@ class Number:
 class Claim:
     """One statement of the paper's text: what it says, the stated figure, and the total of the answer beside it.
 
-    `form` is how ours is to be read beside the paper's. `rule` says when the claim counts as shown, in words, and `test`
-    asks it of the answer and that total, or the total `by`; None where it cannot be asked of this answer. Where no rule
-    would be fair, there is none.
+    `form` is how ours is to be read beside the paper's. `rule` says in words when the claim counts as shown; `test`
+    asks it of the answer and that total (or the total `by`), and gives None where it cannot be asked of this answer.
+    Where no rule would be fair, there is none.
     """
 
     text: str
