@@ -7,9 +7,9 @@ never a warning: a share of nothing, an interval from one document.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,6 +33,7 @@ class Estimate:
     high: float | None = None
 
 
+AnyEstimate = TypeVar("AnyEstimate", bound=Estimate)
 NOTHING = Estimate(None, 0)
 
 Floats = NDArray[np.float64]
@@ -61,7 +62,7 @@ def wilson(share: float, count: float) -> tuple[float, float]:
     return low, min(1.0, (middle + spread) / scale) if share < 1 else 1.0
 
 
-def widen(found: Estimate, looks: int) -> Estimate:
+def widen(found: AnyEstimate, looks: int) -> AnyEstimate:
     """The estimate with an interval that holds for `looks` such estimates at once, in 95 % of cases (Bonferroni).
 
     Either side is stretched as a normal distribution's would be: by the quantile of 1 - 0.025 / looks, over that of
@@ -71,13 +72,13 @@ def widen(found: Estimate, looks: int) -> Estimate:
         return found
     factor = NormalDist().inv_cdf(1 - LEVELS[0] / looks) / Z
     low, high = (found.value + factor * (end - found.value) for end in (found.low, found.high))
-    return Estimate(found.value, found.count, low, high)
+    return replace(found, low=low, high=high)
 
 
-def complement(found: Estimate) -> Estimate:
+def complement(found: AnyEstimate) -> AnyEstimate:
     """The share of the other cases."""
-    value, low, high = (None if end is None else 1 - end for end in (found.value, found.low, found.high))
-    return Estimate(value, found.count, high, low)
+    value, high, low = (None if end is None else 1 - end for end in (found.value, found.low, found.high))
+    return replace(found, value=value, low=low, high=high)
 
 
 def shift(found: Estimate, by: float) -> Estimate:

@@ -12,7 +12,7 @@ from handbuilt_atlas import build_atlas
 from mnemoscope.atlas import Atlas, verify
 from mnemoscope.cli import main
 from mnemoscope.questions import QUESTIONS, load_question, write_all
-from mnemoscope.questions.validation import DOCUMENTS
+from mnemoscope.questions.sources import DOCUMENTS
 
 Capture = pytest.CaptureFixture[str]
 

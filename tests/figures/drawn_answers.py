@@ -105,7 +105,7 @@ def read_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(key_patterns, "judgements", lambda tables: None)
     patch.setattr(refinement_events, "judgements", lambda tables: None)
     patch.setattr(key_removals, "_changes", lambda tables: tables.table("changes"))
-    patch.setattr(key_removals, "_estimates", lambda rows, tables: {})
+    patch.setattr(key_removals, "_add_estimates", lambda *asked: None)
     patch.setattr(key_removals, "_excluded_prefixes", lambda tables, *, tokens: NOTHING)
     unknown = SimpleNamespace(of_layer=lambda *asked: None, counts=lambda kinds: None, shares=lambda counts: UNKNOWN)
     patch.setattr(layer_activity, "coverage", unknown)

@@ -7,10 +7,9 @@ import polars as pl
 import pytest
 
 from mnemoscope.errors import AtlasDamaged
-from mnemoscope.patterns.background import read_background
 from mnemoscope.patterns.descriptions import describe, describe_words, quote
-from mnemoscope.patterns.prefixes import Prefixes, read_prefixes
-from mnemoscope.patterns.sharing import count_shared, groups_of
+from mnemoscope.patterns.prefixes import Prefixes, read_background, read_prefixes
+from mnemoscope.patterns.significance import count_shared, groups_of
 from mnemoscope.patterns.surface import read_spelling
 from mnemoscope.patterns.words import Lexicon
 from pattern_atlas import Place, build

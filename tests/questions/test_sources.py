@@ -9,7 +9,7 @@ from handbuilt_answers import build_answers
 from handbuilt_atlas import build_atlas
 from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasUnfinished, OptionError
 from mnemoscope.questions import QUESTIONS, answer, load_question
-from mnemoscope.questions.validation import DOCUMENTS
+from mnemoscope.questions.sources import DOCUMENTS
 
 ON_PREFIXES = [question for question in QUESTIONS if load_question(question).interval == DOCUMENTS]
 MINE = "`mnemoscope mine gpt2 'my text.txt' --out"

@@ -26,7 +26,8 @@ SPOKEN = ("point", "bar", "tick", "circle")
 """Marks that say something; lines and bands are said by their points."""
 
 _LONG = re.compile(r"(\d+\.\d\d)\d+")
-_LAYER = re.compile(r"layer: (\d+)")
+_LAYER = re.compile(r"; layer: (\d+)")
+"""A layer in a tooltip, which stands behind the fields of the axes."""
 _CLIP = re.compile(r"clip\d+")
 
 
@@ -97,7 +98,7 @@ def _inside(parent: ElementTree.Element, name: str) -> Iterator[ElementTree.Elem
                 title = ElementTree.Element("title")
                 title.text = _said(label)
                 kept.insert(0, title)
-                if layer := _LAYER.match(title.text):
+                if layer := _LAYER.search(label):
                     # The table beside the figure leads to the same pages with the keyboard.
                     link = ElementTree.Element("a", {"href": f"/layers/{layer[1]}", "tabindex": "-1"})
                     link.append(kept)

@@ -1,11 +1,11 @@
 """Figure 11: what a prediction after a layer comes from (section 5.2 of the paper)."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from mnemoscope.figures.chart import BLUE, GREEN, ORANGE, PURPLE, Figure, Series, over_all
 from mnemoscope.figures.panels import stack_shares
-from mnemoscope.questions.question import Answer, Row
+from mnemoscope.intervals import complement
+from mnemoscope.questions.question import Answer
 
 EVENTS = (
     Series("residual", BLUE, title="residual: the stream's token stays"),
@@ -18,8 +18,10 @@ EVENTS = (
 def figure(answers: Mapping[str, Answer]) -> Figure:
     """Figure 11: how a layer's output comes about: from the residual, the layer, both, or neither."""
     answer = answers["refinement_events"]
+    # The intervals of the first border (residual) and of the one below all changes.
+    edges = answer.rows("residual") + [complement(row) for row in answer.rows("changed")]
     title = "what the prediction after the layer comes from"
-    panel = stack_shares(answer, EVENTS, _edges(answer), name="refinement_events", title=title)
+    panel = stack_shares(answer, EVENTS, edges, name="refinement_events", title=title)
     return Figure(
         (panel,),
         "Every prefix in every layer is one case, by the top tokens of residual (r), feed-forward update (u) and layer"
@@ -27,12 +29,3 @@ def figure(answers: Mapping[str, Answer]) -> Figure:
         f"A layer leaves the residual's prediction as it is in all but {over_all(answer, 'changed')} of cases; of"
         f" those that change {over_all(answer, 'composition_of_changed')} are compositions.",
     )
-
-
-def _edges(answer: Answer) -> list[Row]:
-    """The intervals of the first border (residual) and of the one below all changes."""
-    edges = answer.rows("residual")
-    for row in answer.rows("changed"):
-        if row.low is not None and row.high is not None:
-            edges.append(replace(row, value=1 - row.value, low=1 - row.high, high=1 - row.low))
-    return edges

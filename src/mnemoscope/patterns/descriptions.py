@@ -6,15 +6,7 @@ A surface feature is read off the prefixes that show it; a word or topic is its 
 from collections.abc import Sequence
 
 from mnemoscope.patterns.prefixes import Prefixes
-from mnemoscope.patterns.surface import (
-    BRACKETS,
-    CLASSES_OF_MARKS,
-    FAMILY_SHIFT,
-    FARTHEST,
-    LONGEST_NGRAM,
-    Family,
-    Spelling,
-)  # fmt: skip
+from mnemoscope.patterns.surface import BRACKETS, CLASSES_OF_MARKS, Family, Spelling, split_key
 from mnemoscope.patterns.words import Lexicon
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
@@ -26,20 +18,18 @@ _MOST_WORDS = 6
 
 def describe(key: int, prefixes: Prefixes, *, showing: Sequence[int], lexicon: Lexicon) -> str:
     """The surface feature `key`, as these prefixes of the batch show it."""
-    family, value = key >> FAMILY_SHIFT, key & ((1 << FAMILY_SHIFT) - 1)
+    family, kind, value = split_key(key)
     first, end = int(prefixes.first[showing[0]]), int(prefixes.end[showing[0]])
-    if Family.NGRAM <= family < Family.NGRAM + LONGEST_NGRAM:
-        size = family - Family.NGRAM + 1
-        return f"ends {'in' if size == 1 else 'with'} {_span(prefixes, end - size + 1, size, lexicon.spelling)}"
-    if Family.DISTANCE <= family < Family.DISTANCE + FARTHEST:
-        ago = family - Family.DISTANCE + 1
-        where = "just" if ago == 1 else f"{_NUMBERS[ago]} tokens"
-        return f"{_span(prefixes, end - ago, 1, lexicon.spelling)} {where} before the last token"
-    if Family.BEGINNING <= family <= Family.BEGINNING + 1:
-        return f"begins with {_span(prefixes, first, family - Family.BEGINNING + 1, lexicon.spelling)}"
-    if Family.INSIDE <= family <= Family.INSIDE + len(BRACKETS):
+    if family == Family.NGRAM:
+        return f"ends {'with' if kind else 'in'} {_span(prefixes, end - kind, kind + 1, lexicon.spelling)}"
+    if family == Family.DISTANCE:
+        where = f"{_NUMBERS[kind + 1]} tokens" if kind else "just"
+        return f"{_span(prefixes, end - kind - 1, 1, lexicon.spelling)} {where} before the last token"
+    if family == Family.BEGINNING:
+        return f"begins with {_span(prefixes, first, kind + 1, lexicon.spelling)}"
+    if family == Family.INSIDE:
         inside = [f"{left} {right}" for left, right in BRACKETS] + ["quotation marks"]
-        return f"inside {inside[family - Family.INSIDE]}"
+        return f"inside {inside[kind]}"
     if family == Family.LENGTH:
         return "only the first token" if value == 1 else f"at most the first {_NUMBERS[value]} tokens"
     if family == Family.CONTINUES:

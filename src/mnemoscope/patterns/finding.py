@@ -16,12 +16,10 @@ from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
-from mnemoscope.patterns.background import COMMON, Background, read_background
 from mnemoscope.patterns.descriptions import describe, describe_words
 from mnemoscope.patterns.memory_patterns import explained_tokens, semantic_patterns, shallow_patterns
-from mnemoscope.patterns.prefixes import Prefixes, read_prefixes
-from mnemoscope.patterns.sharing import Groups, count_shared, groups_of
-from mnemoscope.patterns.significance import Candidate
+from mnemoscope.patterns.prefixes import COMMON, Background, Prefixes, read_background, read_prefixes
+from mnemoscope.patterns.significance import Candidate, Groups, count_shared, groups_of
 from mnemoscope.patterns.surface import read_spelling
 from mnemoscope.patterns.words import Lexicon
 from mnemoscope.progress import Progress, ignore_progress

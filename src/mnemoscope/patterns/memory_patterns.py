@@ -13,19 +13,19 @@ from math import log10
 import numpy as np
 from numpy.typing import NDArray
 
-from mnemoscope.patterns.background import Background
-from mnemoscope.patterns.prefixes import Prefixes
-from mnemoscope.patterns.sharing import Groups, count_shared, spread_pairs
-from mnemoscope.patterns.significance import FEWEST, LEVEL, Candidate, lift, log10_tail, merge
-from mnemoscope.patterns.surface import (
-    FAMILY_SHIFT,
-    FARTHEST,
-    LONGEST_NGRAM,
-    Family,
-    family_of,
-    tokens_said,
-    window_offsets,
+from mnemoscope.patterns.prefixes import Background, Prefixes
+from mnemoscope.patterns.significance import (
+    FEWEST,
+    LEVEL,
+    Candidate,
+    Groups,
+    count_shared,
+    lift,
+    log10_tail,
+    merge,
+    spread_pairs,
 )  # fmt: skip
+from mnemoscope.patterns.surface import Family, split_key, tokens_said, window_offsets
 from mnemoscope.patterns.topics import Topic, Vocabulary, find_topics, read_vocabulary
 from mnemoscope.patterns.words import Integers
 
@@ -45,7 +45,7 @@ def shallow_patterns(groups: Groups, prefixes: Prefixes, *, background: Backgrou
     """The shallow patterns of each memory; `words` says how many words are tried beside the features."""
     found = count_shared(groups, prefixes.features)
     tried = found.per_memory(groups.memories.size) + words
-    least = window_offsets()[family_of(found.key)]
+    least = window_offsets(found.key)
     held = background.features.held(found.key)
     farthest = int(least.max(initial=0)) + 1
     longer = np.array([background.longer(than) for than in range(farthest)])[least]
@@ -86,16 +86,9 @@ def explained_tokens(groups: Groups, shallow: Mapping[int, Sequence[Candidate]])
         begin, end = groups.starts[memory], groups.starts[memory + 1]
         places = np.arange(end - begin)
         for candidate in candidates:
-            family = candidate.key >> FAMILY_SHIFT
-            if family == Family.WORD:
-                tokens = 1
-            elif Family.NGRAM <= family < Family.NGRAM + LONGEST_NGRAM:
-                tokens = (1 << (family - Family.NGRAM + 1)) - 1
-            elif Family.DISTANCE <= family < Family.DISTANCE + FARTHEST:
-                tokens = 1 << (family - Family.DISTANCE + 1)
-            else:
-                continue
-            bits[begin:end] |= np.where((candidate.mask >> places) & 1, tokens, 0)
+            family, kind, _ = split_key(candidate.key)
+            said = {Family.WORD: 1, Family.NGRAM: (2 << kind) - 1, Family.DISTANCE: 2 << kind}
+            bits[begin:end] |= np.where((candidate.mask >> places) & 1, said.get(family, 0), 0)
     return bits
 
 

@@ -111,30 +111,28 @@ def small_key(family: int, value: int) -> int:
     return (family << FAMILY_SHIFT) | value
 
 
-def family_of(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """The families of feature keys."""
-    return (keys >> np.uint64(FAMILY_SHIFT)).astype(np.int64)
+def split_key(key: int) -> tuple[Family, int, int]:
+    """The family of a feature, which of its kinds it is (0 where there is but one), and the rest of its key."""
+    number, value = divmod(key, 1 << FAMILY_SHIFT)
+    family = max(one for one in Family if one <= number)
+    return family, number - family, value
 
 
-def window_offsets() -> NDArray[np.int64]:
-    """For every family the position that a prefix must have for the feature to be possible."""
+def window_offsets(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """For every feature the position that a prefix must have for it to be possible."""
     least = np.zeros(64, dtype=np.int64)
     for n in range(LONGEST_NGRAM):
         least[Family.NGRAM + n] = n
     for step in range(FARTHEST):
         least[Family.DISTANCE + step] = step + 1
     least[Family.BEGINNING + 1] = 1
-    return least
+    return least[(keys >> np.uint64(FAMILY_SHIFT)).astype(np.int64)]
 
 
 def tokens_said(key: int) -> int:
     """How many tokens of a prefix the feature says in full."""
-    family = key >> FAMILY_SHIFT
-    if Family.NGRAM <= family < Family.NGRAM + LONGEST_NGRAM:
-        return family - Family.NGRAM + 1
-    if Family.BEGINNING <= family <= Family.BEGINNING + 1:
-        return family - Family.BEGINNING + 1
-    return int(family == Family.WORD or Family.DISTANCE <= family < Family.DISTANCE + FARTHEST)
+    family, kind, _ = split_key(key)
+    return kind + 1 if family in (Family.NGRAM, Family.BEGINNING) else int(family in (Family.WORD, Family.DISTANCE))
 
 
 _PUNCTUATION = (

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mnemoscope.patterns.background import Background
+from mnemoscope.patterns.prefixes import Background, Floats
 from mnemoscope.patterns.significance import FEWEST, log10_tail
 from mnemoscope.patterns.words import Integers
 
 Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 
 BETS = (0.05, 0.2, 0.5)
 """Shares of the stake that are bet; the mean over them is used."""

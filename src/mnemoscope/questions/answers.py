@@ -25,7 +25,7 @@ from mnemoscope.files import write_json
 from mnemoscope.patterns import write_patterns
 from mnemoscope.progress import Progress, ignore_progress
 from mnemoscope.questions.question import EMPTY, Answer
-from mnemoscope.questions.registry import QUESTIONS, answer, judgements_hash, list_cases, load_question
+from mnemoscope.questions.registry import QUESTIONS, answer, load_question
 from mnemoscope.questions.sources import model_layers, plan_seed, projection, refuse_part
 
 Document = dict[str, Any]
@@ -66,8 +66,8 @@ class LoadedAnswers:
 def make_answer(atlas: Atlas, question: str) -> AnswerFiles:
     """Answers the question; the document has the hash of the judgements counted. Raises what `answer` raises."""
     # Taken before the answer: what people say meanwhile makes it outdated, and it is made again when asked for.
-    judgements = judgements_hash(atlas, question)
-    asked, table = load_question(question), answer(atlas, question)
+    asked, judgements = load_question(question), judgements_hash(atlas, question)
+    table = answer(atlas, question)
     rows = table.select([field.name for field in ANSWER_COLUMNS])
     document = {
         "question": question,
@@ -78,7 +78,18 @@ def make_answer(atlas: Atlas, question: str) -> AnswerFiles:
         "totals": rows.filter(pl.col("layer").is_null()).drop("layer").to_dicts(),
         **({} if judgements is None else {"judgements": judgements}),
     }
-    return AnswerFiles(document, table, list_cases(atlas, question))
+    return AnswerFiles(document, table, asked.cases(atlas) if asked.cases else None)
+
+
+def judgements_hash(atlas: Atlas, question: str) -> str | None:
+    """The sha256 of the judgements that the question counts now, so that an answer can tell whether it counted them.
+
+    None where there are none, or the question counts none. Raises AnnotationError for judgements of another atlas,
+    AtlasDamaged, AtlasTooNew, AtlasBusy.
+    """
+    read = load_question(question).judgements
+    rows = None if read is None else read(atlas)
+    return None if rows is None else hashlib.sha256(json.dumps(rows.rows(), default=str).encode()).hexdigest()
 
 
 def write(atlas: Atlas, questions: Sequence[str]) -> dict[str, Document]:
@@ -108,7 +119,7 @@ def _store(atlas: Atlas, answers: Mapping[str, AnswerFiles]) -> None:
 
 def answer_files(question: str) -> list[str]:
     """The files of one answer, relative to the atlas: the document, the table, and the listed cases if it has any."""
-    cases = [f"{SIDE}/{question}.cases.parquet"] if load_question(question).lists_cases else []
+    cases = [f"{SIDE}/{question}.cases.parquet"] if load_question(question).cases else []
     return [f"{SIDE}/{question}.json", f"{SIDE}/{question}.parquet", *cases]
 
 

@@ -34,6 +34,17 @@ _LEADS = (
     " layer's interval corrected for their number"
 )
 
+
+def judgements(atlas: Atlas) -> pl.DataFrame | None:
+    """The judgements that the answer counts, on memories that a campaign drew, controls left out; None for none.
+
+    Raises what `read_judgements` raises.
+    """
+    rows = read_judgements(atlas.path)
+    rows = None if rows is None else rows.filter(~pl.col("control") & pl.col("sampled"))
+    return None if rows is None or rows.is_empty() else rows
+
+
 QUESTION = Question(
     "key_patterns",
     title="what keys detect",
@@ -77,7 +88,7 @@ QUESTION = Question(
     headline=("shallow_only", "semantic_only", "both", "none", "keys_with_pattern", "patterns_per_key"),
     layer_page=("covered", "shallow", "semantic"),
     nothing="no memory of this atlas has the triggers that this question is about; mine more text",
-    interval=MEMORIES, needs_patterns=True, counts_judgements=True,
+    interval=MEMORIES, needs_patterns=True, judgements=judgements,
 )
 
 
@@ -124,13 +135,3 @@ def _of_one_kind(rows: pl.DataFrame) -> Estimate:
     It is above a half just where shallow patterns explain more prefixes than semantic ones.
     """
     return clustered_share(rows["shallow_only"], rows["shallow_only"] + rows["semantic_only"])
-
-
-def judgements(atlas: Atlas) -> pl.DataFrame | None:
-    """The judgements that the answer counts, on memories that a campaign drew, controls left out; None for none.
-
-    Raises what `read_judgements` raises.
-    """
-    rows = read_judgements(atlas.path)
-    rows = None if rows is None else rows.filter(~pl.col("control") & pl.col("sampled"))
-    return None if rows is None or rows.is_empty() else rows

@@ -24,12 +24,23 @@ REMOVED = ("first", "last", "random")
 STATISTICS = {"median": (0.5, "median"), "q25": (0.25, "lower quartile"), "q75": (0.75, "upper quartile")}
 """Levels of the quantiles, and what they are called."""
 KINDS = {
-    "shallow": ("shallow_only", "shallow patterns only"),
-    "semantic": ("semantic_only", "semantic patterns only"),
-    "both": ("both", "both kinds of pattern"),
-    "none": ("none", "no pattern"),
+    "all": ("", ""),
+    "shallow": ("shallow_only", "by layer, triggers under shallow patterns only"),
+    "semantic": ("semantic_only", "by layer, triggers under semantic patterns only"),
+    "both": ("both", "by layer, triggers under both kinds of pattern"),
+    "none": ("none", "by layer, triggers under no pattern"),
 }
-"""Names of the split, the kind of `coverage` that each takes, and in words."""
+"""Names of the split, the kind of `coverage` that each takes, and the caption of its table."""
+
+
+def _number(removed: str, statistic: str, kind: str) -> Number:
+    """The statistic of the change without that token, over all triggers or those of one kind."""
+    name, label = f"{removed}_{statistic}", f"{removed} token removed, {STATISTICS[statistic][1]}"
+    if kind == "all":
+        return Number(name, "share", label)
+    return Number(f"{name}_{kind}", "share", f"{label} ({kind})", table=KINDS[kind][1])
+
+
 
 QUESTION = Question(
     "key_removals",
@@ -52,22 +63,7 @@ QUESTION = Question(
         ),
     ),
     numbers=(
-        *(
-            Number(f"{removed}_{statistic}", "share", f"{removed} token removed, {said}")
-            for removed in REMOVED
-            for statistic, (_, said) in STATISTICS.items()
-        ),
-        *(
-            Number(
-                f"{removed}_{statistic}_{kind}",
-                "share",
-                f"{removed} token removed, {said} ({kind})",
-                table=f"by layer, triggers under {under}",
-            )
-            for kind, (_, under) in KINDS.items()
-            for removed in REMOVED
-            for statistic, (_, said) in STATISTICS.items()
-        ),
+        *(_number(removed, statistic, kind) for kind in KINDS for removed in REMOVED for statistic in STATISTICS),
         Number("last_margin", "share", "least median without another token, minus that without the last"),
         Number("last_hurts_most", "share", "layers where removing the last token hurts most"),
         Number(
@@ -99,24 +95,18 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     margins = []
     for layer in atlas.layers:
         here = rows.filter(pl.col("layer") == layer)
-        _add_estimates(found, layer, _estimates(here, atlas))
+        _add_estimates(found, layer, here, atlas)
         margin = _last_margin(here, atlas)
         found.add(layer, "last_margin", margin)
         if margin.value is not None:
             margins.append(margin)
-    _add_estimates(found, None, _estimates(rows, atlas))
+    _add_estimates(found, None, rows, atlas)
     found.add(None, "last_hurts_most", share_above(margins, 0))
     found.add(None, "last_median_upper_minus_lower", _upper_minus_lower(rows, atlas.upper_layers, atlas))
     found.add(None, "excluded_length_one", _excluded_prefixes(atlas, tokens=1))
     if _first(atlas):
         found.add(None, "excluded_length_two", _excluded_prefixes(atlas, tokens=2))
     return found.frame()
-
-
-def _add_estimates(found: AnswerBuilder, layer: int | None, estimates: dict[tuple[str, str, str], Estimate]) -> None:
-    for (removed, statistic, kind), estimate in estimates.items():
-        name = f"{removed}_{statistic}" + ("" if kind == "all" else f"_{kind}")
-        found.add(layer, name, estimate, removed=removed, statistic=statistic, kind=kind)
 
 
 def _changes(atlas: Atlas) -> pl.DataFrame:
@@ -140,19 +130,18 @@ def _changes(atlas: Atlas) -> pl.DataFrame:
     return rows.join(pl.concat(known), on=["layer", "memory", "group"], how="left", maintain_order="left")
 
 
-def _estimates(rows: pl.DataFrame, atlas: Atlas) -> dict[tuple[str, str, str], Estimate]:
-    """Every statistic of these rows; memories are resampled for the intervals."""
+def _add_estimates(found: AnswerBuilder, layer: int | None, rows: pl.DataFrame, atlas: Atlas) -> None:
+    """Adds every statistic of these rows; memories are resampled for the intervals."""
     codes, memories = _memory_codes(rows)
     removed, kind, change = (rows[name].to_numpy() for name in ("removed", "kind", "change"))
-    of_kind = {"all": np.ones(len(kind), bool)} | {name: kind == own for name, (own, _) in KINDS.items()}
+    of_kind = {name: kind == own if own else np.ones(len(kind), bool) for name, (own, _) in KINDS.items()}
     masks = {(token, name): (removed == token) & own for token in REMOVED for name, own in of_kind.items()}
     sets = [(change[mask], codes[mask]) for mask in masks.values()]
     quantiles = Resamples(memories, plan_seed(atlas)).quantiles(sets, [level for level, _ in STATISTICS.values()])
-    return {
-        (token, statistic, name): estimate
-        for (token, name), own in zip(masks, quantiles, strict=True)
-        for statistic, estimate in zip(STATISTICS, own, strict=True)
-    }
+    for (token, name), own in zip(masks, quantiles, strict=True):
+        for statistic, estimate in zip(STATISTICS, own, strict=True):
+            number = _number(token, statistic, name)
+            found.add(layer, number.name, estimate, removed=token, statistic=statistic, kind=name)
 
 
 def _memory_codes(rows: pl.DataFrame) -> tuple[NDArray[Any], int]:

@@ -14,8 +14,15 @@ from mnemoscope.intervals import NOTHING, Estimate
 from mnemoscope.patterns import coverage
 from mnemoscope.questions.answer_builder import AnswerBuilder, ByLayer, least_layer
 from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question
-from mnemoscope.questions.sources import model_layers, require_table
-from mnemoscope.questions.validation import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, may_be_least
+from mnemoscope.questions.sources import (
+    DOCUMENTS,
+    NO_PREFIX,
+    NUMBER_OF_DOCUMENTS,
+    Predictions,
+    may_be_least,
+    model_layers,
+    require_table,
+)  # fmt: skip
 from mnemoscope.questions.verdicts import NOTHING_FOUND, between, correct_intervals, each_layer_between
 
 

@@ -12,7 +12,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.patterns.word_lists import is_stop_word
 from mnemoscope.questions.answer_builder import AnswerBuilder, least_layer
 from mnemoscope.questions.question import Claim, Number, Paper, Question
-from mnemoscope.questions.validation import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, contrast
+from mnemoscope.questions.sources import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, contrast
 from mnemoscope.questions.verdicts import above, each_layer_between
 
 QUESTION = Question(

@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 import polars as pl
 
-from mnemoscope.atlas.read import first_upper_layer
+from mnemoscope.atlas.read import Atlas, first_upper_layer
 from mnemoscope.formatting import Form, format_interval, format_value
+from mnemoscope.intervals import Estimate
 
 EMPTY = pl.DataFrame(
     schema={"layer": pl.Int16, "name": pl.String, "value": pl.Float64, "count": pl.Int64}
@@ -25,19 +26,16 @@ Outcome = tuple[str, str, Verdict | None]
 """A finding of ours in words, its interval in words, and the verdict; None where there is nothing to judge."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """One number of an answer: of a layer, or (layer None) a total; `count` cases; its 95 % interval if it has one.
+@dataclass(frozen=True, kw_only=True)
+class Row(Estimate):
+    """One number of an answer: of a layer, or (layer None) a total; it is defined.
 
     `own` are the question's own columns, `form` is how the number is to be read.
     """
 
+    value: float
     layer: int | None
     name: str
-    value: float
-    count: int
-    low: float | None
-    high: float | None
     own: Mapping[str, Any]
     form: Form
 
@@ -132,8 +130,8 @@ class Question:
     `nothing` what is said then; `headline` are the numbers of the terminal's table, `layer_page` those that a layer's
     page shows; `projections` and `interval` are what the answer says of its vectors and intervals.
 
-    `needs_patterns`: it reads patterns.parquet. `counts_judgements`: it counts what people say; its module has
-    `judgements(atlas)`. `lists_cases`: it lists cases beside its answer; its module has `cases(atlas)`.
+    `needs_patterns`: it reads patterns.parquet. `judgements` gives what people say, where the answer counts it (None
+    where nobody said anything); `cases` lists cases beside the answer, for people to judge.
     """
 
     id: str
@@ -148,8 +146,8 @@ class Question:
     projections: tuple[str, ...] = ()
     finding: Finding | None = None
     needs_patterns: bool = False
-    counts_judgements: bool = False
-    lists_cases: bool = False
+    judgements: Callable[[Atlas], pl.DataFrame | None] | None = None
+    cases: Callable[[Atlas], pl.DataFrame] | None = None
 
     def __post_init__(self) -> None:
         names = [number.name for number in self.numbers]
@@ -219,6 +217,6 @@ class Answer:
         named = self.table.filter((pl.col("name") == name) & pl.col("value").is_finite())
         form, rows = self.question.number(name).form, []
         for columns in named.sort("layer", nulls_last=True, maintain_order=True).to_dicts():
-            layer, _, value, count, low, high = (columns.pop(column) for column in EMPTY.columns)
-            rows.append(Row(layer, name, value, count, low, high, columns, form))
+            known = {column: columns.pop(column) for column in EMPTY.columns}
+            rows.append(Row(**known, own=columns, form=form))
         return rows

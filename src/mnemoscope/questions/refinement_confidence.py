@@ -9,7 +9,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.formatting import format_interval, format_value
 from mnemoscope.questions.answer_builder import AnswerBuilder, share_above
 from mnemoscope.questions.question import Answer, Finding, Number, Outcome, Paper, Question
-from mnemoscope.questions.validation import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, contrast
+from mnemoscope.questions.sources import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, contrast
 from mnemoscope.questions.verdicts import NOTHING_FOUND, every, is_above, is_between
 
 LEVELS = (0.25, 0.5, 0.75)

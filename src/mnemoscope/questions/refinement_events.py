@@ -14,9 +14,38 @@ from mnemoscope.intervals import NOTHING
 from mnemoscope.judgements.reading import majority_calls, read_verdicts
 from mnemoscope.questions.answer_builder import AnswerBuilder
 from mnemoscope.questions.question import Claim, Number, Paper, Question
-from mnemoscope.questions.sources import model_layers, plan_seed
-from mnemoscope.questions.validation import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions
+from mnemoscope.questions.sources import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, model_layers, plan_seed
 from mnemoscope.questions.verdicts import at_least
+
+CASES = 100
+"""Compositions of the last layer that are listed."""
+
+
+def judgements(atlas: Atlas) -> pl.DataFrame | None:
+    """The verdicts on compositions that the answer counts; None for none. Raises what `read_verdicts` raises."""
+    rows = read_verdicts(atlas.path)
+    return None if rows is None or rows.is_empty() else rows
+
+
+def cases(atlas: Atlas) -> pl.DataFrame:
+    """Compositions of the model's last layer, 100 at random (seeded) or all, by prefix; none if it was not mined.
+
+    Columns: prefix, layer, residual_top, ffn_top, output_top, next_token, their texts (residual_text, ffn_text,
+    output_text, next_text), and prefix_text.
+    """
+    rows = Predictions(atlas)
+    composition = (rows["output_top"] != rows["residual_top"]) & (rows["output_top"] != rows["ffn_top"])
+    places = np.flatnonzero(composition & (rows["layer"] == model_layers(atlas) - 1))
+    chosen = np.sort(np.random.default_rng((plan_seed(atlas), 100)).permutation(places)[:CASES])
+    tokens = {name: rows[name][chosen] for name in ("residual_top", "ffn_top", "output_top", "next_token")}
+    columns: dict[str, Any] = {name: rows[name][chosen] for name in ("prefix", "layer")} | tokens
+    for name, own in tokens.items():
+        text = name.removesuffix("_top").removesuffix("_token") + "_text"
+        columns[text] = pl.Series(atlas.token_text(own.tolist()), dtype=pl.String)
+    ends = list(zip(rows["sentence"][chosen].tolist(), rows["position"][chosen].tolist(), strict=True))
+    texts = [atlas.vocabulary.text(prefix) for prefix in atlas.prefixes(ends)]
+    return pl.DataFrame(columns | {"prefix_text": pl.Series(texts, dtype=pl.String)})
+
 
 QUESTION = Question(
     "refinement_events",
@@ -55,12 +84,8 @@ QUESTION = Question(
     main="changed",
     headline=("residual", "agreement", "composition", "ffn", "changed", "composition_of_changed"),
     layer_page=("changed", "composition_of_changed"),
-    nothing=NO_PREFIX, interval=DOCUMENTS, projections=("streams",), counts_judgements=True, lists_cases=True,
+    nothing=NO_PREFIX, interval=DOCUMENTS, projections=("streams",), judgements=judgements, cases=cases,
 )
-
-CASES = 100
-"""Compositions of the last layer that are listed."""
-
 
 def answer(atlas: Atlas) -> pl.DataFrame:
     """Per layer and over all: the four events, `unchanged`, `changed`, and what the compositions are like.
@@ -90,29 +115,3 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     judged = judgements(atlas)
     found.add(None, "composition_distant", NOTHING if judged is None else majority_calls(judged)["distant"])
     return found.frame()
-
-
-def judgements(atlas: Atlas) -> pl.DataFrame | None:
-    """The verdicts on compositions that the answer counts; None for none. Raises what `read_verdicts` raises."""
-    rows = read_verdicts(atlas.path)
-    return None if rows is None or rows.is_empty() else rows
-
-
-def cases(atlas: Atlas) -> pl.DataFrame:
-    """Compositions of the model's last layer, 100 at random (seeded) or all, by prefix; none if it was not mined.
-
-    Columns: prefix, layer, residual_top, ffn_top, output_top, next_token, their texts (residual_text, ffn_text,
-    output_text, next_text), and prefix_text.
-    """
-    rows = Predictions(atlas)
-    composition = (rows["output_top"] != rows["residual_top"]) & (rows["output_top"] != rows["ffn_top"])
-    places = np.flatnonzero(composition & (rows["layer"] == model_layers(atlas) - 1))
-    chosen = np.sort(np.random.default_rng((plan_seed(atlas), 100)).permutation(places)[:CASES])
-    tokens = {name: rows[name][chosen] for name in ("residual_top", "ffn_top", "output_top", "next_token")}
-    columns: dict[str, Any] = {name: rows[name][chosen] for name in ("prefix", "layer")} | tokens
-    for name, own in tokens.items():
-        text = name.removesuffix("_top").removesuffix("_token") + "_text"
-        columns[text] = pl.Series(atlas.token_text(own.tolist()), dtype=pl.String)
-    ends = list(zip(rows["sentence"][chosen].tolist(), rows["position"][chosen].tolist(), strict=True))
-    texts = [atlas.vocabulary.text(prefix) for prefix in atlas.prefixes(ends)]
-    return pl.DataFrame(columns | {"prefix_text": pl.Series(texts, dtype=pl.String)})

@@ -8,8 +8,15 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.intervals import NOTHING, Estimate
 from mnemoscope.questions.answer_builder import AnswerBuilder
 from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question
-from mnemoscope.questions.sources import model_layers
-from mnemoscope.questions.validation import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, Resampled, contrast
+from mnemoscope.questions.sources import (
+    DOCUMENTS,
+    NO_PREFIX,
+    NUMBER_OF_DOCUMENTS,
+    Predictions,
+    Resampled,
+    contrast,
+    model_layers,
+)  # fmt: skip
 from mnemoscope.questions.verdicts import NOTHING_FOUND, between, is_above
 
 

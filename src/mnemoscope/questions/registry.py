@@ -4,8 +4,6 @@ A question is a module of this room with that name, and a figure of that name in
 Writes nothing; writing.py does.
 """
 
-import hashlib
-import json
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -40,9 +38,7 @@ def question_module(question: str) -> ModuleType:
 
 def load_question(question: str) -> Question:
     """What is declared of a question; raises OptionError."""
-    found = question_module(question).QUESTION
-    assert isinstance(found, Question)
-    assert found.id == question
+    found: Question = question_module(question).QUESTION
     return found
 
 
@@ -53,27 +49,5 @@ def answer(atlas: Atlas | str | Path, question: str) -> pl.DataFrame:
     question needs, AtlasDamaged, and what `open_atlas` raises.
     """
     asked = question_module(question)
-    found = asked.answer(atlas if isinstance(atlas, Atlas) else open_atlas(atlas))
-    assert isinstance(found, pl.DataFrame)
+    found: pl.DataFrame = asked.answer(atlas if isinstance(atlas, Atlas) else open_atlas(atlas))
     return found
-
-
-def list_cases(atlas: Atlas, question: str) -> pl.DataFrame | None:
-    """The cases that a question lists beside its answer, for people to judge; None where it lists none."""
-    if not load_question(question).lists_cases:
-        return None
-    found = question_module(question).cases(atlas)
-    assert isinstance(found, pl.DataFrame)
-    return found
-
-
-def judgements_hash(atlas: Atlas, question: str) -> str | None:
-    """The sha256 of the judgements that the question counts now, so that an answer can tell whether it counted them.
-
-    None where there are none, or the question counts none. Raises AnnotationError for judgements of another atlas,
-    AtlasDamaged, AtlasTooNew, AtlasBusy.
-    """
-    if not load_question(question).counts_judgements:
-        return None
-    rows: pl.DataFrame | None = question_module(question).judgements(atlas)
-    return None if rows is None else hashlib.sha256(json.dumps(rows.rows(), default=str).encode()).hexdigest()

@@ -1,14 +1,31 @@
 """What the questions read of an atlas, with one plain line where it is not there: which table, and what makes it.
 
-Reads tables and facts of the manifest; computes nothing.
+Tables, facts of the manifest, and for the questions of the paper's section 5 (Figures 7-11) the predictions on
+validation prefixes: one row per prefix and layer. Every share or mean over them comes with a bootstrap over the
+documents that the prefixes are from.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 import polars as pl
 import polars.selectors as cs
+from numpy.typing import ArrayLike, NDArray
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.tables import rebuild_command
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished
+from mnemoscope.intervals import DRAWS, NOTHING, Estimate, Resamples, ends, widen
+from mnemoscope.questions.answer_builder import least_layer
+from mnemoscope.questions.question import Number
+
+DOCUMENTS = f"over documents (bootstrap, {DRAWS} draws, seed {{seed}})"
+"""What the intervals of a question about prefixes say of themselves, once the seed is filled in."""
+NO_PREFIX = "the validation text gave no prefix to ask about; mine more text, or name one with --validation"
+"""What a question about prefixes says where it finds nothing."""
+NUMBER_OF_DOCUMENTS = Number("documents", "count", "documents that the prefixes are from")
 
 _SWITCHED_OFF = {"removals": "removals", "prefixes": "prefixes", "predictions": "prefixes"}
 """Tables that are empty because the plan asked for none, and the plan's entry that says so."""
@@ -102,3 +119,93 @@ def next_tokens(atlas: Atlas, layer: int, *, best: int | None = None) -> pl.Data
     if best is not None:
         rows = rows.filter(pl.col("rank") < best)
     return rows.select("memory", "next_token")
+
+
+@dataclass(frozen=True)
+class Resampled(Estimate):
+    """A share or mean with its value in every resample, by which it can be compared with others."""
+
+    draws: NDArray[np.float64] = field(kw_only=True)
+
+
+def contrast(*terms: tuple[float, Resampled]) -> Estimate:
+    """The weighted sum of estimates, such as a difference, each resample of the documents being one of all of them.
+
+    It has the count of the first. Sums are rounded to 1e-12, so that equal estimates differ by exactly 0.
+    """
+    parts = [weight * one.value for weight, one in terms if one.value is not None]
+    if len(parts) < len(terms):
+        return NOTHING
+    draws = np.sum([weight * one.draws for weight, one in terms], axis=0).round(12)
+    return Estimate(round(sum(parts), 12), terms[0][1].count, *ends(draws))
+
+
+class Predictions:
+    """The rows of `predictions` with those of `prefixes` beside them; `rows["residual_top"]` is an array."""
+
+    def __init__(self, atlas: Atlas) -> None:
+        """Raises AtlasUnfinished where one of the tables is missing or was switched off, AtlasDamaged."""
+        self.layers = atlas.layers
+        predictions, prefixes = require_table(atlas, "predictions"), require_table(atlas, "prefixes").sort("prefix")
+        rows = predictions.join(prefixes, on="prefix").sort("layer", "prefix")
+        if rows.height != predictions.height or not set(rows["layer"].unique()) <= set(self.layers):
+            raise AtlasDamaged(f"{atlas.path}: predictions names prefixes or layers that the atlas does not have")
+        self._columns = {name: rows[name].to_numpy() for name in rows.columns}
+        documents, self._codes = np.unique(self["document"], return_inverse=True)
+        self.place: NDArray[np.int64] = np.searchsorted(np.array(self.layers), self["layer"])
+        """Of every row, the place of its layer among `layers`."""
+        self._resamples = Resamples(len(documents), plan_seed(atlas))
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self._columns[name]
+
+    def once(self) -> NDArray[np.bool_]:
+        """Marks one row of every prefix."""
+        first = np.zeros(len(self.place), bool)
+        first[np.unique(self["prefix"], return_index=True)[1]] = True
+        return first
+
+    def documents(self) -> Estimate:
+        """How many documents the prefixes are from: what the intervals resample."""
+        count = self._resamples.clusters
+        return Estimate(float(count), count) if count else NOTHING
+
+    def share(self, hits: ArrayLike, among: ArrayLike | None = None) -> dict[int | None, Resampled]:
+        """Per layer and over all: the mean of `hits` (True or False, or any number) over the rows that are `among`.
+
+        Fewer than two documents have no resamples.
+        """
+        values = np.asarray(hits, np.float64)
+        cases = np.ones(len(values), bool) if among is None else np.asarray(among, bool)
+        above, below = self._sums(np.where(cases, values, 0.0)), self._sums(cases.astype(np.float64))
+        draws = self._resamples.ratio_draws(above, below)
+        parts = zip([*self.layers, None], above.sum(0), below.sum(0), draws.T, strict=True)
+        return {
+            key: Resampled(float(top / count) if count else None, int(count), *ends(own), draws=own)
+            for key, top, count, own in parts
+        }
+
+    def _sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sums `[document, layer]` of one number per row, and a last column over all layers."""
+        shape = self._resamples.clusters, len(self.layers)
+        place = self._codes * shape[1] + self.place
+        sums = np.bincount(place, weights=values, minlength=shape[0] * shape[1]).reshape(shape)
+        return np.concatenate([sums, sums.sum(1, keepdims=True)], axis=1)
+
+    def quantiles(self, name: str, levels: tuple[float, ...]) -> dict[int, list[Estimate]]:
+        """Per layer, the quantiles of a column (linear between values)."""
+        here = [self.place == place for place in range(len(self.layers))]
+        sets = [(self[name][rows].astype(np.float64), self._codes[rows]) for rows in here]
+        return dict(zip(self.layers, self._resamples.quantiles(sets, levels), strict=True))
+
+
+def may_be_least(estimates: Mapping[int | None, Resampled]) -> list[int]:
+    """The layers that may be the one with the smallest number: those not clearly above the one where it is seen.
+
+    Differences are taken resample by resample, and corrected for the others that the true least one is compared with.
+    """
+    least, _ = least_layer(estimates)
+    layers = [layer for layer, one in estimates.items() if layer is not None and one.value is not None]
+    others = max(1, len(layers) - 1)
+    differences = {layer: widen(contrast((1, estimates[layer]), (-1, estimates[least])), others) for layer in layers}
+    return [layer for layer, one in differences.items() if layer == least or one.low is None or one.low <= 0]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from mnemoscope.formatting import DASH
-from mnemoscope.intervals import Estimate, widen
+from mnemoscope.intervals import widen
 from mnemoscope.questions.question import Answer, Outcome, Row, Verdict
 
 NOTHING_FOUND: Outcome = (DASH, "", None)
@@ -79,9 +79,7 @@ def every(verdicts: Iterable[Verdict]) -> Verdict | None:
 
 def correct_intervals(rows: Sequence[Row], looks: int | None = None) -> list[Row]:
     """The rows with intervals that all hold at once; `looks` if more is looked at than they."""
-    count = len(rows) if looks is None else looks
-    wide = [widen(Estimate(row.value, row.count, row.low, row.high), count) for row in rows]
-    return [replace(row, low=one.low, high=one.high) for row, one in zip(rows, wide, strict=True)]
+    return [widen(row, len(rows) if looks is None else looks) for row in rows]
 
 
 def difference(of: Row, from_: Row) -> Row:
