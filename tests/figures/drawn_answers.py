@@ -107,8 +107,7 @@ def read_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(key_removals, "_changes", lambda tables: tables.table("changes"))
     patch.setattr(key_removals, "_add_estimates", lambda *asked: None)
     patch.setattr(key_removals, "_excluded_prefixes", lambda tables, *, tokens: NOTHING)
-    unknown = SimpleNamespace(of_layer=lambda *asked: None, counts=lambda kinds: None, shares=lambda counts: UNKNOWN)
-    patch.setattr(layer_activity, "coverage", unknown)
+    patch.setattr(layer_activity, "coverage", SimpleNamespace(layer_shares=lambda *asked: UNKNOWN))
     for module in (value_agreement, value_confidence, value_rank):
         patch.setattr(module, "values", lambda tables: tables.table("values"))
     gain = pl.DataFrame(schema={"layer": pl.Int16, "memory": pl.Int32, "unigram": pl.Float64})

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from mnemoscope.errors import AtlasDamaged
-from mnemoscope.patterns.descriptions import describe, describe_words, quote
+from mnemoscope.patterns.finding import describe, describe_words, quote
 from mnemoscope.patterns.prefixes import Prefixes, read_background, read_prefixes
 from mnemoscope.patterns.significance import count_shared, groups_of
 from mnemoscope.patterns.surface import read_spelling

@@ -5,7 +5,7 @@ colour of the text around them. Every series also differs in its dashes or its p
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
@@ -143,11 +143,6 @@ def round_significant(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def available(answer: Answer, series: Sequence[Series]) -> list[Series]:
-    """Those of the series that the answer has numbers for, each with a title for the legend."""
-    return [replace(one, title=one.title or answer.label(one.name)) for one in series if answer.rows(one.name)]
-
-
 def chart(name: str) -> alt.Chart:
     """A chart of the rows of that name."""
     return alt.Chart(alt.NamedData(name))
@@ -162,42 +157,6 @@ def layer_axis(*, padding: float | None = None) -> alt.X:
 def tooltip(titles: Mapping[str, str] = TOOLTIP) -> list[alt.Tooltip]:
     """What a mark says when it is pointed at: fields of its row, and what they are called."""
     return [alt.Tooltip(field, title=title) for field, title in titles.items()]
-
-
-def colours(series: Sequence[Series], *, stroke: bool = False) -> alt.Color:
-    """The colour of each series, with a legend of squares or of strokes."""
-    return alt.Color("series:N", **_scale(series, [one.colour for one in series], stroke=stroke))
-
-
-def dashes(series: Sequence[Series]) -> alt.StrokeDash:
-    """The dashes of each series, in the same legend as its colour."""
-    return alt.StrokeDash("series:N", **_scale(series, [list(one.dash) for one in series], stroke=True))
-
-
-def _scale(series: Sequence[Series], values: Sequence[Any], *, stroke: bool) -> dict[str, Any]:
-    """One of the values for each series; the legend stands above the chart, in one row where that fits."""
-    labels = [one.title for one in series]
-    # The same for every mark of a chart, or the legends would not become one; clear, although bands are faint.
-    legend = alt.Legend(
-        orient="top",
-        title=None,
-        columns=4 if sum(len(one) + 6 for one in labels) <= 90 else 2,
-        labelLimit=0,
-        symbolType="stroke" if stroke else "square",
-        symbolOpacity=1,
-        offset=8,
-    )
-    return {"scale": alt.Scale(domain=labels, range=values), "legend": legend, "sort": labels}
-
-
-def selection(name: str) -> Any:
-    """A click on the legend dims the other series; `name` is the chart's own name for it."""
-    return alt.selection_point(name=name, fields=["series"], bind="legend")
-
-
-def highlight(picked: Any, normal: float, dimmed: float) -> Any:
-    """The opacity of a series, and of the others once one was picked in the legend."""
-    return alt.condition(picked, alt.value(normal), alt.value(dimmed))
 
 
 def over_all(answer: Answer, name: str) -> str:

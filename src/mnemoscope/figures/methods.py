@@ -75,24 +75,22 @@ _COUNTED = (("documents", "document"), ("mined_sentences", "sentence"), ("mined_
 
 
 def _questions(manifest: Manifest, answers: Mapping[str, Answer]) -> Facts:
-    facts = []
-    asked = manifest.questions
-    if (prefixes := asked.prefixes) is not None:
-        wanted = prefixes if asked.prefixes_asked is None else asked.prefixes_asked
-        said = f"{prefixes:,} of {wanted:,} asked for"
-        facts.append(("validation prefixes (Figures 7 to 11)", said))
+    asked, prefixes, removals = manifest.questions, "", ""
+    if asked.prefixes is not None:
+        wanted = asked.prefixes if asked.prefixes_asked is None else asked.prefixes_asked
+        prefixes = f"{asked.prefixes:,} of {wanted:,} asked for"
     if asked.removals_per_layer is not None:
-        facts.append(("memories per layer whose triggers lose a token (Figure 3)", str(asked.removals_per_layer)))
-    excluded = asked.removals_excluded
-    if "length_one" in excluded:
-        facts.append(("triggers of one token, left out of Figure 3", f"{excluded['length_one']:,}"))
-    if excluded.get("length_two"):
-        facts.append(("triggers of two tokens, left out of Figure 3", f"{excluded['length_two']:,}"))
-    for name, projection in sorted(manifest.projections.items()):
-        facts.append((f"projection of {name}", projection))
+        removals = str(asked.removals_per_layer)
+    one, two = (asked.removals_excluded.get(length) for length in ("length_one", "length_two"))
     kinds = dict.fromkeys(answer.interval for answer in answers.values() if answer.interval)
-    facts.append(("95 % intervals", "; ".join(kinds) or "none"))
-    return facts
+    return _known(
+        ("validation prefixes (Figures 7 to 11)", prefixes),
+        ("memories per layer whose triggers lose a token (Figure 3)", removals),
+        ("triggers of one token, left out of Figure 3", None if one is None else f"{one:,}"),
+        ("triggers of two tokens, left out of Figure 3", f"{two:,}" if two else None),
+        *((f"projection of {name}", projection) for name, projection in sorted(manifest.projections.items())),
+        ("95 % intervals", "; ".join(kinds) or "none"),
+    )
 
 
 def _plan(manifest: Manifest) -> Facts:

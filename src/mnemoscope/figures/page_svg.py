@@ -48,7 +48,17 @@ def page_svg(specification: dict[str, Any], *, name: str, label: str) -> str:
 
     The page has the figure's title and its own paper, so neither is drawn. Marks that say their layer lead to its page.
     """
-    return _page({key: part for key, part in specification.items() if key != "title"}, name=name, label=label)
+    config = specification["config"]
+    # A page's letters may be wider than those that the renderer measures by.
+    roomy = config | {"legend": config["legend"] | {"columnPadding": 34}}
+    untitled = {key: part for key, part in specification.items() if key != "title"}
+    shown = untitled | {"background": None, "padding": 4, "config": roomy}
+    drawn = number_clips(vl_convert.vegalite_to_svg(shown, vl_version=grammar()), prefix=f"{name}-clip")
+    root = ElementTree.fromstring(drawn)
+    kept = ElementTree.Element("svg", _attributes(root))
+    kept.attrib |= {"class": "drawing", "role": "group", "aria-label": label, "font-family": "inherit"}
+    kept.extend(_inside(root, name))
+    return ElementTree.tostring(kept, encoding="unicode")
 
 
 def page_frame(specification: dict[str, Any], *, name: str, label: str) -> tuple[str, str]:
@@ -56,23 +66,10 @@ def page_frame(specification: dict[str, Any], *, name: str, label: str) -> tuple
 
     For a figure of one panel whose points are drawn by the page.
     """
-    whole = _page(specification, name=name, label=label)
+    whole = page_svg(specification, name=name, label=label)
     before, mark, after = whole.partition(f'<g id="{name}-points" />')
     assert mark, "the panel has a group of that name"
     return before, after
-
-
-def _page(specification: dict[str, Any], *, name: str, label: str) -> str:
-    config = specification["config"]
-    # A page's letters may be wider than those that the renderer measures by.
-    roomy = config | {"legend": config["legend"] | {"columnPadding": 34}}
-    specification = specification | {"background": None, "padding": 4, "config": roomy}
-    drawn = number_clips(vl_convert.vegalite_to_svg(specification, vl_version=grammar()), prefix=f"{name}-clip")
-    root = ElementTree.fromstring(drawn)
-    kept = ElementTree.Element("svg", _attributes(root))
-    kept.attrib |= {"class": "drawing", "role": "group", "aria-label": label, "font-family": "inherit"}
-    kept.extend(_inside(root, name))
-    return ElementTree.tostring(kept, encoding="unicode")
 
 
 def _inside(parent: ElementTree.Element, name: str) -> Iterator[ElementTree.Element]:

@@ -1,6 +1,7 @@
 """The panels that figures are made of: lines with intervals over the layers, stacked shares, and how panels join."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from textwrap import wrap
 from typing import Any
 
@@ -15,17 +16,12 @@ from mnemoscope.figures.chart import (
     Figure,
     Panel,
     Series,
-    available,
     chart,
-    colours,
-    dashes,
-    highlight,
     layer_axis,
     record,
     round_significant,
-    selection,
     tooltip,
-)  # fmt: skip
+)
 from mnemoscope.formatting import show_controls
 from mnemoscope.questions.question import Answer, Row
 
@@ -53,27 +49,27 @@ def lines(
     The band around a line is its interval, too, or what `bands` names: the lower and upper number for a series. With
     `dodge` the series stand beside one another, without bands: for intervals that would hide each other.
     """
-    if not (shown := available(answer, series)):
+    if not (shown := _available(answer, series)):
         return ()
     rows = [record(row, one.title) for one in shown for row in answer.rows(one.name)] + _gaps(answer, shown)
     if log:
         rows = [_above_zero(row) for row in rows]
     _add_bands(rows, answer, shown, {} if dodge else bands)
-    picked = selection(name)
-    faint, clear = highlight(picked, 0.18, 0.02), highlight(picked, 1.0, 0.12)
+    picked = _selection(name)
+    faint, clear = _highlight(picked, 0.18, 0.02), _highlight(picked, 1.0, 0.12)
 
     def vertical(field: str) -> alt.Y:
         scaled = alt.Scale(type="log") if log else alt.Scale(zero=True)
         return alt.Y(f"{field}:Q", title=y, scale=scaled, axis=alt.Axis(format=format))
 
-    place = chart(name).encode(x=layer_axis(), color=colours(shown, stroke=True))
+    place = chart(name).encode(x=layer_axis(), color=_colours(shown, stroke=True))
     if dodge:
         place = place.encode(xOffset=_beside(shown, len(answer.layers)))
     bars = place.transform_filter("isValid(datum.low) && isValid(datum.high)")
     line = place.mark_line(strokeWidth=2, invalid="break-paths-show-domains")
     points = place.transform_filter("isValid(datum.value)").mark_point(filled=True, size=45)
     layers = [
-        line.encode(y=vertical("value"), strokeDash=dashes(shown), opacity=clear).add_params(picked),
+        line.encode(y=vertical("value"), strokeDash=_dashes(shown), opacity=clear).add_params(picked),
         points.encode(y=vertical("value"), opacity=clear, tooltip=tooltip()),
     ]
     # A mark without data would take the scale away from the others.
@@ -86,6 +82,47 @@ def lines(
         rule = chart("zero").mark_rule(color="currentColor", opacity=0.5)
         layers.insert(0, rule.encode(y=vertical("zero")))
     return (panel(alt.layer(*layers), {name: rows, "zero": [{"zero": 0}]}, title=title),)
+
+
+def _available(answer: Answer, series: Sequence[Series]) -> list[Series]:
+    """Those of the series that the answer has numbers for, each with a title for the legend."""
+    return [replace(one, title=one.title or answer.label(one.name)) for one in series if answer.rows(one.name)]
+
+
+def _colours(series: Sequence[Series], *, stroke: bool = False) -> alt.Color:
+    """The colour of each series, with a legend of squares or of strokes."""
+    return alt.Color("series:N", **_scale(series, [one.colour for one in series], stroke=stroke))
+
+
+def _dashes(series: Sequence[Series]) -> alt.StrokeDash:
+    """The dashes of each series, in the same legend as its colour."""
+    return alt.StrokeDash("series:N", **_scale(series, [list(one.dash) for one in series], stroke=True))
+
+
+def _scale(series: Sequence[Series], values: Sequence[Any], *, stroke: bool) -> dict[str, Any]:
+    """One of the values for each series; the legend stands above the chart, in one row where that fits."""
+    labels = [one.title for one in series]
+    # The same for every mark of a chart, or the legends would not become one; clear, although bands are faint.
+    legend = alt.Legend(
+        orient="top",
+        title=None,
+        columns=4 if sum(len(one) + 6 for one in labels) <= 90 else 2,
+        labelLimit=0,
+        symbolType="stroke" if stroke else "square",
+        symbolOpacity=1,
+        offset=8,
+    )
+    return {"scale": alt.Scale(domain=labels, range=values), "legend": legend, "sort": labels}
+
+
+def _selection(name: str) -> Any:
+    """A click on the legend dims the other series; `name` is the chart's own name for it."""
+    return alt.selection_point(name=name, fields=["series"], bind="legend")
+
+
+def _highlight(picked: Any, normal: float, dimmed: float) -> Any:
+    """The opacity of a series, and of the others once one was picked in the legend."""
+    return alt.condition(picked, alt.value(normal), alt.value(dimmed))
 
 
 def _beside(series: Sequence[Series], layers: int) -> alt.XOffset:
@@ -132,7 +169,7 @@ def _add_bands(
 
 def stack_shares(answer: Answer, series: Sequence[Series], edges: Sequence[Row], *, name: str, title: str) -> Panel:
     """Shares that sum to one, stacked per layer from below; `edges` are the 95 % intervals of borders between them."""
-    shown = available(answer, series)
+    shown = _available(answer, series)
     rows, height = [], dict.fromkeys(answer.layers, 0.0)
     for one in shown:
         for row in answer.rows(one.name):
@@ -148,8 +185,8 @@ def stack_shares(answer: Answer, series: Sequence[Series], edges: Sequence[Row],
             x=layer_axis(),
             y=alt.Y("from:Q", title="share", axis=alt.Axis(format=PERCENT), scale=alt.Scale(domain=[0, 1])),
             y2="to:Q",
-            color=colours(shown),
-            opacity=highlight(picked := selection(name), 1.0, 0.15),
+            color=_colours(shown),
+            opacity=_highlight(picked := _selection(name), 1.0, 0.15),
             tooltip=tooltip(),
         )
         .add_params(picked)

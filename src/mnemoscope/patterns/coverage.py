@@ -64,9 +64,9 @@ def shares(rows: pl.DataFrame) -> dict[str, Estimate]:
     }
 
 
-def of_layer(atlas: Atlas, layer: int, patterns: pl.DataFrame) -> pl.DataFrame:
-    """The `kinds` of one layer's prefixes under the automatic patterns of the whole atlas."""
-    return kinds(top_prefixes(atlas, layer), patterns.filter(pl.col("layer") == layer))
+def layer_shares(atlas: Atlas, layer: int, patterns: pl.DataFrame) -> dict[str, Estimate]:
+    """The shares of one layer's prefixes under the automatic patterns of the whole atlas."""
+    return shares(counts(kinds(top_prefixes(atlas, layer), patterns.filter(pl.col("layer") == layer))))
 
 
 def count_per_memory(prefixes: pl.DataFrame, patterns: pl.DataFrame) -> pl.DataFrame:

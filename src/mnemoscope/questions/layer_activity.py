@@ -122,9 +122,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     depth = _depth(layer, fewest, may_be_least(active), atlas)
     found.add(None, "least_depth", depth, at_layer=layer)
     found.add(None, "documents", rows.documents())
-    shares = {
-        layer: coverage.shares(coverage.counts(coverage.of_layer(atlas, layer, patterns))) for layer in atlas.layers
-    }
+    shares = {layer: coverage.layer_shares(atlas, layer, patterns) for layer in atlas.layers}
     for kind in ("semantic", "shallow"):
         found.add(None, f"correlation_{kind}", _correlation(active, {at: own[kind] for at, own in shares.items()}))
     return found.frame()
