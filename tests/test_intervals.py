@@ -147,8 +147,8 @@ def test_a_resample_without_cases_does_not_count_and_one_document_gives_no_inter
     for few in (0, 1):
         draws = Resamples(few, 0).ratio_draws(hits[:few], cases[:few])
         assert [ends(own) for own in draws.T] == [(None, None), (None, None)]
-    assert Resamples(1, 0).quantile_bounds([([1.0, 2.0], np.zeros(2, int))], [0.5]) == [[(None, None)]]
-    assert Resamples(0, 0).quantile_bounds([([], np.zeros(0, int))], [0.5]) == [[(None, None)]]
+    assert Resamples(1, 0).quantiles([(np.array([1.0, 2.0]), np.zeros(2, int))], [0.5]) == [[Estimate(1.5, 2)]]
+    assert Resamples(0, 0).quantiles([(np.zeros(0), np.zeros(0, int))], [0.5]) == [[NOTHING]]
 
 
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=30), st.integers(0, 9))
@@ -177,19 +177,21 @@ def test_bootstrapped_quantiles_are_those_of_drawing_them_all(
 ) -> None:
     values, codes = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
     resamples = Resamples(6, seed)
-    ((found,),) = resamples.quantile_bounds([(values, codes)], [level])
+    ((found,),) = resamples.quantiles([(values, codes)], [level])
     quantiles = []
     for weights in resamples.sums(np.eye(6)):
         drawn = np.repeat(values, weights[codes].astype(int))
         if len(drawn):
             quantiles.append(np.quantile(drawn, level, method="inverted_cdf"))
-    assert found == tuple(np.quantile(quantiles, end, method="inverted_cdf") for end in LEVELS)
+    low, high = (np.quantile(quantiles, end, method="inverted_cdf") for end in LEVELS)
+    value = np.quantile(values, level)
+    assert found == Estimate(value, len(values), min(low, value), max(high, value))
 
 
 def test_many_sets_are_answered_as_one_by_one() -> None:
     draw = np.random.default_rng(0)
     sets = [(draw.random(size), draw.integers(0, 9, size)) for size in (0, 1, 7, 50)]
     resamples = Resamples(9, 0)
-    together = resamples.quantile_bounds(sets, [0.25, 0.5])
-    assert together == [resamples.quantile_bounds([one], [0.25, 0.5])[0] for one in sets]
-    assert together[0] == [(None, None), (None, None)]
+    together = resamples.quantiles(sets, [0.25, 0.5])
+    assert together == [resamples.quantiles([one], [0.25, 0.5])[0] for one in sets]
+    assert together[0] == [NOTHING, NOTHING]

@@ -75,18 +75,6 @@ def widen(found: AnyEstimate, looks: int) -> AnyEstimate:
     return replace(found, low=low, high=high)
 
 
-def complement(found: AnyEstimate) -> AnyEstimate:
-    """The share of the other cases."""
-    value, high, low = (None if end is None else 1 - end for end in (found.value, found.low, found.high))
-    return replace(found, value=value, low=low, high=high)
-
-
-def shift(found: Estimate, by: float) -> Estimate:
-    """The estimate plus a known number."""
-    value, low, high = (None if end is None else end + by for end in (found.value, found.low, found.high))
-    return Estimate(value, found.count, low, high)
-
-
 def exact_share(hits: int, count: int, *, looks: int = 1) -> Estimate:
     """The share `hits / count` with its exact (Clopper and Pearson's) interval, for `looks` shares at once.
 
@@ -241,16 +229,7 @@ class Resamples:
         return np.where(sums[:, -1] > 0, found, np.nan)
 
     def quantiles(self, sets: Sequence[Set], levels: Sequence[float]) -> list[list[Estimate]]:
-        """For each set and level, that quantile (linear between two values) with its interval."""
-        found = [[NOTHING] * len(levels) for _ in sets]
-        for index, ((values, _), bounds) in enumerate(zip(sets, self.quantile_bounds(sets, levels), strict=True)):
-            if count := len(values):
-                pairs = zip(np.quantile(values, levels).tolist(), bounds, strict=True)
-                found[index] = [enclose(value, count, ends) for value, ends in pairs]
-        return found
-
-    def quantile_bounds(self, sets: Sequence[Set], levels: Sequence[float]) -> list[list[Bounds]]:
-        """For each set and level, the interval of that quantile.
+        """For each set and level, that quantile (linear between two values) with its interval.
 
         The quantile of a resample is the least value with at least `level` of the resample's weight at or below it.
         Its distribution is never drawn up: that it is at most x is the same as a sum over clusters being large enough,
@@ -280,8 +259,12 @@ class Resamples:
             float(kept[index][0][place]) if fit else None
             for (index, _, _), place, fit in zip(problems, low.tolist(), usable, strict=True)
         ]
-        pairs = [(ends[i], ends[i + 1]) for i in range(0, len(ends), 2)]
-        return [pairs[i : i + len(levels)] for i in range(0, len(pairs), len(levels))]
+        asked = [(kept[index][0], level) for index, level, _ in problems[::2]]
+        found = [
+            enclose(float(np.quantile(values, level)), len(values), bounds) if len(values) else NOTHING
+            for (values, level), bounds in zip(asked, zip(ends[::2], ends[1::2], strict=True), strict=True)
+        ]
+        return [found[i : i + len(levels)] for i in range(0, len(found), len(levels))]
 
 
 def ends(draws: Floats) -> Bounds:

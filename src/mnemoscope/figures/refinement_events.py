@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from mnemoscope.figures.chart import BLUE, GREEN, ORANGE, PURPLE, Figure, Series, over_all
 from mnemoscope.figures.panels import stack_shares
-from mnemoscope.intervals import complement
+from mnemoscope.questions.answer_builder import complement
 from mnemoscope.questions.question import Answer
 
 EVENTS = (

@@ -6,11 +6,12 @@ columns after them. Holds no question and reads no atlas.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
 
-from mnemoscope.intervals import NOTHING, Estimate, widen
+from mnemoscope.intervals import NOTHING, AnyEstimate, Estimate, widen
 from mnemoscope.questions.question import EMPTY, Question
 
 MEMORIES = "over memories (Wilson)"
@@ -62,6 +63,12 @@ class AnswerBuilder:
 
 def _finite(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
+
+
+def complement(found: AnyEstimate) -> AnyEstimate:
+    """The share of the other cases."""
+    value, high, low = (None if end is None else 1 - end for end in (found.value, found.low, found.high))
+    return replace(found, value=value, low=low, high=high)
 
 
 def least_layer(estimates: ByLayer) -> tuple[int | None, Estimate]:

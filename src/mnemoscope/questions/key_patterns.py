@@ -7,10 +7,10 @@ with `people_`. Finds no pattern itself.
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.intervals import Estimate, clustered_share, complement
+from mnemoscope.intervals import Estimate, clustered_share
 from mnemoscope.judgements.reading import read_judgements
 from mnemoscope.patterns import coverage
-from mnemoscope.questions.answer_builder import MEMORIES, AnswerBuilder, share_above
+from mnemoscope.questions.answer_builder import MEMORIES, AnswerBuilder, complement, share_above
 from mnemoscope.questions.question import Claim, Number, Paper, Question
 from mnemoscope.questions.sources import require_table
 from mnemoscope.questions.verdicts import at_least

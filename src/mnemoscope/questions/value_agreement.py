@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.intervals import NOTHING, Estimate, exact_share, mean, share, shift
+from mnemoscope.intervals import NOTHING, Estimate, exact_share, mean, share
 from mnemoscope.questions.answer_builder import MEMORIES, NO_TARGET, AnswerBuilder
 from mnemoscope.questions.question import Claim, Number, Paper, Question
 from mnemoscope.questions.sources import next_tokens, require_table, values
@@ -108,7 +108,9 @@ def _above_baseline(estimates: dict[str, Estimate], *, looks: int) -> Estimate:
     shuffled, chance = estimates["shuffled_targets"].value, estimates["chance"].value
     if shuffled is None or chance is None:
         return NOTHING
-    return shift(_exact(estimates["agreement"], looks), -max(shuffled, chance))
+    found, baseline = _exact(estimates["agreement"], looks), max(shuffled, chance)
+    value, low, high = (None if end is None else end - baseline for end in (found.value, found.low, found.high))
+    return Estimate(value, found.count, low, high)
 
 
 def _greatest(found: dict[int, Estimate]) -> tuple[int | None, Estimate]:
