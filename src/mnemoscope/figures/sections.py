@@ -40,7 +40,7 @@ class Section:
 
     question: str
     figure: str
-    title: str
+    about: str
     asked: str
     missing: str
     axes: str
@@ -52,8 +52,7 @@ class Section:
 
 def draw_figure(question: str, answers: Mapping[str, Answer]) -> Figure:
     """The figure of a question, drawn by the module of that name in this room; `answers` may hold others besides."""
-    figure = import_module(f"mnemoscope.figures.{question}").figure(answers)
-    assert isinstance(figure, Figure)
+    figure: Figure = import_module(f"mnemoscope.figures.{question}").figure(answers)
     return figure
 
 
@@ -62,31 +61,34 @@ def all_figures(answers: Mapping[str, Answer]) -> dict[str, Figure]:
     return {question: draw_figure(question, answers) for question, answer in answers.items() if not answer.missing}
 
 
-def section(answer: Answer, figures: Mapping[str, Figure], lines: list[Comparison]) -> Section:
-    """The section of the question answered, with its own of the lines of the comparison."""
-    asked, figure = answer.question, figures.get(answer.question.id)
+def section(question: str, answers: Mapping[str, Answer]) -> Section:
+    """The section of a question, drawn; `answers` may hold others besides."""
+    answer = answers[question]
+    figure = Figure((), "", "") if answer.missing else draw_figure(question, answers)
     return Section(
-        question=asked.id,
-        figure=asked.paper.figure,
-        title=asked.title,
-        asked=asked.paper.question,
+        question=question,
+        figure=answer.question.paper.figure,
+        about=answer.question.title,
+        asked=answer.question.paper.question,
         missing=answer.missing,
-        axes="" if figure is None else figure.axes,
-        reading="" if figure is None else figure.reading,
-        interval=answer.interval if figure is not None and figure.intervals else "",
-        comparison=tuple(line for line in lines if line.question == asked.id),
-        tables=() if figure is None else _tables(answer, figure),
+        axes=figure.axes,
+        reading=figure.reading,
+        interval=answer.interval if figure.intervals else "",
+        comparison=tuple(_compare_answer(answer, answers)),
+        tables=() if answer.missing else _tables(answer, figure),
     )
 
 
 def compare_with_paper(answers: Mapping[str, Answer]) -> list[Comparison]:
     """Every claim of the paper with our number, in the paper's order; after those of a figure, what else it found."""
-    lines: list[Comparison] = []
-    for answer in answers.values():
-        for claim in answer.question.paper.claims:
-            lines.append(_compare(answer, claim, _judge(answer, claim), tested=answer.total(claim.by)))
-        if (finding := answer.question.finding) is not None:
-            lines.append(_compare(answer, finding, NOTHING_FOUND if answer.missing else finding.test(answers)))
+    return [line for answer in answers.values() for line in _compare_answer(answer, answers)]
+
+
+def _compare_answer(answer: Answer, answers: Mapping[str, Answer]) -> list[Comparison]:
+    claims = answer.question.paper.claims
+    lines = [_compare(answer, one, _judge(answer, one), tested=answer.total(one.by)) for one in claims]
+    if (finding := answer.question.finding) is not None:
+        lines.append(_compare(answer, finding, NOTHING_FOUND if answer.missing else finding.test(answers)))
     return lines
 
 

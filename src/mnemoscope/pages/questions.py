@@ -102,18 +102,14 @@ def draw_answer(answers: Mapping[str, Answer], question: str, *, name: str, labe
 
 def question_view(edition: Edition, question: str) -> dict[str, Any]:
     """One question: how its figure is read, what it shows, ours beside the paper's, and the numbers as tables."""
-    from mnemoscope.figures.sections import compare_with_paper, draw_figure, section
+    from mnemoscope.figures.sections import section
 
     answers = answers_of(edition)
-    answer = answers[question]
-    figures = {} if answer.missing else {question: draw_figure(question, answers)}
-    shown = asdict(section(answer, figures, compare_with_paper(answers)))
     names = list(answers)
     place = names.index(question)
     return {
-        **{key: part for key, part in shown.items() if key != "title"},
-        "about": shown["title"],
+        **asdict(section(question, answers)),
         "previous": names[place - 1] if place else None,
         "next": names[place + 1] if place + 1 < len(names) else None,
-        "answer": answer.table.to_dicts(),
+        "answer": answers[question].table.to_dicts(),
     }

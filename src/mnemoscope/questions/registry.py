@@ -1,7 +1,7 @@
 """The list of the questions, in the paper's order, and the answer to one of them.
 
 A question is a module of this room with that name, and a figure of that name in `figures`; a new one is added here.
-Writes nothing; writing.py does.
+Writes nothing; answers.py does.
 """
 
 from importlib import import_module
