@@ -37,7 +37,7 @@ AnyEstimate = TypeVar("AnyEstimate", bound=Estimate)
 NOTHING = Estimate(None, 0)
 
 Floats = NDArray[np.float64]
-Set = tuple[Floats, NDArray[Any]]
+ClusteredValues = tuple[Floats, NDArray[Any]]
 """Values, and the cluster of each."""
 Bounds = tuple[float | None, float | None]
 
@@ -228,7 +228,7 @@ class Resamples:
         found = ordered[inside[np.arange(DRAWS), steps]]
         return np.where(sums[:, -1] > 0, found, np.nan)
 
-    def quantiles(self, sets: Sequence[Set], levels: Sequence[float]) -> list[list[Estimate]]:
+    def quantiles(self, sets: Sequence[ClusteredValues], levels: Sequence[float]) -> list[list[Estimate]]:
         """For each set and level, that quantile (linear between two values) with its interval.
 
         The quantile of a resample is the least value with at least `level` of the resample's weight at or below it.

@@ -1,4 +1,4 @@
-"""What all figures have in common: style, series, axes, legends, what a mark says (Vega-Lite), and how lines are read.
+"""What all figures have in common: style, series, axes, what a mark says (Vega-Lite), and how lines are read.
 
 Colours are of middle lightness, so that one drawing is readable on white and on black; lines of text and axes take the
 colour of the text around them. Every series also differs in its dashes or its place, never in colour alone.

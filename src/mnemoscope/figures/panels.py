@@ -1,4 +1,4 @@
-"""The panels that figures are made of: lines with intervals over the layers, stacked shares, and how panels join."""
+"""The panels of figures: lines with intervals over the layers, stacked shares, their legends, and how panels join."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
