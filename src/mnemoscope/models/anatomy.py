@@ -6,6 +6,7 @@ load-time proof (proof.py) does.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,10 +37,9 @@ class LinearMap:
     count: int
 
     @staticmethod
-    def whole(module: nn.Module, *, transposed: bool | None = None) -> "LinearMap":
-        """The map of all of the module's outputs; where it is not said, Conv1D is transposed, told by its name."""
-        if transposed is None:
-            transposed = not isinstance(module, nn.Linear) and type(module).__name__ == "Conv1D"
+    def whole(module: nn.Module, *, transposed: bool = False) -> "LinearMap":
+        """The map of all of the module's outputs; a Conv1D is always transposed."""
+        transposed = transposed or type(module).__name__ == "Conv1D"
         return LinearMap(module, transposed, 0, matrix_of(module).shape[1 if transposed else 0])
 
     def halves(self, order: tuple[str, str]) -> tuple["LinearMap", "LinearMap"]:
@@ -49,14 +49,18 @@ class LinearMap:
         return (first, second) if order == ("gate", "up") else (second, first)
 
     def weight(self) -> Tensor:
-        """The matrix [out, in], a view of the module's own."""
-        matrix = matrix_of(self.module)
+        """The matrix [out, in], a view of the module's own, without gradients."""
+        matrix = matrix_of(self.module).detach()
         return (matrix.T if self.transposed else matrix)[self.first : self.first + self.count]
 
     def bias(self) -> Tensor | None:
-        """The bias [out], a view, or None."""
+        """The bias [out], a view without gradients, or None."""
         bias = getattr(self.module, "bias", None)
-        return bias[self.first : self.first + self.count] if isinstance(bias, Tensor) else None
+        return bias.detach()[self.first : self.first + self.count] if isinstance(bias, Tensor) else None
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """These outputs alone [..., out], of inputs [..., in]."""
+        return nn.functional.linear(inputs, self.weight(), self.bias())
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,10 @@ class Layer:
 
     def update(self, ffn_output: Tensor) -> Tensor:
         """What the block adds for a feed-forward output: u of definitions.md section 1."""
-        update: Tensor = ffn_output if self.post_norm is None else self.post_norm(ffn_output)
+        return self.scale(ffn_output if self.post_norm is None else self.post_norm(ffn_output))
+
+    def scale(self, update: Tensor) -> Tensor:
+        """The update as it enters the stream."""
         return update if self.update_scale == 1.0 else update * self.update_scale
 
 
@@ -115,6 +122,13 @@ class Anatomy:
         """How many tokens the head scores."""
         return matrix_of(self.head).shape[0] if self.two_level is None else self.two_level.rows
 
+    def readout(self, stream: Tensor) -> Tensor:
+        """The model's own scores [..., vocab] of stream vectors [..., hidden]."""
+        for module in (self.final_norm, self.project, self.head):
+            stream = stream if module is None else module(stream)
+        scores = stream if self.logit_scale == 1.0 else stream * self.logit_scale
+        return scores if self.softcap is None else torch.tanh(scores / self.softcap) * self.softcap
+
 
 def matrix_of(module: nn.Module) -> Tensor:
     """The module's weight matrix; raises ModelUnsupported where it has none (quantised or wrapped layers)."""
@@ -131,30 +145,25 @@ def text_config(model: Any) -> Any:
     return model.config.get_text_config(decoder=True)
 
 
-def config_value(config: Any, name: str, default: Any = None) -> Any:
-    """A configuration entry that may be absent."""
-    return getattr(config, name, default)
-
-
 def find_layers(model: Any) -> Anatomy | None:
     """The anatomy of a transformers causal language model by its family's row; None where no row fits."""
     family = family_of(model.config)
     try:
         return None if family is None else resolve(model, family)
-    except LookupError:
+    except AttributeError:  # modules of the row that the model does not have
         return None
 
 
 def check_supported(config: Any) -> None:
     """Raises ModelUnsupported where the configuration already tells that the memories cannot be read."""
-    kind = config_value(config, "model_type", "unknown")
-    if config_value(config, "is_encoder_decoder", False):
+    kind = getattr(config, "model_type", "unknown")
+    if getattr(config, "is_encoder_decoder", False):
         raise ModelUnsupported(f"model type {kind!r} is an encoder-decoder; only decoder language models can be read")
-    if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config_value(config, "is_decoder", False):
+    if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
         raise ModelUnsupported(f"model type {kind!r} is an encoder; only decoder language models can be read")
     text = config.get_text_config(decoder=True)
     for name in _EXPERT_ENTRIES:
-        experts = config_value(text, name)
+        experts = getattr(text, name, None)
         if isinstance(experts, int) and experts > 1:
             raise ModelUnsupported(
                 f"model type {kind!r} is a mixture of {experts} experts, which cannot be read yet; take a dense model"
@@ -164,74 +173,65 @@ def check_supported(config: Any) -> None:
 def family_of(config: Any) -> Family | None:
     """The row that fits the configuration; None for a family or variant that the table does not know."""
     for family in FAMILIES:
-        if family.name == config.model_type and all(config_value(config, name) == value for name, value in family.when):
+        variant = all(getattr(config, name, None) == value for name, value in family.when)
+        if family.name == config.model_type and variant:
             return family
     return None
 
 
 def resolve(model: Any, family: Family) -> Anatomy:
-    """The anatomy that a family's row describes; raises LookupError where the model has no such module."""
+    """The anatomy that a family's row describes; raises AttributeError where the model has no such module."""
     config = text_config(model)
 
     def number(name: str | None, default: float) -> float:
-        value = default if name is None else config_value(config, name, default)
+        value = default if name is None else getattr(config, name, default)
         return default if value is None else float(value)
 
     scale = number(family.update_scale, 1.0)
-    blocks = [block for _, block in find(model, family.blocks).named_children()]
-    softcap = number(family.softcap, 0.0)
-    project = family.project is not None and isinstance(_get(model, family.project), nn.Module)
+    project = None
+    if family.project is not None:
+        with suppress(AttributeError):  # only some models of the family have one
+            project = model.get_submodule(family.project)
     return Anatomy(
         family=family.name,
         model=model,
-        backbone=find(model, family.blocks.rpartition(".")[0]),
-        layers=tuple(_resolve_layer(block, family, scale) for block in blocks),
-        final_norm=_optional(model, family.final_norm),
-        project=_optional(model, family.project) if project else None,
+        backbone=model.get_submodule(family.blocks.rpartition(".")[0]),
+        layers=tuple(resolve_layer(block, family, scale) for block in model.get_submodule(family.blocks).children()),
+        final_norm=_part(model, family.final_norm),
+        project=project,
         head=head_of(model),
-        activation=family.activation_name or activation_name(config, family.activation.rpartition(".")[2]),
+        activation=family.activation_name or activation_name(config, str(family.activation)),
         logit_scale=number(family.logit_scale, 1.0) / number(family.logit_divisor, 1.0),
-        softcap=softcap or None,
+        softcap=number(family.softcap, 0.0) or None,
     )
 
 
-def _resolve_layer(block: nn.Module, family: Family, scale: float) -> Layer:
-    gate = LinearMap.whole(find(block, family.keys))
-    up = None if family.up is None else LinearMap.whole(find(block, family.up))
-    if family.fused is not None:
-        gate, up = gate.halves(family.fused)
+def resolve_layer(block: nn.Module, row: Family, scale: float = 1.0) -> Layer:
+    """A block's parts by its family's row; raises AttributeError where it has no such module."""
+
+    def linear_map(path: str) -> LinearMap:
+        return LinearMap.whole(block.get_submodule(path), transposed=path in row.transposed)
+
+    gate, up = linear_map(row.keys), None if row.up is None else linear_map(row.up)
+    if row.fused is not None:
+        gate, up = gate.halves(row.fused)
     return Layer(
         block=block,
         gate=gate,
         up=up,
-        down=LinearMap.whole(find(block, family.down)),
-        activation=find(block, family.activation),
-        ffn_norm=_optional(block, family.ffn_norm),
-        post_norm=_optional(block, family.post_norm),
-        output_norm=_optional(block, family.output_norm),
-        attention=_optional(block, family.attention),
+        down=linear_map(row.down),
+        activation=block.get_submodule(row.activation) if isinstance(row.activation, str) else row.activation,
+        ffn_norm=_part(block, row.ffn_norm),
+        post_norm=_part(block, row.post_norm),
+        output_norm=_part(block, row.output_norm),
+        attention=_part(block, row.attention),
         update_scale=scale,
-        in_place=family.in_place,
+        in_place=row.in_place,
     )
 
 
-def _get(module: nn.Module, path: str) -> object:
-    found: object = module
-    for name in path.split("."):
-        found = getattr(found, name, None)
-    return found
-
-
-def find(module: nn.Module, path: str) -> nn.Module:
-    """The submodule at `path`; raises LookupError where there is none."""
-    found = _get(module, path)
-    if not isinstance(found, nn.Module):
-        raise LookupError(f"{type(module).__name__} has no module {path!r}")
-    return found
-
-
-def _optional(module: nn.Module, path: str | None) -> nn.Module | None:
-    return None if path is None else find(module, path)
+def _part(module: nn.Module, path: str | None) -> nn.Module | None:
+    return None if path is None else module.get_submodule(path)
 
 
 def head_of(model: Any) -> nn.Module:
@@ -246,7 +246,7 @@ def head_of(model: Any) -> nn.Module:
 def activation_name(config: Any, default: str) -> str:
     """The activation's name as the configuration gives it, or else `default`."""
     for name in _ACTIVATION_ENTRIES:
-        value = config_value(config, name)
+        value = getattr(config, name, None)
         if isinstance(value, str):
             return value
     return default

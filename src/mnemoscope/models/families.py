@@ -6,7 +6,9 @@ scores. Where a family has variants, it has one row for each, told apart by `whe
 the load-time proof (proof.py) checks it on every load. This file touches no model; anatomy.py does.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -16,7 +18,7 @@ class Family:
     keys          the map before the activation; the gate of a gated layer, or the fused matrix that holds both
     up            the second key matrix of a gated layer, where it is a module of its own
     fused         order of the two halves in `keys`, ("gate", "up") or ("up", "gate")
-    activation    the module that computes f
+    activation    the module that computes f; or f itself, where no module does
     ffn_norm      the norm that reads the residual r; None where the keys read r itself
     post_norm     a norm between the feed-forward output and the stream (sandwich)
     output_norm   the norm of the block's own output (post-norm block)
@@ -24,13 +26,14 @@ class Family:
     update_scale, logit_scale, logit_divisor, softcap   names of configuration entries that hold the number
     activation_name   the name of f, where the configuration does not give it
     in_place      the block changes the feed-forward output after computing it, so a hook must clone
+    transposed    maps that store their matrix as [in, out], where their class does not tell (Conv1D's does)
     """
 
     name: str
     blocks: str
     keys: str
     down: str
-    activation: str
+    activation: str | Callable[[Any], Any]
     when: tuple[tuple[str, object], ...] = ()
     up: str | None = None
     fused: tuple[str, str] | None = None
@@ -46,6 +49,7 @@ class Family:
     softcap: str | None = None
     in_place: bool = False
     activation_name: str | None = None
+    transposed: tuple[str, ...] = ()
 
 
 _GPT2 = Family(

@@ -20,7 +20,7 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, OptionError
 from mnemoscope.models import handmade
-from mnemoscope.models.anatomy import Anatomy, check_supported, config_value, find_layers, text_config
+from mnemoscope.models.anatomy import Anatomy, check_supported, find_layers, text_config
 from mnemoscope.models.loaded_parts import LoadedParts, first_line, suppress_output
 from mnemoscope.models.structure import infer
 from mnemoscope.models.tokens import Tokens, beginning_of, ends_of
@@ -88,7 +88,7 @@ def _anatomy(model: Any) -> Anatomy:
 
 def _context(config: Any) -> int:
     for name in _CONTEXT_ENTRIES:
-        value = config_value(config, name)
+        value = getattr(config, name, None)
         if isinstance(value, int) and value > 0:
             return value
     return _UNSTATED_CONTEXT

@@ -5,8 +5,9 @@ that works in place cannot change the evidence.
 """
 
 import inspect
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -21,13 +22,12 @@ IDS = ((5, 1, 8, 3, 11, 2), (7, 4, 0, 9, 6, 10))
 HALF_TOLERANCE = 8e-2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ModuleCall:
-    """One call of one module; `order` counts the ends of calls."""
+    """One call of one module."""
 
     path: str
     module: nn.Module
-    order: int
     taken: Tensor
     given: Tensor
 
@@ -39,15 +39,16 @@ class ModuleCall:
 
 @dataclass(frozen=True)
 class Observation:
-    """The first call of every module, by path, and the model's logits."""
+    """The first call of every module, by path, in the order in which they ended; and the model's logits."""
 
     calls: dict[str, ModuleCall]
     logits: Tensor
 
-    def within(self, prefix: str) -> Iterator[ModuleCall]:
-        """The calls of the modules inside `prefix`, the last to end first."""
-        inside = [call for path, call in self.calls.items() if path.startswith(f"{prefix}.")]
-        yield from sorted(inside, key=lambda call: -call.order)
+    def within(self, prefix: str) -> list[ModuleCall]:
+        """The calls of the modules inside `prefix`, their paths from there, the last to end first."""
+        start = f"{prefix}."
+        inside = [call for call in reversed(self.calls.values()) if call.path.startswith(start)]
+        return [replace(call, path=call.path.removeprefix(start)) for call in inside]
 
 
 def takes(module: nn.Module, name: str) -> bool:
@@ -65,9 +66,8 @@ def _arguments(forward: Callable[..., Any]) -> tuple[frozenset[str], bool]:
 def observe(model: Any, rows: int) -> Observation:
     """One forward of the model over a few ids below `rows`, with every module watched."""
     calls: dict[str, ModuleCall] = {}
-    handles = []
 
-    def watch(path: str, module: nn.Module) -> list[Any]:
+    def watch(path: str, module: nn.Module) -> None:
         taken: list[Tensor] = []
 
         def start(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -78,19 +78,16 @@ def observe(model: Any, rows: int) -> Observation:
             given = first(output) if isinstance(output, tuple | list | Tensor) and len(output) else None
             before = taken.pop()
             if path not in calls and given is not None and _is_hidden(given) and before.numel():
-                calls[path] = ModuleCall(path, module, len(calls), before, flat(given).clone())
+                calls[path] = ModuleCall(path, module, before, flat(given).clone())
 
-        return [module.register_forward_pre_hook(start, with_kwargs=True), module.register_forward_hook(end)]
+        hooks.enter_context(module.register_forward_pre_hook(start, with_kwargs=True))
+        hooks.enter_context(module.register_forward_hook(end))
 
-    for path, module in model.named_modules():
-        if path:
-            handles += watch(path, module)
-    try:
-        logits = run(model, ids_for(model, rows))
-    finally:
-        for handle in handles:
-            handle.remove()
-    return Observation(calls, flat(logits))
+    with ExitStack() as hooks:
+        for path, module in model.named_modules():
+            if path:
+                watch(path, module)
+        return Observation(calls, flat(run(model, ids_for(model, rows))))
 
 
 def ids_for(model: nn.Module, rows: int) -> Tensor:
