@@ -8,6 +8,7 @@ a tensor that the model may go on to use, it must copy.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.observed import first
 
 CoefficientsCallback = Callable[[int, Tensor], None]
-Overwrite = Callable[[Tensor], Tensor]
+Overwrite = Callable[[Tensor], Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,8 @@ def read_coefficients(
 
     The tensor is the one that enters the down-projection: the callee must not change it.
     """
-    with ExitStack() as hooks:
-        for layer in range(len(model.anatomy.layers)) if layers is None else layers:
-            down = model.layer(layer).down
-
-            def tap(_: nn.Module, inputs: tuple[Any, ...], layer: int = layer) -> None:
-                callback(layer, _split_batch(_only(inputs), model.shape))
-
-            hooks.callback(down.module.register_forward_pre_hook(tap).remove)
+    chosen = range(len(model.anatomy.layers)) if layers is None else layers
+    with overwrite_coefficients(model, {layer: partial(callback, layer) for layer in chosen}):
         yield
 
 
@@ -66,7 +61,8 @@ def read_coefficients(
 def overwrite_coefficients(
     model: LanguageModel, changes: Mapping[int, Overwrite], *, shape: tuple[int, int] | None = None
 ) -> Iterator[None]:
-    """Replaces the coefficients of the given layers by what their function returns (a new tensor of the same shape).
+    """Replaces the coefficients of the given layers by what their function returns: a new tensor of the same shape, or
+    None to leave them.
 
     `shape` is [batch, position] of what runs where that is not the model's own forward but a block called by itself.
     """
@@ -74,12 +70,12 @@ def overwrite_coefficients(
         for layer, change in changes.items():
             down = model.layer(layer).down
 
-            def tap(_: nn.Module, inputs: tuple[Any, ...], change: Overwrite = change) -> tuple[Any, ...]:
+            def tap(_: nn.Module, inputs: tuple[Any, ...], change: Overwrite = change) -> tuple[Any, ...] | None:
                 coefficients = _only(inputs)
-                batched = _split_batch(coefficients, model.shape if shape is None else shape)
-                return (change(batched).reshape(coefficients.shape), *inputs[1:])
+                changed = change(_split_batch(coefficients, model.shape if shape is None else shape))
+                return None if changed is None else (changed.reshape(coefficients.shape), *inputs[1:])
 
-            hooks.callback(down.module.register_forward_pre_hook(tap).remove)
+            hooks.enter_context(down.module.register_forward_pre_hook(tap))
         yield
 
 
@@ -105,9 +101,8 @@ def read_blocks(
                 seen.clear()
                 callback(layer, block)
 
-            for handle in _record(parts, seen):
-                hooks.callback(handle.remove)
-            hooks.callback(parts.block.register_forward_hook(end).remove)
+            for handle in [*_record(parts, seen), parts.block.register_forward_hook(end)]:
+                hooks.enter_context(handle)
         yield
 
 
@@ -152,8 +147,7 @@ def _assemble(model: LanguageModel, layer: int, parts: Layer, seen: dict[str, Te
         else:
             residual = seen["ffn_input" if parts.ffn_norm is None else "residual"]
         update = seen["ffn_output" if parts.post_norm is None else "normed_output"]
-        update = update if parts.update_scale == 1.0 else update * parts.update_scale
-        tensors = (residual, seen["ffn_input"], seen["coefficients"], seen["ffn_output"], update, output)
+        tensors = (residual, seen["ffn_input"], seen["coefficients"], seen["ffn_output"], parts.scale(update), output)
         return Block(*(_split_batch(tensor, model.shape) for tensor in tensors))
     except KeyError as missing:
         raise ModelUnsupported(

@@ -5,9 +5,11 @@ Owns a network and what reads text for it, and changes neither. Loading is loadi
 (mining, tracing) lies in other rooms.
 """
 
+import copy
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from threading import RLock
@@ -16,12 +18,12 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from mnemoscope.errors import MemoryIdError
-from mnemoscope.models.anatomy import Anatomy, Layer, LinearMap, goes_negative
+from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError
+from mnemoscope.models.anatomy import Anatomy, Layer, goes_negative, matrix_of
 from mnemoscope.models.fingerprint import fingerprint, is_mined_model
 from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.observed import run
-from mnemoscope.models.projections import Head, Projection, Readout
+from mnemoscope.models.projections import Fold, Head, LinearHead, Projection, fold_of
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,14 @@ class Proof:
 
 
 class _Abandoned(Exception):
-    """Carries control out of a forward pass whose rest nobody needs."""
+    """Carries control out of a forward pass whose rest nobody needs; `tensor` is what a module was about to read."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+def _abandon(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+    raise _Abandoned(inputs[0])
 
 
 @final
@@ -100,7 +109,7 @@ class LanguageModel:
             ffn_parameters=sum(_ffn_parameters(layer) for layer in layers),
         )
         self.longest = self.sizes.context - beginning.length
-        self._readout = Readout(anatomy, hidden=self.sizes.hidden, dtype=self.dtype, device=self.device)
+        self._final_fold = self._fold_of(anatomy.final_norm)
         self.proof: Proof
 
     def is_model_of(self, mined: Mapping[str, Any]) -> bool:
@@ -144,40 +153,48 @@ class LanguageModel:
 
     def keys(self, layer: int) -> Tensor:
         """The keys [memory, hidden]; of a gated layer the gates."""
-        return self.layer(layer).gate.weight().detach()
+        return self.layer(layer).gate.weight()
 
     def up_keys(self, layer: int) -> Tensor | None:
         """The second keys [memory, hidden] of a gated layer, else None."""
         up = self.layer(layer).up
-        return None if up is None else up.weight().detach()
+        return None if up is None else up.weight()
 
     def key_bias(self, layer: int) -> Tensor | None:
         """The bias of keys or gates [memory], or None."""
-        return _bias(self.layer(layer).gate)
+        return self.layer(layer).gate.bias()
 
     def up_bias(self, layer: int) -> Tensor | None:
         """The bias of the second keys [memory], or None."""
         up = self.layer(layer).up
-        return None if up is None else _bias(up)
+        return None if up is None else up.bias()
 
     def values(self, layer: int) -> Tensor:
         """The values [memory, hidden]: row i is v_i."""
-        return self.layer(layer).down.weight().detach().T
+        return self.layer(layer).down.weight().T
 
     def value_bias(self, layer: int) -> Tensor | None:
         """The bias of the down-projection [hidden], or None."""
-        return _bias(self.layer(layer).down)
+        return self.layer(layer).down.bias()
 
     def head(self) -> Tensor:
         """The matrix E [vocab, hidden'], float32, whose products with folded vectors are their `gain` scores.
 
-        Raises ModelUnsupported for a head that is not one matrix.
+        A view where the model is float32. Raises ModelUnsupported for a head that is not one matrix.
         """
-        return self._readout.head()
+        if self.anatomy.two_level is not None:
+            raise ModelUnsupported("the head is an adaptive softmax, not one matrix; ask for scores instead")
+        return matrix_of(self.anatomy.head).detach().float()
 
     def scorer(self) -> Head:
-        """What turns folded vectors into `gain` scores, in float32; of a model in half precision a copy of its head."""
-        return self._readout.scorer()
+        """What turns folded vectors into `gain` scores, in float32.
+
+        Views of the head where the model is float32, else a copy: ask once per pass.
+        """
+        two_level = self.anatomy.two_level
+        if two_level is None:
+            return LinearHead(self.head())
+        return two_level if self.dtype == torch.float32 else copy.deepcopy(two_level).float()
 
     def fold(self, vectors: Tensor, *, layer: int | None) -> Tensor:
         """Vectors [n, hidden] -> [n, hidden'], float32: centring and gain of the norms before the head folded in.
@@ -185,14 +202,29 @@ class LanguageModel:
         `layer` names the block whose output norm (sandwich, post-norm) comes first; None where the vector is already
         in the stream.
         """
-        self._check_layer(layer)
-        return self._readout.fold(vectors, layer=layer)
+        norm = None
+        if layer is not None:
+            block = self.layer(layer)
+            norm = block.post_norm if block.output_norm is None else block.output_norm
+        return self._project(self._final_fold(self._fold_of(norm)(vectors)))
 
     def scores(self, vectors: Tensor, *, projection: Projection, layer: int | None = None) -> Tensor:
         """Scores [..., vocab], float32, of vectors [..., hidden] (definitions.md section 2); `layer` as in `fold`."""
-        self._check_layer(layer)
         with torch.inference_mode():
-            return self._readout.scores(vectors, projection=projection, layer=layer)
+            if projection == "lens":
+                return self.anatomy.readout(vectors.to(self.dtype)).float()
+            if projection == "gain":
+                return self.scorer().scores(self.fold(vectors, layer=layer))
+            if projection == "raw":
+                return self.scorer().scores(self._project(vectors.float()))
+        raise OptionError(f"projection {projection!r} does not exist; choose raw, gain or lens")
+
+    def _fold_of(self, norm: nn.Module | None) -> Fold:
+        return fold_of(norm, self.sizes.hidden, dtype=self.dtype, device=self.device)
+
+    def _project(self, vectors: Tensor) -> Tensor:
+        project = self.anatomy.project
+        return vectors if project is None else nn.functional.linear(vectors, matrix_of(project).detach().float())
 
     def backbone(self, ids: Tensor, *, stop_after: int | None = None) -> Tensor | None:
         """The blocks' output [batch, position, hidden'] for ids [batch, position], without the head.
@@ -200,29 +232,16 @@ class LanguageModel:
         No attention mask is used: padding on the right is harmless in a causal model. With `stop_after` the forward
         ends as soon as that layer's coefficients were read, and None is returned.
         """
-        stop = None if stop_after is None else self.layer(stop_after).down.module
-        caught: list[Tensor] = []
-
-        def at_stop(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-            raise _Abandoned
-
-        def at_head(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-            caught.append(inputs[0])
-            raise _Abandoned
-
-        target = self.anatomy.model if self.anatomy.backbone is None else self.anatomy.backbone
-        handles = []
-        if stop is not None:
-            handles.append(stop.register_forward_pre_hook(at_stop))
-        if self.anatomy.backbone is None:
-            handles.append(self.anatomy.head.register_forward_pre_hook(at_head))
-        try:
-            return self._forward(target, ids)
-        except _Abandoned:
-            return caught[0] if caught else None
-        finally:
-            for handle in handles:
-                handle.remove()
+        anatomy = self.anatomy
+        with ExitStack() as hooks:
+            if stop_after is not None:
+                hooks.enter_context(self.layer(stop_after).down.module.register_forward_pre_hook(_abandon))
+            if anatomy.backbone is None:
+                hooks.enter_context(anatomy.head.register_forward_pre_hook(_abandon))
+            try:
+                return self._forward(anatomy.model if anatomy.backbone is None else anatomy.backbone, ids)
+            except _Abandoned as reached:
+                return reached.tensor if stop_after is None else None
 
     def logits(self, ids: Tensor) -> Tensor:
         """The model's own logits [batch, position, vocab], float32, for ids [batch, position]."""
@@ -234,21 +253,13 @@ class LanguageModel:
 
     def layer(self, layer: int) -> Layer:
         """The parts of one layer's block; raises MemoryIdError for a layer that there is not."""
-        self._check_layer(layer)
-        return self.anatomy.layers[layer]
-
-    def _check_layer(self, layer: int | None) -> None:
-        count = len(self.anatomy.layers)
-        if layer is not None and not 0 <= layer < count:
-            raise MemoryIdError(f"layer {layer} does not exist; the model has layers 0 to {count - 1}")
-
-
-def _bias(linear: LinearMap) -> Tensor | None:
-    bias = linear.bias()
-    return None if bias is None else bias.detach()
+        layers = self.anatomy.layers
+        if not 0 <= layer < len(layers):
+            raise MemoryIdError(f"layer {layer} does not exist; the model has layers 0 to {len(layers) - 1}")
+        return layers[layer]
 
 
 def _ffn_parameters(layer: Layer) -> int:
     maps = [linear for linear in (layer.gate, layer.up, layer.down) if linear is not None]
-    biases = [bias for bias in (linear.bias() for linear in maps) if bias is not None]
-    return sum(linear.weight().numel() for linear in maps) + sum(bias.numel() for bias in biases)
+    tensors = [tensor for linear in maps for tensor in (linear.weight(), linear.bias()) if tensor is not None]
+    return sum(tensor.numel() for tensor in tensors)

@@ -8,7 +8,10 @@ the last layer's scores equal the model's own logits. It never warns and repairs
 """
 
 import math
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -58,11 +61,11 @@ def prove(model: LanguageModel) -> Proof:
         blocks, calls, logits = _run(model, ids)
         _check_causal(model, ids, logits, limit=scale.limit)
         layers = []
-        for layer, (block, call) in enumerate(zip(blocks, calls, strict=True)):
+        for layer, (parts, block, call) in enumerate(zip(model.anatomy.layers, blocks, calls, strict=True)):
             errors = (
-                _residual_error(model.anatomy.layers[layer], block, call, scale),
+                _residual_error(parts, block, call, scale),
                 _ablation_error(model, layer, block, call, scale),
-                _keys_error(model, layer, block, scale),
+                _keys_error(parts, block, scale),
             )
             layers.append(errors)
             for name, error in zip(("residual", "ablation", "keys"), errors, strict=True):
@@ -95,84 +98,71 @@ def _refuse_above(model: LanguageModel, name: str, error: float, limit: float, w
     )
 
 
-def _run(model: LanguageModel, ids: Tensor) -> tuple[list[Block], list["_Call"], Tensor]:
+Call = partial[Any]
+"""A block with the arguments that it was called with, to be called again."""
+
+
+def _run(model: LanguageModel, ids: Tensor) -> tuple[list[Block], list[Call], Tensor]:
     """Every block's tensors and call in one forward of the whole model, and its logits."""
     blocks: dict[int, Block] = {}
-    calls: dict[int, _Call] = {}
+    calls: dict[nn.Module, Call] = {}
 
-    def note(layer: int) -> Any:
-        def hook(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-            calls[layer] = _Call(tuple(map(_copy, inputs)), {name: _copy(value) for name, value in named.items()})
+    def note(block: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        calls[block] = partial(block, *map(_copy, inputs), **{name: _copy(value) for name, value in named.items()})
 
-        return hook
-
-    handles = [
-        parts.block.register_forward_pre_hook(note(layer), with_kwargs=True)
-        for layer, parts in enumerate(model.anatomy.layers)
-    ]
-    try:
-        with read_blocks(model, blocks.__setitem__):
-            logits = model.logits(ids)
-    finally:
-        for handle in handles:
-            handle.remove()
-    missing = [layer for layer in range(len(model.anatomy.layers)) if layer not in blocks]
+    layers = model.anatomy.layers
+    with ExitStack() as hooks:
+        for parts in layers:
+            hooks.enter_context(parts.block.register_forward_pre_hook(note, with_kwargs=True))
+        hooks.enter_context(read_blocks(model, blocks.__setitem__))
+        logits = model.logits(ids)
+    missing = [layer for layer in range(len(layers)) if layer not in blocks]
     if missing:
         raise ProofFailed(f"layer {missing[0]}: the block never ran; the {model.anatomy.family!r} anatomy does not fit")
-    order = range(len(model.anatomy.layers))
-    return [blocks[layer] for layer in order], [calls[layer] for layer in order], logits
-
-
-@dataclass(frozen=True)
-class _Call:
-    """The arguments that a block was called with."""
-
-    inputs: tuple[Any, ...]
-    named: dict[str, Any]
+    return [blocks[layer] for layer in range(len(layers))], [calls[parts.block] for parts in layers], logits
 
 
 def _copy(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def _residual_error(parts: Layer, block: Block, call: _Call, scale: "_Scale") -> float:
+def _residual_error(parts: Layer, block: Block, call: Call, scale: "_Scale") -> float:
     """(a): the error of r + u, or norm(r + u), against the block's own output."""
     if parts.output_norm is not None:
         return scale.error(parts.output_norm(block.residual + block.ffn_update), block.layer_output)
-    terms = (block.residual, block.ffn_update, stream_of(call.inputs, call.named))
+    terms = (block.residual, block.ffn_update, stream_of(call.args, call.keywords))
     return scale.error(block.residual + block.ffn_update, block.layer_output, terms=terms)
 
 
-def _ablation_error(model: LanguageModel, layer: int, block: Block, call: _Call, scale: "_Scale") -> float:
+def _ablation_error(model: LanguageModel, layer: int, block: Block, call: Call, scale: "_Scale") -> float:
     """(b): the error of the movement that coefficients and values predict, against the block's own movement."""
     parts = model.anatomy.layers[layer]
     batch, width = scale.own.shape
     with overwrite_coefficients(model, {layer: torch.zeros_like}, shape=(batch, width)):
-        without = first(parts.block(*call.inputs, **call.named)).view_as(block.layer_output)
+        without = first(call()).view_as(block.layer_output)
     votes = block.coefficients.float() @ model.values(layer).float()
     bias = model.value_bias(layer)
     rest = torch.zeros_like(votes) if bias is None else bias.float().expand_as(votes)
+
+    def moved_by(norm: Callable[[Tensor], Tensor], wholly: Tensor, barely: Tensor) -> Tensor:
+        return norm(wholly.to(model.dtype)).float() - norm(barely.to(model.dtype)).float()
+
     if parts.output_norm is not None:
         stream = block.residual.float()
-        wholly, barely = stream + votes + rest, stream + rest
-        predicted = (
-            parts.output_norm(wholly.to(model.dtype)).float() - parts.output_norm(barely.to(model.dtype)).float()
-        )
+        predicted = moved_by(parts.output_norm, stream + votes + rest, stream + rest)
     elif parts.post_norm is not None:
-        predicted = parts.update((votes + rest).to(model.dtype)).float() - parts.update(rest.to(model.dtype)).float()
+        predicted = moved_by(parts.update, votes + rest, rest)
     else:
         predicted = votes * parts.update_scale
     moved = block.layer_output.float() - without.float()
     return scale.error(predicted, moved, terms=(block.layer_output, without, votes))
 
 
-def _keys_error(model: LanguageModel, layer: int, block: Block, scale: "_Scale") -> float:
+def _keys_error(parts: Layer, block: Block, scale: "_Scale") -> float:
     """(c): the error of f(x K) (gated: f(x G) * (x U)) against the coefficients that the model computed."""
-    parts = model.anatomy.layers[layer]
-    made = parts.activation(nn.functional.linear(block.ffn_input, model.keys(layer), model.key_bias(layer)))
-    up = model.up_keys(layer)
-    if up is not None:
-        made = made * nn.functional.linear(block.ffn_input, up, model.up_bias(layer))
+    made = parts.activation(parts.gate(block.ffn_input))
+    if parts.up is not None:
+        made = made * parts.up(block.ffn_input)
     return scale.error(made, block.coefficients)
 
 
