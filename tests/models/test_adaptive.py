@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from mnemoscope.models.adaptive import AdaptiveInput, AdaptiveSoftmax, Bands
+from mnemoscope.models.fairseq.decoder import AdaptiveInput
+from mnemoscope.models.projections import AdaptiveSoftmax, Bands
 
 BANDS = Bands((4, 10, 15), (8, 4, 2))
 

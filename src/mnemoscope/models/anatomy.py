@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from mnemoscope.errors import ModelUnsupported
-from mnemoscope.models.adaptive import AdaptiveSoftmax
 from mnemoscope.models.families import FAMILIES, Family
+from mnemoscope.models.projections import AdaptiveSoftmax
 
 Activation = Callable[[Tensor], Tensor]
 

@@ -9,7 +9,6 @@ model converted to another dtype before it is handed over is another model.
 import hashlib
 import inspect
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +48,6 @@ def fingerprint(content: str, beginning: Beginning) -> str:
     transformers.
     """
     return hashlib.sha256(json.dumps([content, beginning.kind, beginning.token]).encode()).hexdigest()
-
-
-def is_mined_model(mined: Mapping[str, Any], *, fingerprint: str, content: str, beginning: Beginning) -> bool:
-    """Whether a manifest's entry `model` names the model with this identity.
-
-    Atlases made before the beginning token was part of the fingerprint hold the content's, and the beginning beside it.
-    """
-    stated = {"token": beginning.token, "kind": beginning.kind}
-    return mined.get("fingerprint") == fingerprint or (
-        mined.get("fingerprint") == content and mined.get("beginning") == stated
-    )
 
 
 def _own_code(model: nn.Module) -> list[bytes]:

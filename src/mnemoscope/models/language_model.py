@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from threading import RLock
 from typing import Any, final
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError
 from mnemoscope.models.anatomy import Anatomy, Layer, goes_negative, matrix_of
-from mnemoscope.models.fingerprint import fingerprint, is_mined_model
+from mnemoscope.models.fingerprint import fingerprint
 from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.observed import run
 from mnemoscope.models.projections import Fold, Head, LinearHead, Projection, fold_of
@@ -113,8 +113,13 @@ class LanguageModel:
         self.proof: Proof
 
     def is_model_of(self, mined: Mapping[str, Any]) -> bool:
-        """Whether this is the model that an atlas was mined from; `mined` is its manifest's entry `model`."""
-        return is_mined_model(mined, fingerprint=self.fingerprint, content=self.content, beginning=self.beginning)
+        """Whether this is the model that an atlas was mined from; `mined` is its manifest's entry `model`.
+
+        Atlases made before the beginning token was part of the fingerprint hold the content's, and the token beside it.
+        """
+        if mined.get("fingerprint") == self.content:
+            return bool(mined.get("beginning") == asdict(self.beginning))
+        return bool(mined.get("fingerprint") == self.fingerprint)
 
     @property
     def attention(self) -> str:

@@ -53,14 +53,13 @@ class Observation:
 
 def takes(module: nn.Module, name: str) -> bool:
     """Whether a module's forward takes an argument of that name."""
-    named, rest = _arguments(type(module).forward)
-    return rest or name in named
+    return _takes(type(module).forward, name)
 
 
 @cache
-def _arguments(forward: Callable[..., Any]) -> tuple[frozenset[str], bool]:
+def _takes(forward: Callable[..., Any], name: str) -> bool:
     taken = inspect.signature(forward).parameters
-    return frozenset(taken), any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
+    return name in taken or any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
 
 
 def observe(model: Any, rows: int) -> Observation:

@@ -5,6 +5,7 @@ no post-processor (it would add special tokens and trim the offsets), no padding
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, Protocol
@@ -12,8 +13,6 @@ from typing import Any, Literal, Protocol
 from tokenizers import Tokenizer
 
 from mnemoscope.errors import ModelUnsupported
-
-Spelling = Literal["byte-level", "sentencepiece", "wordpiece", "word", "suffix", "plain"]
 
 _SPACE = "\u2581"
 
@@ -76,12 +75,12 @@ class Tokens:
         The text is the piece as it stands in running text, with its space; bytes that are not UTF-8 by themselves are
         shown as in `\\xe2`.
         """
-        spelling = _spelling(self.description)
+        decode = _decoder(self.description)
         literal = {entry["content"] for entry in self.description.get("added_tokens") or []}
         found = [b""] * rows
         for piece, token in self._plain.get_vocab(with_added_tokens=True).items():
             if 0 <= token < rows:
-                found[token] = piece.encode() if piece in literal else _bytes_of(piece, spelling, self.description)
+                found[token] = piece.encode() if piece in literal else decode(piece)
         return [piece.decode("utf-8", errors="backslashreplace") for piece in found], found
 
     def special(self) -> set[int]:
@@ -149,45 +148,35 @@ def _parts(description: dict[str, Any], name: str) -> list[dict[str, Any]]:
     return [part]
 
 
-def _spelling(description: dict[str, Any]) -> Spelling:
-    """How the vocabulary writes spaces and bytes."""
+def _decoder(description: dict[str, Any]) -> Callable[[str], bytes]:
+    """The function from a piece of the vocabulary to the bytes of running text that it stands for."""
     decoders = _parts(description, "decoder")
-    splitters = _parts(description, "pre_tokenizer")
-    types = {part["type"] for part in decoders + splitters}
+    types = {part["type"] for part in decoders + _parts(description, "pre_tokenizer")}
     model = description["model"]
     if "ByteLevel" in types:
-        return "byte-level"
+        return _decode_byte_level
     replacing = decoders + _parts(description, "normalizer")
     replaced = any(_SPACE in json.dumps(part, ensure_ascii=False) for part in replacing)
     if "Metaspace" in types or replaced or model.get("type") == "Unigram" or model.get("byte_fallback"):
-        return "sentencepiece"
+        return _decode_sentencepiece
     if "WordPiece" in types or model.get("type") == "WordPiece":
-        return "wordpiece"
-    if model.get("end_of_word_suffix"):
-        return "suffix"
-    spaced = {"Whitespace", "WhitespaceSplit", "BertPreTokenizer"} & types
-    return "word" if model.get("type") == "WordLevel" and spaced else "plain"
-
-
-def _bytes_of(piece: str, spelling: Spelling, description: dict[str, Any]) -> bytes:
-    """The bytes of running text that a vocabulary entry stands for."""
-    model = description["model"]
-    if spelling == "byte-level":
-        table = _byte_characters()
-        if all(character in table for character in piece):
-            return bytes(table[character] for character in piece)
-        return piece.encode()
-    if spelling == "sentencepiece":
-        if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
-            return bytes([int(piece[3:5], 16)])
-        return piece.replace(_SPACE, " ").encode()
-    if spelling == "wordpiece":
         prefix = model.get("continuing_subword_prefix") or "##"
-        return piece.removeprefix(prefix).encode() if piece.startswith(prefix) else f" {piece}".encode()
-    if spelling == "suffix":
-        suffix = model["end_of_word_suffix"]
-        return f"{piece.removesuffix(suffix)} ".encode() if piece.endswith(suffix) else piece.encode()
-    return f" {piece}".encode() if spelling == "word" else piece.encode()
+        return lambda piece: (piece.removeprefix(prefix) if piece.startswith(prefix) else f" {piece}").encode()
+    if suffix := model.get("end_of_word_suffix"):
+        return lambda piece: (f"{piece.removesuffix(suffix)} " if piece.endswith(suffix) else piece).encode()
+    spaced = {"Whitespace", "WhitespaceSplit", "BertPreTokenizer"} & types
+    return lambda piece: (f" {piece}" if model.get("type") == "WordLevel" and spaced else piece).encode()
+
+
+def _decode_byte_level(piece: str) -> bytes:
+    table = _byte_characters()
+    return bytes(table[character] for character in piece) if table.keys() >= set(piece) else piece.encode()
+
+
+def _decode_sentencepiece(piece: str) -> bytes:
+    if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
+        return bytes([int(piece[3:5], 16)])
+    return piece.replace(_SPACE, " ").encode()
 
 
 @cache

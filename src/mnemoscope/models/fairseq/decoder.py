@@ -2,7 +2,7 @@
 
 Written from the description of the format; parts are named as the checkpoint names them, so that a weight is found
 under its own name. Computes at rest only: no dropout, no cache, no mask but the causal one. Tying is opening.py's
-business, adaptive input and softmax lie in models/adaptive.py.
+business, the adaptive softmax lies in models/projections.py.
 """
 
 import math
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mnemoscope.models.adaptive import AdaptiveInput, AdaptiveSoftmax, Bands
+from mnemoscope.models.projections import AdaptiveSoftmax, Bands
 
 _FIRST_POSITION = 2
 """The row of the first token: one after that of padding."""
@@ -58,6 +58,29 @@ class DecoderShape:
     output_bands: Bands | None
     tied_words: bool
     tied_projections: bool
+
+
+class AdaptiveInput(nn.Module):
+    """Ids [batch, position] -> vectors [batch, position, hidden]."""
+
+    def __init__(self, bands: Bands, hidden: int) -> None:
+        super().__init__()
+        self._starts = (0, *bands.edges[:-1])
+        self._hidden = hidden
+        self.embeddings = nn.ModuleList(
+            nn.Sequential(nn.Embedding(size, width), nn.Linear(width, hidden, bias=False))
+            for size, width in zip(bands.sizes(), bands.widths, strict=True)
+        )
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Looks each word up in its band and projects it; an id beyond the last band is an IndexError there."""
+        first: Tensor = self.embeddings[0].get_parameter("1.weight")
+        vectors = torch.empty(*ids.shape, self._hidden, dtype=first.dtype, device=first.device)
+        band = torch.bucketize(ids, torch.tensor(self._starts[1:], device=ids.device), right=True)
+        for number, (start, words) in enumerate(zip(self._starts, self.embeddings, strict=True)):
+            here = band == number
+            vectors[here] = words(ids[here] - start)
+        return vectors
 
 
 class Attention(nn.Module):

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import ModelDamaged, ModelNotFound, ModelUnsupported
-from mnemoscope.models.anatomy import Anatomy, Layer, LinearMap
+from mnemoscope.models.anatomy import Anatomy, resolve_layer
 from mnemoscope.models.fairseq.checkpoint import END, read_checkpoint, read_dictionary
-from mnemoscope.models.fairseq.decoder import ACTIVATIONS, Block, DecoderShape, Network
+from mnemoscope.models.fairseq.decoder import ACTIVATIONS, DecoderShape, Network
 from mnemoscope.models.fairseq.options import Options, shape_of
+from mnemoscope.models.families import Family
 from mnemoscope.models.fingerprint import check_finite
 from mnemoscope.models.loaded_parts import LoadedParts, suppress_output
 from mnemoscope.models.tokens import Beginning
@@ -166,26 +167,23 @@ def _tie(network: Network, path: Path) -> None:
 def anatomy_of(network: Network) -> Anatomy:
     """Where the network keeps its parts."""
     decoder, shape = network.decoder, network.shape
+    row = Family(
+        "fairseq",
+        blocks="decoder.layers",
+        keys="fc1",
+        down="fc2",
+        activation=ACTIVATIONS[shape.activation],
+        ffn_norm="final_layer_norm" if shape.pre_norm else None,
+        output_norm=None if shape.pre_norm else "final_layer_norm",
+    )
     return Anatomy(
-        family="fairseq",
+        family=row.name,
         model=network,
         backbone=decoder,
-        layers=tuple(_layer(block, shape) for block in decoder.layers if isinstance(block, Block)),
+        layers=tuple(resolve_layer(block, row) for block in decoder.layers),
         final_norm=decoder.layer_norm,
         project=decoder.project_out_dim,
         head=network.head(),
         activation=shape.activation,
         two_level=decoder.adaptive_softmax,
-    )
-
-
-def _layer(block: Block, shape: DecoderShape) -> Layer:
-    return Layer(
-        block=block,
-        gate=LinearMap.whole(block.fc1),
-        up=None,
-        down=LinearMap.whole(block.fc2),
-        activation=ACTIVATIONS[shape.activation],
-        ffn_norm=block.final_layer_norm if shape.pre_norm else None,
-        output_norm=None if shape.pre_norm else block.final_layer_norm,
     )

@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from mnemoscope.errors import ModelDamaged, ModelUnsupported
-from mnemoscope.models.adaptive import Bands
 from mnemoscope.models.fairseq.decoder import ACTIVATIONS, DecoderShape
+from mnemoscope.models.projections import Bands
 
 _UNKNOWN = (
     *("character_embeddings", "decoder_learned_pos", "no_token_positional_embeddings"),
@@ -29,14 +29,14 @@ class Options:
     """The fields of `args`, each read as what it must be; raises ModelDamaged where it is something else."""
 
     def __init__(self, fields: dict[str, Any], path: Path) -> None:
-        self._fields = fields
+        self.fields = fields
         self.path = path
 
     def __contains__(self, name: str) -> bool:
-        return self._fields.get(name) is not None
+        return self.fields.get(name) is not None
 
     def _value(self, name: str, default: Any) -> Any:
-        value = self._fields.get(name)
+        value = self.fields.get(name)
         return default if value is None else value
 
     def number(self, name: str, default: int | None = None) -> int:
@@ -53,9 +53,9 @@ class Options:
             raise self.wrong(name, "a factor of at least 1")
         return float(value)
 
-    def flag(self, name: str) -> bool:
-        """Whether an option is set; absent ones are not."""
-        value = self._value(name, False)
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """Whether an option is set."""
+        value = self._value(name, default)
         if not isinstance(value, bool | int):
             raise self.wrong(name, "true or false")
         return bool(value)
@@ -69,7 +69,7 @@ class Options:
 
     def cutoffs(self, name: str) -> tuple[int, ...]:
         """Ids at which bands begin, ascending, as in `'20000,60000'`; none where the option is absent."""
-        value = self._fields.get(name)
+        value = self.fields.get(name)
         if value is None:
             return ()
         parts = value.strip(" ()[]").rstrip(", ").split(",") if isinstance(value, str) else value
@@ -81,13 +81,9 @@ class Options:
             raise self.wrong(name, "ascending numbers of words, as in '20000,60000'")
         return found
 
-    def unknown(self, name: str) -> bool:
-        """Whether an option that cannot be met is set, in whatever way."""
-        return bool(self._fields.get(name))
-
     def wrong(self, name: str, expected: str) -> ModelDamaged:
         """The error for a field that is not what it must be."""
-        value = repr(self._fields.get(name, "missing"))[:60]
+        value = repr(self.fields.get(name, "missing"))[:60]
         return ModelDamaged(f"checkpoint {str(self.path)!r}: its option {name!r} is {value}, not {expected}")
 
 
@@ -95,7 +91,7 @@ def shape_of(options: Options, weights: dict[str, Tensor], *, version: int) -> D
     """The network's shape; raises ModelDamaged or ModelUnsupported."""
     where = f"checkpoint {str(options.path)!r}"
     for name in _UNKNOWN:
-        if options.unknown(name):
+        if options.fields.get(name):
             raise ModelUnsupported(f"{where} was trained with {name!r}, which cannot be read")
     hidden, heads = options.number("decoder_embed_dim"), options.number("decoder_attention_heads")
     if hidden % heads or hidden < 4:
@@ -115,6 +111,8 @@ def shape_of(options: Options, weights: dict[str, Tensor], *, version: int) -> D
     shared = options.flag("share_decoder_input_output_embed") and not softmax
     if shared and (adaptive_input or input_width != output_width):
         raise ModelDamaged(f"{where} shares its embedding with its head, but their widths differ")
+    # Where the option is absent fairseq sets it: its language models were all trained with it.
+    pre_norm = options.flag("decoder_normalize_before", default=True)
     return DecoderShape(
         rows=rows,
         layers=options.number("decoder_layers"),
@@ -123,8 +121,8 @@ def shape_of(options: Options, weights: dict[str, Tensor], *, version: int) -> D
         heads=heads,
         context=options.number("max_target_positions", options.number("tokens_per_sample", _CONTEXT)),
         activation=activation,
-        pre_norm=_pre_norm(options),
-        final_norm=_pre_norm(options) and _final_norm(options) and version >= _FINAL_NORM_SINCE,
+        pre_norm=pre_norm,
+        final_norm=pre_norm and _final_norm(options) and version >= _FINAL_NORM_SINCE,
         scaled=not options.flag("no_scale_embedding"),
         input_width=input_width,
         output_width=output_width,
@@ -133,11 +131,6 @@ def shape_of(options: Options, weights: dict[str, Tensor], *, version: int) -> D
         tied_words=tied or shared,
         tied_projections=tied and _tied_projections(options),
     )
-
-
-def _pre_norm(options: Options) -> bool:
-    # Where the option is absent fairseq sets it: its language models were all trained with it.
-    return options.flag("decoder_normalize_before") if "decoder_normalize_before" in options else True
 
 
 def _final_norm(options: Options) -> bool:
