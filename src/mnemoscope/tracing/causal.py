@@ -11,29 +11,25 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import InterventionError, ModelDiffers, OptionError
+from mnemoscope.intervals import DRAWS, LEVELS, Floats
 from mnemoscope.memory import MemoryId
 from mnemoscope.models import LanguageModel, overwrite_coefficients
 from mnemoscope.tracing.interventions import Intervention, check
 from mnemoscope.tracing.predictions import ids_of, last_streams
-from mnemoscope.tracing.records import Token
+from mnemoscope.tracing.records import Token, plain
 from mnemoscope.tracing.rendering import WIDTH, Column, fit, table
 from mnemoscope.tracing.scores import folded_values, top
 
-DRAWS = 2000
-"""Resamples of the triggers behind every interval."""
 MEASURES = tuple(
     f"{of}_{kind}" for of in ("own_tokens", "top_token", "next_token") for kind in ("probability", "log_probability")
 )
 _PLAIN = {name: ("log " if "log" in name else "") + f"p of {' '.join(name.split('_')[:2])}" for name in MEASURES}
 _ROWS = 16
 """Runs of one trigger in one forward."""
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -57,16 +53,9 @@ class CausalCheck:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON."""
-        return {
-            "memory": str(self.memory),
-            "sign": self.sign,
-            "at": self.at,
-            "seed": self.seed,
-            "triggers": self.triggers,
-            "controls": [str(control) for control in self.controls],
-            "own_tokens": [token.to_dict() for token in self.own],
-            "rows": self.table.to_dicts(),
-        }
+        names = ("memory", "sign", "at", "seed", "triggers", "controls")
+        found = {name: plain(getattr(self, name)) for name in names}
+        return found | {"own_tokens": plain(self.own), "rows": self.table.to_dicts()}
 
     def __str__(self) -> str:
         from mnemoscope.formatting import show_token
@@ -233,5 +222,5 @@ def _mean(values: Floats, *, seed: int) -> dict[str, float | int | None]:
     low = high = None
     if count > 1:
         draws = np.random.default_rng((seed, count)).integers(0, count, (DRAWS, count))
-        low, high = (float(bound) for bound in np.quantile(values[draws].mean(1), (0.025, 0.975)))
+        low, high = (float(bound) for bound in np.quantile(values[draws].mean(1), LEVELS))
     return {"mean": float(values.mean()) if count else None, "low": low, "high": high, "count": count}

@@ -13,9 +13,9 @@ from mnemoscope.formatting import show_token
 from mnemoscope.models import LanguageModel
 from mnemoscope.tracing.interventions import Intervention, Interventions, check, intervene, interventions_of
 from mnemoscope.tracing.predictions import Step, continuation, generate, prompt_tokens
-from mnemoscope.tracing.records import Record, Token
+from mnemoscope.tracing.records import Record, Token, plain
 from mnemoscope.tracing.rendering import WIDTH, Column, choose_position, fit, layer_lines, prediction_text, table
-from mnemoscope.tracing.scores import SCORES
+from mnemoscope.tracing.scores import split_rows
 from mnemoscope.tracing.scores import top as best_of
 from mnemoscope.tracing.trace import STREAMS, Trace, run_blocks, trace
 
@@ -91,7 +91,7 @@ class Comparison:
         generation = {name: one.to_dict() for name, one in generated.items() if one is not None}
         return {
             "interventions": list(map(str, self.interventions)),
-            "differences": [difference.to_dict() for difference in self.differences],
+            "differences": plain(self.differences),
             "changed_places": self.changed_places(),
             "generation": generation or None,
             "before": self.before.to_dict(),
@@ -190,10 +190,9 @@ def _shares(
     model: LanguageModel, before: Tensor, after: Tensor, count: int
 ) -> Iterator[tuple[float, list[tuple[int, float, float]]]]:
     """For each row: KL(before || after), and the best tokens of both with their two probabilities."""
-    step = max(1, SCORES // model.sizes.vocabulary)
-    for start in range(0, len(before), step):
+    for parts in zip(split_rows(model, before), split_rows(model, after), strict=True):
         with torch.inference_mode():
-            scores = [model.scores(rows[start : start + step], projection="lens") for rows in (before, after)]
+            scores = [model.scores(rows, projection="lens") for rows in parts]
             old, new = (one.double().log_softmax(1) for one in scores)
             kl = (old.exp() * (old - new).nan_to_num(0.0)).sum(1).clamp(min=0).tolist()
             best = torch.cat([best_of(one, count)[0] for one in scores], 1).tolist()

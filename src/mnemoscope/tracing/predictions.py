@@ -16,7 +16,7 @@ from mnemoscope.errors import InterventionError, NotFinite, OptionError, PromptE
 from mnemoscope.models import Block, LanguageModel, read_blocks
 from mnemoscope.tracing.interventions import Interventions, check, intervene, interventions_of
 from mnemoscope.tracing.records import Prediction, Record, Token
-from mnemoscope.tracing.scores import SCORES, top
+from mnemoscope.tracing.scores import split_rows, top
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,8 @@ def best_predictions(
     """
     texts = model.vocabulary()[0]
     known: dict[int, Token] = {}
-    step = max(1, SCORES // model.sizes.vocabulary)
-    for start in range(0, len(streams), step):
-        scores = model.scores(streams[start : start + step], projection="lens")
+    for rows in split_rows(model, streams):
+        scores = model.scores(rows, projection="lens")
         tokens, best = top(scores, count)
         highest = best[:, :1]
         # Not a number if any score is none, or if none is finite.

@@ -15,26 +15,21 @@ class Record:
     """A dataclass that can be JSON."""
 
     spread: ClassVar[str] = ""
-    """The field whose own fields stand in its place in JSON."""
+    """The first field, where its own fields stand in its place in JSON."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON, in order: records as dictionaries, memories by name."""
-        found: dict[str, Any] = {}
+        """The fields as plain JSON, in order."""
         names: tuple[str, ...] = self.__slots__
-        for name in names:
-            value = _plain(getattr(self, name))
-            if name == self.spread:
-                found |= value
-            else:
-                found[name] = value
-        return found
+        found = {name: plain(getattr(self, name)) for name in names}
+        return {**found.pop(self.spread, {}), **found}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """The value for JSON: records as dictionaries, tuples as lists, memories by name."""
     if isinstance(value, Record):
         return value.to_dict()
     if isinstance(value, tuple):
-        return [_plain(one) for one in value]
+        return [plain(one) for one in value]
     return str(value) if isinstance(value, MemoryId) else value
 
 

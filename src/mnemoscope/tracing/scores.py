@@ -43,7 +43,7 @@ def top(scores: Tensor, count: int, *, lowest: bool = False) -> tuple[Tensor, Te
     if count == 0 or vocabulary <= 4 * count * BLOCK:
         return _sort(scores, count, lowest=lowest)
     whole = vocabulary // BLOCK * BLOCK
-    blocks = scores[:, :whole].reshape(len(scores), -1, BLOCK)
+    blocks = scores[:, :whole].unflatten(1, (-1, BLOCK))
     tail = scores[:, whole:]
     extremes = blocks.amin(2) if lowest else blocks.amax(2)
     if tail.shape[1]:
@@ -155,13 +155,13 @@ def folded_updates(model: LanguageModel, layer: int, update: Tensor) -> Tensor:
 
 def tops_of_folded(model: LanguageModel, folded: Sequence[Tensor]) -> Tensor:
     """The top token `[row]` of folded vectors under the head, all of them in as few products as memory allows."""
-    if not folded:
-        return torch.empty(0, dtype=torch.int64, device=model.device)
-    rows = torch.cat(list(folded))
     head = model.scorer()
-    step = max(1, SCORES // model.sizes.vocabulary)
-    found = [top(head.scores(rows[start : start + step]), 1)[0][:, 0] for start in range(0, len(rows), step)]
-    return torch.cat(found) if found else torch.empty(0, dtype=torch.int64, device=model.device)
+    return torch.cat([top(head.scores(rows), 1)[0][:, 0] for rows in split_rows(model, torch.cat(list(folded)))])
+
+
+def split_rows(model: LanguageModel, rows: Tensor) -> tuple[Tensor, ...]:
+    """The rows in parts whose scores may exist at one time."""
+    return torch.split(rows, max(1, SCORES // model.sizes.vocabulary))
 
 
 def vote_codes(memories: Tensor, coefficients: Tensor) -> Tensor:

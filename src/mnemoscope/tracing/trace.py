@@ -16,7 +16,7 @@ from mnemoscope.memory import MemoryId
 from mnemoscope.models import Block, LanguageModel, read_blocks
 from mnemoscope.tracing.interventions import Intervention, Interventions, intervene
 from mnemoscope.tracing.predictions import best_predictions, ids_of, prompt_tokens
-from mnemoscope.tracing.records import Dominant, LayerState, Position, Prediction, Token, decision
+from mnemoscope.tracing.records import Dominant, LayerState, Position, Prediction, Token, decision, plain
 from mnemoscope.tracing.rendering import WIDTH, choose_position, fit, layer_lines, position_lines, trace_html
 from mnemoscope.tracing.scores import (
     activity_of,
@@ -59,13 +59,10 @@ class Trace:
             "model": self.model,
             "fingerprint": self.fingerprint,
             "prompt": self.prompt,
-            "beginning": None if self.beginning is None else self.beginning.to_dict(),
+            "beginning": plain(self.beginning),
             "interventions": list(map(str, self.interventions)),
-            "positions": [position.to_dict() for position in self.positions],
-            "layers": [
-                {"layer": layer, "positions": [state.to_dict() for state in states]}
-                for layer, states in enumerate(self.places)
-            ],
+            "positions": plain(self.positions),
+            "layers": [{"layer": layer, "positions": plain(states)} for layer, states in enumerate(self.places)],
         }
 
     def text(self, *, position: int | None = None, memories: int = 3) -> str:
