@@ -13,11 +13,11 @@ def test_keys_values_and_biases_have_the_shapes_of_the_definitions(family, case,
     memories = case(family).memories
     for layer in range(2):
         assert model.keys(layer).shape == model.values(layer).shape == (memories, 16)
-        up, bias = model.up_keys(layer), model.key_bias(layer)
+        up, parts = model.up_keys(layer), model.layer(layer)
         assert (None if up is None else up.shape) == ((memories, 16) if model.gated else None)
-        assert bias is None or bias.shape == (memories,)
-        assert model.up_bias(layer) is None or model.up_bias(layer).shape == (memories,)
-        assert model.value_bias(layer) is None or model.value_bias(layer).shape == (16,)
+        for keys in (parts.gate, parts.up):
+            assert keys is None or keys.bias() is None or keys.bias().shape == (memories,)
+        assert parts.down.bias() is None or parts.down.bias().shape == (16,)
         assert not model.keys(layer).requires_grad
 
 

@@ -18,7 +18,6 @@ from mnemoscope.models.anatomy import Layer
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.observed import first
 
-CoefficientsCallback = Callable[[int, Tensor], None]
 Overwrite = Callable[[Tensor], Tensor | None]
 
 
@@ -34,9 +33,6 @@ class Block:
     layer_output: Tensor
 
 
-BlockCallback = Callable[[int, Block], None]
-
-
 def stream_of(inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
     """The hidden states among a block's arguments: the first tensor of floating-point numbers."""
     return next(
@@ -46,7 +42,7 @@ def stream_of(inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
 
 @contextmanager
 def read_coefficients(
-    model: LanguageModel, callback: CoefficientsCallback, *, layers: Iterable[int] | None = None
+    model: LanguageModel, callback: Callable[[int, Tensor], None], *, layers: Iterable[int] | None = None
 ) -> Iterator[None]:
     """Calls `callback(layer, coefficients [batch, position, memory])` as each layer computes them.
 
@@ -81,7 +77,7 @@ def overwrite_coefficients(
 
 @contextmanager
 def read_blocks(
-    model: LanguageModel, callback: BlockCallback, *, layers: Iterable[int] | None = None
+    model: LanguageModel, callback: Callable[[int, Block], None], *, layers: Iterable[int] | None = None
 ) -> Iterator[None]:
     """Calls `callback(layer, Block)` as each block ends; raises ModelUnsupported where a part was never reached."""
     with ExitStack() as hooks:
@@ -101,43 +97,40 @@ def read_blocks(
                 seen.clear()
                 callback(layer, block)
 
-            for handle in [*_record(parts, seen), parts.block.register_forward_hook(end)]:
-                hooks.enter_context(handle)
+            _record(parts, seen, hooks)
+            hooks.enter_context(parts.block.register_forward_hook(end))
         yield
 
 
-def _record(parts: Layer, seen: dict[str, Tensor]) -> list[Any]:
-    """Hooks that note the raw tensors of one block in `seen`."""
+def _record(parts: Layer, seen: dict[str, Tensor], hooks: ExitStack) -> None:
+    """Sets hooks that note the raw tensors of one block in `seen`."""
 
-    def entering(name: str) -> Any:
+    def enters(module: nn.Module, name: str) -> None:
         def hook(_: nn.Module, inputs: tuple[Any, ...]) -> None:
             seen[name] = _only(inputs)
 
-        return hook
+        hooks.enter_context(module.register_forward_pre_hook(hook))
 
-    def leaving(name: str) -> Any:
+    def leaves(module: nn.Module, name: str) -> None:
         def hook(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
             tensor = first(output)
             seen[name] = tensor.clone() if parts.in_place else tensor
 
-        return hook
+        hooks.enter_context(module.register_forward_hook(hook))
 
     def starting(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         seen["block_input"] = stream_of(inputs, named)
 
-    handles = [
-        parts.gate.module.register_forward_pre_hook(entering("ffn_input")),
-        parts.down.module.register_forward_pre_hook(entering("coefficients")),
-        parts.down.module.register_forward_hook(leaving("ffn_output")),
-    ]
+    enters(parts.gate.module, "ffn_input")
+    enters(parts.down.module, "coefficients")
+    leaves(parts.down.module, "ffn_output")
     if parts.post_norm is not None:
-        handles.append(parts.post_norm.register_forward_hook(leaving("normed_output")))
+        leaves(parts.post_norm, "normed_output")
     if parts.attention is not None:
-        handles.append(parts.block.register_forward_pre_hook(starting, with_kwargs=True))
-        handles.append(parts.attention.register_forward_hook(leaving("attention")))
+        hooks.enter_context(parts.block.register_forward_pre_hook(starting, with_kwargs=True))
+        leaves(parts.attention, "attention")
     elif parts.ffn_norm is not None:
-        handles.append(parts.ffn_norm.register_forward_pre_hook(entering("residual")))
-    return handles
+        enters(parts.ffn_norm, "residual")
 
 
 def _assemble(model: LanguageModel, layer: int, parts: Layer, seen: dict[str, Tensor], output: Tensor) -> Block:

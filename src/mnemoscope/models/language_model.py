@@ -165,22 +165,9 @@ class LanguageModel:
         up = self.layer(layer).up
         return None if up is None else up.weight()
 
-    def key_bias(self, layer: int) -> Tensor | None:
-        """The bias of keys or gates [memory], or None."""
-        return self.layer(layer).gate.bias()
-
-    def up_bias(self, layer: int) -> Tensor | None:
-        """The bias of the second keys [memory], or None."""
-        up = self.layer(layer).up
-        return None if up is None else up.bias()
-
     def values(self, layer: int) -> Tensor:
         """The values [memory, hidden]: row i is v_i."""
         return self.layer(layer).down.weight().T
-
-    def value_bias(self, layer: int) -> Tensor | None:
-        """The bias of the down-projection [hidden], or None."""
-        return self.layer(layer).down.bias()
 
     def head(self) -> Tensor:
         """The matrix E [vocab, hidden'], float32, whose products with folded vectors are their `gain` scores.

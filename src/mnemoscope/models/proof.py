@@ -62,18 +62,16 @@ def prove(model: LanguageModel) -> Proof:
         _check_causal(model, ids, logits, limit=scale.limit)
         layers = []
         for layer, (parts, block, call) in enumerate(zip(model.anatomy.layers, blocks, calls, strict=True)):
-            errors = (
-                _residual_error(parts, block, call, scale),
-                _ablation_error(model, layer, block, call, scale),
-                _keys_error(parts, block, scale),
-            )
-            layers.append(errors)
-            for name, error in zip(("residual", "ablation", "keys"), errors, strict=True):
-                _refuse_above(model, name, error, scale.limit, f"layer {layer}")
+            residual = _residual_error(parts, block, call, scale)
+            ablation = _ablation_error(model, layer, block, call, scale)
+            keys = _keys_error(parts, block, scale)
+            layers.append((residual, ablation, keys))
+            for name, error in (("residual", residual), ("ablation", ablation), ("keys", keys)):
+                _refuse_above(model, name, error, scale.limit, layer)
         scores = scale.error(model.scores(blocks[-1].layer_output, projection="lens"), logits)
-        _refuse_above(model, "scores", scores, scale.limit, f"layer {len(blocks) - 1}")
-    largest = [max(column) for column in zip(*layers, strict=True)]
-    return Proof(residual=largest[0], ablation=largest[1], keys=largest[2], scores=scores, layers=tuple(layers))
+        _refuse_above(model, "scores", scores, scale.limit, len(blocks) - 1)
+    residual, ablation, keys = (max(column) for column in zip(*layers, strict=True))
+    return Proof(residual, ablation, keys, scores, tuple(layers))
 
 
 def _check_causal(model: LanguageModel, ids: Tensor, logits: Tensor, *, limit: float) -> None:
@@ -88,12 +86,12 @@ def _check_causal(model: LanguageModel, ids: Tensor, logits: Tensor, *, limit: f
         )
 
 
-def _refuse_above(model: LanguageModel, name: str, error: float, limit: float, where: str) -> None:
+def _refuse_above(model: LanguageModel, name: str, error: float, limit: float, layer: int) -> None:
     if error <= limit:
         return
     seen = f"error {error:.2g}, limit {limit:.0e}" if error == error else "the numbers are not finite"
     raise ProofFailed(
-        f"{where}, check {name!r}: {_CLAIMS[name]} ({seen} in {str(model.dtype).removeprefix('torch.')}); "
+        f"layer {layer}, check {name!r}: {_CLAIMS[name]} ({seen} in {str(model.dtype).removeprefix('torch.')}); "
         f"the {model.anatomy.family!r} model does not compute as its anatomy says, or its weights overflow this dtype"
     )
 
@@ -141,7 +139,7 @@ def _ablation_error(model: LanguageModel, layer: int, block: Block, call: Call, 
     with overwrite_coefficients(model, {layer: torch.zeros_like}, shape=(batch, width)):
         without = first(call()).view_as(block.layer_output)
     votes = block.coefficients.float() @ model.values(layer).float()
-    bias = model.value_bias(layer)
+    bias = parts.down.bias()
     rest = torch.zeros_like(votes) if bias is None else bias.float().expand_as(votes)
 
     def moved_by(norm: Callable[[Tensor], Tensor], wholly: Tensor, barely: Tensor) -> Tensor:

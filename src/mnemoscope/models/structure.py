@@ -32,6 +32,10 @@ from mnemoscope.models.observed import (
 _FUNCTIONS = ("relu", "gelu", "gelu_pytorch_tanh", "silu", "relu2", "tanh", "sigmoid", "quick_gelu", "mish")
 
 
+class _Unclear(Exception):
+    """Says what of the model cannot be told."""
+
+
 @dataclass(frozen=True)
 class _Keys:
     """How the coefficients may come about: f (a path or a function), and its error against what was seen."""
@@ -49,17 +53,19 @@ def infer(model: Any) -> Anatomy:
     """The anatomy of a causal language model of an unknown family; raises ModelUnsupported where none is found."""
     config = text_config(model)
     kind = str(getattr(config, "model_type", "") or type(model).__name__)
-    path, blocks = _blocks(model, getattr(config, "num_hidden_layers", None), kind)
     was_training = model.training
     model.eval()
     try:
+        path, blocks = _blocks(model, getattr(config, "num_hidden_layers", None))
         seen = observe(model, int(config.vocab_size))
-        row, scale = _row(seen, path, int(config.hidden_size), kind)
-        head = _head(model, seen, kind)
-        norm, project = _after_blocks(seen, f"{path}.{len(blocks) - 1}", head, kind)
+        row, scale = _row(seen, path, int(config.hidden_size))
+        head = _head(model, seen)
+        norm, project = _after_blocks(seen, f"{path}.{len(blocks) - 1}", head)
         layers = tuple(resolve_layer(block, row, scale) for block in blocks)
-        factor, softcap = _scaling(head.given, seen.logits, config, kind)
+        factor, softcap = _scaling(head.given, seen.logits, config)
         backbone = _backbone(model, path, head.taken)
+    except _Unclear as reason:
+        raise ModelUnsupported(f"family {kind!r} is unknown and {reason}") from None
     except (AttributeError, KeyError) as error:
         raise ModelUnsupported(f"family {kind!r} is unknown and its blocks are not alike ({error})") from None
     finally:
@@ -68,21 +74,21 @@ def infer(model: Any) -> Anatomy:
     return Anatomy(row.name, model, backbone, layers, norm, project, head.module, name, factor, softcap)
 
 
-def _blocks(model: nn.Module, count: object, kind: str) -> tuple[str, list[nn.Module]]:
+def _blocks(model: nn.Module, count: object) -> tuple[str, list[nn.Module]]:
     lists = [
         (path, list(module))
         for path, module in model.named_modules()
         if isinstance(module, nn.ModuleList) and len(module) == count and any(True for _ in module.parameters())
     ]
     if len(lists) != 1:
-        raise ModelUnsupported(
-            f"family {kind!r} is unknown and its blocks cannot be told: {len(lists)} lists of num_hidden_layers = "
-            f"{count} modules, where there must be one"
+        raise _Unclear(
+            f"its blocks cannot be told: {len(lists)} lists of num_hidden_layers = {count} modules, "
+            "where there must be one"
         )
     return lists[0]
 
 
-def _row(seen: Observation, path: str, hidden: int, kind: str) -> tuple[Family, float]:
+def _row(seen: Observation, path: str, hidden: int) -> tuple[Family, float]:
     """The row that describes the first block, and the factor by which its feed-forward output enters the stream."""
     block = seen.calls[f"{path}.0"]
     inside = seen.within(block.path)
@@ -110,9 +116,7 @@ def _row(seen: Observation, path: str, hidden: int, kind: str) -> tuple[Family, 
             transposed=tuple(call.path for call, transposed in maps.items() if transposed),
         )
         return row, scale
-    raise ModelUnsupported(
-        f"family {kind!r} is unknown and no linear map of its blocks can be read as the values of a feed-forward layer"
-    )
+    raise _Unclear("no linear map of its blocks can be read as the values of a feed-forward layer")
 
 
 def _is_transposed(call: ModuleCall) -> bool | None:
@@ -189,18 +193,16 @@ def _stream(
     return None
 
 
-def _head(model: Any, seen: Observation, kind: str) -> ModuleCall:
+def _head(model: Any, seen: Observation) -> ModuleCall:
     """The call of the language-model head: the module called so, or the last map to the vocabulary."""
     named = model.get_output_embeddings()
     for call in reversed(seen.calls.values()):
         if call.module is named or (named is None and call.given.shape == seen.logits.shape):
             return call
-    raise ModelUnsupported(f"family {kind!r} is unknown and no module of it computes scores over the vocabulary")
+    raise _Unclear("no module of it computes scores over the vocabulary")
 
 
-def _after_blocks(
-    seen: Observation, last: str, head: ModuleCall, kind: str
-) -> tuple[nn.Module | None, nn.Module | None]:
+def _after_blocks(seen: Observation, last: str, head: ModuleCall) -> tuple[nn.Module | None, nn.Module | None]:
     """The final norm and the projection between the last block and the head, each where there is one."""
     stream, calls = seen.calls[last].given, list(seen.calls.values())
     later = calls[calls.index(seen.calls[last]) + 1 :]
@@ -218,10 +220,10 @@ def _after_blocks(
         for two in leaves:
             if same(one.taken, stream) and same(two.taken, one.given) and same(two.given, head.taken) and is_map(two):
                 return one.module, two.module
-    raise ModelUnsupported(f"family {kind!r} is unknown and what lies between its last block and its head is unclear")
+    raise _Unclear("what lies between its last block and its head is unclear")
 
 
-def _scaling(scores: Tensor, logits: Tensor, config: Any, kind: str) -> tuple[float, float | None]:
+def _scaling(scores: Tensor, logits: Tensor, config: Any) -> tuple[float, float | None]:
     """The factor or soft-cap that turns the head's scores into logits."""
     if same(scores, logits):
         return 1.0, None
@@ -231,7 +233,7 @@ def _scaling(scores: Tensor, logits: Tensor, config: Any, kind: str) -> tuple[fl
     factor = float((scores * logits).sum() / scores.square().sum())
     if scores.shape == logits.shape and same(scores * factor, logits):
         return factor, None
-    raise ModelUnsupported(f"family {kind!r} is unknown and its logits are not its head's scores, scaled or capped")
+    raise _Unclear("its logits are not its head's scores, scaled or capped")
 
 
 def _backbone(model: Any, path: str, wanted: Tensor) -> nn.Module | None:

@@ -4,7 +4,7 @@ Old and new spellings mean what fairseq itself makes of them; the name of an arc
 change the network and is not known here is refused. Weights are looked at only for the number of words.
 """
 
-from itertools import pairwise
+from itertools import count, pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -165,12 +165,10 @@ def _rows(weights: dict[str, Tensor], where: str) -> int:
     plain, adaptive = "decoder.embed_tokens.weight", "decoder.embed_tokens.embeddings.{}.0.weight"
     if plain in weights:
         return _length(weights[plain])
-    bands = 0
-    while adaptive.format(bands) in weights:
-        bands += 1
+    bands = list(takewhile(weights.__contains__, map(adaptive.format, count())))
     if not bands:
         raise ModelDamaged(f"{where} lacks the weights of its input ({adaptive.format(0)!r}); take a complete copy")
-    return sum(_length(weights[adaptive.format(band)]) for band in range(bands))
+    return sum(_length(weights[band]) for band in bands)
 
 
 def _length(weight: Tensor) -> int:
