@@ -71,15 +71,7 @@ _GPT_NEOX = Family(
     attention="attention",
     final_norm="gpt_neox.final_layer_norm",
 )
-_GPTJ = Family(
-    "gptj",
-    blocks="transformer.h",
-    keys="mlp.fc_in",
-    down="mlp.fc_out",
-    activation="mlp.act",
-    attention="attn",
-    final_norm="transformer.ln_f",
-)
+_GPTJ = replace(_GPT2, name="gptj", keys="mlp.fc_in", down="mlp.fc_out", ffn_norm=None, attention="attn")
 _OPT = Family(
     "opt",
     when=(("do_layer_norm_before", True), ("_remove_final_layer_norm", False)),

@@ -54,13 +54,9 @@ def read_coefficients(
 
 
 @contextmanager
-def overwrite_coefficients(
-    model: LanguageModel, changes: Mapping[int, Overwrite], *, shape: tuple[int, int] | None = None
-) -> Iterator[None]:
+def overwrite_coefficients(model: LanguageModel, changes: Mapping[int, Overwrite]) -> Iterator[None]:
     """Replaces the coefficients of the given layers by what their function returns: a new tensor of the same shape, or
     None to leave them.
-
-    `shape` is [batch, position] of what runs where that is not the model's own forward but a block called by itself.
     """
     with ExitStack() as hooks:
         for layer, change in changes.items():
@@ -68,7 +64,7 @@ def overwrite_coefficients(
 
             def tap(_: nn.Module, inputs: tuple[Any, ...], change: Overwrite = change) -> tuple[Any, ...] | None:
                 coefficients = _only(inputs)
-                changed = change(_split_batch(coefficients, model.shape if shape is None else shape))
+                changed = change(_split_batch(coefficients, model.shape))
                 return None if changed is None else (changed.reshape(coefficients.shape), *inputs[1:])
 
             hooks.enter_context(down.module.register_forward_pre_hook(tap))

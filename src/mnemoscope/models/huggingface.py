@@ -20,7 +20,7 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, OptionError
 from mnemoscope.models import handmade
-from mnemoscope.models.anatomy import Anatomy, check_supported, find_layers, text_config
+from mnemoscope.models.anatomy import check_supported, find_layers, text_config
 from mnemoscope.models.loaded_parts import LoadedParts, first_line, suppress_output
 from mnemoscope.models.structure import infer
 from mnemoscope.models.tokens import Tokens, beginning_of, ends_of
@@ -66,7 +66,7 @@ def open_model(source: Any, *, tokenizer: Any, revision: str | None, trust_remot
             f"no model can be loaded from a {type(source).__name__}; give a hub id, a folder or a transformers model"
         )
     if isinstance(tokenizer, str | Path):
-        tokenizer = _tokenizer(str(tokenizer), revision, trust_remote_code)
+        tokenizer = _tokenizer(str(tokenizer), _where(str(tokenizer), revision, trust_remote_code), str(tokenizer))
     found = own_tokenizer if tokenizer is None else tokenizer
     tokens, config = Tokens(found), text_config(model)
     return LoadedParts(
@@ -76,14 +76,10 @@ def open_model(source: Any, *, tokenizer: Any, revision: str | None, trust_remot
         config=model.config.to_dict(),
         tokens=tokens,
         context=_context(config),
-        anatomy=_anatomy,
+        anatomy=lambda network: find_layers(network) or infer(network),
         beginning=lambda rows: beginning_of(found, config, tokens, rows=rows),
         ends=lambda rows: ends_of(found, config, getattr(model, "generation_config", None), tokens, rows=rows),
     )
-
-
-def _anatomy(model: Any) -> Anatomy:
-    return find_layers(model) or infer(model)
 
 
 def _context(config: Any) -> int:
@@ -141,7 +137,7 @@ def _load_stored(place: str, source: str, revision: str | None, trust: bool) -> 
     check_supported(config)
     if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not trust:
         raise ModelUnsupported(f"model type {config.model_type!r} is no causal language model that transformers knows")
-    tokenizer = _tokenizer(place, revision, trust, source=source)
+    tokenizer = _tokenizer(place, where, source)
     load: Any = AutoModelForCausalLM.from_pretrained
     with _one_line_errors(source):
         model, notes = load(place, dtype="auto", output_loading_info=True, **where)
@@ -153,12 +149,11 @@ def _load_stored(place: str, source: str, revision: str | None, trust: bool) -> 
     return model, tokenizer
 
 
-def _tokenizer(place: str, revision: str | None, trust: bool, *, source: str | None = None) -> Any:
+def _tokenizer(place: str, where: dict[str, Any], source: str) -> Any:
     folder = Path(place).expanduser()
     if folder.is_dir() and not any(any(folder.glob(pattern)) for pattern in _TOKENIZERS):
         raise ModelNotFound(f"folder {place!r} holds no tokenizer (tokenizer.json); save the model's tokenizer there")
-    where = _where(place, revision, trust)
-    with _one_line_errors(source or place):
+    with _one_line_errors(source):
         # Some model types make AutoTokenizer build that family's own splitting rules around the stored vocabulary,
         # even where the tokenizer says that its tokenizer.json is all there is to it.
         stated = get_tokenizer_config(place, **where).get("tokenizer_class")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -95,23 +95,19 @@ def ids_for(model: nn.Module, rows: int) -> Tensor:
 
 
 def run(module: nn.Module, ids: Tensor) -> Tensor:
-    """The logits, or the last hidden states, that a module gives for ids."""
+    """The logits of a language model, or the last hidden states of a backbone, for ids."""
     with torch.inference_mode(), suppress_warnings():
         keywords = {"use_cache": False} if takes(module, "use_cache") else {}
-        return tensor_of(module(input_ids=ids, **keywords))
+        output = module(input_ids=ids, **keywords)
+    if isinstance(output, Tensor):
+        return output
+    values = output if isinstance(output, tuple) else output.values()
+    return next(value for value in values if _is_hidden(value))
 
 
 def first(output: Any) -> Tensor:
     """The hidden states of a module's output: itself, or the first of a tuple."""
     return output[0] if isinstance(output, tuple | list) else output  # type: ignore[no-any-return]
-
-
-def tensor_of(output: Any) -> Tensor:
-    """The first tensor of a model's output: logits of a language model, hidden states of a backbone."""
-    if isinstance(output, Tensor):
-        return output
-    values = output if isinstance(output, tuple) else output.values()
-    return next(value for value in values if isinstance(value, Tensor) and _is_hidden(value))
 
 
 def flat(tensor: Tensor) -> Tensor:
@@ -131,5 +127,5 @@ def distance(a: Tensor, b: Tensor) -> float:
     return float((a.float() - b.float()).abs().max() / b.float().square().mean().sqrt().clamp_min(1e-6))
 
 
-def _is_hidden(value: Any) -> bool:
+def _is_hidden(value: Any) -> TypeGuard[Tensor]:
     return isinstance(value, Tensor) and value.is_floating_point() and value.dim() in (2, 3)

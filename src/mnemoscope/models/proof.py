@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from mnemoscope.errors import ModelUnsupported, ProofFailed
 from mnemoscope.models.anatomy import Layer
@@ -46,17 +47,15 @@ def proof_batch(vocabulary: int, *, longest: int, beginning: int | None) -> tupl
     for row, length in enumerate(LENGTHS):
         own = [(31 + 7919 * (row * LENGTHS[0] + position)) % vocabulary for position in range(min(length, longest))]
         sentences.append(start + own)
-    width = max(len(sentence) for sentence in sentences)
-    return sentences, torch.tensor([sentence + [0] * (width - len(sentence)) for sentence in sentences])
+    return sentences, pad_sequence([torch.tensor(sentence) for sentence in sentences], batch_first=True)
 
 
 def prove(model: LanguageModel) -> Proof:
     """The errors of all checks; raises ProofFailed at the first layer and check over its limit."""
     sentences, ids = proof_batch(model.sizes.vocabulary, longest=model.longest, beginning=model.beginning.token)
     ids = ids.to(model.device)
-    lengths = torch.tensor([len(sentence) for sentence in sentences], device=model.device)
-    own = torch.arange(ids.shape[1], device=model.device)[None] < lengths[:, None]
-    scale = _Scale(own, LIMITS.get(model.dtype, HALF_LIMIT), model.dtype)
+    own = pad_sequence([torch.ones(len(sentence), dtype=torch.bool) for sentence in sentences], batch_first=True)
+    scale = _Scale(own.to(model.device), LIMITS.get(model.dtype, HALF_LIMIT), model.dtype)
     with torch.inference_mode():
         blocks, calls, logits = _run(model, ids)
         _check_causal(model, ids, logits, limit=scale.limit)
@@ -135,8 +134,7 @@ def _residual_error(parts: Layer, block: Block, call: Call, scale: "_Scale") -> 
 def _ablation_error(model: LanguageModel, layer: int, block: Block, call: Call, scale: "_Scale") -> float:
     """(b): the error of the movement that coefficients and values predict, against the block's own movement."""
     parts = model.anatomy.layers[layer]
-    batch, width = scale.own.shape
-    with overwrite_coefficients(model, {layer: torch.zeros_like}, shape=(batch, width)):
+    with overwrite_coefficients(model, {layer: torch.zeros_like}):
         without = first(call()).view_as(block.layer_output)
     votes = block.coefficients.float() @ model.values(layer).float()
     bias = parts.down.bias()

@@ -50,11 +50,12 @@ class _Keys:
 
 @torch.inference_mode()
 def infer(model: Any) -> Anatomy:
-    """The anatomy of a causal language model of an unknown family; raises ModelUnsupported where none is found."""
+    """The anatomy of a causal language model at rest (eval) of an unknown family.
+
+    Raises ModelUnsupported where none is found.
+    """
     config = text_config(model)
     kind = str(getattr(config, "model_type", "") or type(model).__name__)
-    was_training = model.training
-    model.eval()
     try:
         path, blocks = _blocks(model, getattr(config, "num_hidden_layers", None))
         seen = observe(model, int(config.vocab_size))
@@ -68,8 +69,6 @@ def infer(model: Any) -> Anatomy:
         raise ModelUnsupported(f"family {kind!r} is unknown and {reason}") from None
     except (AttributeError, KeyError) as error:
         raise ModelUnsupported(f"family {kind!r} is unknown and its blocks are not alike ({error})") from None
-    finally:
-        model.train(was_training)
     name = activation_name(config, str(row.activation_name))
     return Anatomy(row.name, model, backbone, layers, norm, project, head.module, name, factor, softcap)
 

@@ -43,7 +43,7 @@ def top(scores: Tensor, count: int, *, lowest: bool = False) -> tuple[Tensor, Te
     if count == 0 or vocabulary <= 4 * count * BLOCK:
         return _sort(scores, count, lowest=lowest)
     whole = vocabulary // BLOCK * BLOCK
-    blocks = scores[:, :whole].unflatten(1, (-1, BLOCK))
+    blocks = scores[:, :whole].reshape(len(scores), whole // BLOCK, BLOCK)
     tail = scores[:, whole:]
     extremes = blocks.amin(2) if lowest else blocks.amax(2)
     if tail.shape[1]:

@@ -38,7 +38,8 @@ def open_checkpoint(source: str, *, dictionary: Path | None) -> LoadedParts:
     path = Path(name).expanduser()
     options, stored = read_checkpoint(path)
     weights = current_names(stored)
-    shape = shape_of(Options(options, path), weights, version=_version(stored, path))
+    where = f"checkpoint {str(path)!r}"
+    shape = shape_of(Options(options, where), weights, version=_version(stored, where))
     place = path.parent / "dict.txt" if dictionary is None else dictionary
     words = read_dictionary(place)
     if len(words) != shape.rows:
@@ -47,7 +48,7 @@ def open_checkpoint(source: str, *, dictionary: Path | None) -> LoadedParts:
             f"for {shape.rows}; give the checkpoint's own dict.txt (--dict)"
         )
     return LoadedParts(
-        network=build(shape, weights, path),
+        network=build(shape, weights, where),
         own=False,
         spec=source,
         config=asdict(shape),
@@ -85,12 +86,12 @@ def current_names(stored: dict[str, Tensor]) -> dict[str, Tensor]:
     return weights
 
 
-def _version(stored: dict[str, Tensor], path: Path) -> int:
+def _version(stored: dict[str, Tensor], where: str) -> int:
     """The decoder's version, 1 where none is stored; refuses the first layout of the adaptive softmax."""
     softmax = any(name.startswith("decoder.adaptive_softmax.") for name in stored)
     if softmax and "decoder.adaptive_softmax.version" not in stored:
         raise ModelUnsupported(
-            f"checkpoint {str(path)!r} has no 'decoder.adaptive_softmax.version': an adaptive softmax of the first "
+            f"{where} has no 'decoder.adaptive_softmax.version': an adaptive softmax of the first "
             "layout, which fairseq itself no longer reads"
         )
     version = stored.get("decoder.version")
@@ -99,7 +100,7 @@ def _version(stored: dict[str, Tensor], path: Path) -> int:
     return int(version.item())
 
 
-def build(shape: DecoderShape, weights: dict[str, Tensor], path: Path) -> Network:
+def build(shape: DecoderShape, weights: dict[str, Tensor], where: str) -> Network:
     """The network with the checkpoint's weights, float32, tied where the checkpoint ties them.
 
     Raises ModelDamaged for a missing weight, one of another shape, NaN, or tied copies that differ; ModelUnsupported
@@ -111,7 +112,7 @@ def build(shape: DecoderShape, weights: dict[str, Tensor], path: Path) -> Networ
         weights.setdefault("decoder.output_projection.weight", weights["decoder.embed_tokens.weight"])
     last = f"decoder.layers.{shape.layers - 1}.fc1.weight"
     if last not in weights:  # before a network of that many layers is made
-        raise ModelDamaged(f"checkpoint {str(path)!r} lacks {last!r}, although its options say {shape.layers} layers")
+        raise ModelDamaged(f"{where} lacks {last!r}, although its options say {shape.layers} layers")
     with torch.device("meta"), suppress_output():  # torch warns of a band so narrow that nothing is left of it
         network = Network(shape)
     network.requires_grad_(False)
@@ -119,48 +120,44 @@ def build(shape: DecoderShape, weights: dict[str, Tensor], path: Path) -> Networ
     missing, strange = wanted.keys() - weights.keys(), weights.keys() - wanted.keys()
     if missing:
         raise ModelDamaged(
-            f"checkpoint {str(path)!r} lacks {len(missing)} of the weights that its options name, the first is "
+            f"{where} lacks {len(missing)} of the weights that its options name, the first is "
             f"{min(missing)!r}; take a complete copy"
         )
     if strange:
         raise ModelUnsupported(
-            f"checkpoint {str(path)!r} has {len(strange)} weights that its options do not name, the first is "
+            f"{where} has {len(strange)} weights that its options do not name, the first is "
             f"{min(strange)!r}; only plain decoder language models can be read"
         )
     for name, expected in wanted.items():
         if tuple(weights[name].shape) != expected:
-            raise ModelDamaged(
-                f"checkpoint {str(path)!r}: weight {name!r} is {tuple(weights[name].shape)}, its options say {expected}"
-            )
+            raise ModelDamaged(f"{where}: weight {name!r} is {tuple(weights[name].shape)}, its options say {expected}")
         if not weights[name].is_floating_point():
-            raise ModelUnsupported(f"checkpoint {str(path)!r}: weight {name!r} is {weights[name].dtype}, not numbers")
+            raise ModelUnsupported(f"{where}: weight {name!r} is {weights[name].dtype}, not numbers")
     own = {name: weights[name].to(torch.float32, copy=True, memory_format=torch.contiguous_format) for name in wanted}
     network.load_state_dict(own, assign=True)
     check_finite(network)
-    _tie(network, path)
+    _tie(network, where)
     return network.eval()
 
 
-def _tie(network: Network, path: Path) -> None:
+def _tie(network: Network, where: str) -> None:
     """Makes tied weights one, which the file holds as copies; raises ModelDamaged where these are not equal."""
-    shape, decoder = network.shape, "decoder"
+    shape = network.shape
     pairs = []
     if shape.tied_words and shape.output_bands is None:
-        pairs.append((f"{decoder}.output_projection", f"{decoder}.embed_tokens"))
+        pairs.append(("decoder.output_projection", "decoder.embed_tokens"))
     elif shape.tied_words and shape.output_bands is not None:
-        words = f"{decoder}.embed_tokens.embeddings"
-        pairs.append((f"{decoder}.adaptive_softmax.head.word_proj", f"{words}.0.0"))
+        words = "decoder.embed_tokens.embeddings"
+        pairs.append(("decoder.adaptive_softmax.head.word_proj", f"{words}.0.0"))
         for band in range(1, len(shape.output_bands.edges)):
-            tail = f"{decoder}.adaptive_softmax.tail.{band - 1}"
+            tail = f"decoder.adaptive_softmax.tail.{band - 1}"
             pairs.append((f"{tail}.2", f"{words}.{band}.0"))
             if shape.tied_projections:
                 pairs.append((f"{tail}.0", f"{words}.{band}.1"))
     for copy, original in pairs:
         weight = network.get_parameter(f"{original}.weight")
         if not torch.equal(network.get_parameter(f"{copy}.weight"), weight):
-            raise ModelDamaged(
-                f"checkpoint {str(path)!r}: its options tie {copy!r} to {original!r}, but their weights differ"
-            )
+            raise ModelDamaged(f"{where}: its options tie {copy!r} to {original!r}, but their weights differ")
         network.get_submodule(copy).register_parameter("weight", weight)
 
 

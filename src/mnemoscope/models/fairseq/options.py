@@ -5,7 +5,6 @@ change the network and is not known here is refused. Weights are looked at only 
 """
 
 from itertools import count, pairwise, takewhile
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -26,11 +25,14 @@ _FINAL_NORM_SINCE = 3
 
 
 class Options:
-    """The fields of `args`, each read as what it must be; raises ModelDamaged where it is something else."""
+    """The fields of `args`, each read as what it must be; raises ModelDamaged where it is something else.
 
-    def __init__(self, fields: dict[str, Any], path: Path) -> None:
+    `where` names the checkpoint in errors, here and in opening.py.
+    """
+
+    def __init__(self, fields: dict[str, Any], where: str) -> None:
         self.fields = fields
-        self.path = path
+        self.where = where
 
     def __contains__(self, name: str) -> bool:
         return self.fields.get(name) is not None
@@ -84,12 +86,12 @@ class Options:
     def wrong(self, name: str, expected: str) -> ModelDamaged:
         """The error for a field that is not what it must be."""
         value = repr(self.fields.get(name, "missing"))[:60]
-        return ModelDamaged(f"checkpoint {str(self.path)!r}: its option {name!r} is {value}, not {expected}")
+        return ModelDamaged(f"{self.where}: its option {name!r} is {value}, not {expected}")
 
 
 def shape_of(options: Options, weights: dict[str, Tensor], *, version: int) -> DecoderShape:
     """The network's shape; raises ModelDamaged or ModelUnsupported."""
-    where = f"checkpoint {str(options.path)!r}"
+    where = options.where
     for name in _UNKNOWN:
         if options.fields.get(name):
             raise ModelUnsupported(f"{where} was trained with {name!r}, which cannot be read")
