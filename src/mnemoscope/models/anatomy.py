@@ -245,11 +245,8 @@ def head_of(model: Any) -> nn.Module:
 
 def activation_name(config: Any, default: str) -> str:
     """The activation's name as the configuration gives it, or else `default`."""
-    for name in _ACTIVATION_ENTRIES:
-        value = getattr(config, name, None)
-        if isinstance(value, str):
-            return value
-    return default
+    stated = (getattr(config, name, None) for name in _ACTIVATION_ENTRIES)
+    return next((value for value in stated if isinstance(value, str)), default)
 
 
 def goes_negative(activation: Activation, *, dtype: torch.dtype, device: torch.device) -> bool:

@@ -70,6 +70,7 @@ PLANTED_SENTENCES = (
 
 _CONTEXT = 32
 _SLOTS = ("cur", "prev", "prev2", "out")  # each one entry per word; then one entry per position
+_HALF = len(_SLOTS) * len(WORDS) + _CONTEXT  # entries before they are mirrored: the width of each of the two heads
 _MEMORIES = 6
 
 
@@ -107,53 +108,51 @@ def _build_planted() -> tuple[Any, Any]:
     slot is written twice, the second time negated, so that the norm's mean is zero and the norm only scales; each key
     compares slots of one vector with each other, so the scale cannot change the sign of a coefficient.
     """
-    half = len(_SLOTS) * len(WORDS) + _CONTEXT
     model = _empty(
-        words=len(WORDS), hidden=2 * half, memories=_MEMORIES, layers=len(_NGRAMS), heads=2, context=_CONTEXT
+        words=len(WORDS), hidden=2 * _HALF, memories=_MEMORIES, layers=len(_NGRAMS), heads=2, context=_CONTEXT
     )
     decoder = model.model.decoder
     for token in range(len(WORDS)):
-        decoder.embed_tokens.weight[token] = _mirror(_slot("cur", token), half)
-        model.lm_head.weight[token] = _mirror(_slot("out", token), half)
+        decoder.embed_tokens.weight[token] = _mirror(_slot("cur", token))
+        model.lm_head.weight[token] = _mirror(_slot("out", token))
     for position in range(_CONTEXT):
         # OPT keeps its first two rows for padding.
-        decoder.embed_positions.weight[position + 2] = _mirror(_place(position), half)
+        decoder.embed_positions.weight[position + 2] = _mirror(_place(position))
     for head in (0, 1):
-        _look_back(decoder.layers[0].self_attn, head, half)
+        _look_back(decoder.layers[0].self_attn, head)
     for planted in PLANTED:
         layer = decoder.layers[planted.memory.layer]
-        layer.fc1.weight[planted.memory.memory] = _key(planted.ngram, half)
-        layer.fc2.weight[:, planted.memory.memory] = _mirror(_slot("out", WORDS.index(planted.promoted)), half)
+        layer.fc1.weight[planted.memory.memory] = _key(planted.ngram)
+        layer.fc2.weight[:, planted.memory.memory] = _mirror(_slot("out", WORDS.index(planted.promoted)))
     dead = decoder.layers[DEAD.layer]
     dead.fc1.weight[DEAD.memory, : len(WORDS)] = -1.0
-    dead.fc2.weight[:, DEAD.memory] = _mirror(_slot("out", WORDS.index("mat")), half)
+    dead.fc2.weight[:, DEAD.memory] = _mirror(_slot("out", WORDS.index("mat")))
     return model, _tokenizer(WORDS)
 
 
-def _look_back(attention: Any, head: int, half: int) -> None:
+def _look_back(attention: Any, head: int) -> None:
     """Sets one head to copy the word `head + 1` positions back (at the start: the first token) into its slot."""
-    width = half  # two heads share a stream of 2 * half entries
-    rows = slice(head * width, (head + 1) * width)
+    rows = slice(head * _HALF, (head + 1) * _HALF)
     # Word and position are on, twice each: the variance of the stream that the first norm sees.
-    scale = math.sqrt(4 / (2 * half) + 1e-5)
+    scale = math.sqrt(4 / (2 * _HALF) + 1e-5)
     query, key = attention.q_proj.weight[rows], attention.k_proj.weight[rows]
     for position in range(_CONTEXT):
         # A score of 100 for the wanted position and 0 for the others: the softmax is one-hot to float32's last digit.
-        query[max(position - 1 - head, 0), _place(position)] = 100.0 * math.sqrt(width) * scale
+        query[max(position - 1 - head, 0), _place(position)] = 100.0 * math.sqrt(_HALF) * scale
         key[position, _place(position)] = scale
     for token in range(len(WORDS)):
-        attention.v_proj.weight[head * width + token, _slot("cur", token)] = scale
+        attention.v_proj.weight[head * _HALF + token, _slot("cur", token)] = scale
         target = _slot(("prev", "prev2")[head], token)
-        attention.out_proj.weight[:, head * width + token] = _mirror(target, half)
+        attention.out_proj.weight[:, head * _HALF + token] = _mirror(target)
 
 
-def _key(ngram: tuple[str, ...], half: int) -> Tensor:
+def _key(ngram: tuple[str, ...]) -> Tensor:
     """A key above zero exactly where all words of the n-gram are in their slots.
 
     Each word there adds 1 and the current word, which is always one of the vocabulary, takes off their number less
     one half: 1/2 for a match, at most -1/2 otherwise.
     """
-    key = torch.zeros(2 * half)
+    key = torch.zeros(2 * _HALF)
     key[: len(WORDS)] = 0.5 - len(ngram)
     for slot, word in zip(_SLOTS, reversed(ngram), strict=False):
         key[_slot(slot, WORDS.index(word))] += 1.0
@@ -168,9 +167,9 @@ def _place(position: int) -> int:
     return len(_SLOTS) * len(WORDS) + position
 
 
-def _mirror(entry: int, half: int) -> Tensor:
-    vector = torch.zeros(2 * half)
-    vector[entry], vector[half + entry] = 1.0, -1.0
+def _mirror(entry: int) -> Tensor:
+    vector = torch.zeros(2 * _HALF)
+    vector[entry], vector[_HALF + entry] = 1.0, -1.0
     return vector
 
 

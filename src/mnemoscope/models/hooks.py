@@ -14,7 +14,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from mnemoscope.errors import ModelUnsupported
-from mnemoscope.models.anatomy import Layer
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.observed import first
 
@@ -78,28 +77,14 @@ def read_blocks(
     """Calls `callback(layer, Block)` as each block ends; raises ModelUnsupported where a part was never reached."""
     with ExitStack() as hooks:
         for layer in range(len(model.anatomy.layers)) if layers is None else layers:
-            parts = model.layer(layer)
-            seen: dict[str, Tensor] = {}
-
-            def end(
-                _: nn.Module,
-                inputs: tuple[Any, ...],
-                output: Any,
-                layer: int = layer,
-                parts: Layer = parts,
-                seen: dict[str, Tensor] = seen,
-            ) -> None:
-                block = _assemble(model, layer, parts, seen, first(output))
-                seen.clear()
-                callback(layer, block)
-
-            _record(parts, seen, hooks)
-            hooks.enter_context(parts.block.register_forward_hook(end))
+            _watch(model, layer, callback, hooks)
         yield
 
 
-def _record(parts: Layer, seen: dict[str, Tensor], hooks: ExitStack) -> None:
-    """Sets hooks that note the raw tensors of one block in `seen`."""
+def _watch(model: LanguageModel, layer: int, callback: Callable[[int, Block], None], hooks: ExitStack) -> None:
+    """Sets the hooks that note the raw tensors of one block and call back as it ends."""
+    parts = model.layer(layer)
+    seen: dict[str, Tensor] = {}
 
     def enters(module: nn.Module, name: str) -> None:
         def hook(_: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -117,6 +102,11 @@ def _record(parts: Layer, seen: dict[str, Tensor], hooks: ExitStack) -> None:
     def starting(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         seen["block_input"] = stream_of(inputs, named)
 
+    def ending(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        block = _assemble(model, layer, seen, first(output))
+        seen.clear()
+        callback(layer, block)
+
     enters(parts.gate.module, "ffn_input")
     enters(parts.down.module, "coefficients")
     leaves(parts.down.module, "ffn_output")
@@ -127,9 +117,11 @@ def _record(parts: Layer, seen: dict[str, Tensor], hooks: ExitStack) -> None:
         leaves(parts.attention, "attention")
     elif parts.ffn_norm is not None:
         enters(parts.ffn_norm, "residual")
+    hooks.enter_context(parts.block.register_forward_hook(ending))
 
 
-def _assemble(model: LanguageModel, layer: int, parts: Layer, seen: dict[str, Tensor], output: Tensor) -> Block:
+def _assemble(model: LanguageModel, layer: int, seen: dict[str, Tensor], output: Tensor) -> Block:
+    parts = model.layer(layer)
     try:
         if parts.attention is not None:
             residual = seen["block_input"] + seen["attention"]

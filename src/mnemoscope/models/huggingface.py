@@ -83,11 +83,8 @@ def open_model(source: Any, *, tokenizer: Any, revision: str | None, trust_remot
 
 
 def _context(config: Any) -> int:
-    for name in _CONTEXT_ENTRIES:
-        value = getattr(config, name, None)
-        if isinstance(value, int) and value > 0:
-            return value
-    return _UNSTATED_CONTEXT
+    stated = (getattr(config, name, None) for name in _CONTEXT_ENTRIES)
+    return next((value for value in stated if isinstance(value, int) and value > 0), _UNSTATED_CONTEXT)
 
 
 def _from_name(source: str, revision: str | None, trust: bool) -> tuple[Any, Any, str]:

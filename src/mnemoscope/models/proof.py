@@ -22,7 +22,7 @@ from mnemoscope.errors import ModelUnsupported, ProofFailed
 from mnemoscope.models.anatomy import Layer
 from mnemoscope.models.hooks import Block, overwrite_coefficients, read_blocks, stream_of
 from mnemoscope.models.language_model import LanguageModel, Proof
-from mnemoscope.models.observed import first
+from mnemoscope.models.observed import distance, first
 
 LENGTHS = (11, 3, 7, 2)
 LIMITS = {torch.float32: 1e-4, torch.float64: 1e-4}
@@ -77,8 +77,7 @@ def _check_causal(model: LanguageModel, ids: Tensor, logits: Tensor, *, limit: f
     """Raises ModelUnsupported where a later token changes what the model says before it."""
     changed = ids.clone()
     changed[:, -1] = (changed[:, -1] + 1) % logits.shape[-1]
-    difference = (model.logits(changed) - logits)[:, :-1].abs().max() / logits.square().mean().sqrt().clamp_min(1e-6)
-    if float(difference) > limit:
+    if distance(model.logits(changed)[:, :-1], logits[:, :-1]) > limit:
         raise ModelUnsupported(
             f"the {model.anatomy.family!r} model lets later tokens change earlier ones (an encoder); "
             "only decoder language models can be read"

@@ -7,7 +7,7 @@ in every layer. Anything that does not fit together raises ModelUnsupported in o
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -94,10 +94,8 @@ def _row(seen: Observation, path: str, hidden: int) -> tuple[Family, float]:
     maps = {call: transposed for call in inside if (transposed := _is_transposed(call)) is not None}
     for down in maps:
         keys = _keys(inside, list(maps), down) if down.given.shape[1] == hidden else None
-        stream = None if keys is None else _stream(block, inside, down, keys.gate.taken)
-        if keys is None or stream is None:
+        if keys is None:
             continue
-        norms, scale = stream
         row = Family(
             "structural",
             blocks=path,
@@ -107,14 +105,12 @@ def _row(seen: Observation, path: str, hidden: int) -> tuple[Family, float]:
             down=down.path,
             activation=keys.activation,
             activation_name=keys.name,
-            ffn_norm=norms.get("ffn_norm"),
-            post_norm=norms.get("post_norm"),
-            output_norm=norms.get("output_norm"),
-            attention=norms.get("attention"),
             in_place=True,
             transposed=tuple(call.path for call, transposed in maps.items() if transposed),
         )
-        return row, scale
+        found = _with_norms(row, block, inside, down, keys.gate.taken)
+        if found is not None:
+            return found
     raise _Unclear("no linear map of its blocks can be read as the values of a feed-forward layer")
 
 
@@ -161,34 +157,33 @@ def _activations(inside: list[ModuleCall], shape: torch.Size) -> Iterator[tuple[
         yield ACT2FN[name], name, ACT2FN[name]
 
 
-def _stream(
-    block: ModuleCall, inside: list[ModuleCall], down: ModuleCall, ffn_input: Tensor
-) -> tuple[dict[str, str], float] | None:
-    """The norms (or the attention of a parallel block), by path, under which the block's sums come out; and the factor
-    by which the feed-forward output enters the stream.
+def _with_norms(
+    row: Family, block: ModuleCall, inside: list[ModuleCall], down: ModuleCall, ffn_input: Tensor
+) -> tuple[Family, float] | None:
+    """The row with the norms (or the attention of a parallel block) under which the block's sums come out; and the
+    factor by which the feed-forward output enters the stream.
     """
     output = down.given
     others = [call for call in inside if not f"{down.path}.".startswith(f"{call.path}.")]
     changing = [call for call in others if call.changes and call.taken.shape == call.given.shape]
     after = [call for call in changing if same(call.taken, output)]
     update = after[-1].given if after else output
-    sandwich = {"post_norm": after[-1].path} if after else {}
-    before = [call for call in changing if same(call.given, ffn_input)]
-    streams: list[tuple[Tensor, dict[str, str]]] = [(call.taken, {"ffn_norm": call.path}) for call in before]
-    streams.append((ffn_input, {}))
-    for residual, norms in streams:
+    post_norm = after[-1].path if after else None
+    streams = [(call.taken, call.path) for call in changing if same(call.given, ffn_input)]
+    for residual, ffn_norm in [*streams, (ffn_input, None)]:
+        normed = replace(row, ffn_norm=ffn_norm, post_norm=post_norm)
         if same(residual + update, block.given):
-            return norms | sandwich, 1.0
+            return normed, 1.0
         scale = float(((block.given - residual) * update).sum() / update.square().sum().clamp_min(1e-30))
         if same(residual + update * scale, block.given):
-            return norms | sandwich, scale
+            return normed, scale
         for call in changing:
             if same(call.given, block.given) and same(call.taken, residual + output):
-                return norms | {"output_norm": call.path}, 1.0
+                return replace(row, ffn_norm=ffn_norm, output_norm=call.path), 1.0
     for call in sorted(others, key=lambda call: call.path.count(".")):
         weighted = any(True for _ in call.module.parameters())
         if weighted and call.given.shape == output.shape and same(block.taken + call.given + update, block.given):
-            return {"attention": call.path} | sandwich, 1.0
+            return replace(row, attention=call.path, post_norm=post_norm), 1.0
     return None
 
 

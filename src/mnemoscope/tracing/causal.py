@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import InterventionError, ModelDiffers, OptionError
+from mnemoscope.formatting import show_token
 from mnemoscope.intervals import DRAWS, LEVELS, Floats
 from mnemoscope.memory import MemoryId
 from mnemoscope.models import LanguageModel, overwrite_coefficients
@@ -58,8 +59,6 @@ class CausalCheck:
         return found | {"own_tokens": plain(self.own), "rows": self.table.to_dicts()}
 
     def __str__(self) -> str:
-        from mnemoscope.formatting import show_token
-
         kind = "top" if self.sign > 0 else "lowest"
         followed = int(self.table["count"].min())  # type: ignore[arg-type]
         lines = [

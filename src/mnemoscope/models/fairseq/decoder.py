@@ -146,16 +146,13 @@ class Decoder(nn.Module):
                 self.project_in_dim = nn.Linear(shape.input_width, shape.hidden, bias=False)
         self.layers = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.layer_norm = nn.LayerNorm(shape.hidden) if shape.final_norm else None
-        self.project_out_dim: nn.Linear | None = None
-        if shape.output_width != shape.hidden:
-            self.project_out_dim = nn.Linear(shape.hidden, shape.output_width, bias=False)
+        width, bands = shape.output_width, shape.output_bands
+        self.project_out_dim = None if width == shape.hidden else nn.Linear(shape.hidden, width, bias=False)
+        self.output_projection = nn.Linear(width, shape.rows, bias=False) if bands is None else None
         self.adaptive_softmax: AdaptiveSoftmax | None = None
-        self.output_projection: nn.Linear | None = None
-        if shape.output_bands is None:
-            self.output_projection = nn.Linear(shape.output_width, shape.rows, bias=False)
-        else:
+        if bands is not None:
             tied = {"tied_words": shape.tied_words, "tied_projections": shape.tied_projections}
-            self.adaptive_softmax = AdaptiveSoftmax(shape.output_bands, shape.output_width, **tied)
+            self.adaptive_softmax = AdaptiveSoftmax(bands, width, **tied)
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """What the head reads, [batch, position, width], of ids [batch, position]."""

@@ -95,9 +95,7 @@ def _version(stored: dict[str, Tensor], where: str) -> int:
             "layout, which fairseq itself no longer reads"
         )
     version = stored.get("decoder.version")
-    if version is None or version.numel() != 1:
-        return 1
-    return int(version.item())
+    return 1 if version is None or version.numel() != 1 else int(version.item())
 
 
 def build(shape: DecoderShape, weights: dict[str, Tensor], where: str) -> Network:
