@@ -91,11 +91,9 @@ class Head(Protocol):
     @property
     def linear(self) -> bool:
         """Whether scores(-v) is -scores(v) and a positive factor changes no rank."""
-        ...
 
     def scores(self, hidden: Tensor, *, out: Tensor | None = None) -> Tensor:
         """Scores [..., vocab], float32, of vectors [..., hidden'], float32; written to `out` where it is given."""
-        ...
 
 
 @dataclass(frozen=True)

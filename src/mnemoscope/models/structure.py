@@ -50,10 +50,7 @@ class _Keys:
 
 @torch.inference_mode()
 def infer(model: Any) -> Anatomy:
-    """The anatomy of a causal language model at rest (eval) of an unknown family.
-
-    Raises ModelUnsupported where none is found.
-    """
+    """The anatomy of a model of an unknown family, which is at rest; raises ModelUnsupported where none is found."""
     config = text_config(model)
     kind = str(getattr(config, "model_type", "") or type(model).__name__)
     try:

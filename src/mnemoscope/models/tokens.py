@@ -42,15 +42,12 @@ class Reader(Protocol):
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """The token ids of each text."""
-        ...
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """The character span of every token of one text."""
-        ...
 
     def vocabulary(self, rows: int) -> tuple[list[str], list[bytes]]:
         """Text and bytes of each of the first `rows` ids."""
-        ...
 
 
 class Tokens:

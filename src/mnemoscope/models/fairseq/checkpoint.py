@@ -45,25 +45,24 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise ModelNotFound(f"no checkpoint file {str(path)!r}; give fairseq:PATH.pt")
     if path.stat().st_size == 0:
         raise ModelDamaged(f"checkpoint {str(path)!r} is empty; take an undamaged copy")
-    whole = _unpickle(path)
+    where = f"checkpoint {str(path)!r}"
+    whole = _unpickle(path, where)
     if not isinstance(whole, Mapping):
         raise ModelDamaged(f"{str(path)!r} holds a {type(whole).__name__}, not a checkpoint of fairseq")
     for name in ("args", "model"):
         if whole.get(name) is None:
-            raise ModelUnsupported(
-                f"checkpoint {str(path)!r} holds no {name!r}; only checkpoints of fairseq up to 0.10 can be read"
-            )
+            raise ModelUnsupported(f"{where} holds no {name!r}; only checkpoints of fairseq up to 0.10 can be read")
     options, weights = whole["args"], whole["model"]
     if not isinstance(options, argparse.Namespace) or not isinstance(weights, Mapping):
         kinds = f"{type(options).__name__} and {type(weights).__name__}"
-        raise ModelDamaged(f"checkpoint {str(path)!r}: 'args' and 'model' are {kinds}, not options and weights")
+        raise ModelDamaged(f"{where}: 'args' and 'model' are {kinds}, not options and weights")
     for name, weight in weights.items():
         if not isinstance(name, str) or not isinstance(weight, Tensor) or weight.layout != torch.strided:
-            raise ModelDamaged(f"checkpoint {str(path)!r}: its weight {name!r} is not a plain tensor")
+            raise ModelDamaged(f"{where}: its weight {name!r} is not a plain tensor")
     return dict(vars(options)), dict(weights)
 
 
-def _unpickle(path: Path) -> Any:
+def _unpickle(path: Path, where: str) -> Any:
     allowed: list[Any] = [argparse.Namespace, *((_Shell, f"fairseq.meters.{name}") for name in _METERS)]
     try:
         # Mapped, not read: the optimiser's state, twice as large as the weights, is never looked at.
@@ -74,13 +73,11 @@ def _unpickle(path: Path) -> Any:
         text = str(error)
         if named := _NAMED.search(text):
             raise ModelUnsupported(
-                f"checkpoint {str(path)!r} holds {named[1]!r}, which is neither options nor weights; nothing was run, "
+                f"{where} holds {named[1]!r}, which is neither options nor weights; nothing was run, "
                 "and only plain fairseq checkpoints can be read"
             ) from None
         if "Weights only load failed" in text and "Trying to" in text:
-            raise ModelUnsupported(
-                f"checkpoint {str(path)!r} is a pickle that wants to run something; nothing was run"
-            ) from None
+            raise ModelUnsupported(f"{where} is a pickle that wants to run something; nothing was run") from None
         # PyTorch's own advice, to load it unsafely, is left out.
         lines = [line.strip() for line in text.splitlines() if line.strip() and "weights_only" not in line]
         reason = f"{type(error).__name__}: {lines[0][:160].split('. ')[0]}" if lines else type(error).__name__

@@ -165,13 +165,7 @@ def _bands(options: Options, end: str, rows: int, width: int) -> Bands:
 def _rows(weights: dict[str, Tensor], where: str) -> int:
     """How many words the input has."""
     plain, adaptive = "decoder.embed_tokens.weight", "decoder.embed_tokens.embeddings.{}.0.weight"
-    if plain in weights:
-        return _length(weights[plain])
-    bands = list(takewhile(weights.__contains__, map(adaptive.format, count())))
-    if not bands:
+    names = [plain] if plain in weights else list(takewhile(weights.__contains__, map(adaptive.format, count())))
+    if not names:
         raise ModelDamaged(f"{where} lacks the weights of its input ({adaptive.format(0)!r}); take a complete copy")
-    return sum(_length(weights[band]) for band in bands)
-
-
-def _length(weight: Tensor) -> int:
-    return weight.shape[0] if weight.dim() else 0
+    return sum(weights[name].shape[0] for name in names if weights[name].dim())
