@@ -89,6 +89,23 @@ def test_every_verb_prints_one_json_document(
     assert all((Path(merged) / path).read_bytes() == (Path(whole) / path).read_bytes() for path in tables)
 
 
+def test_a_folder_may_bear_any_name(text: Path, tmp_path: Path, capsys: Capture) -> None:
+    """No reader takes the folder's name for a pattern, not even where that pattern fits another folder."""
+    plain, odd = tmp_path / "plain", tmp_path / "a[1]*? #%20"
+    (tmp_path / "other.txt").write_text("\n".join(PLANTED_SENTENCES[:1]) + "\n")
+    mine = ["mine", MODEL, str(text), "--split", "line", "--out"]
+    assert main([*mine, str(plain)]) == 0
+    assert main([*mine[:2], str(tmp_path / "other.txt"), *mine[3:], str(tmp_path / "a1bc #%20")]) == 0
+    assert main([*mine, str(odd)]) == 0
+    for verb, *more in (["analyze"], ["report"], ["search", "cat"], ["show", "L0.M0"], ["verify"]):
+        capsys.readouterr()
+        assert main([verb, str(plain), *more]) == 0
+        expected = capsys.readouterr().out.replace(str(plain), "ATLAS")
+        assert main([verb, str(odd), *more]) == 0
+        assert capsys.readouterr().out.replace(str(odd), "ATLAS") == expected
+    assert (odd / "manifest.json").read_bytes() == (plain / "manifest.json").read_bytes()
+
+
 def test_inspect_tells_anatomy_proof_and_cost(text: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cost_estimate, "_SECONDS", 0.01)
     assert main(["inspect", MODEL]) == 0

@@ -82,7 +82,7 @@ class Tables:
 
     def scan(self, name: str, *, layer: int | None = None) -> pl.LazyFrame:
         """The table as a polars query that reads only what it needs; raises like `table`, pages unchecked."""
-        return pl.scan_parquet([self.path / path for path in self.paths(name, layer)])
+        return pl.scan_parquet([self.path / path for path in self.paths(name, layer)], glob=False)
 
     def rows_where(
         self,

@@ -158,7 +158,7 @@ def sample_cases(atlas: Atlas, *, count: int, seed: int) -> list[Item]:
     if not count or CASES not in recorded_hashes(atlas, "analyses") or not path.is_file():
         return []
     try:
-        rows = pl.read_parquet(path).select("prefix", "layer", *_TEXTS)
+        rows = pl.read_parquet(path, glob=False).select("prefix", "layer", *_TEXTS)
     except (OSError, pl.exceptions.PolarsError) as error:
         reason = str(error).splitlines()[0]
         remedy = f"make it with `mnemoscope analyze {atlas.path} refinement_events`"

@@ -105,7 +105,7 @@ class Votes:
 def votes_of(directory: Path, layer: int, *, device: torch.device) -> Votes:
     """The votes `[memory]` of one layer, from its table `values`."""
     path = directory / TABLES["values"].path(layer)
-    values = pl.read_parquet(path, columns=["value_norm", "top_tokens", "bottom_tokens"])
+    values = pl.read_parquet(path, columns=["value_norm", "top_tokens", "bottom_tokens"], glob=False)
     positive, negative = (values[f"{end}_tokens"].list.first().cast(pl.Int64) for end in ("top", "bottom"))
     norm = values["value_norm"].cast(pl.Float64)
     return Votes(*(column.to_torch().to(device) for column in (positive, negative, norm)))

@@ -64,7 +64,7 @@ def choose_triggers(directory: Path, plan: MiningPlan, *, first: int) -> tuple[p
     layers = []
     for layer in plan.layers:
         found = (
-            pl.scan_parquet(directory / TABLES["triggers"].path(layer))
+            pl.scan_parquet(directory / TABLES["triggers"].path(layer), glob=False)
             .filter(pl.col("sign") == 1, pl.col("rank") < TRIGGERS_ASKED, pl.col("rank") == pl.col("prefix_group"))
             .select(pl.lit(layer).alias("layer"), "memory", "sentence", "position", "coefficient", trigger_rank="rank")
             .cast({selectors.integer(): pl.Int64})

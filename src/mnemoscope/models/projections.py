@@ -58,10 +58,10 @@ def fold_of(norm: nn.Module | None, hidden: int, *, dtype: torch.dtype, device: 
     gains = [None] if weight is None else [weight.float(), 1.0 + weight.float()]
     folds = [Fold(centred, gain) for centred in (False, True) for gain in gains]
     best = min(folds, key=lambda fold: _misfit(fold(probes), out))
-    schema_error = _misfit(best(probes), out)
-    if not schema_error < (1e-3 if dtype == torch.float32 else 3e-2):
+    misfit = _misfit(best(probes), out)
+    if not misfit < (1e-3 if dtype == torch.float32 else 3e-2):
         raise ModelUnsupported(
-            f"a {type(norm).__name__} is neither a layer norm nor an RMS norm (schema_error {schema_error:.2g}); "
+            f"a {type(norm).__name__} is neither a layer norm nor an RMS norm (misfit {misfit:.2g}); "
             "its gain cannot be folded into the scores"
         )
     return best
