@@ -95,6 +95,19 @@ def test_every_public_name_is_there() -> None:
         mnemoscope.nothing  # noqa: B018
 
 
+IRREGULAR = {"drawn", "given", "held", "kept", "known", "made", "said", "seen", "shown", "taken", "told", "written"}
+
+
+def test_no_function_is_named_by_a_bare_participle() -> None:
+    """A function is a verb phrase or names what it returns."""
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                name = node.name.strip("_")
+                bare = "_" not in name and (name in IRREGULAR or name.endswith("ed"))
+                assert not bare, f"{path.name}:{node.lineno} {node.name}"
+
+
 def requirements() -> list[Requirement]:
     """What the package, its dev extra and its build ask for."""
     project = PROJECT["project"]

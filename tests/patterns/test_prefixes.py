@@ -115,7 +115,7 @@ def test_a_background_knows_how_often_and_how_rich(tmp_path: Path) -> None:
     counts = {word: int(background.words.counts[index]) for word, index in names.items()}
     assert counts == {"lives": 2, "paris": 2, "new": 2}
     assert background.words.showing(lexicon.number("paris")).tolist() == [1, 2]
-    assert background.words.held(np.array([lexicon.number("lives"), 10**6], dtype=np.uint64)).tolist() == [2, 0]
+    assert background.words.count_of(np.array([lexicon.number("lives"), 10**6], dtype=np.uint64)).tolist() == [2, 0]
     # Of all words of a prefix: lives is all of prefix 0 and half of prefix 1.
     assert background.mean_weights[names["lives"]] == pytest.approx(1.5 / 4)
     assert [background.longer(tokens) for tokens in (0, 1, 2, 3, 4)] == [4, 3, 1, 1, 0]

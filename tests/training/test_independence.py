@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mnemoscope.training import independence
-from mnemoscope.training.independence import independent
+from mnemoscope.training.independence import independent_candidates
 
 
 def held_out_slowly(streams: list[list[int]], candidates: list[bool], run: int) -> list[bool]:
@@ -35,7 +35,7 @@ def test_held_out_documents_share_no_run_with_training_text(documents: list[tupl
     candidates = [out for _, out in documents]
     before, independence.RUN = independence.RUN, run
     try:
-        found = independent([np.array(s, np.uint16) for s in streams], np.array(candidates))
+        found = independent_candidates([np.array(s, np.uint16) for s in streams], np.array(candidates))
     finally:
         independence.RUN = before
     assert found.tolist() == held_out_slowly(streams, candidates, run)
@@ -45,5 +45,5 @@ def test_a_document_that_moves_takes_others_along(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(independence, "RUN", 3)
     streams = [[0, 1, 2, 3, 9], [0, 2, 3, 9, 4, 5, 6], [0, 7, 4, 5, 6], [0, 8, 8, 8]]
     # 0 is training text; 1 shares 2-3-9 with it, 2 shares 4-5-6 with 1 alone, 3 shares nothing.
-    found = independent([np.array(s, np.uint16) for s in streams], np.array([False, True, True, True]))
+    found = independent_candidates([np.array(s, np.uint16) for s in streams], np.array([False, True, True, True]))
     assert found.tolist() == [False, False, False, True]

@@ -202,5 +202,5 @@ def test_interventions_are_carried_along(reader: TestClient) -> None:
 
 def test_bytes_and_white_space_can_be_read() -> None:
     words = Vocabulary(["�", " \t", "", "‮x", "�"], [b"\xe2\x80", b" \t", b"", b"", "�".encode()])
-    assert [words.shown(token) for token in range(5)] == ["⟨E2 80⟩", "·⇥", "''", "\\u202ex", "�"]
+    assert [words.visible_text(token) for token in range(5)] == ["⟨E2 80⟩", "·⇥", "''", "\\u202ex", "�"]
     assert words.text([0, 1]) == "� \t"

@@ -39,11 +39,11 @@ class Tables:
 
     def has(self, table: str, *, layer: int | None = None) -> bool:
         """Whether the table is there; raises OptionError for one that cannot be."""
-        return bool(self._listed(table, layer))
+        return bool(self._paths_in_manifest(table, layer))
 
     def paths(self, name: str, layer: int | None = None) -> list[str]:
         """The files of table `name`, relative to the atlas: one, or every part of the sentences."""
-        found = self._listed(name, layer)
+        found = self._paths_in_manifest(name, layer)
         if not found and (part := self.manifest.part):
             raise AtlasUnfinished(
                 f"{self.path} is {part} and has no {name} yet; join all parts with `mnemoscope merge`"
@@ -53,7 +53,7 @@ class Tables:
             raise AtlasUnfinished(f"{self.path} has no table {name}; make it with {remedy}")
         return found
 
-    def _listed(self, name: str, layer: int | None) -> list[str]:
+    def _paths_in_manifest(self, name: str, layer: int | None) -> list[str]:
         kind = TABLES.get(name)
         if kind is None:
             raise OptionError(f"{name!r} is not a table of an atlas; the tables are {', '.join(sorted(TABLES))}")

@@ -53,7 +53,7 @@ class Vocabulary:
         """The text of each token by itself; None for None."""
         return self._look_up(self.texts, tokens)
 
-    def shown(self, token: int) -> str:
+    def visible_text(self, token: int) -> str:
         """The token with white space visible, and as bytes, such as <E2 80>, where it is part of a character."""
         text = self.texts[token]
         if "\ufffd" in text and self.raw[token]:
@@ -65,7 +65,7 @@ class Vocabulary:
 
     def token(self, token: int) -> dict[str, Any]:
         """The token as data: its id, its text, and how it is shown."""
-        return {"token": token, "text": self.texts[token], "shown": self.shown(token)}
+        return {"token": token, "text": self.texts[token], "shown": self.visible_text(token)}
 
     def carries_spaces(self, sentences: pl.DataFrame) -> bool:
         """Whether tokens bring the spaces between words along; if not, half of a text's white space is lost in them.

@@ -68,7 +68,7 @@ class Store:
             self.atlas, keys_per_layer=keys_per_layer, controls=controls, cases=cases, seed=seed
         )
         facts = {**asked, "uid": secrets.token_hex(16), "made_at": rules.current_time()}
-        with self._alone() as connection:
+        with self._exclusive_transaction() as connection:
             items.store_campaign(connection, sampled, facts)
         found = self.campaign()
         assert found is not None
@@ -80,7 +80,7 @@ class Store:
         return found
 
     @contextmanager
-    def _alone(self) -> Iterator[Connection]:
+    def _exclusive_transaction(self) -> Iterator[Connection]:
         """A writing transaction that begins a campaign or chooses a memory, as no other does meanwhile."""
         with self.database.writing() as connection:
             # SQLite has one writer anyway.
@@ -172,7 +172,7 @@ class Store:
     def choose(self, memory: MemoryId) -> str:
         """The code of a memory that somebody wants to judge, outside the campaign; raises MemoryIdError."""
         found = self.atlas[memory].id
-        with self._alone() as connection:
+        with self._exclusive_transaction() as connection:
             stored = items.find_item(connection, "chosen", found.layer, found.memory)
             return items.store_chosen(connection, found) if stored is None else str(stored["code"])
 

@@ -99,7 +99,7 @@ class _Preparation:
     progress: Progress
 
     @property
-    def listed(self) -> frozenset[str] | None:
+    def listed_documents(self) -> frozenset[str] | None:
         """The documents held out by the source's own list, where that is the rule."""
         return self.source.held_out if self.limits.held_out == "list" else None
 
@@ -109,7 +109,7 @@ class _Preparation:
         found = {
             "format": FORMAT,
             "source": self.source.identity,
-            "listed": None if self.listed is None else _digest(sorted(self.listed)),
+            "listed": None if self.listed_documents is None else _digest(sorted(self.listed_documents)),
             "encoder": _digest([list(map(int, ids)) for ids in self.encoder.encode(list(_PROBE))]),
             "made_with": self.made_with,
             "longest": self.longest,
@@ -130,8 +130,9 @@ class _Preparation:
             return TokenizedCorpus(directory, counts=stored["counts"], fingerprint=stored["fingerprint"])
         state = ReadState(**stored.get("position", {}))
         reading = FirstPass(
-            directory, state, encoder=self.encoder, longest=self.longest, vocabulary=self.vocabulary, listed=self.listed
-        )
+            directory, state, encoder=self.encoder, longest=self.longest, vocabulary=self.vocabulary,
+            listed=self.listed_documents,
+        )  # fmt: skip
         with closing(reading):
             final, whole = self._read(reading)
         if final.sentences == 0:

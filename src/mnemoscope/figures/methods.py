@@ -37,7 +37,7 @@ def _model(model: MinedModel) -> Facts:
             parameters += f", {percent(sizes.ffn_parameters / sizes.parameters)} of them in feed-forward layers"
     activation = f"gated {model.activation}" if model.gated and model.activation else model.activation
     errors = [f"{name} {error:.1g}" for name, error in sorted(proof.items()) if error is not None]
-    return _known(
+    return _known_facts(
         ("model", str(model.spec)),
         ("revision", model.revision),
         ("fingerprint", model.fingerprint),
@@ -48,7 +48,7 @@ def _model(model: MinedModel) -> Facts:
     )
 
 
-def _known(*facts: tuple[str, str | None]) -> Facts:
+def _known_facts(*facts: tuple[str, str | None]) -> Facts:
     """The facts that the manifest tells."""
     return [(name, said) for name, said in facts if said]
 
@@ -61,7 +61,7 @@ def _text(corpus: MinedCorpus, plan: Mapping[str, Any]) -> Facts:
             held += f" ({pluralise(sentences, 'sentence')})"
     if overlap := corpus.overlap:
         also = f"{overlap.sentences:,} of {overlap.of:,} validation sentences ({percent(overlap.share)})"
-    return _known(
+    return _known_facts(
         ("text", str(corpus.spec)),
         ("fingerprint", corpus.fingerprint),
         ("mined", ", ".join(pluralise(counts[name], noun) for name, noun in _COUNTED if name in counts)),
@@ -83,7 +83,7 @@ def _questions(manifest: Manifest, answers: Mapping[str, Answer]) -> Facts:
         removals = str(asked.removals_per_layer)
     one, two = (asked.removals_excluded.get(length) for length in ("length_one", "length_two"))
     kinds = dict.fromkeys(answer.interval for answer in answers.values() if answer.interval)
-    return _known(
+    return _known_facts(
         ("validation prefixes (Figures 7 to 11)", prefixes),
         ("memories per layer whose triggers lose a token (Figure 3)", removals),
         ("triggers of one token, left out of Figure 3", None if one is None else f"{one:,}"),

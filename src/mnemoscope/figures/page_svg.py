@@ -93,7 +93,7 @@ def _inside(parent: ElementTree.Element, name: str) -> Iterator[ElementTree.Elem
         elif tag != "path" or kept.get("fill") or kept.get("stroke"):
             if child.get("aria-roledescription") in SPOKEN and (label := child.get("aria-label")):
                 title = ElementTree.Element("title")
-                title.text = _said(label)
+                title.text = _own_words(label)
                 kept.insert(0, title)
                 if layer := _LAYER.search(label):
                     # The table beside the figure leads to the same pages with the keyboard.
@@ -111,7 +111,7 @@ def _attributes(element: ElementTree.Element) -> dict[str, str]:
     }
 
 
-def _said(label: str) -> str:
+def _own_words(label: str) -> str:
     """The mark's own words: its tooltip, which the renderer puts after the fields of the axes."""
     _, layer, rest = label.partition("; layer: ")
     if layer:

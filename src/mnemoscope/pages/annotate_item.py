@@ -47,10 +47,10 @@ def item_view(store: "Store", annotator: "Annotator", view: "KeyView | CaseView"
         if progress["handed_in"]:
             others = [asdict(one) for one in store.others(view.code, annotator)]
     near = {"number": number, "previous": previous, "next": following}
-    return {**seen(view), **near, "progress": progress, "others": others}
+    return {**judged_item(view), **near, "progress": progress, "others": others}
 
 
-def seen(view: "KeyView | CaseView") -> dict[str, Any]:
+def judged_item(view: "KeyView | CaseView") -> dict[str, Any]:
     """What is judged and what was said of it, as data."""
     found = asdict(view)
     memory = found.get("memory")

@@ -31,7 +31,7 @@ def causal_view(data: dict[str, Any], words: Vocabulary) -> dict[str, Any]:
         )
     own = next(row for row in data["rows"] if row["measure"] == "own_tokens_probability" and row["of"] == "difference")
     return {
-        "own": [{"token": token["id"], "shown": words.shown(token["id"])} for token in data["own_tokens"]],
+        "own": [{"token": token["id"], "shown": words.visible_text(token["id"])} for token in data["own_tokens"]],
         "groups": groups,
         "clear": _clear(own),
         "other": -data["sign"],

@@ -158,9 +158,9 @@ class TraceView:
         self.window = self.windows[self.position // WIDE]
         self._words = words
 
-    def shown(self, one: Data) -> str:
+    def visible_text(self, one: Data) -> str:
         """A token as it is shown."""
-        return self._words.shown(one["id"])
+        return self._words.visible_text(one["id"])
 
     def at(self, part: str, *, layer: int | None = None, position: int | None = None) -> str:
         """The page at a layer and a position, this one's unless others are named, from one of its parts on."""
@@ -171,9 +171,9 @@ class TraceView:
         """A row of cells for each layer, a cell for each position of the window."""
 
         def cell(layer: int, position: int, place: Data) -> Data:
-            final = self.shown(self.trace["positions"][position]["prediction"][0])
+            final = self.visible_text(self.trace["positions"][position]["prediction"][0])
             probability, rank = heat["probability"][layer][position], heat["rank"][layer][position]
-            top = self.shown(place[heat["stream"]][0])
+            top = self.visible_text(place[heat["stream"]][0])
             texts = {"probability": short_share(probability), "rank": short_rank(rank), "token": top}
             return {
                 "position": position,

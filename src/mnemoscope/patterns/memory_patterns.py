@@ -46,7 +46,7 @@ def shallow_patterns(groups: Groups, prefixes: Prefixes, *, background: Backgrou
     found = count_shared(groups, prefixes.features)
     tried = found.per_memory(groups.memories.size) + words
     least = window_offsets(found.key)
-    held = background.features.held(found.key)
+    held = background.features.count_of(found.key)
     farthest = int(least.max(initial=0)) + 1
     longer = np.array([background.longer(than) for than in range(farthest)])[least]
     eligible = np.stack([groups.count_long(prefixes.length, than) for than in range(farthest)])[least, found.memory]

@@ -148,7 +148,7 @@ class Postings:
     counts: Integers
     """[keys + 1]: how many prefixes show each key; 0 for a key that none shows."""
 
-    def held(self, keys: Keys) -> Integers:
+    def count_of(self, keys: Keys) -> Integers:
         """How many of the background's prefixes show each key."""
         return self.counts[self.place(keys)]
 

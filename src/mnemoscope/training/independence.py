@@ -15,7 +15,7 @@ RUN = 50
 Tokens = NDArray[np.uint16]
 
 
-def independent(streams: Sequence[Tokens], candidates: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def independent_candidates(streams: Sequence[Tokens], candidates: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Which candidates share no run of `RUN` tokens with any document that is not held out in the end.
 
     Holds the runs of the candidates alone: memory depends on these, not on the training text.

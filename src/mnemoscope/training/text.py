@@ -24,7 +24,7 @@ from mnemoscope.corpus.pydocs import document_key, documents
 from mnemoscope.corpus.sentences import split_sentences
 from mnemoscope.errors import TrainingError
 from mnemoscope.files import write_bytes
-from mnemoscope.training.independence import Tokens, independent
+from mnemoscope.training.independence import Tokens, independent_candidates
 from mnemoscope.training.recipe import BEGINNING, Recipe
 
 SAMPLE_BYTES = 40_000_000
@@ -129,7 +129,7 @@ def _prepare(recipe: Recipe, directory: Path, wanted: Wanted, say: Callable[[str
     for number, sentences in enumerate(split):
         streams.append(_encode(tokenizer, sentences))
         split[number] = []
-    held = independent([s[0] for s in streams], candidates)
+    held = independent_candidates([s[0] for s in streams], candidates)
     say(f"{int(held.sum())} of {int(candidates.sum())} candidates are held out")
     tokenizer.save(str(directory / "tokenizer.json"))
     for name, chosen in (("training", ~held), ("held_out", held)):

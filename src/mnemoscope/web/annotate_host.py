@@ -45,7 +45,7 @@ def router(session: AnnotatorSession) -> APIRouter:
 
     def redirect_annotator(request: Request) -> Response | None:
         """Where an annotator is sent who asks for the host's page; raises 403 for whoever is neither."""
-        invited = not session.has_full_access(request) and session.known(request) is not None
+        invited = not session.has_full_access(request) and session.known_annotator(request) is not None
         if session.judging(request) is not None or invited:
             ending = ".json" if path_of(request).endswith(".json") else ""
             return RedirectResponse(f"{PLACE}/work{ending}", 303)

@@ -72,7 +72,7 @@ class Visit:
         """Whether the form holds something that is not stored yet."""
         if not given["marks"] and not given["description"].strip():
             return False
-        patterns = judging.seen(self.view).get("patterns", ())
+        patterns = judging.judged_item(self.view).get("patterns", ())
         stored = next((one for one in patterns if one["pattern"] == given["pattern"]), None)
         if stored is None:
             return True
@@ -81,7 +81,7 @@ class Visit:
 
     def stay(self, saved: "Saved", *names: str, at: int | None = None) -> Response:
         """Back to the item's page, at this pattern; `names` say what of the judgement a program is told."""
-        memory = judging.seen(self.view)["memory"]
+        memory = judging.judged_item(self.view)["memory"]
         place = f"{PLACE}/items/{self.code}" if memory is None else f"/{memory}{PLACE}"
         data = {name: getattr(saved, name) for name in (*names, "again")}
         return done(self.request, data, to=place if at is None else f"{place}?pattern={at}")

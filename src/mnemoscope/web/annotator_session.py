@@ -50,7 +50,7 @@ class AnnotatorSession:
         found = request.cookies.get(cookie_name(self.site, "judge"), "")
         return found if _TOKEN.fullmatch(found) else ""
 
-    def known(self, request: Request) -> "Annotator | None":
+    def known_annotator(self, request: Request) -> "Annotator | None":
         """Who judges in this browser, if anybody; raises AnnotationError."""
         token = self._token_of(request)
         store = self.site.judgements.existing_store() if token else None
@@ -58,7 +58,7 @@ class AnnotatorSession:
 
     def annotator(self, request: Request) -> "Annotator":
         """Who judges in this browser; raises 401 for nobody."""
-        found = self.known(request)
+        found = self.known_annotator(request)
         if found is None:
             raise HTTPException(401, "Nobody judges in this browser yet; open the link of your invitation.")
         return found
@@ -69,7 +69,7 @@ class AnnotatorSession:
 
     def judging(self, request: Request) -> "Annotator | None":
         """The annotator of this browser whose work is not handed in yet."""
-        found = self.known(request)
+        found = self.known_annotator(request)
         if found is None or found.role == "host" or self.site.judgements.store().progress(found).handed_in:
             return None
         return found

@@ -70,14 +70,14 @@ def memory_router(site: Site) -> APIRouter:
     """The route of memories, which answers any single name at the top, and so comes last."""
     routes = APIRouter()
 
-    def said(name: str, **_: object) -> object:
+    def published_judgements(name: str, **_: object) -> object:
         """What people say of a memory, who may go on doing so while the rest of its page stays."""
         try:
             return site.judgements.published_for(site.atlas[MemoryId.parse(name)].id) or None
         except MemoryIdError:
             return None
 
-    @both(routes, site, "/{name}", name="browse_memory", mark=said)
+    @both(routes, site, "/{name}", name="browse_memory", mark=published_judgements)
     def memory(
         request: Request,
         name: Name,

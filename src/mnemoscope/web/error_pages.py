@@ -64,7 +64,7 @@ def add_error_pages(app: FastAPI, site: Site) -> None:
         return answer
 
     @app.exception_handler(RequestValidationError)
-    def invalid(request: Request, problem: RequestValidationError) -> Response:
+    def refuse_invalid(request: Request, problem: RequestValidationError) -> Response:
         first = problem.errors()[0]
         where = [str(step) for step in first["loc"] if step not in ("query", "path", "body")]
         sentence = f"{'.'.join(where) or 'what was sent'}: {first['msg'].rstrip('.')}."
