@@ -1,6 +1,7 @@
 """Settings of every test: two cores shared by workers, no network, the same examples every time; and a browser."""
 
 import os
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,9 @@ os.environ.setdefault("RAYON_NUM_THREADS", "1")
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
+# A shell starts what runs in its background deaf to Ctrl-C, and children inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 from hypothesis import settings

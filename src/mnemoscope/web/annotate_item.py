@@ -120,7 +120,7 @@ def router(session: AnnotatorSession) -> APIRouter:
 
     @both(routes, site, "/{name}" + PLACE, name="annotate_items_memory", kept=False)
     def memory(
-        request: Request, name: Name, annotator: Annotated[Any, Depends(session.known)], pattern: Shown = ""
+        request: Request, name: Name, annotator: Annotated[Any, Depends(session.known_annotator)], pattern: Shown = ""
     ) -> Page:
         """A memory that the reader wants to judge, outside the campaign."""
         wanted = site.atlas[MemoryId.parse(name)].id
