@@ -5,6 +5,7 @@ text from anywhere gets through to a terminal or a page.
 """
 
 import math
+import re
 import unicodedata
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -16,6 +17,7 @@ Form = Literal["share", "number", "count", "rank", "nats"]
 """How a number is to be read: a share of 1, a number with decimals, a count, a rank from 0, a log probability."""
 
 _SPACE = "\N{NO-BREAK SPACE}"
+_DOUBLED_SPACE = re.compile(r"(?:\A|(?<=[ \n\t])) ")
 _SIGNS = {"\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽"}
 
 def format_value(value: float | None, form: Form) -> str:
@@ -86,16 +88,12 @@ def pluralise(count: int, noun: str, plural: str | None = None) -> str:
 
 def show_token(text: str) -> str:
     """A token's text with every space as a middle dot; an empty text as two quotes."""
-    return "".join("·" if char == " " else _sign(char) for char in text) or "''"
+    return _show_signs(text.replace(" ", "·")) or "''"
 
 
 def show_text(text: str) -> str:
     """Running text with its line breaks and tabs visible, and of its spaces those at the start or doubled."""
-    pieces = []
-    for index, char in enumerate(text):
-        doubled = char == " " and (index == 0 or text[index - 1] in " \n\t")
-        pieces.append("·" if doubled else " " if char == " " else _sign(char))
-    return "".join(pieces)
+    return _show_signs(_DOUBLED_SPACE.sub("·", text))
 
 
 def show_controls(text: str) -> str:
@@ -109,6 +107,11 @@ def before_token(prefix: str, token: str) -> str:
     A token that is part of a character has no text of its own at the prefix's end, only a replacement mark.
     """
     return prefix.removesuffix(token) if prefix.endswith(token) else prefix.rstrip("\ufffd")
+
+
+def _show_signs(text: str) -> str:
+    """The text with a sign for every character that cannot be seen; a page has thousands of texts, and few need any."""
+    return text if text.isprintable() else "".join(map(_sign, text))
 
 
 def _sign(char: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from mnemoscope.formatting import DASH, format_value, show_text, show_token
 from mnemoscope.pages.edition import Edition
@@ -77,7 +77,7 @@ class Frame:
         place = self.place(address)
         given = {"href": place, "data-key": key, "aria-current": current, "title": title}
         shown = {"title": self.dead} if place is None else given
-        return Markup(" ").join(Markup('{}="{}"').format(name, value) for name, value in shown.items() if value)
+        return Markup(" ".join(f'{name}="{escape(value)}"' for name, value in shown.items() if value))
 
     def drawing(self, svg: str) -> Markup:
         """A drawing of our own, rebuilt from a list of what may stand in a page, with its links as the page's."""
