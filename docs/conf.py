@@ -1,0 +1,61 @@
+"""How README and docs/ become a site: `make site`, or `sphinx-build -W -c docs . site`.
+
+The source is the whole repository, so that a link between two files is the same link on the site; README.md is the
+first page. The notebook is executed by every build, and a cell that fails fails the build.
+"""
+
+from importlib.metadata import version as installed_version
+
+from sphinx.application import Sphinx
+
+project = "Mnemoscope"
+author = "the Mnemoscope developers"
+release = version = installed_version("mnemoscope")
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+root_doc = "README"
+include_patterns = [
+    "*.md",
+    "docs/*.md",
+    "docs/*.ipynb",
+    "src/mnemoscope/atlas/FORMAT.md",
+    "src/mnemoscope/models/pydocs/MODEL_CARD.md",
+]
+
+html_theme = "furo"
+html_title = "Mnemoscope"
+html_copy_source = False
+html_show_sphinx = False
+
+myst_heading_anchors = 4
+nb_execution_mode = "force"
+nb_execution_timeout = 180
+nb_execution_raise_on_error = True
+
+default_role = "code"  # docstrings mark code with single backticks
+
+autodoc_member_order = "bysource"
+
+CONTENTS = {
+    "First steps": ["docs/README", "docs/tour", "docs/serve", "docs/models", "docs/scale"],
+    "What is measured": ["docs/paper", "docs/questions", "docs/definitions", "docs/patterns", "docs/neural-memory"],
+    "Working with an atlas": ["docs/search", "docs/tracing", "docs/annotating", "docs/training"],
+    "Reference": [
+        "docs/api", "docs/cli", "docs/format", "src/mnemoscope/atlas/FORMAT", "docs/terminology", "docs/errors",
+    ],
+    "The project": [
+        "docs/decisions", "CHANGELOG", "LOG", "CONTRIBUTING", "src/mnemoscope/models/pydocs/MODEL_CARD",
+    ],
+}  # fmt: skip
+"""Every page beside README, by the heading of the side bar that it stands under."""
+
+
+def setup(app: Sphinx) -> None:
+    """Gives README its table of contents, which the file itself has no use for."""
+
+    def add_contents(_: Sphinx, page: str, source: list[str]) -> None:
+        if page == root_doc:
+            for caption, pages in CONTENTS.items():
+                source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n" + "\n".join(pages) + "\n```\n"
+
+    app.connect("source-read", add_contents)
