@@ -1,5 +1,5 @@
 # The same commands as .ci/run, for an environment that is already active (`pip install -c constraints.txt -e '.[dev]'`).
-.PHONY: all test lint types imports docs ci
+.PHONY: all test lint types imports docs site ci
 
 all: lint types imports test
 
@@ -17,6 +17,9 @@ imports:
 
 docs:
 	python -m mnemoscope.cli.reference > docs/cli.md
+
+site:
+	sphinx-build -W --keep-going -c docs . site
 
 ci:
 	.ci/run

@@ -109,9 +109,10 @@ def test_no_function_is_named_by_a_bare_participle() -> None:
 
 
 def requirements() -> list[Requirement]:
-    """What the package, its dev extra and its build ask for."""
+    """What the package, its extras and its build ask for."""
     project = PROJECT["project"]
-    texts = [*project["dependencies"], *project["optional-dependencies"]["dev"], *PROJECT["build-system"]["requires"]]
+    extras = [text for extra in project["optional-dependencies"].values() for text in extra]
+    texts = [*project["dependencies"], *extras, *PROJECT["build-system"]["requires"]]
     return [Requirement(text) for text in texts]
 
 
