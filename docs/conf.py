@@ -37,7 +37,7 @@ default_role = "code"  # docstrings mark code with single backticks
 autodoc_member_order = "bysource"
 
 CONTENTS = {
-    "First steps": ["docs/README", "docs/tour", "docs/serve", "docs/models", "docs/scale"],
+    "First steps": ["docs/README", "docs/notebook", "docs/tour", "docs/serve", "docs/models", "docs/scale"],
     "What is measured": ["docs/paper", "docs/questions", "docs/definitions", "docs/patterns", "docs/neural-memory"],
     "Working with an atlas": ["docs/search", "docs/tracing", "docs/annotating", "docs/training"],
     "Reference": [

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mnemoscope import errors
     from mnemoscope.atlas import Atlas, open_atlas, verify
+    from mnemoscope.figures.sections import chart
     from mnemoscope.memory import MemoryId
     from mnemoscope.mining import merge, mine
     from mnemoscope.models import LanguageModel, load_model
+    from mnemoscope.neuron_names import names
     from mnemoscope.questions import answer
     from mnemoscope.tracing import intervene, trace
 
@@ -20,11 +22,13 @@ __all__ = [
     "LanguageModel",
     "MemoryId",
     "answer",
+    "chart",
     "errors",
     "intervene",
     "load_model",
     "merge",
     "mine",
+    "names",
     "open_atlas",
     "trace",
     "verify",
@@ -32,9 +36,11 @@ __all__ = [
 
 _ROOMS = {
     "atlas": ("Atlas", "open_atlas", "verify"),
+    "figures.sections": ("chart",),
     "memory": ("MemoryId",),
     "mining": ("merge", "mine"),
     "models": ("LanguageModel", "load_model"),
+    "neuron_names": ("names",),
     "questions": ("answer",),
     "tracing": ("intervene", "trace"),
 }

@@ -7,7 +7,8 @@ text from anywhere gets through to a terminal or a page.
 import math
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from html import escape
 from typing import Any, Literal
 
 DASH = "\N{EM DASH}"
@@ -134,3 +135,18 @@ def json_safe(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [json_safe(entry) for entry in value]
     return value
+
+
+HTML_CELL = "padding:2px 6px;white-space:nowrap;text-align:left;color:inherit"
+"""The style of a table's cell in a notebook."""
+
+
+def html_row(head: str, texts: Iterable[str], *, tag: str = "td") -> str:
+    """A row of an HTML table in a notebook: its heading and its cells, escaped."""
+    cells = "".join(f'<{tag} style="{HTML_CELL}">{escape(text)}</{tag}>' for text in texts)
+    return f'<tr><th style="{HTML_CELL}">{escape(head)}</th>{cells}</tr>'
+
+
+def html_table(rows: Iterable[str]) -> str:
+    """The rows as an HTML table in a notebook."""
+    return "\n".join(['<table style="border-collapse:collapse">', *rows, "</table>"])

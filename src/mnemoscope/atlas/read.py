@@ -6,6 +6,7 @@ table that does not belong to it. Needs no torch and never writes.
 
 from collections.abc import Sequence
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,13 @@ from mnemoscope.atlas.schema import HISTOGRAM_EDGES
 from mnemoscope.atlas.tables import Tables
 from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
+from mnemoscope.formatting import before_token, html_row, html_table, show_text, show_token
 from mnemoscope.memory import MemoryId
 
 BEST_TRIGGERS = 25
 """Triggers of a memory in which patterns are looked for (paper, section 3.1)."""
+_SHOWN, _PREFIX_CHARACTERS, _PROMOTED = 8, 60, 10
+"""What a notebook shows of a memory: prefixes, characters of each before the trigger token, and tokens of the value."""
 
 
 def first_upper_layer(depth: int) -> int:
@@ -52,6 +56,17 @@ class Atlas(Tables):
 
     def __repr__(self) -> str:
         return f"<Atlas {self.path}: {self.range_text()}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: what was mined, and how much of it there is."""
+        model, corpus = self.manifest.model, self.manifest.corpus
+        rows = [
+            html_row("model", [f"{model.spec}, {model.family}, {model.block}, {model.activation}"]),
+            html_row("text", [f"{corpus.spec}, {corpus.counts['mined_tokens']:,} tokens"]),
+            html_row("memories", [f"{sum(map(self.memories, self.layers)):,} in {self.range_text()}"]),
+            html_row("folder", [str(self.path)]),
+        ]
+        return f"<p>An atlas. <code>atlas[&quot;L{self.layers[0]}.M0&quot;]</code> is a memory.</p>\n{html_table(rows)}"
 
     def memories(self, layer: int) -> int:
         """How many memories the layer has; raises MemoryIdError for a layer that was not mined."""
@@ -107,6 +122,22 @@ class Memory:
 
     def __repr__(self) -> str:
         return f"<Memory {self.id} of {self._atlas.path}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the best triggers with the token that came next, and what the value promotes."""
+        triggers = self.triggers().unique("prefix", keep="first", maintain_order=True).head(_SHOWN)
+        columns = ("coefficient", "prefix", "trigger_text", "next_text")
+        rows = [html_row("coefficient", ["prefix", "then"], tag="th")]
+        for coefficient, prefix, token, following in triggers.select(columns).iter_rows():
+            before = show_text(before_token(prefix, token)[-_PREFIX_CHARACTERS:])
+            then = "(end)" if following is None else show_token(following)
+            rows.append(html_row(f"{coefficient:.3f}", [f"{before}«{show_token(token)}»", then]))
+        promoted = ""
+        if self._atlas.manifest.part is None:
+            tokens = self.value()["top_texts"][0].to_list()[:_PROMOTED]
+            promoted = f"<p>Its value promotes {', '.join(escape(show_token(token)) for token in tokens)}.</p>"
+        heading = f"<p><b>{self.id}</b> of {escape(self._atlas.manifest.model.spec)}: its strongest prefixes</p>"
+        return "\n".join([heading, html_table(rows), promoted])
 
     def triggers(self, sign: int | None = 1) -> pl.DataFrame:
         """The triggers of one sign (+1 or -1; None: both), best first, possibly none.

@@ -11,11 +11,16 @@ import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 
+import altair as alt
 import polars as pl
 
+from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.figures.chart import Cell, Figure, Table, cell
+from mnemoscope.figures.panels import specification
 from mnemoscope.formatting import DASH, format_interval, format_layers, format_value
+from mnemoscope.questions.answers import answers_with
 from mnemoscope.questions.question import Answer, Claim, Finding, Outcome, Row
 from mnemoscope.questions.verdicts import NOTHING_FOUND, of_few_documents
 
@@ -59,6 +64,18 @@ def draw_figure(question: str, answers: Mapping[str, Answer]) -> Figure:
 def all_figures(answers: Mapping[str, Answer]) -> dict[str, Figure]:
     """The figure of every question that has an answer."""
     return {question: draw_figure(question, answers) for question, answer in answers.items() if not answer.missing}
+
+
+def chart(atlas: Atlas | str | Path, question: str) -> alt.VConcatChart:
+    """The figure of one question as a chart of Altair, its panels below one another; its data are inside it.
+
+    The answer is made where the atlas has none; nothing is written. Raises what `answer` raises.
+    """
+    opened = atlas if isinstance(atlas, Atlas) else open_atlas(atlas)
+    answers = answers_with(opened, question)
+    about = f"model {opened.manifest.model.spec}, text {opened.manifest.corpus.spec}"
+    whole = specification(answers[question], draw_figure(question, answers), about=about)
+    return alt.VConcatChart.from_dict(whole)
 
 
 def section(question: str, answers: Mapping[str, Answer]) -> Section:

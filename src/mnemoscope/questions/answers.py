@@ -214,6 +214,17 @@ def stored_answers(atlas: Atlas) -> dict[str, Answer]:
     return {question: _answer(atlas, question, own, remedy) for question, own in stored.items()}
 
 
+def answers_with(atlas: Atlas, question: str) -> dict[str, Answer]:
+    """The stored answers and that of `question`, which is made if it is missing or outdated; writes nothing.
+
+    Raises what `answer` raises.
+    """
+    contents = _read_answers(atlas)
+    made = None if _is_current(atlas, question, contents.get(question, ())) else make_answer(atlas, question)
+    stored = {one: made if one == question and made else _parse(own) if own else None for one, own in contents.items()}
+    return {one: _answer(atlas, one, own, "not asked for") for one, own in stored.items()}
+
+
 def all_are_current(atlas: Atlas) -> bool:
     """Whether every answer lies in the atlas, and counts what people say now; raises what `judgements_hash` raises."""
     return all(_is_current(atlas, question, contents) for question, contents in _read_answers(atlas).items())

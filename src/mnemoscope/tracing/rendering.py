@@ -5,18 +5,17 @@ show as middle dots and control characters as signs (formatting.py), so that no 
 HTML is self-contained: inline styles, no script, nothing fetched, every text escaped; `mnemoscope serve` draws its own.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 
 from rich.cells import cell_len, set_cell_size
 
 from mnemoscope.errors import PromptError
-from mnemoscope.formatting import show_token
+from mnemoscope.formatting import HTML_CELL, html_row, html_table, show_token
 from mnemoscope.tracing.records import Dominant, LayerState, Position, Prediction
 
 WIDTH = 118
 _GAP = "  "
-_CELL = "padding:2px 6px;white-space:nowrap;text-align:left;color:inherit"
 _SHOWN = 5
 
 Column = tuple[str, str, int]
@@ -98,35 +97,26 @@ def _memory_text(one: Dominant) -> str:
 def trace_html(about: str, positions: Sequence[Position], places: Sequence[Sequence[LayerState]]) -> str:
     """A trace as HTML: one table, layers by tokens, and the last position's memories; `places[layer][position]`."""
     layers, last = list(reversed(range(len(places)))), positions[-1]
-    grid = [_row("layer", (show_token(at.token.text) for at in positions), tag="th")]
+    grid = [html_row("layer", (show_token(at.token.text) for at in positions), tag="th")]
     for layer in layers:
         cells = map(_cell, places[layer], (at.prediction[0].token.id for at in positions))
-        grid.append(f'<tr><th scope="row" style="{_CELL}">{layer}</th>{"".join(cells)}</tr>')
+        grid.append(f'<tr><th scope="row" style="{HTML_CELL}">{layer}</th>{"".join(cells)}</tr>')
     strongest = []
     for layer in layers:
         state = places[layer][-1]
         memories = (_memory_text(one).lstrip() for one in state.memories[:_SHOWN])
-        strongest.append(_row(str(layer), [state.event, *memories]))
+        strongest.append(html_row(str(layer), [state.event, *memories]))
     lines = [
         '<div style="overflow-x:auto;font-size:90%">',
         f"<p>{escape(about)}. Each cell: what the layer's output "
         "predicts after the token; the darker, the more probable the model's final prediction is among its best.</p>",
-        *_html_table(grid),
+        html_table(grid),
         f"<p>After position {last.position}, {escape(show_token(last.token.text))}: "
         "the memories that contribute most (share of the layer's contributions, memory, vote).</p>",
-        *_html_table(strongest),
+        html_table(strongest),
         "</div>",
     ]
     return "\n".join(lines)
-
-
-def _html_table(rows: list[str]) -> list[str]:
-    return ['<table style="border-collapse:collapse">', *rows, "</table>"]
-
-
-def _row(head: str, texts: Iterable[str], *, tag: str = "td") -> str:
-    cells = "".join(f'<{tag} style="{_CELL}">{escape(text)}</{tag}>' for text in texts)
-    return f'<tr><th style="{_CELL}">{escape(head)}</th>{cells}</tr>'
 
 
 def _cell(state: LayerState, final: int) -> str:
@@ -137,5 +127,5 @@ def _cell(state: LayerState, final: int) -> str:
         for name, best in (("residual", state.residual), ("feed-forward", state.ffn), ("output", state.output))
     )
     title = escape(f"layer {state.layer}, {state.event}\n{streams}", quote=True)
-    style = f"{_CELL};background:rgba(31,119,180,{0.6 * min(1.0, share):.3f})"
+    style = f"{HTML_CELL};background:rgba(31,119,180,{0.6 * min(1.0, share):.3f})"
     return f'<td style="{style}" title="{title}">{escape(show_token(state.output[0].token.text))}</td>'

@@ -1,0 +1,72 @@
+"""What other tools call a memory: TransformerLens' hook, nnsight's module, Neuronpedia's address.
+
+A memory's coefficient is an entry of the input of the down-projection, which all of them can reach, each by a name of
+its own. Nothing of these tools is imported. For an atlas no model is loaded: its
+family's row says where the down-projection is.
+"""
+
+from typing import TYPE_CHECKING
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.errors import MemoryIdError
+from mnemoscope.memory import MemoryId
+
+if TYPE_CHECKING:
+    from mnemoscope.models import LanguageModel
+
+NEURONPEDIA = {"gpt2": "gpt2-small"}
+"""Models that Neuronpedia calls otherwise than by the last part of their hub id, in lower case."""
+
+
+def names(memory: str | MemoryId, *, model: "str | LanguageModel | Atlas") -> dict[str, str | None]:
+    """What others call one memory of a model (a hub id or folder, a loaded model, or an atlas).
+
+    * `transformer_lens`: the hook and index of `HookedTransformer` and `TransformerBridge`, whose cache holds the
+      coefficient after any gate.
+    * `nnsight`: the input of the module, as written inside `with model.trace(...)`.
+    * `neuronpedia`: `MODEL/LAYER/INDEX`, the path of the neuron's page if it has one; a neuron's source there is its layer.
+    * `module`: the down-projection's path inside the transformers model; its input's last axis holds the memory.
+
+    None where there is no such name: a model of fairseq has no such module, an atlas does not tell where that of an
+    unknown family is, and Neuronpedia has models of the hub only. Raises MemoryIdError for a memory that the model does not have, and
+    what `load_model` raises.
+    """
+    named = MemoryId.parse(memory) if isinstance(memory, str) else memory
+    spec, path, sizes = _look_up(model, named.layer)
+    if named.expert is not None or named.layer >= len(sizes) or named.memory >= sizes[named.layer]:
+        raise MemoryIdError(f"{named} is not in {spec}, which has {len(sizes)} layers of {max(sizes)} memories")
+    last = spec.rpartition("/")[2].lower()
+    on_the_hub = not spec.startswith((".", "/", "~")) and ":" not in spec
+    index = named.memory
+    return {
+        "transformer_lens": f"blocks.{named.layer}.mlp.hook_post[..., {index}]",
+        "nnsight": None if path is None else f"model.{_subscripted(path)}.input[..., {index}]",
+        "neuronpedia": f"{NEURONPEDIA.get(last, last)}/{named.layer}/{index}" if on_the_hub else None,
+        "module": path,
+    }
+
+
+def _look_up(model: "str | LanguageModel | Atlas", layer: int) -> tuple[str, str | None, tuple[int, ...]]:
+    """The model's spec, the path of the layer's down-projection, and how many memories every layer has."""
+    from mnemoscope.models.families import FAMILIES
+
+    if isinstance(model, Atlas):
+        mined = model.manifest.model
+        rows = [row for row in FAMILIES if row.name == mined.family]
+        path = f"{rows[0].blocks}.{layer}.{rows[0].down}" if rows else None
+        return mined.spec, path, tuple(mined.sizes.memories)
+    from mnemoscope.models import load_model
+
+    loaded = load_model(model) if isinstance(model, str) else model
+    layers = loaded.anatomy.layers
+    down = layers[layer].down.module if layer < len(layers) else None
+    modules = () if loaded.spec.startswith("fairseq:") else loaded.anatomy.model.named_modules()
+    return loaded.spec, next((name for name, module in modules if module is down), None), loaded.sizes.memories
+
+
+def _subscripted(path: str) -> str:
+    """`transformer.h.10.mlp` as Python writes it: `transformer.h[10].mlp`."""
+    written = ""
+    for part in path.split("."):
+        written += f"[{part}]" if part.isdigit() else f".{part}" if written else part
+    return written

@@ -1,0 +1,62 @@
+"""What other tools call a memory, against the modules of real networks."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from mining.conftest import byte_tokenizer
+from mnemoscope import names, open_atlas
+from mnemoscope.atlas import Atlas
+from mnemoscope.errors import MemoryIdError
+from mnemoscope.mining import mine
+from mnemoscope.models import load_model
+from mnemoscope.models.handmade import PLANTED_SENTENCES
+from models.conftest import build
+
+
+@pytest.mark.parametrize("family", ["gpt2-relu", "llama", "gpt_neox"])
+def test_the_module_is_the_down_projection(family: str) -> None:
+    """The input of the named module is what the tap reads, found by the path alone."""
+    network = build(family)
+    model = load_model(network, tokenizer=byte_tokenizer())
+    found = names("L1.M2", model=model)
+    seen: list[torch.Tensor] = []
+    module = network.get_submodule(str(found["module"]))
+    with module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])), torch.inference_mode():
+        network(torch.tensor([[1, 2, 3]]))
+    block = model.anatomy.layers[1]
+    assert module is block.down.module
+    assert seen[0].shape[-1] == model.sizes.memories[1]
+    assert found["transformer_lens"] == "blocks.1.mlp.hook_post[..., 2]"
+    assert found["neuronpedia"] is None
+
+
+def test_nnsight_reads_the_path_as_python() -> None:
+    network = build("gpt2-relu")
+    model = load_model(network, tokenizer=byte_tokenizer())
+    written = str(names("L1.M2", model=model)["nnsight"])
+    assert written == "model.transformer.h[1].mlp.c_proj.input[..., 2]"
+    assert eval(written.partition(".input")[0], {"model": network}) is model.anatomy.layers[1].down.module
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Atlas:
+    (tmp_path / "text.txt").write_text("\n".join(PLANTED_SENTENCES) + "\n")
+    return open_atlas(mine("handmade:planted", tmp_path / "text.txt", out=tmp_path / "atlas", split="line"))
+
+
+def test_an_atlas_needs_no_model(planted: Atlas) -> None:
+    assert names("L2.M5", model=planted) == names("L2.M5", model="handmade:planted")
+
+
+@pytest.mark.parametrize("memory", ["L3.M0", "L0.M6", "L0.E1.M0"])
+def test_a_memory_that_is_not_there(memory: str) -> None:
+    with pytest.raises(MemoryIdError, match=f"{memory} is not in handmade:planted, which has 3 layers of 6 memories"):
+        names(memory, model="handmade:planted")
+
+
+def test_models_of_the_hub_have_a_page_at_neuronpedia(planted: Atlas) -> None:
+    for spec, page in (("openai-community/gpt2", "gpt2-small/1/3"), ("EleutherAI/pythia-70m", "pythia-70m/1/3")):
+        object.__setattr__(planted.manifest.model, "spec", spec)
+        assert names("L1.M3", model=planted)["neuronpedia"] == page
