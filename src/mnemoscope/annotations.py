@@ -1,5 +1,7 @@
 """People's judgements: a campaign of keys and blind controls, stored for good, and what they add up to.
 
+In the order of a campaign::
+
     with open_store(atlas) as store:                      # ATLAS/annotations.sqlite, or a postgresql:// address
         store.start_campaign(keys_per_layer=10, seed=0)   # the same again: nothing happens
         invitation = store.invite("Ada")                  # .token goes into Ada's link; store.renew, store.withdraw

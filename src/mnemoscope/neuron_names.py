@@ -24,12 +24,12 @@ def names(memory: str | MemoryId, *, model: "str | LanguageModel | Atlas") -> di
     * `transformer_lens`: the hook and index of `HookedTransformer` and `TransformerBridge`, whose cache holds the
       coefficient after any gate.
     * `nnsight`: the input of the module, as written inside `with model.trace(...)`.
-    * `neuronpedia`: `MODEL/LAYER/INDEX`, the path of the neuron's page if it has one; a neuron's source there is its layer.
+    * `neuronpedia`: `MODEL/LAYER/INDEX`, the path of the neuron's page if it has one; its source there is its layer.
     * `module`: the down-projection's path inside the transformers model; its input's last axis holds the memory.
 
     None where there is no such name: a model of fairseq has no such module, an atlas does not tell where that of an
-    unknown family is, and Neuronpedia has models of the hub only. Raises MemoryIdError for a memory that the model does not have, and
-    what `load_model` raises.
+    unknown family is, and Neuronpedia has models of the hub only. Raises MemoryIdError for a memory that the model does
+    not have, and what `load_model` raises.
     """
     named = MemoryId.parse(memory) if isinstance(memory, str) else memory
     spec, path, sizes = _look_up(model, named.layer)
@@ -40,7 +40,7 @@ def names(memory: str | MemoryId, *, model: "str | LanguageModel | Atlas") -> di
     index = named.memory
     return {
         "transformer_lens": f"blocks.{named.layer}.mlp.hook_post[..., {index}]",
-        "nnsight": None if path is None else f"model.{_subscripted(path)}.input[..., {index}]",
+        "nnsight": None if path is None else f"model.{_with_subscripts(path)}.input[..., {index}]",
         "neuronpedia": f"{NEURONPEDIA.get(last, last)}/{named.layer}/{index}" if on_the_hub else None,
         "module": path,
     }
@@ -54,7 +54,7 @@ def _look_up(model: "str | LanguageModel | Atlas", layer: int) -> tuple[str, str
         mined = model.manifest.model
         rows = [row for row in FAMILIES if row.name == mined.family]
         path = f"{rows[0].blocks}.{layer}.{rows[0].down}" if rows else None
-        return mined.spec, path, tuple(mined.sizes.memories)
+        return mined.spec or "", path, tuple(mined.sizes.memories)
     from mnemoscope.models import load_model
 
     loaded = load_model(model) if isinstance(model, str) else model
@@ -64,7 +64,7 @@ def _look_up(model: "str | LanguageModel | Atlas", layer: int) -> tuple[str, str
     return loaded.spec, next((name for name, module in modules if module is down), None), loaded.sizes.memories
 
 
-def _subscripted(path: str) -> str:
+def _with_subscripts(path: str) -> str:
     """`transformer.h.10.mlp` as Python writes it: `transformer.h[10].mlp`."""
     written = ""
     for part in path.split("."):

@@ -135,8 +135,9 @@ class Memory:
         promoted = ""
         if self._atlas.manifest.part is None:
             tokens = self.value()["top_texts"][0].to_list()[:_PROMOTED]
-            promoted = f"<p>Its value promotes {', '.join(escape(show_token(token)) for token in tokens)}.</p>"
-        heading = f"<p><b>{self.id}</b> of {escape(self._atlas.manifest.model.spec)}: its strongest prefixes</p>"
+            promoted = f"<p>Its value promotes {escape(', '.join(map(show_token, tokens)))}.</p>"
+        model = escape(self._atlas.manifest.model.spec or "")
+        heading = f"<p><b>{self.id}</b> of {model}: its strongest prefixes</p>"
         return "\n".join([heading, html_table(rows), promoted])
 
     def triggers(self, sign: int | None = 1) -> pl.DataFrame:

@@ -100,7 +100,7 @@ def trace(
 ) -> Trace:
     """What residual, feed-forward update and output of every layer predict after every token of the prompt.
 
-    `top` predictions of each, and at most `memories` memories of each layer and position, by |m_i| norm(v_i). The
+    `top` predictions of each, and at most `memories` memories of each layer and position, by `|m_i|` norm(v_i). The
     prompt is plain text, read as mining reads a sentence; positions count its own tokens. `interventions` are made for
     this run as `intervene` does. Definitions: definitions.md sections 1, 2 and 4. Raises PromptError,
     InterventionError, OptionError, NotFinite.
