@@ -5,6 +5,7 @@ its own. Nothing of these tools is imported. For an atlas no model is loaded: it
 family's row says where the down-projection is.
 """
 
+import re
 from typing import TYPE_CHECKING
 
 from mnemoscope.atlas import Atlas
@@ -37,10 +38,10 @@ def names(memory: str | MemoryId, *, model: "str | LanguageModel | Atlas") -> di
         raise MemoryIdError(f"{named} is not in {spec}, which has {len(sizes)} layers of {max(sizes)} memories")
     last = spec.rpartition("/")[2].lower()
     on_the_hub = not spec.startswith((".", "/", "~")) and ":" not in spec
-    index = named.memory
+    index, written = named.memory, None if path is None else re.sub(r"\.(\d+)\b", r"[\1]", path)
     return {
         "transformer_lens": f"blocks.{named.layer}.mlp.hook_post[..., {index}]",
-        "nnsight": None if path is None else f"model.{_with_subscripts(path)}.input[..., {index}]",
+        "nnsight": None if written is None else f"model.{written}.input[..., {index}]",
         "neuronpedia": f"{NEURONPEDIA.get(last, last)}/{named.layer}/{index}" if on_the_hub else None,
         "module": path,
     }
@@ -62,11 +63,3 @@ def _look_up(model: "str | LanguageModel | Atlas", layer: int) -> tuple[str, str
     down = layers[layer].down.module if layer < len(layers) else None
     modules = () if loaded.spec.startswith("fairseq:") else loaded.anatomy.model.named_modules()
     return loaded.spec, next((name for name, module in modules if module is down), None), loaded.sizes.memories
-
-
-def _with_subscripts(path: str) -> str:
-    """`transformer.h.10.mlp` as Python writes it: `transformer.h[10].mlp`."""
-    written = ""
-    for part in path.split("."):
-        written += f"[{part}]" if part.isdigit() else f".{part}" if written else part
-    return written

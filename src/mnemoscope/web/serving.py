@@ -17,7 +17,7 @@ from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.layers import Choice, layer_page, layers_page
 from mnemoscope.pages.memory import memory_page
 from mnemoscope.pages.overview import overview_page
-from mnemoscope.pages.page import Page
+from mnemoscope.pages.page import Page, environment
 from mnemoscope.pages.questions import question_page, questions_page
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.web.settings import Settings
@@ -62,6 +62,8 @@ def prewarm(edition: Callable[[], Edition], begin_index: Callable[[], object]) -
         try:
             begin_index()
             current = edition()
+            for name in environment().list_templates():  # compiling one holds up every thread
+                environment().get_template(name)
         except Exception as problem:
             _log.warning("%s", show_text(str(problem)))
             return
