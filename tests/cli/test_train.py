@@ -24,7 +24,9 @@ class FakeRecipe:
     seed: int = 0
     hidden: int = 16
     memories: int = 24
-    value_optimiser: str = "muon"
+    optimiser: str = "adamw"
+    sparsity: float = 0.01
+    revival: float = 0.1
     tokens: int = 1000
 
 
@@ -80,13 +82,14 @@ def test_a_negative_interval_is_refused(training: FakeTraining, capsys: Capture)
 
 def test_a_text_of_one_s_own(training: FakeTraining, capsys: Capture) -> None:
     words = "--corpus a.txt --corpus b.jsonl --validation c.txt --max-bytes 9 --text-field body --split line --hidden 8"
-    assert main(["train", "--out", "m", *words.split(), "--value-optimiser", "adamw"]) == 0
+    terms = "--optimiser muon --sparsity 0 --revival 0.5"
+    assert main(["train", "--out", "m", *words.split(), *terms.split()]) == 0
     ((_, recipe, options),) = training.calls
     assert options["wanted"] == Wanted(
         ("a.txt", "b.jsonl"), validation="c.txt", max_bytes=9, text_field="body", split="line"
     )
     # Four memories for every dimension, as in the paper, unless their number is given.
-    assert recipe == FakeRecipe(hidden=8, memories=32, value_optimiser="adamw")
+    assert recipe == FakeRecipe(hidden=8, memories=32, optimiser="muon", sparsity=0.0, revival=0.5)
     assert "mnemoscope mine m/model a.txt --out atlas" in capsys.readouterr().out
     assert main(["train", "--hidden", "8", "--memories", "5"]) == 0
     assert training.calls[1][1] == FakeRecipe(hidden=8, memories=5)

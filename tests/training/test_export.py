@@ -66,7 +66,8 @@ def test_the_card_of_a_text_of_one_s_own_names_that_text(recipe: Recipe, tmp_pat
     own.write_text("\n\n".join(made_up_documents(80)))
     other.write_text("The value of a key.\n\nAnd the layer.")
     wanted = Wanted((str(own),), validation=str(other), max_bytes=8_000)
-    folder = train(tmp_path / "out", replace(recipe, value_optimiser="adamw"), wanted=wanted, say=lambda text: None)
+    recipe = replace(recipe, optimiser="muon", sparsity=0.0)
+    folder = train(tmp_path / "out", recipe, wanted=wanted, say=lambda text: None)
     figures = json.loads((folder / "training.json").read_text())
     assert figures["text"] == {
         "corpora": [str(own)], "validation": str(other), "max_bytes": 8_000, "text_field": "text",
@@ -76,12 +77,13 @@ def test_the_card_of_a_text_of_one_s_own_names_that_text(recipe: Recipe, tmp_pat
     assert f"* **Data**: `{own}`, the first 8,000 bytes;\n  {figures['training_tokens']:,} tokens." in card
     assert "pydoc" not in card
     assert "demo's text" not in card
-    assert "(the value matrices: AdamW at the same rate)" in card
+    assert "Muon at 0.01 for the matrices inside the blocks,\n  AdamW at 0.01 for the rest" in card
+    assert "Sparsity" not in card
     second = figures["validation"]
     assert second["held_out_documents"] == 2
     assert f"| on `{other}` ({second['held_out_tokens']} tokens) | nats per token | nats per byte |" in card
     assert f"| this model | {second['nats_per_token']:.3f} | {second['nats_per_byte']:.3f} |" in card
-    text = prepare_text(replace(recipe, value_optimiser="adamw"), tmp_path / "out" / "text", say=print, wanted=wanted)
+    text = prepare_text(recipe, tmp_path / "out" / "text", say=print, wanted=wanted)
     assert text.validation is not None
     network: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     loss = held_out_loss(network, text.validation, recipe.context)
@@ -95,7 +97,8 @@ def test_the_built_in_card_is_that_of_the_documentation(exported: Path) -> None:
     card = (exported / "MODEL_CARD.md").read_text()
     assert card.startswith("# builtin:pydocs\n\nA small language model that ships with Mnemoscope")
     assert "the topics of `pydoc_data`" in card
-    assert "(the value matrices" not in card
+    assert "* **Sparsity**: beside the loss stands 0.01 times the log" in card
+    assert "* **Revival**: 0.1 times how far" in card
 
 
 def held_out_loss_slowly(network: Any, text: Text, context: int) -> tuple[float, int]:

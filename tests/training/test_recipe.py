@@ -1,5 +1,7 @@
 """The recipe: its learning rate, what it refuses, and the model that it describes."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -15,6 +17,11 @@ def test_the_rate_warms_up_stays_and_falls_to_zero() -> None:
     assert Recipe(steps=100, warmup=4, decay=0.0).rate(99) == 1.0
 
 
+def test_the_sparsity_comes_in_over_the_first_steps() -> None:
+    recipe = Recipe(sparsity=0.3)
+    assert [recipe.sparsity_at(step) for step in (0, 100, 300, 900)] == pytest.approx([0, 0.1, 0.3, 0.3])
+
+
 @pytest.mark.parametrize(
     ("numbers", "line"),
     [
@@ -22,11 +29,13 @@ def test_the_rate_warms_up_stays_and_falls_to_zero() -> None:
         ({"batch": -1}, "batch must be at least 1, not -1"),
         ({"hidden": 20, "heads": 4}, "hidden size 20 does not divide into 4 heads of even width"),
         ({"warmup": 0}, "warmup must be at least 1, not 0"),
-        ({"value_optimiser": "sgd"}, "the value matrices are updated by muon or adamw, not by 'sgd'"),
+        ({"optimiser": "sgd"}, "the matrices are updated by muon or adamw, not by 'sgd'"),
+        ({"sparsity": -0.1}, "sparsity must be 0 or more, not -0.1"),
+        ({"revival": float("nan")}, "revival must be 0 or more, not nan"),
         ({"vocabulary": 70_000}, "a vocabulary of 70000 does not fit the two-byte token files"),
     ],
 )
-def test_impossible_numbers_are_refused(numbers: dict[str, int], line: str) -> None:
+def test_impossible_numbers_are_refused(numbers: dict[str, Any], line: str) -> None:
     with pytest.raises(OptionError, match=line):
         Recipe(**numbers)
 
@@ -34,7 +43,7 @@ def test_impossible_numbers_are_refused(numbers: dict[str, int], line: str) -> N
 def test_only_the_number_of_steps_may_change_on_the_way() -> None:
     assert Recipe(steps=5).same_run(Recipe(steps=9))
     assert not Recipe(steps=5).same_run(Recipe(steps=5, seed=1))
-    assert not Recipe(value_optimiser="adamw").same_run(Recipe())
+    assert not Recipe(optimiser="muon").same_run(Recipe())
     assert Recipe(steps=5, batch=3, context=7).tokens == 105
 
 

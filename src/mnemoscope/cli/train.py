@@ -51,8 +51,17 @@ def train(
     learning_rate: Annotated[
         float | None, typer.Option(metavar="X", help="Of the matrices inside the blocks.  [default: the recipe's]")
     ] = None,
-    value_optimiser: Annotated[
-        str | None, typer.Option(metavar="muon|adamw", help="What updates the value matrices.  [default: muon]")
+    optimiser: Annotated[
+        str | None,
+        typer.Option(metavar="adamw|muon", help="What updates the matrices inside the blocks.  [default: adamw]"),
+    ] = None,
+    sparsity: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="Weight of few memories speaking at a time.  [default: the recipe's]"),
+    ] = None,
+    revival: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="Weight of no memory staying silent.  [default: the recipe's]"),
     ] = None,
     seed: Size = None,
     device: Annotated[str, typer.Option(metavar="NAME", help="Such as cpu or cuda.")] = "cpu",
@@ -77,7 +86,7 @@ def train(
     given: dict[str, Any] = {
         "layers": layers, "hidden": hidden, "memories": memories, "heads": heads, "vocabulary": vocabulary,
         "context": context, "steps": steps, "batch": batch, "warmup": warmup, "learning_rate": learning_rate,
-        "value_optimiser": value_optimiser, "seed": seed,
+        "optimiser": optimiser, "sparsity": sparsity, "revival": revival, "seed": seed,
     }  # fmt: skip
     from mnemoscope.training import Recipe, Wanted
     from mnemoscope.training import train as run_training

@@ -74,7 +74,6 @@ def card(recipe: Recipe, wanted: Wanted, figures: dict[str, Any]) -> str:
     alone = "the demo's text (standard library and language reference)"
     if wanted.corpora:
         alone = f"{figures['sentences_read_alone']:,} training sentences, each read alone"
-    values = "" if recipe.value_optimiser == "muon" else "\n  (the value matrices: AdamW at the same rate)"
     return f"""{_OWN_HEAD if wanted.corpora else _BUILT_IN_HEAD}
 * **Architecture**: {recipe.layers} pre-norm blocks, hidden size {recipe.hidden}, {recipe.memories} memories a layer
   (ReLU, ungated), {recipe.heads} heads, rotary positions, {recipe.context} tokens of context, tied head, byte-level BPE
@@ -83,9 +82,10 @@ def card(recipe: Recipe, wanted: Wanted, figures: dict[str, Any]) -> str:
   {figures["training_tokens"]:,} tokens. Each sentence is followed by a line feed; {recipe.sentence_windows:.0%} of the
   windows are the beginning token and then text from the start of a sentence.
 * **Recipe**: {recipe.steps:,} steps of {recipe.batch} windows of {recipe.context} tokens ({recipe.tokens:,} tokens),
-  Muon at {recipe.learning_rate} for the matrices inside the blocks{values},
+  {"AdamW" if recipe.optimiser == "adamw" else "Muon"} at {recipe.learning_rate} for the matrices inside the blocks,
   AdamW at {recipe.embedding_rate} for the rest, weight decay {recipe.weight_decay}, {recipe.warmup} steps of warm-up,
   linear fall to zero over the last {recipe.decay:.0%}, seed {recipe.seed}.
+{_terms(recipe)}\
 * **Held out**: {figures["held_out_documents"]:,} documents ({figures["held_out_tokens"]:,} tokens) by the hash rule,
   less those that share a run of 50 tokens with training text (`held_out.txt`).
 
@@ -129,6 +129,23 @@ def _data(wanted: Wanted) -> str:
   standard library and of the pinned dependencies, read with `ast`, cleaned, exact repeats dropped"""
     names = ", then ".join(f"`{spec}`" for spec in wanted.corpora)
     return names + (f", the first {wanted.max_bytes:,} bytes" if wanted.max_bytes is not None else "")
+
+
+def _terms(recipe: Recipe) -> str:
+    """What stands beside the loss: said in the card, since it shapes what the memories are."""
+    found = ""
+    if recipe.sparsity:
+        found += f"""\
+* **Sparsity**: beside the loss stands {recipe.sparsity} times the log of each layer's effective number of memories at a
+  token (its coefficients times the values' norms), so that few memories speak at a time. A model trained without it has
+  memories that say less each.
+"""
+    if recipe.revival:
+        found += f"""\
+* **Revival**: {recipe.revival} times how far a memory's best match in a batch lies below zero, so that none stays
+  silent.
+"""
+    return found
 
 
 def _losses(figures: dict[str, Any]) -> str:

@@ -1,16 +1,17 @@
-"""The training loop: resumable at any step, checkpointed, bf16 autocast, on a CPU or a GPU.
+"""The training loop: resumable at any step, checkpointed, on a CPU or a GPU, in bfloat16 where that is faster.
 
-Matrices inside the blocks are updated by Muon (the value matrices only if the recipe says so), everything else by
-AdamW. Windows depend on the seed and the step alone, so a run that was killed goes on as if it had not been. The loss
-is computed in chunks whose gradient is taken at once, so logits of the whole batch never exist. On a CPU attention is
-computed in float32: the gradient of torch's bfloat16 attention takes twice as long there, which more than pays for the
-conversions (figures in LOG.md). What is saved does not know of this.
+Windows depend on the seed and the step alone, so a run that was killed goes on as if it had not been. The loss is
+computed in chunks whose gradient is taken at once, so logits of the whole batch never exist; beside it stand the two
+terms of sparsity.py. On a CPU attention is computed in float32: the gradient of torch's bfloat16 attention takes twice
+as long there, which more than pays for the conversions (figures in LOG.md). What is saved does not know of this.
 """
 
+import ctypes
 import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,11 @@ from mnemoscope.progress import Checkpoints, Progress, ignore_progress
 from mnemoscope.training.evaluate import held_out_loss
 from mnemoscope.training.export import export
 from mnemoscope.training.recipe import Recipe
+from mnemoscope.training.sparsity import MemoryTerms
 from mnemoscope.training.text import Prepared, Text, Wanted, prepare_text, windows
 
 CHUNK = 256
 """Positions whose logits exist at one time: few enough that they stay in a processor's cache."""
-
-VALUES = "mlp.dense_4h_to_h.weight"
-"""How the name of a value matrix ends."""
 
 EVALUATED_TOKENS = 100_000
 """Tokens of each held-out text that a line of the log looks at, about; never more than 400 documents."""
@@ -56,6 +55,7 @@ def train(
     """
     recipe = recipe or Recipe()
     directory = Path(out)
+    keep_freed_memory()
     text = prepare_text(recipe, directory / "text", say=say, wanted=wanted)
     run = _Run(recipe, device)
     checkpoint = directory / "checkpoint.pt"
@@ -86,36 +86,39 @@ class _Run:
         self.recipe = recipe
         self.device = torch.device(device)
         self.model = recipe.model().to(self.device)
+        self.dtype = faster_dtype(self.device)
         if self.device.type == "cpu":
             attend_in_float32(self.model)
-        parameters: dict[str, list[Tensor]] = {"matrices": [], "values": [], "tables": [], "vectors": []}
+        self.terms = MemoryTerms(self.model)
+        parameters: dict[str, list[Tensor]] = {"matrices": [], "tables": [], "vectors": []}
         for name, parameter in self.model.named_parameters():
             if parameter.ndim == 2 and "embed" not in name:
-                by_adamw = recipe.value_optimiser == "adamw" and name.endswith(VALUES)
-                parameters["values" if by_adamw else "matrices"].append(parameter)
+                parameters["matrices"].append(parameter)
             else:
                 parameters["tables" if parameter.ndim >= 2 else "vectors"].append(parameter)
-        decay = recipe.weight_decay
+        decay, rate = recipe.weight_decay, recipe.learning_rate
         groups: list[dict[str, Any]] = [
             {"params": parameters["tables"], "weight_decay": decay},
             {"params": parameters["vectors"], "weight_decay": 0.0},
         ]
-        if parameters["values"]:
-            groups.append({"params": parameters["values"], "weight_decay": decay, "lr": recipe.learning_rate})
-        self.optimisers: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(
-                parameters["matrices"], lr=recipe.learning_rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"
-            ),
-            torch.optim.AdamW(groups, lr=recipe.embedding_rate, betas=(0.9, 0.95)),
-        ]
+        self.optimisers: list[torch.optim.Optimizer] = []
+        if recipe.optimiser == "muon":
+            matrices = parameters["matrices"]
+            muon = torch.optim.Muon(matrices, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
+            self.optimisers.append(muon)
+        else:
+            groups.append({"params": parameters["matrices"], "weight_decay": decay, "lr": rate})
+        self.optimisers.append(torch.optim.AdamW(groups, lr=recipe.embedding_rate, betas=(0.9, 0.95), fused=True))
         self.base_rates = [[group["lr"] for group in o.param_groups] for o in self.optimisers]
         self.step = 0
 
     def advance(self, text: Prepared) -> float:
         """One step; the mean loss of its batch in nats per token."""
         batch = torch.from_numpy(windows(text.training, self.recipe, self.step)).to(self.device)
-        loss = batch_loss(self.model, batch[:, :-1], batch[:, 1:])
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = batch_loss(self.model, batch[:, :-1], batch[:, 1:], dtype=self.dtype)
+        sparsity = self.recipe.sparsity_at(self.step)
+        penalty = self.terms.penalty(sparsity=sparsity, revival=self.recipe.revival)
+        (loss + penalty).backward()  # type: ignore[no-untyped-call]
         factor = self.recipe.rate(self.step)
         for optimiser, rates in zip(self.optimisers, self.base_rates, strict=True):
             for group, rate in zip(optimiser.param_groups, rates, strict=True):
@@ -163,10 +166,10 @@ class _ChunkedLoss(torch.autograd.Function):
     """Mean cross-entropy of `hidden @ head.T`, gradients taken chunk by chunk in the forward pass."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor) -> Tensor:
+    def forward(ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
         count = targets.numel()
-        low = head.to(torch.bfloat16)
-        hidden_low = hidden.to(torch.bfloat16)
+        low = head.to(dtype)
+        hidden_low = hidden.to(dtype)
         d_hidden = torch.empty_like(hidden_low)
         d_head = torch.zeros_like(head, dtype=torch.float32)
         total = hidden.new_zeros((), dtype=torch.float32)
@@ -180,26 +183,56 @@ class _ChunkedLoss(torch.autograd.Function):
             total += (norm.log() - picked).sum()
             scores /= norm * count
             scores.scatter_add_(1, targets[part, None], torch.full_like(picked, -1.0 / count))
-            gradient = scores.to(torch.bfloat16)
+            gradient = scores.to(dtype)
             d_hidden[part] = gradient @ low
             d_head += (gradient.T @ hidden_low[part]).float()
         ctx.save_for_backward(d_hidden.to(hidden.dtype), d_head.to(head.dtype))
         return total / count
 
     @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor, None, None]:
         d_hidden, d_head = ctx.saved_tensors
-        return d_hidden * outer[0], d_head * outer[0], None
+        return d_hidden * outer[0], d_head * outer[0], None, None
 
 
-def batch_loss(model: torch.nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """The mean loss of `targets [batch, position]` after `inputs [batch, position]`, in nats, with bf16 autocast."""
+def batch_loss(model: torch.nn.Module, inputs: Tensor, targets: Tensor, *, dtype: torch.dtype) -> Tensor:
+    """The mean loss of `targets [batch, position]` after `inputs [batch, position]`, in nats; products in `dtype`."""
     network: Any = model
-    with torch.autocast(inputs.device.type, dtype=torch.bfloat16):
+    with torch.autocast(inputs.device.type, dtype=dtype, enabled=dtype != torch.float32):
         hidden = network.gpt_neox(inputs, use_cache=False).last_hidden_state
     head = network.get_output_embeddings().weight
-    loss: Tensor = _ChunkedLoss.apply(hidden.reshape(-1, hidden.shape[-1]), head, targets.reshape(-1))  # type: ignore[no-untyped-call]
+    loss: Tensor = _ChunkedLoss.apply(hidden.reshape(-1, hidden.shape[-1]), head, targets.reshape(-1), dtype)  # type: ignore[no-untyped-call]
     return loss
+
+
+def faster_dtype(device: torch.device) -> torch.dtype:
+    """What matrices are multiplied in: bfloat16 on a GPU, and on a CPU that is quicker with it, which few are."""
+    if device.type != "cpu":
+        return torch.bfloat16
+
+    def seconds(dtype: torch.dtype) -> float:
+        one = torch.ones(1024, 512, dtype=dtype)
+        each = []
+        for _ in range(5):
+            began = time.perf_counter()
+            one @ one.T
+            each.append(time.perf_counter() - began)
+        return min(each)
+
+    return torch.bfloat16 if 2 * seconds(torch.bfloat16) < seconds(torch.float32) else torch.float32
+
+
+def keep_freed_memory() -> None:
+    """Lets the C library keep what tensors give back, for the next step's; where it is not glibc, nothing happens.
+
+    Otherwise every step asks the system for its megabytes anew, which fills them with zeros: on two cores training
+    takes 1.7 times as long (LOG.md).
+    """
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        # By the numbers that malloc.h gives to the threshold of mmap, that of trimming, and the padding.
+        for what, value in ((-3, 32 << 20), (-1, 2**31 - 1), (-2, 256 << 20)):
+            mallopt(what, value)
 
 
 def attend_in_float32(model: Any) -> None:

@@ -14,31 +14,38 @@ from mnemoscope.errors import OptionError
 
 BEGINNING = "<|endoftext|>"
 """The one special token: it begins every document, and ends the one before it."""
+SPARSITY_RAMP = 300
+"""Steps over which the sparsity comes in."""
 
 
 @dataclass(frozen=True)
 class Recipe:
     """Sizes, text windows and optimisation; the defaults make the model that ships with the package."""
 
-    layers: int = 8
-    hidden: int = 256
-    memories: int = 1024
+    layers: int = 6
+    hidden: int = 128
+    memories: int = 512
     heads: int = 4
-    vocabulary: int = 8192
+    vocabulary: int = 2048
     context: int = 256
-    batch: int = 32
+    batch: int = 16
     """Windows of `context` tokens in one step."""
-    steps: int = 2600
+    steps: int = 10_000
     warmup: int = 100
     decay: float = 0.35
     """Share of the steps, the last ones, in which the learning rate falls linearly to zero."""
-    learning_rate: float = 2.5e-3
-    """Of the matrices inside the blocks (Muon, scaled to match the update size of AdamW)."""
+    learning_rate: float = 2e-3
+    """Of the matrices inside the blocks."""
     embedding_rate: float = 4e-3
     """Of the embedding, norms and biases (AdamW)."""
-    value_optimiser: str = "muon"
-    """What updates the value matrices: `muon`, which spreads every prediction over all memories, or `adamw` (at
-    `learning_rate`), which need not."""
+    optimiser: str = "adamw"
+    """What updates the matrices inside the blocks: `adamw`, or `muon` (scaled to match the update size of AdamW), which
+    learns faster and spreads every prediction over all memories."""
+    sparsity: float = 0.01
+    """Weight of the log of each layer's effective number of memories (sparsity.py), beside the loss in nats per token;
+    it is reached linearly over the first 300 steps."""
+    revival: float = 0.1
+    """Weight of the push for memories that fire nowhere in a batch."""
     weight_decay: float = 0.1
     sentence_windows: float = 0.5
     """Share of the windows that are the beginning token and then text from the start of a sentence."""
@@ -48,8 +55,11 @@ class Recipe:
         for name in ("layers", "hidden", "memories", "heads", "vocabulary", "context", "batch", "steps", "warmup"):
             if getattr(self, name) < 1:
                 raise OptionError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.value_optimiser not in ("muon", "adamw"):
-            raise OptionError(f"the value matrices are updated by muon or adamw, not by {self.value_optimiser!r}")
+        if self.optimiser not in ("muon", "adamw"):
+            raise OptionError(f"the matrices are updated by muon or adamw, not by {self.optimiser!r}")
+        for name in ("sparsity", "revival"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise OptionError(f"{name} must be 0 or more, not {getattr(self, name)}")
         if self.hidden % (2 * self.heads):
             raise OptionError(f"hidden size {self.hidden} does not divide into {self.heads} heads of even width")
         if self.vocabulary > 65_536:
@@ -66,6 +76,10 @@ class Recipe:
         """The factor on both learning rates at `step`: warm-up, a plateau, a linear fall to zero."""
         falling = self.decay * self.steps
         return min((step + 1) / self.warmup, 1.0, max(0.0, self.steps - step) / falling if falling else 1.0)
+
+    def sparsity_at(self, step: int) -> float:
+        """The weight of the sparsity at `step`."""
+        return self.sparsity * min(1.0, step / SPARSITY_RAMP)
 
     def same_run(self, other: "Recipe") -> bool:
         """Whether a checkpoint of `other` may go on as this one: only the number of steps may differ."""

@@ -1,0 +1,79 @@
+"""What keeps memories few at a time, and every one of them in use: two terms beside the loss.
+
+Sparsity: the log of the effective number of memories behind a layer's output, (sum c)^2 / sum c^2 with c = coefficient
+times norm of the value (definitions.md section 4, Figure 7). It does not depend on how large coefficients are, so it
+cannot be had cheaply by making them small and the values long, as a penalty on the coefficients' size can; nor does it
+change under ReLU's own symmetry. Revival: a memory that fires nowhere in a batch gets no gradient from the loss; its
+key is pushed until its best match in the batch is above zero.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_TINY = 1e-9
+"""Beside sums of squares: a token at which no memory fires has the effective number 1."""
+
+
+class MemoryTerms:
+    """Sees every forward of `model` and keeps what the two terms need of it."""
+
+    def __init__(self, model: Any) -> None:
+        self._values: list[nn.Linear] = []
+        self._coefficients: dict[int, Tensor] = {}
+        self._matches: dict[int, Tensor] = {}
+        for layer, block in enumerate(model.gpt_neox.layers):
+            self._values.append(block.mlp.dense_4h_to_h)
+            block.mlp.dense_h_to_4h.register_forward_hook(self._note_match(layer))
+            block.mlp.dense_4h_to_h.register_forward_pre_hook(self._note_coefficients(layer))
+
+    def _note_match(self, layer: int) -> Callable[..., None]:
+        def note(_: nn.Module, __: tuple[Tensor, ...], matches: Tensor) -> None:
+            self._matches[layer] = matches
+
+        return note
+
+    def _note_coefficients(self, layer: int) -> Callable[..., None]:
+        def note(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            self._coefficients[layer] = inputs[0]
+
+        return note
+
+    def penalty(self, *, sparsity: float, revival: float) -> Tensor:
+        """What the last forward adds to the loss; what was kept of it is let go."""
+        total = torch.zeros((), device=self._values[0].weight.device)
+        for layer, values in enumerate(self._values):
+            coefficients, matches = self._coefficients.pop(layer), self._matches.pop(layer)
+            if sparsity:
+                total = total + sparsity * log_effective(coefficients, values.weight.norm(dim=0)).mean()
+            if revival:
+                total = total + revival * torch.relu(-matches.flatten(0, -2).amax(0)).float().mean()
+        return total
+
+
+def log_effective(coefficients: Tensor, norms: Tensor) -> Tensor:
+    """The log of the effective number of memories `[...]` for `coefficients [..., memory]` and the values' `norms`."""
+    rows = coefficients.float().flatten(0, -2)
+    found: Tensor = _LogEffective.apply(rows, norms)  # type: ignore[no-untyped-call]
+    return found.view(coefficients.shape[:-1])
+
+
+class _LogEffective(torch.autograd.Function):
+    """The same for `[row, memory]`, in as few sweeps over the coefficients as there can be."""
+
+    @staticmethod
+    def forward(ctx: Any, coefficients: Tensor, norms: Tensor) -> Tensor:
+        total, squares = coefficients @ norms, coefficients.square() @ norms.square()
+        ctx.save_for_backward(coefficients, norms, total, squares)
+        return ((total.square() + _TINY) / (squares + _TINY)).log()
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor]:
+        coefficients, norms, total, squares = ctx.saved_tensors
+        by_total = outer[0] * 2 * total / (total.square() + _TINY)
+        by_squares = -outer[0] / (squares + _TINY)
+        scaled = coefficients * (2 * by_squares)[:, None]
+        by_norm = by_total @ coefficients + norms * (scaled * coefficients).sum(0)
+        return scaled.mul_(norms.square()).addr_(by_total, norms), by_norm
