@@ -10,8 +10,9 @@ import pytest
 
 from mnemoscope.figures.chart import BLUE, GREEN, GREY, ORANGE, PURPLE, STYLE, Figure
 from mnemoscope.figures.page_svg import ATTRIBUTES, ELEMENTS, page_svg
-from mnemoscope.figures.panels import specification
+from mnemoscope.figures.panels import small_specification, specification
 from mnemoscope.figures.sections import all_figures
+from mnemoscope.pages.overview import GLANCE
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.questions.answers import load_answers, stored_answers
 from mnemoscope.questions.question import Answer
@@ -62,6 +63,23 @@ def test_every_layer_is_a_link(answers: dict[str, Answer], figures: dict[str, Fi
         specification(answers["refinement_match"], figures["refinement_match"], about=""), name="a", label=""
     )
     assert re.findall(r'href="([^"]*)"', svg) == ["/layers/0", "/layers/1"]
+
+
+@pytest.mark.parametrize("question", GLANCE)
+def test_a_small_one_is_the_first_panel_as_one_silent_picture(
+    question: str, answers: dict[str, Answer], figures: dict[str, Figure]
+) -> None:
+    small = small_specification(answers[question], figures[question])
+    svg = page_svg(small, name="small", label="Seen at a glance", silent=True)
+    root = ElementTree.fromstring(svg)
+    assert (root.get("role"), root.get("aria-label")) == ("img", "Seen at a glance")
+    assert not [element for element in root.iter() if element.tag in ("a", "title")]
+    assert float(root.attrib["width"]) < 400
+    assert float(root.attrib["height"]) < 200
+    texts = {element.text for element in root.iter("text")}
+    assert not texts & {"share", "share of memories", "share of prefixes", "layer (counted from 0)"}
+    marks = [element for element in root.iter("path") if element.get("fill") or element.get("stroke")]
+    assert len(marks) > 3
 
 
 def test_text_is_text_and_names_are_the_figures_own() -> None:

@@ -43,21 +43,23 @@ def number_clips(svg: str, *, prefix: str = "clip") -> str:
     return _CLIP.sub(lambda found: new[found.group()], svg)
 
 
-def page_svg(specification: dict[str, Any], *, name: str, label: str) -> str:
+def page_svg(specification: dict[str, Any], *, name: str, label: str, silent: bool = False) -> str:
     """The figure as one `svg` element for a page; `name` is its own in the page, `label` says what it shows.
 
-    The page has the figure's title and its own paper, so neither is drawn. Marks that say their layer lead to its page.
+    The page has the figure's title and its own paper, so neither is drawn. Marks that say their layer lead to its page;
+    a `silent` drawing is one picture, whose marks say nothing and lead nowhere.
     """
     config = specification["config"]
     # A page's letters may be wider than those that the renderer measures by.
-    roomy = config | {"legend": config["legend"] | {"columnPadding": 34}}
+    roomy = config | {"legend": {"columnPadding": 34} | config["legend"]}
     untitled = {key: part for key, part in specification.items() if key != "title"}
     shown = untitled | {"background": None, "padding": 4, "config": roomy}
     drawn = number_clips(vl_convert.vegalite_to_svg(shown, vl_version=grammar()), prefix=f"{name}-clip")
     root = ElementTree.fromstring(drawn)
     kept = ElementTree.Element("svg", _attributes(root))
-    kept.attrib |= {"class": "drawing", "role": "group", "aria-label": label, "font-family": "inherit"}
-    kept.extend(_inside(root, name))
+    role = "img" if silent else "group"
+    kept.attrib |= {"class": "drawing", "role": role, "aria-label": label, "font-family": "inherit"}
+    kept.extend(_inside(root, name, silent=silent))
     return ElementTree.tostring(kept, encoding="unicode")
 
 
@@ -72,15 +74,15 @@ def page_frame(specification: dict[str, Any], *, name: str, label: str) -> tuple
     return before, after
 
 
-def _inside(parent: ElementTree.Element, name: str) -> Iterator[ElementTree.Element]:
-    """What is kept of an element's children."""
+def _inside(parent: ElementTree.Element, name: str, *, silent: bool) -> Iterator[ElementTree.Element]:
+    """What is kept of an element's children; nothing that marks say of a silent drawing."""
     for child in parent:
         tag = child.tag.removeprefix(SVG)
         if tag not in ELEMENTS or child.get("display") == "none":
             continue
         kept = ElementTree.Element(tag, _attributes(child))
         kept.text = child.text
-        kept.extend(_inside(child, name))
+        kept.extend(_inside(child, name, silent=silent))
         if tag == "g":
             if "points_marks" in child.get("class", ""):
                 # The place of the page's own points, in the coordinates of the panel.
@@ -91,7 +93,8 @@ def _inside(parent: ElementTree.Element, name: str) -> Iterator[ElementTree.Elem
             else:
                 yield from kept
         elif tag != "path" or kept.get("fill") or kept.get("stroke"):
-            if child.get("aria-roledescription") in SPOKEN and (label := child.get("aria-label")):
+            speaks = child.get("aria-roledescription") in SPOKEN and not silent
+            if speaks and (label := child.get("aria-label")):
                 title = ElementTree.Element("title")
                 title.text = _own_words(label)
                 kept.insert(0, title)

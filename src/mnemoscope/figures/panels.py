@@ -27,6 +27,8 @@ from mnemoscope.questions.question import Answer, Row
 
 TITLE = 72
 """Characters of a line of a figure's title: as wide as its panels."""
+SMALL_WIDTH, SMALL_HEIGHT = 280, 120
+"""Of a panel on a card."""
 
 
 def lines(
@@ -216,6 +218,33 @@ def error_bars(name: str, *, x: str = "layer:O", aside: float = 0.0) -> Drawing:
 def panel(drawing: Drawing, rows: Mapping[str, Sequence[dict[str, Any]]], *, title: str) -> Panel:
     """The drawing as one part of a figure; the page may give it another width."""
     return Panel(drawing.properties(width=WIDTH, height=HEIGHT, title=title), rows)
+
+
+def small_specification(answer: Answer, figure: Figure) -> dict[str, Any]:
+    """The figure's first panel, as small as a card, without titles: to be recognised, not to be read off."""
+    first = figure.panels[0]
+    small = Panel(first.chart.properties(width=SMALL_WIDTH, height=SMALL_HEIGHT, title=""), first.rows)
+    whole = specification(answer, replace(figure, panels=(small,)), about="")
+    axis = whole["config"]["axis"] | {"labelFontSize": 11, "tickCount": 3}
+    legend = whole["config"]["legend"] | {"labelFontSize": 11, "symbolSize": 90, "columnPadding": 16}
+    config = whole["config"] | {"axis": axis, "axisY": {"minExtent": 30}, "legend": legend}
+    narrow: dict[str, Any] = _with_narrow_axes({name: whole[name] for name in whole if name != "datasets"})
+    return narrow | {"config": config, "datasets": whole["datasets"]}
+
+
+def _with_narrow_axes(part: Any) -> Any:
+    """A specification, or a part of one, whose axes have no titles and whose legends at most two columns."""
+    if isinstance(part, list):
+        return [_with_narrow_axes(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    found = {name: _with_narrow_axes(one) for name, one in part.items()}
+    for name, one in found.get("encoding", {}).items():
+        if name in ("x", "y"):
+            found["encoding"][name] = one | {"title": None}
+        elif isinstance(one, dict) and one.get("legend"):
+            found["encoding"][name] = one | {"legend": one["legend"] | {"columns": 2}}
+    return found
 
 
 def specification(answer: Answer, figure: Figure, *, about: str) -> dict[str, Any]:

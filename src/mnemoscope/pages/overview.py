@@ -1,4 +1,4 @@
-"""The overview: what was mined and how, the answers in plain sentences, and memories to begin with."""
+"""The overview: four small figures, memories to begin with, the answers in plain sentences, what was mined and how."""
 
 import json
 from typing import Any
@@ -10,10 +10,12 @@ from mnemoscope.figures.examples import best_examples
 from mnemoscope.memory import MemoryId
 from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.page import Page
-from mnemoscope.pages.questions import answers_of
+from mnemoscope.pages.questions import answers_of, draw_small
 from mnemoscope.pages.triggers import group_triggers, triggers_view
 
 STRIKING = 10
+GLANCE = ("key_patterns", "value_agreement", "layer_activity", "refinement_match")
+"""The questions whose figures the overview shows in small: patterns, agreement, activity, refinement."""
 
 
 def overview_page(edition: Edition) -> Page:
@@ -55,14 +57,15 @@ def overview_view(edition: Edition) -> dict[str, Any]:
 
 
 def overview_words(edition: Edition, data: dict[str, Any]) -> dict[str, Any]:
-    """What the template needs besides: the report's sentences, where all questions are answered."""
+    """What the template needs besides: small figures, and the report's sentences where all questions are answered."""
     # The room of figures loads the drawing library; only this page needs it.
     from mnemoscope.figures.summary import cards, describe_mining, warnings
 
+    said = {"warnings": warnings(edition.atlas), "glance": draw_small(edition, *GLANCE)}
     if data["unanswered"]:
-        return {"mined": describe_mining(edition.atlas), "cards": [], "warnings": warnings(edition.atlas)}
+        return {**said, "mined": describe_mining(edition.atlas), "cards": []}
     found = cards(edition.atlas, answers_of(edition))
-    return {"mined": found[0].sentences, "cards": found[1:], "warnings": warnings(edition.atlas)}
+    return {**said, "mined": found[0].sentences, "cards": found[1:]}
 
 
 def _run(edition: Edition) -> dict[str, Any]:
@@ -85,7 +88,7 @@ def striking_memories(edition: Edition) -> list[dict[str, Any]]:
             {
                 "memory": str(memory),
                 "says": edition.atlas.vocabulary.token(row["top_token"]),
-                **{name: row[name] for name in ("agreement", "max_probability", "prefixes")},
+                **{name: row[name] for name in ("agreement", "max_probability", "working_probability", "prefixes")},
                 "example": {name: shown[name] for name in ("short_before", "token", "next", "foretold")},
                 "triggers": triggers,
             }

@@ -87,17 +87,37 @@ def question_page(edition: Edition, question: str) -> Page:
     return Page("question.html", f"{data['figure']}: {data['about']}", data, extra)
 
 
-def draw_answer(answers: Mapping[str, Answer], question: str, *, name: str, label: str = "") -> str:
-    """The figure of an answer as an `svg` element, one at a time; `label` says what it shows, if not its reading."""
+def draw_answer(
+    answers: Mapping[str, Answer], question: str, *, name: str, label: str = "", small: bool = False
+) -> str:
+    """The figure of an answer as an `svg` element, one at a time; `label` says what it shows, if not its reading.
+
+    A `small` one is its first panel as one silent picture.
+    """
     from mnemoscope.figures.page_svg import page_svg
-    from mnemoscope.figures.panels import specification
+    from mnemoscope.figures.panels import small_specification, specification
     from mnemoscope.figures.sections import draw_figure
 
     answer = answers[question]
     with _LIBRARY:
         figure = draw_figure(question, answers)
         label = label or f"{answer.question.paper.figure}: {figure.reading}"
-        return page_svg(specification(answer, figure, about=""), name=name, label=label)
+        drawn = small_specification(answer, figure) if small else specification(answer, figure, about="")
+        return page_svg(drawn, name=name, label=label, silent=small)
+
+
+def draw_small(edition: Edition, *questions: str) -> list[dict[str, str]]:
+    """Small figures of these questions, of those that are answered: `question`, `figure`, `about`, `drawing`."""
+    found = []
+    for question in questions:
+        answer = answers_of(edition)[question]
+        if not answer.missing:
+            asked = answer.question
+            drawing = draw_answer(answers_of(edition), question, name=f"small-{question}", small=True)
+            found.append(
+                {"question": question, "figure": asked.paper.figure, "about": asked.title, "drawing": drawing}
+            )
+    return found
 
 
 def question_view(edition: Edition, question: str) -> dict[str, Any]:
