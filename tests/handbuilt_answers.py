@@ -22,7 +22,11 @@ LENGTH = 8
 """Tokens of every sentence: sentence s is s, s + 1, ..."""
 
 Trigger = tuple[int, int | None] | tuple[int, int | None, int]
-Value = tuple[int, int | None, int | None, float, float, float | None]
+Value = (
+    tuple[int, int | None, int | None, float, float, float | None]
+    | tuple[int, int | None, int | None, float, float, float | None, float | None]
+)
+"""Top token, target, its rank, largest probability, norm, log probability of the next tokens; probability at work."""
 
 
 def build_answers(
@@ -154,6 +158,8 @@ def _value_columns(rows: Sequence[Value]) -> dict[str, Any]:
         "target": target,
         "target_rank": rank,
         "trigger_log_probability": log_p,
+        "working_logit": [None] * count,
+        "working_probability": [row[6] if len(row) > 6 else None for row in rows],
     }
 
 

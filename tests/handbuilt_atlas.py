@@ -144,6 +144,8 @@ def value_columns() -> dict[str, Any]:
         "target": [6, None, None, None],
         "target_rank": [0, None, None, None],
         "trigger_log_probability": [-1.5, None, None, None],
+        "working_logit": [3.0, 2.0, 1.0, None],
+        "working_probability": [0.25, 0.125, 0.0625, None],
     }
 
 

@@ -29,7 +29,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-MOMENTS = ("start", "reading text", "mining", "tables", "values", "removals", "predictions", "patterns")
+MOMENTS = (
+    *("start", "reading text", "mining", "tables", "values", "removals", "predictions", "values at work"),
+    "patterns",
+)
 """What a kill waits for; it falls a random while after."""
 PER_FOLDER = 6
 """Kills of one run before it may finish."""
@@ -154,7 +157,7 @@ def warm(kills: int, seed: int, base: Path) -> dict[str, Any]:
             happened[last] += killed
             if not killed or (out / "manifest.json").exists():
                 break
-        if not (out / "patterns.parquet").exists():  # sealed before it was killed; what is left needs no model
+        if killed or not (out / "patterns.parquet").exists():  # killed after it was sealed; the rest needs no model
             run(lambda stage, out=out: answers(out, stage), moment=None, wait=0)
             shutil.rmtree(out / "analyses")
         if tables(out) != expected:

@@ -60,6 +60,14 @@ def number(value: float) -> str:
     return f"{value:.2g}"
 
 
+def times_chance(probability: float | None, vocabulary: int) -> str:
+    """How many times an even probability over the vocabulary a token's probability is: `1.7`, `1,200`, or a dash."""
+    if probability is None or not math.isfinite(probability):
+        return DASH
+    times = probability * vocabulary
+    return f"{times:,.0f}" if times >= 9.95 else f"{times:.1f}"
+
+
 def format_interval(low: float | None, high: float | None, form: Form) -> str:
     """`[3.1 %, 3.9 %]`, or nothing where there is no interval."""
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):

@@ -57,7 +57,8 @@ def test_json_has_the_layers_and_the_striking_memories(atlas: Path, nothing_is_m
     assert len({row["top_token"] for row in rows}) == len(rows)
     assert min(row["prefixes"] for row in rows) >= 5
     for row in rows:
-        assert row["score"] == pytest.approx(row["max_probability"] * row["agreement"])
+        assert row["score"] == pytest.approx(row["working_probability"] * row["agreement"])
+        assert 0 < row["max_probability"] < 1
         assert row["prefix"].endswith(row["trigger_text"])
 
 

@@ -113,7 +113,7 @@ def test_an_atlas_with_one_hostile_entry_opens_or_is_damaged(mined: Path, tmp_pa
     at = data.draw(st.sampled_from(list(entries(manifest))))
     new = data.draw(st.sampled_from(ODD))
     seal_as_is(atlas, changed(manifest, at, new))
-    if at == ("schema",) and type(new) is int and new > 1:
+    if at == ("schema",) and type(new) is int and new > 2:
         return  # of a newer one
     good = opens(atlas)
     for words in (["show", str(atlas), "L1.M0"], ["verify", str(atlas)], ["analyze", str(atlas), "value_rank"]):

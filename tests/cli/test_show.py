@@ -34,7 +34,9 @@ def test_show_draws_both_signs_value_activity_and_neighbours(atlas: str, capsys:
         "3 1.500 The⏎«é» ·[b]x[/b]",
         "Lowest coefficients: 1, of 1 different prefixes",
         "0 -0.500 The capital of«·Italy» ·is",
-        "Value: norm 2.000, largest probability 0.5000, entropy 1.00 nats",
+        "Value: norm 2.000, largest probability 0.5000 (12 x chance), entropy 1.00 nats",
+        "at work, as strongly as its triggers fire: largest probability 0.2500 (6.0 x chance), 3.00 nats above the mean"
+        " token",
         "best trigger's next token ·Paris has rank 0; mean log probability of the next tokens -1.50",
         "·Paris 2.000 0.5000 <|end|> -2.000",
         "Activity: positive on 8 of 19 prefixes (42.11 %)",

@@ -170,6 +170,7 @@ def values(
         {
             "layer": layer.astype(np.int16), "memory": np.tile(np.arange(memories, dtype=np.int32), LAYERS),
             "top": top, "target": target, "target_rank": rank, "max_probability": rng.random(count) * lift,
+            "working_probability": rng.random(count) * lift / 2,
             "value_norm": np.ones(count), "log_probability": np.zeros(count), "agrees": top == target,
         }
     )  # fmt: skip

@@ -48,6 +48,11 @@ def rows_of(memories: dict[int, list[Place]], sign: int) -> list[tuple[Any, ...]
 
 @pytest.fixture
 def atlas(tmp_path: Path) -> Atlas:
+    return atlas_of(tmp_path, {})
+
+
+def atlas_of(tmp_path: Path, at_work: dict[int, list[float | None]]) -> Atlas:
+    """The atlas of these triggers and values; of the values at work what is given by layer."""
     write_tables(tmp_path)
     for layer in (0, 1):
         rows = rows_of(TRIGGERS[layer], 1)
@@ -56,6 +61,7 @@ def atlas(tmp_path: Path) -> Atlas:
         values = value_columns()
         values["top_tokens"] = [[token, *[t for t in range(24) if t != token][:19]] for token, _ in VALUES[layer]]
         values["max_probability"] = [probability for _, probability in VALUES[layer]]
+        values["working_probability"] = at_work.get(layer, [None] * 4)
         for name, columns in (("triggers", trigger_columns(sorted(rows))), ("values", values)):
             write_table(tmp_path / TABLES[name].path(layer), columns, name=name, provenance=PROVENANCE)
     seal(tmp_path, manifest())
@@ -74,6 +80,15 @@ def test_confident_values_that_come_true_are_first(atlas: Atlas) -> None:
     assert found["agreement"].to_list() == pytest.approx([0.4, 0.4, 0.2])
 
 
+def test_the_value_at_work_counts_where_it_is_known(tmp_path: Path) -> None:
+    """Of a layer whose values are twice as long and coefficients half as large the bare values would win everything."""
+    found = best_examples(atlas_of(tmp_path, {0: [0.8, 0.1, 0.5, 0.02], 1: [0.02, 0.5, 0.5, 0.3]}))
+    assert found.select("layer", "memory", "top_token").rows() == [(0, 0, 7), (1, 3, 12), (0, 3, 5)]
+    assert found["score"].to_list() == pytest.approx([0.8 * 0.4, 0.3 * 0.2, 0.02 * 0.4])
+    assert found["working_probability"].to_list() == pytest.approx([0.8, 0.3, 0.02])
+    assert found["max_probability"].to_list() == pytest.approx([0.5, 1.0, 0.75])
+
+
 def test_fewer_are_the_first_ones(atlas: Atlas) -> None:
     assert best_examples(atlas, 2).rows() == best_examples(atlas).head(2).rows()
 
@@ -81,4 +96,5 @@ def test_fewer_are_the_first_ones(atlas: Atlas) -> None:
 def test_an_atlas_without_enough_triggers_has_none(tmp_path: Path) -> None:
     found = best_examples(open_atlas(build_atlas(tmp_path)))
     assert found.height == 0
-    assert found.columns == ["layer", "memory", "score", "max_probability", "agreement", "prefixes", "top_token"]
+    own = ["score", "max_probability", "working_probability", "agreement", "prefixes", "top_token"]
+    assert found.columns == ["layer", "memory", *own]

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import polars as pl
@@ -195,6 +196,36 @@ def check_predictions(
         here = mined[prefix["prefix"] * len(layers) :][: len(layers)]
         rows += [predictions.row(r["layer"], places[r["layer"]], own[-1]["final_top"], r) for r in here]
     return own, rows
+
+
+def check_values_at_work(
+    atlas: Path, slow: Slow, text: Text, prefixes: Sequence[Row], *, factor: float = 1.0
+) -> int:
+    """Asserts `working_logit` and `working_probability` of every value; returns how many are not null.
+
+    `factor`: the model's multipliers on the way from a value to the scores.
+    """
+    there = 0
+    for layer in range(slow.layers):
+        places = [text.tokens[row["sentence"]][: row["position"] + 1] for row in prefixes]
+        scale = median(slow.scale(layer, tokens) for tokens in places)
+        coefficients: dict[int, list[float]] = {}
+        for row in pl.read_parquet(atlas / f"triggers/layer-{layer:03d}.parquet").rows(named=True):
+            if row["sign"] == 1:
+                coefficients.setdefault(row["memory"], []).append(row["coefficient"])
+        values = pl.read_parquet(atlas / f"values/layer-{layer:03d}.parquet")
+        for row, value in zip(values.rows(named=True), slow.values(layer), strict=True):
+            found = row["working_logit"], row["working_probability"]
+            own = coefficients.get(row["memory"])
+            if own is None:
+                assert found == (None, None)
+                continue
+            scores = slow.value_scores(layer, value * (median(own) * factor / scale))
+            expected = float(scores.max() - scores.mean()), probability(scores, int(scores.argmax()))
+            for one, other in zip(found, expected, strict=True):
+                assert abs(one - other) <= 1e-5 + 1e-4 * abs(other), f"L{layer}.M{row['memory']}: {found}, {expected}"
+            there += 1
+    return there
 
 
 def check_removals(

@@ -149,6 +149,13 @@ class SlowFairseq:
     def values(self, layer: int) -> Tensor:
         return self._weights[f"layers.{layer}.fc2.weight"].T
 
+    def scale(self, layer: int, tokens: list[int]) -> float:
+        """What the final norm divides by at the last token, if there is one; the same for every layer."""
+        if not self._variant.final_norm:
+            return 1.0
+        stream = self.read(tokens)[0][-1].output
+        return float(torch.sqrt(((stream - stream.mean()) ** 2).mean() + 1e-5))
+
     def lens(self, stream: Tensor) -> Tensor:
         return self._log_p(self._norm("layer_norm", stream) if self._variant.final_norm else stream)
 

@@ -5,6 +5,7 @@ of the block. Shares no code with the package. Knows no text, no batch and no ta
 """
 
 import copy
+import math
 import re
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -38,6 +39,10 @@ class Slow(Protocol):
 
     def values(self, layer: int) -> Tensor:
         """The values `[memory, hidden]`."""
+        ...
+
+    def scale(self, layer: int, tokens: list[int]) -> float:
+        """What the norms between the layer's values and the head divide by, at the last of a sentence's own tokens."""
         ...
 
     def lens(self, stream: Tensor) -> Tensor:
@@ -119,6 +124,26 @@ class SlowTransformer:
             total = seen.get(("sum", layer), output)
             places.append(Place(total - update, coefficients, update, output))
         return places, logits
+
+    @torch.no_grad()
+    def scale(self, layer: int, tokens: list[int]) -> float:
+        """By the textbook's formulas, of what each norm reads: the root of the variance or of the mean square."""
+        extra = [] if self.beginning is None else [self.beginning]
+        found: list[float] = []
+
+        def note(norm: Any, inputs: Any) -> None:
+            x = inputs[0].reshape(-1, inputs[0].shape[-1])[-1].tolist()
+            mean = 0.0 if "RMS" in type(norm).__name__ else sum(x) / len(x)
+            eps = norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps
+            found.append((sum((one - mean) ** 2 for one in x) / len(x) + eps) ** 0.5)
+
+        norms = [norm for norm in (self._sandwich_norm(layer), self._post_norm(layer), self._final) if norm is not None]
+        hooks = [norm.register_forward_pre_hook(note) for norm in norms]
+        self.hf(input_ids=torch.tensor([extra + tokens]))
+        for hook in hooks:
+            hook.remove()
+        assert len(found) == len(norms)
+        return math.prod(found)
 
     @torch.no_grad()
     def lens(self, stream: Tensor) -> Tensor:

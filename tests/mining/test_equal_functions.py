@@ -132,6 +132,8 @@ def test_a_relu_key_times_a_and_its_value_over_a_change_nothing_but_the_bare_val
             for name in ("top_scores", "bottom_scores"):
                 wide = [np.array(scores.to_list()) for scores in (x[name], y[name])]
                 assert (wide[1] * a[:, None] == wide[0]).all(), f"{path}: {name}"
+            for name in ("working_logit", "working_probability"):
+                assert x[name].is_not_null().sum() > MEMORIES / 2
             for name in BARE_VALUE:
                 same = x[name].eq_missing(y[name]).to_numpy()
                 assert same[a == 1].all(), f"{path}: {name}"

@@ -7,7 +7,14 @@ import pytest
 
 from mining.conftest import byte_tokenizer, odd_text
 from mining.reference import documents_of
-from mining.reference_passes import check_predictions, check_removals, distinct, given, held_out
+from mining.reference_passes import (
+    check_predictions,
+    check_removals,
+    check_values_at_work,
+    distinct,
+    given,
+    held_out,
+)
 from mining.slow_model import SlowTransformer
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.mining import mine
@@ -33,6 +40,7 @@ def test_every_kind_of_block(kind: str, tmp_path: Path) -> None:
     text = given(mined, distinct(other, tokenizer, 0), len(documents_of(raw, "line")), 0)
     prefixes, predictions = check_predictions(out, slow, text, asked=24)
     assert len(prefixes) == 24
+    assert check_values_at_work(out, slow, text, prefixes) > 40
     for name in ("residual_top", "residual_final_rank", "output_top_residual_rank", "active", "major", "votes_ffn"):
         assert len({row[name] for row in predictions}) > 1, f"{name} is the same everywhere: nothing was compared"
     tokens = {number: sentence.tokens for number, sentence in enumerate(mined)}
@@ -98,3 +106,27 @@ def test_prefixes_of_sentences_are_drawn_evenly(tmp_path: Path) -> None:
         assert [position for position, _ in counts] == [0, 1, 2, 3]
         assert all(45 < count < 105 for _, count in counts)  # 75 expected, standard deviation 7.5
     assert not drawn[0].equals(drawn[1])
+
+
+@pytest.mark.parametrize(("name", "factor"), [("granite", 0.4 / 3), ("cohere", 0.2)])
+def test_multipliers_count_for_values_at_work(name: str, factor: float, tmp_path: Path) -> None:
+    hf, tokenizer = build(name), byte_tokenizer(bos_token=END, eos_token=END)
+    raw = odd_text(100)
+    (tmp_path / "text.txt").write_text(raw)
+    model = load_model(hf, tokenizer=tokenizer)
+    out = mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", split="line", removals=1, prefixes=9)
+    text = held_out(distinct(raw, tokenizer, 0), 0)
+    prefixes = pl.read_parquet(out / "prefixes.parquet").rows(named=True)
+    assert check_values_at_work(out, SlowTransformer(hf, beginning=0), text, prefixes, factor=factor) > 20
+
+
+def test_without_prefixes_no_value_is_at_work(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(odd_text(30))
+    model = load_model(build("gpt2-relu"), tokenizer=byte_tokenizer(bos_token=END))
+    out = mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", split="line", prefixes=0, removals=1)
+    for layer in (0, 1):
+        values = open_atlas(out).table("values", layer=layer)
+        assert values["target"].is_not_null().any()
+        assert values.select(pl.col("working_logit", "working_probability").is_null().all()).row(0) == (True, True)
+    assert open_atlas(out).manifest["questions"]["value_scales"] == [None, None]
+    assert verify(out) == []

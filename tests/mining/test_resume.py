@@ -138,7 +138,7 @@ def test_progress_after_a_restart_counts_what_was_done_before(
     assert seen == sorted(seen)
 
 
-@pytest.mark.parametrize("stage", ["mining", "tables", "values", "removals", "predictions"])
+@pytest.mark.parametrize("stage", ["mining", "tables", "values", "removals", "predictions", "values at work"])
 def test_ctrl_c_saves_and_says_how_to_go_on(
     stage: str,
     model: LanguageModel,

@@ -192,22 +192,45 @@ def value_confidence(tables: Tables) -> Found:
         out[layer, "max_probability"] = mean([row["max_probability"] for row in rows])
         out[layer, "max_probability_best"] = max(row["max_probability"] for row in rows), len(rows)
         out[layer, "value_norm"] = mean([row["value_norm"] for row in rows])
+    out |= _by_confidence(tables, "max_probability", "")
     places = [(row["max_probability"], layer, row) for layer in tables.layers for row in tables.values[layer]]
+    best = sorted(places, key=lambda place: (-place[0], place[1], place[2]["memory"]))[:100]
+    out[None, "top100_value_norm"] = mean([row["value_norm"] for _, _, row in best])
+    out[None, "all_value_norm"] = mean([row["value_norm"] for _, _, row in places])
+    if all(row["working_probability"] is None for _, _, row in places):
+        return out
+    for layer in [*tables.layers, None]:
+        own = [row["working_probability"] for _, at, row in places if layer in (None, at)]
+        known = [p for p in own if p is not None]
+        out[layer, "working_confident"] = share([p is not None and p >= 0.1 for p in own])
+        if layer is not None:
+            out[layer, "working_probability"] = mean(known)
+            out[layer, "working_probability_best"] = (max(known), len(known)) if known else (None, 0)
+    return out | _by_confidence(tables, "working_probability", "working_")
+
+
+def _by_confidence(tables: Tables, column: str, prefix: str) -> Found:
+    """Deciles and the hundred most confident values by a column, of those that have a number there."""
+    out: Found = {}
+    places = [
+        (row[column], layer, row)
+        for layer in tables.layers
+        for row in tables.values[layer]
+        if row[column] is not None
+    ]
     rising = sorted(places, key=lambda place: (place[0], place[1], place[2]["memory"]))
     rising = [place for place in rising if place[2]["target"] is not None]
     for decile in range(10):
         part = [p[2] for i, p in enumerate(rising) if decile * len(rising) <= 10 * i < (decile + 1) * len(rising)]
-        out[None, f"decile_{decile}"] = share([row["top_tokens"][0] == row["target"] for row in part])
+        out[None, f"{prefix}decile_{decile}"] = share([row["top_tokens"][0] == row["target"] for row in part])
     best = sorted(places, key=lambda place: (-place[0], place[1], place[2]["memory"]))[:100]
-    out[None, "top100_upper_layers"] = share([tables.upper(layer) for _, layer, _ in best])
+    out[None, f"{prefix}top100_upper_layers"] = share([tables.upper(layer) for _, layer, _ in best])
     shares = []
     for _, layer, row in best:
         mine = [t for t in tables.triggers[layer] if t["memory"] == row["memory"] and t["sign"] == 1 and t["rank"] < 50]
         shares.append([t["next_token"] == row["top_tokens"][0] for t in mine])
-    out[None, "top100_with_trigger"] = share([any(hits) for hits in shares])
-    out[None, "top100_trigger_share"] = mean([sum(hits) / len(hits) for hits in shares if hits])
+    out[None, f"{prefix}top100_with_trigger"] = share([any(hits) for hits in shares])
+    out[None, f"{prefix}top100_trigger_share"] = mean([sum(hits) / len(hits) for hits in shares if hits])
     targets = [row for _, _, row in best if row["target"] is not None]
-    out[None, "top100_agreement"] = share([row["top_tokens"][0] == row["target"] for row in targets])
-    out[None, "top100_value_norm"] = mean([row["value_norm"] for _, _, row in best])
-    out[None, "all_value_norm"] = mean([row["value_norm"] for _, _, row in places])
+    out[None, f"{prefix}top100_agreement"] = share([row["top_tokens"][0] == row["target"] for row in targets])
     return out

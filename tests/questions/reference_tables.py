@@ -7,10 +7,11 @@ its own.
 import math
 import random
 from pathlib import Path
+from statistics import median
 
 import polars as pl
 
-from mining.reference_passes import Text, check_predictions, check_removals, ranks, tie, tops
+from mining.reference_passes import Text, check_predictions, check_removals, probability, ranks, tie, tops
 from mining.slow_model import Slow
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.store import write_table
@@ -62,8 +63,10 @@ def mined_tables(path: Path) -> Tables:
     )
 
 
-def slow_values(slow: Slow, layer: int, triggers: list[Row], mined: list[Row]) -> list[Row]:
+def slow_values(slow: Slow, layer: int, triggers: list[Row], mined: list[Row], *, scale: float) -> list[Row]:
     """The columns of `values` that questions ask for, one value at a time; raises AssertionError where mined differ.
+
+    `scale` is what the norms between these values and the head divide by.
 
     As in `reference_passes`: where rounding allows several tokens or ranks, the mined one is taken.
     """
@@ -84,7 +87,11 @@ def slow_values(slow: Slow, layer: int, triggers: list[Row], mined: list[Row]) -
             "target": None,
             "target_rank": None,
             "trigger_log_probability": None,
+            "working_probability": None,
         }
+        if fired := [t["coefficient"] for t in triggers if t["memory"] == memory and t["sign"] == 1]:
+            at_work = slow.value_scores(layer, vector * (median(fired) / scale))
+            row["working_probability"] = probability(at_work, int(at_work.argmax()))
         mine = [t for t in triggers if t["memory"] == memory and t["sign"] == 1 and t["next_token"] is not None]
         if mine:
             best = max(t["coefficient"] for t in mine)
@@ -112,5 +119,7 @@ def slow_tables(
     tables.prefixes, tables.predictions = check_predictions(path, slow, text, asked=asked, layers=tables.layers)
     tables.removals, _ = check_removals(path, slow, tokens, seed=seed, removals=removals, layers=tables.layers)
     for layer in tables.layers:
-        tables.values[layer] = slow_values(slow, layer, tables.triggers[layer], tables.values[layer])
+        asked_at = [text.tokens[row["sentence"]][: row["position"] + 1] for row in tables.prefixes]
+        scale = median(slow.scale(layer, prefix) for prefix in asked_at)
+        tables.values[layer] = slow_values(slow, layer, tables.triggers[layer], tables.values[layer], scale=scale)
     return tables

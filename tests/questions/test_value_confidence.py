@@ -7,6 +7,8 @@ import pytest
 from handbuilt_answers import Value, build_answers, numbers
 from mnemoscope.questions import answer
 
+QUESTION = "value_confidence"
+
 
 def value(probability: float, *, right: bool = False, top: int = 6, norm: float = 1.0) -> Value:
     return (top, top if right else 7, 0 if right else 3, probability, norm, None)
@@ -89,3 +91,31 @@ def test_without_any_target_or_trigger(tmp_path: Path) -> None:
     assert numbers(found, "top100_trigger_share") == {None: None}
     assert numbers(found, "top100_with_trigger") == {None: 0.0}
     assert numbers(found, "top100_with_trigger", "count") == {None: 4}
+
+
+def test_values_at_work(tmp_path: Path) -> None:
+    """The order at work is another than that of the bare values; a memory without a number has no place in it."""
+    at_work = (0.05, 0.1, None, 0.4)
+    values = {
+        0: [(6, 6 if memory == 3 else 7, 0, (4 - memory) / 8, 1.0, None, p) for memory, p in enumerate(at_work)],
+        1: [(6, None, None, 0.5, 1.0, None, None)] * 4,
+    }
+    atlas = build_answers(tmp_path, model_layers=3, values=values, triggers={0: [(3, 6), (1, 7)], 1: []})
+    found = answer(atlas, QUESTION)
+    assert numbers(found, "working_probability") == {0: pytest.approx(0.55 / 3), 1: None}
+    assert numbers(found, "working_probability", "count") == {0: 3, 1: 0}
+    assert numbers(found, "working_probability_best") == {0: pytest.approx(0.4), 1: None}
+    assert numbers(found, "working_confident") == {0: 0.5, 1: 0.0, None: 0.25}
+    assert numbers(found, "working_confident", "count") == {0: 4, 1: 4, None: 8}
+    deciles = {place: numbers(found, f"working_decile_{place}")[None] for place in (0, 3, 6)}
+    assert deciles == {0: 0.0, 3: 0.0, 6: 1.0}
+    assert numbers(found, "decile_0") == {None: 1.0}  # of the bare values the last memory is the least sure
+    assert numbers(found, "working_decile_6", "lowest") == {None: pytest.approx(0.4)}
+    assert numbers(found, "working_top100_with_trigger") == {None: 1 / 3}
+    assert numbers(found, "working_top100_agreement") == {None: 1 / 3}
+    assert numbers(found, "working_top100_upper_layers", "count") == {None: 3}
+
+
+def test_nothing_is_said_of_values_at_work_where_none_is_known(tmp_path: Path) -> None:
+    found = answer(build_answers(tmp_path, values={0: [value(0.5)] * 4}), QUESTION)
+    assert not [name for name in found["name"] if name.startswith("working")]

@@ -99,6 +99,37 @@ def test_the_overview_holds_what_the_atlas_says(atlas: Path, reader: TestClient)
     assert [one["agreement"] for one in data["striking"]] == [row["agreement"] for row in expected]
 
 
+def test_the_overview_shows_four_figures_that_lead_to_their_questions(tmp_path: Path) -> None:
+    opened = reported(tmp_path / "atlas")
+    reader, page = client(opened.path), Elements()
+    assert 'role="img"' not in reader.get("/").text  # nothing is answered yet
+    write_all(opened)
+    page.feed(reader.get("/").text)
+    drawings = [one for tag, one in page.found if tag == "svg" and one.get("role") == "img"]
+    figures = ["Figure 2", "Figure 4", "Figure 7", "Figure 9"]
+    assert [str(one["aria-label"]).split(":")[0] for one in drawings] == figures
+    asked = ("key_patterns", "value_agreement", "layer_activity", "refinement_match")
+    links = [str(one["href"]) for tag, one in page.found if tag == "a" and "/questions/" in str(one.get("href"))]
+    for question in asked:  # in words for the keyboard, and as the picture
+        assert links.count(f"/questions/{question}") >= 2
+    identities = [one["id"] for _, one in page.found if "id" in one]
+    assert len(identities) == len(set(identities))
+
+
+def test_values_at_work_are_on_the_pages(tmp_path: Path) -> None:
+    reader = client(build_atlas(tmp_path / "atlas"))
+    page = reader.get("/L0.M0").text
+    assert "its top token gets 25.0\N{NO-BREAK SPACE}% (6.0 times chance), 3.00 nats above the mean token" in page
+    assert "largest probability 50.0\N{NO-BREAK SPACE}% (12 times chance)" in page
+    assert "At work" not in reader.get("/L0.M3").text  # it never fires
+    value = reader.get("/L0.M0.json").json()["value"]
+    assert (value["working_probability"], value["working_logit"]) == (0.25, 3.0)
+    rows = reader.get("/layers/0.json?sort=work&order=down").json()["rows"]
+    assert [row["working_probability"] for row in rows] == [0.25, 0.125, 0.0625, None]
+    rows = reader.get("/layers/0.json?sort=work&order=up").json()["rows"]
+    assert [row["name"] for row in rows] == ["L0.M2", "L0.M1", "L0.M0", "L0.M3"]
+
+
 def test_answers_appear_when_they_are_made(tmp_path: Path) -> None:
     opened = reported(tmp_path / "atlas")
     reader = client(opened.path)

@@ -189,7 +189,7 @@ class Manifest(Mapping[str, Any]):
     @property
     def provenance(self) -> Provenance:
         """What every table of the atlas must say about its origin."""
-        return Provenance(model=self.model.fingerprint, corpus=self.corpus.fingerprint, plan=self.plan_hash)
+        return Provenance(self.model.fingerprint, self.corpus.fingerprint, self.plan_hash, self.schema)
 
     def __getitem__(self, name: str) -> Any:
         return self.document[name]

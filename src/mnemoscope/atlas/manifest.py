@@ -117,8 +117,8 @@ def read_claimed(directory: Path) -> tuple[dict[str, Any], str]:
         raise AtlasDamaged(f"{directory / SEAL} does not hold one sha256 in hex; the atlas was changed after mining")
     if said.decode().strip() != found:
         raise AtlasDamaged(f"{path} is not the file that {SEAL} was written for; the atlas was changed after mining")
-    if type(schema) is not int or schema != SCHEMA_VERSION:
-        raise AtlasDamaged(f"{path}: schema is {schema!r}, expected {SCHEMA_VERSION}; mine the atlas again")
+    if type(schema) is not int or schema < 1:
+        raise AtlasDamaged(f"{path}: schema is {schema!r}, expected 1 to {SCHEMA_VERSION}; mine the atlas again")
     return manifest, found
 
 

@@ -1,15 +1,17 @@
 """The tables of an atlas: names, places, columns, and what every file says about its origin.
 
-One pyarrow schema per table of FORMAT.md, for every table the project will ever write at this schema version.
-Holds no rows and touches no disk. Readers ignore columns they do not know; writers never drop one.
+One pyarrow schema per table of FORMAT.md, for every table the project will ever write at this schema version; atlases
+of earlier versions lack the columns that came later (`TableKind.since`) and stay readable. Holds no rows and touches no
+disk. Readers ignore columns they do not know; writers never drop one.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 # 36 counts: the open low end, 34 bins between the edges (edges[i-1] <= x < edges[i]), the open high end.
 HISTOGRAM_EDGES: tuple[float, ...] = (
@@ -24,11 +26,12 @@ SENTENCES_PER_PART = 100_000
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a table was made from: fingerprints of model and corpus, and the hash of the plan."""
+    """What a table was made from: fingerprints of model and corpus, the hash of the plan, and the atlas's schema."""
 
     model: str
     corpus: str
     plan: str
+    schema: int = SCHEMA_VERSION
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class TableKind:
     """One table: its name, its columns, its rows per row group, and the folder and stem of its files if it has many.
 
     `numbered` is the stem of numbered files (`layer`, `part`), or None where one file at the atlas's top holds all.
-    `mined` says whether the atlas's manifest covers it.
+    `mined` says whether the atlas's manifest covers it, `since` which columns came later than schema 1, and with which.
     """
 
     name: str
@@ -44,6 +47,7 @@ class TableKind:
     row_group: int
     numbered: str | None = None
     mined: bool = True
+    since: Mapping[str, int] = field(default_factory=dict)
 
     def path(self, number: int | None = None) -> str:
         """Where the file lies, relative to the atlas, such as `triggers/layer-003.parquet`."""
@@ -83,8 +87,9 @@ _KINDS = (
     TableKind("values", _columns(
         "memory int32, key_norm float32, up_norm float32?, value_norm float32, top_tokens [int32],"
         "top_scores [float32], bottom_tokens [int32], bottom_scores [float32], max_probability float32,"
-        "entropy float32, target int32?, target_rank int32?, trigger_log_probability float32?"
-    ), 1_024, "layer"),
+        "entropy float32, target int32?, target_rank int32?, trigger_log_probability float32?,"
+        "working_logit float32?, working_probability float32?"
+    ), 1_024, "layer", since={"working_logit": 2, "working_probability": 2}),
     TableKind("neighbours", _columns(
         "memory int32, rank int16, other_layer int16, other_memory int32, cosine float32"
     ), 10_240, "layer"),
@@ -132,7 +137,7 @@ def place(path: str) -> tuple[TableKind, int | None] | None:
 def metadata(name: str, provenance: Provenance) -> dict[bytes, bytes]:
     """What the file of a table says about itself."""
     return {
-        b"mnemoscope.schema": str(SCHEMA_VERSION).encode(),
+        b"mnemoscope.schema": str(provenance.schema).encode(),
         b"mnemoscope.table": name.encode(),
         b"mnemoscope.model": provenance.model.encode(),
         b"mnemoscope.corpus": provenance.corpus.encode(),
@@ -147,10 +152,19 @@ def schema_error(name: str, found: pa.Schema, provenance: Provenance) -> str | N
         if said.get(key) != expected:
             seen = said.get(key, b"nothing").decode("utf-8", "replace")
             return f"it says {key.decode()} = {seen}, the manifest {expected.decode()}"
-    for field in TABLES[name].columns:
-        index = found.get_field_index(field.name)
-        if index < 0:
-            return f"column {field.name} is missing"
-        if not found.field(index).type.equals(field.type):
-            return f"column {field.name} is {found.field(index).type}, not {field.type}"
+    for column in TABLES[name].columns:
+        index = found.get_field_index(column.name)
+        if index < 0 and TABLES[name].since.get(column.name, 1) <= provenance.schema:
+            return f"column {column.name} is missing"
+        if index >= 0 and not found.field(index).type.equals(column.type):
+            return f"column {column.name} is {found.field(index).type}, not {column.type}"
     return None
+
+
+def with_later_columns(name: str, rows: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows of a table of any schema with the columns that came later, full of nulls; only those of `columns`."""
+    for column in TABLES[name].columns:
+        asked = column.name in TABLES[name].since and (columns is None or column.name in columns)
+        if asked and column.name not in rows.column_names:
+            rows = rows.append_column(column, pa.nulls(rows.num_rows, column.type))
+    return rows

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mnemoscope.atlas.form import Manifest
-from mnemoscope.atlas.schema import TABLES, place, schema_error
+from mnemoscope.atlas.schema import TABLES, place, schema_error, with_later_columns
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
 from mnemoscope.files import file_hash
 from mnemoscope.mining_options import MiningOptions
@@ -77,7 +77,7 @@ class Tables:
         pieces = []
         for path in self.paths(name, layer):
             with self._open(path) as file:
-                pieces.append(_frame(file.read(columns=None if columns is None else list(columns))))
+                pieces.append(_frame(name, file.read(columns=None if columns is None else list(columns)), columns))
         return pl.concat(pieces)
 
     def scan(self, name: str, *, layer: int | None = None) -> pl.LazyFrame:
@@ -101,7 +101,8 @@ class Tables:
                 groups = _groups_with(file.metadata, file.schema_arrow.get_field_index(column), wanted)
                 if not groups and pieces:
                     continue
-                piece = _frame(file.read_row_groups(groups, columns=None if columns is None else list(columns)))
+                rows = file.read_row_groups(groups, columns=None if columns is None else list(columns))
+                piece = _frame(name, rows, columns)
                 pieces.append(piece.filter(pl.col(column).is_in(wanted)))
         return pl.concat(pieces)
 
@@ -165,8 +166,8 @@ class Tables:
             )
 
 
-def _frame(table: Any) -> pl.DataFrame:
-    frame = pl.from_arrow(table.replace_schema_metadata(None))
+def _frame(name: str, table: Any, columns: Sequence[str] | None) -> pl.DataFrame:
+    frame = pl.from_arrow(with_later_columns(name, table, columns).replace_schema_metadata(None))
     assert isinstance(frame, pl.DataFrame)
     return frame
 

@@ -31,8 +31,8 @@ def demo(
     """Mine the built-in model on Python's documentation, answer the paper's questions, and write the report.
 
     Works offline and takes a few minutes. A finished demo is shown again, not mined again.
-    A memory is striking if its value is confident and often says what follows its triggers:
-    its value's largest probability times the share of its 25 best triggers that are followed by the value's top token.
+    A memory is striking if its value is confident and often says what follows its triggers: the value's largest
+    probability at work times the share of its 25 best triggers that are followed by the value's top token.
 
     Example: mnemoscope demo
     """
@@ -102,7 +102,7 @@ def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any
     from rich.text import Text
 
     from mnemoscope.cli.drawing import grid, mark_trigger, stdout_console
-    from mnemoscope.formatting import show_token
+    from mnemoscope.formatting import percent, show_token, times_chance
 
     console = stdout_console(piped_width=80)
     total, tokens = sum(atlas.memories(layer) for layer in atlas.layers), atlas.manifest.corpus.counts
@@ -114,15 +114,18 @@ def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any
         (str(row["layer"]), *("" if row[name] is None else f"{row[name]:.1%}" for name in shares)) for row in layers
     ]
     console.print(grid((">layer", ">fires", ">never", ">right"), lines))
-    chance = 1 / atlas.manifest.model.sizes.vocabulary
-    print("\nStriking memories: after text like this, the value says what follows (with")
-    print(f"probability p; chance is {chance:.2g}); true: share of its 25 best triggers")
+    vocabulary = atlas.manifest.model.sizes.vocabulary
+    print("\nStriking memories: after text like this, the value says what follows, with")
+    print("probability p at work (as strongly as the memory fires; x chance: bare, with")
+    print("coefficient 1); true: share of its 25 best triggers that are followed by it")
     examples: list[tuple[str | Text, ...]] = []
     for row in rows:
-        after, says = mark_trigger(row, width=min(60, console.width - 42)), show_token(row["top_text"])
+        after, says = mark_trigger(row, width=min(60, console.width - 54)), show_token(row["top_text"])
         says = says if len(says) <= 16 else f"{says[:15]}…"
-        examples.append((row["name"], after, says, f"{row['max_probability']:.2g}", f"{row['agreement']:.0%}"))
-    table = grid(("memory", "after", "says", ">p", ">true"), examples)
+        at_work = "" if row["working_probability"] is None else percent(row["working_probability"])
+        bare = times_chance(row["max_probability"], vocabulary)
+        examples.append((row["name"], after, says, at_work, bare, f"{row['agreement']:.0%}"))
+    table = grid(("memory", "after", "says", ">p at work", ">x chance", ">true"), examples)
     console.print(table if rows else Text("none: the text is too short, or the model untrained"))
     best = rows[0]["name"] if rows else f"L{atlas.layers[-1]}.M0"
     print(f"\nthe paper's questions, answered: open {atlas.path / 'report' / 'index.html'} in a browser")

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mnemoscope.cli.runner import FilteredStream
-from mnemoscope.formatting import before_token, show_controls, show_text, show_token
+from mnemoscope.formatting import before_token, show_controls, show_text, show_token, times_chance
 from mnemoscope.memory import MemoryId
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def draw_memory(atlas: "Atlas", memory: MemoryId, tables: "dict[str, pl.DataFram
         if rows or sign == 1:
             _draw_triggers(console, name, rows, limit=limit)
     if "value" in tables:
-        _draw_value(console, tables["value"].to_dicts()[0])
+        _draw_value(console, tables["value"].to_dicts()[0], vocabulary=atlas.manifest.model.sizes.vocabulary)
     else:
         _headline(console, f"No value yet: this is {atlas.manifest.part}; `mnemoscope merge` makes it")
     _draw_activity(console, tables["activity"].to_dicts()[0])
@@ -133,12 +133,18 @@ def mark_trigger(row: dict[str, Any], *, width: int) -> Text:
     return Text.assemble(shown, (marked, "bold"))
 
 
-def _draw_value(console: Console, value: dict[str, Any]) -> None:
+def _draw_value(console: Console, value: dict[str, Any], *, vocabulary: int) -> None:
+    largest, chance = value["max_probability"], times_chance(value["max_probability"], vocabulary)
     _headline(
         console,
-        f"Value: norm {value['value_norm']:.3f}, largest probability {value['max_probability']:.4f},"
+        f"Value: norm {value['value_norm']:.3f}, largest probability {largest:.4f} ({chance} x chance),"
         f" entropy {value['entropy']:.2f} nats",
     )
+    if (at_work := value["working_probability"]) is not None:
+        console.print(
+            f"  at work, as strongly as its triggers fire: largest probability {at_work:.4f}"
+            f" ({times_chance(at_work, vocabulary)} x chance), {value['working_logit']:.2f} nats above the mean token"
+        )
     if value["target"] is not None:
         score = value["trigger_log_probability"]
         mean = "" if score is None else f"; mean log probability of the next tokens {score:.2f}"

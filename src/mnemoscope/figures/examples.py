@@ -13,12 +13,12 @@ FEWEST_PREFIXES = 5
 def best_examples(atlas: Atlas, count: int = 10) -> pl.DataFrame:
     """The `count` memories that show best what a memory is, the most striking first: its value comes true.
 
-    score = largest probability of the value's distribution x share of its best triggers that the value's top token
-    follows; a trigger at the end of its sentence is one that it does not follow. Only memories whose best triggers have
-    enough different prefixes, and one memory for each top token.
+    score = largest probability of the value at work (of the bare value where that is not known) x share of its best
+    triggers that the value's top token follows; a trigger at the end of its sentence is one that it does not follow.
+    Only memories whose best triggers have enough different prefixes, and one memory for each top token.
 
-    Columns: layer, memory, score, max_probability, agreement (share of the best triggers that the top token follows),
-    prefixes (different ones among the best triggers), top_token.
+    Columns: layer, memory, score, max_probability, working_probability, agreement (share of the best triggers that the
+    top token follows), prefixes (different ones among the best triggers), top_token.
     """
     found = pl.concat([_scores(atlas, layer) for layer in atlas.layers])
     ordered = found.sort(["score", "layer", "memory"], descending=[True, False, False])
@@ -27,7 +27,7 @@ def best_examples(atlas: Atlas, count: int = 10) -> pl.DataFrame:
 
 def _scores(atlas: Atlas, layer: int) -> pl.DataFrame:
     values = atlas.table("values", layer=layer).select(
-        "memory", "max_probability", top_token=pl.col("top_tokens").list.first()
+        *("memory", "max_probability", "working_probability"), top_token=pl.col("top_tokens").list.first()
     )
     shares = (
         atlas.best_triggers(layer)
@@ -39,14 +39,18 @@ def _scores(atlas: Atlas, layer: int) -> pl.DataFrame:
         )
         .filter(pl.col("prefixes") >= FEWEST_PREFIXES)
     )
+    confidence = pl.coalesce("working_probability", "max_probability")
     return (
         values.join(shares, on="memory")
         .with_columns(
             layer=pl.lit(layer, pl.Int32),
-            score=(pl.col("max_probability") * pl.col("agreement")).fill_null(0.0).cast(pl.Float64),
+            score=(confidence * pl.col("agreement")).fill_null(0.0).cast(pl.Float64),
         )
         .filter(pl.col("score") > 0)
-        .select("layer", "memory", "score", "max_probability", "agreement", "prefixes", "top_token")
+        .select(
+            *("layer", "memory", "score", "max_probability", "working_probability"),
+            *("agreement", "prefixes", "top_token"),
+        )
     )
 
 

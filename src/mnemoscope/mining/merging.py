@@ -20,7 +20,7 @@ from mnemoscope.atlas import verify
 from mnemoscope.atlas.folder import clear
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.manifest import STATE, read_manifest
-from mnemoscope.atlas.schema import TABLES
+from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES
 from mnemoscope.atlas.store import write_sentences
 from mnemoscope.errors import AtlasDamaged, OptionError, PartsDiffer
 from mnemoscope.files import copy_file, make_folder
@@ -116,6 +116,10 @@ def _complete(folders: list[Path]) -> list[Manifest]:
         part, common = manifest.part, first.part
         if part is None or common is None:
             raise PartsDiffer(f"{folder} is a whole atlas, not a part; parts are made with `mine --part I/N`")
+        if manifest.schema != SCHEMA_VERSION:
+            raise PartsDiffer(
+                f"{folder} has atlas schema {manifest.schema}, a merge writes {SCHEMA_VERSION}; mine that part again"
+            )
         if manifest.plan_hash != first.plan_hash:
             one, other = first.plan, manifest.plan
             differing = [name.replace("_", " ") for name in sorted({*one, *other}) if one.get(name) != other.get(name)]

@@ -3,7 +3,8 @@
 The questions of the paper's section 5 (Figures 7-11) are asked about these rows. The prefixes follow from the text and
 the plan before any model runs. One forward per sentence; of every block only the chosen position is kept and projected.
 A memory's vote is known from the value pass (its top token, or its bottom token where the coefficient is negative).
-Makes `prefixes` and `predictions`, and answers no question.
+Makes `prefixes` and `predictions`, and what the norms before the head divide the values of each layer by; answers no
+question.
 """
 
 from collections.abc import Mapping
@@ -30,7 +31,7 @@ from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.hooks import Block, read_blocks
 from mnemoscope.tracing import distribution, rank_of, top
-from mnemoscope.tracing.scores import activity_of, folded_updates
+from mnemoscope.tracing.scores import activity_of, folded_updates, value_scales
 
 PREFIXES = "prefixes.safetensors"
 """The prefixes of a finished part, in its `state/`."""
@@ -44,6 +45,8 @@ _INTEGERS = (
     *("votes_ffn", "votes_ffn_major", "votes_output"),
 )
 _NUMBERS = ("residual_final_probability", "effective", "top_share")
+_SCALE = "scale"
+"""The answer that is no column: what the norms before the head divide a layer's values by."""
 
 Ints = NDArray[np.int64]
 
@@ -131,7 +134,7 @@ class PredictionPass:
         shape = (len(lengths), len(plan.layers))
         self.answers: dict[str, NDArray[Any]] = {
             **{name: np.full(shape, -1, np.int32) for name in _INTEGERS},
-            **{name: np.full(shape, np.nan, np.float32) for name in _NUMBERS},
+            **{name: np.full(shape, np.nan, np.float32) for name in (*_NUMBERS, _SCALE)},
             "final_top": np.full(len(lengths), -1, np.int32),
         }
 
@@ -147,7 +150,10 @@ class PredictionPass:
         kept: dict[int, tuple[Tensor, ...]] = {}
 
         def keep(layer: int, block: Block) -> None:
-            streams = (block.residual, block.ffn_update, block.layer_output, block.coefficients)
+            streams = (
+                *(block.residual, block.ffn_output, block.ffn_update, block.layer_output),
+                block.coefficients,
+            )
             kept[layer] = tuple(stream[each, column] for stream in streams)
 
         with torch.inference_mode():
@@ -161,10 +167,14 @@ class PredictionPass:
     def _project(self, streams: Mapping[int, tuple[Tensor, ...]], chosen: NDArray[np.int64]) -> None:
         """Reads the answers of some prefixes off what was kept of every layer."""
         model = self._model
-        final = top(model.scores(streams[self._last][2], projection="lens"), 1)[0][:, 0]
+        last = streams[self._last][3]
+        final = top(model.scores(last, projection="lens"), 1)[0][:, 0]
         self.answers["final_top"][chosen] = final.cpu().numpy()
         for place, layer in enumerate(self._plan.layers):
-            for name, values in self._read_layer(layer, *streams[layer], final=final).items():
+            residual, ffn_output, *others = streams[layer]
+            found = self._read_layer(layer, residual, *others, final=final)
+            found[_SCALE] = value_scales(model, layer, residual, ffn_output, last)
+            for name, values in found.items():
                 self.answers[name][chosen, place] = values.cpu().numpy()
             self._check(layer, chosen, place)
 
@@ -210,7 +220,7 @@ class PredictionPass:
         }
 
     def _check(self, layer: int, chosen: NDArray[np.int64], place: int) -> None:
-        for name in _NUMBERS:
+        for name in (*_NUMBERS, _SCALE):
             wrong = np.flatnonzero(~np.isfinite(self.answers[name][chosen, place]))
             if len(wrong):
                 sentence = int(self._prefixes.sentence[chosen[wrong[0]]])
@@ -223,6 +233,7 @@ class PredictionPass:
         """The columns of `prefixes` and of `predictions`, once every forward was made."""
         prefixes, answers = self._prefixes, dict(self.answers)
         count, layers = len(prefixes.position), len(self._plan.layers)
+        del answers[_SCALE]
         listed = {
             "prefix": np.arange(count, dtype=np.int32),
             "sentence": prefixes.sentence,
@@ -238,15 +249,20 @@ class PredictionPass:
         }
         return listed, predictions
 
+    def scales(self) -> list[float | None]:
+        """Per mined layer what the norms before the head divide its values by: the median over the prefixes."""
+        scale = self.answers[_SCALE].astype(np.float64)
+        return np.median(scale, axis=0).tolist() if len(scale) else [None] * len(self._plan.layers)
 
-def prediction_tables(
+
+def predictions_of(
     context: RunContext,
     model: LanguageModel,
     plan: MiningPlan,
     prefixes: Prefixes,
     sentences: NamedSentences,
-) -> tuple[dict[str, Any], dict[str, Any], list[int]]:
-    """The columns of `prefixes` and of `predictions` (sorted by prefix, layer); and the steps that were halved.
+) -> tuple[PredictionPass, list[int]]:
+    """The pass, all of whose forwards were made, and the steps that were halved.
 
     The folder must hold the values. Raises NotFinite, Interrupted, StoreFailed.
     """
@@ -258,4 +274,4 @@ def prediction_tables(
         context, work.take, work.cuts, work.answers, stage="predictions", unit="prefixes", plan=plan.hash(),
         inputs=inputs,
     )  # fmt: skip
-    return *work.columns(), halved
+    return work, halved

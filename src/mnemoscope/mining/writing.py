@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -24,12 +25,12 @@ from mnemoscope.errors import Interrupted
 from mnemoscope.files import write_json
 from mnemoscope.mining.batch_loader import background_table, sentence_rows, token_table
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.predictions import PREFIXES, Prefixes, choose_prefixes, prediction_tables
+from mnemoscope.mining.predictions import PREFIXES, Prefixes, choose_prefixes, predictions_of
 from mnemoscope.mining.removals import removal_table
 from mnemoscope.mining.state import MiningState
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.trigger_table import NamedSentences, layer_triggers
-from mnemoscope.mining.values import neighbour_table, targets, value_table
+from mnemoscope.mining.values import neighbour_table, targets, value_table, working_columns
 from mnemoscope.models import LanguageModel
 from mnemoscope.patterns import write_patterns
 from mnemoscope.progress import Progress
@@ -82,7 +83,7 @@ def write_mined_tables(context: RunContext, plan: MiningPlan, state: MiningState
 def write_value_tables(context: RunContext, state: MiningState, model: LanguageModel, plan: MiningPlan) -> None:
     """Writes values and neighbours of every mined layer, but those of this plan that are there.
 
-    `sentences` must be there.
+    `sentences` must be there. What the values are at work is not known before the predictions (`write_values_at_work`).
     """
     directory, progress = context.directory, context.progress
     sentences: NamedSentences | None = None
@@ -101,22 +102,42 @@ def write_value_tables(context: RunContext, state: MiningState, model: LanguageM
 def write_question_tables(
     context: RunContext, model: LanguageModel, plan: MiningPlan, prefixes: Prefixes
 ) -> dict[str, Any]:
-    """Runs what needs all triggers and values: writes removals, prefixes and predictions; says what was asked.
+    """Runs what needs all triggers and values: writes removals, prefixes, predictions, and what values are at work.
 
-    What was answered before a stop is taken up from the work folder.
+    Says what was asked. What was answered before a stop is taken up from the work folder.
     """
     sentences = NamedSentences(context.directory)
     removals, left_out, removals_halved = removal_table(context, model, plan, sentences)
-    listed, predictions, predictions_halved = prediction_tables(context, model, plan, prefixes, sentences)
+    work, predictions_halved = predictions_of(context, model, plan, prefixes, sentences)
+    listed, predictions = work.columns()
     for name, columns in (("removals", removals), ("predictions", predictions), ("prefixes", listed)):
         _write(context.directory, plan, name, columns)
+    write_values_at_work(context, model, plan, work.scales())
     return {
         "prefixes_asked": plan.prefixes,
         "prefixes": len(prefixes.sentence),
+        "value_scales": work.scales(),
         "removals_per_layer": plan.removals,
         "removals_excluded": left_out,
         "out_of_memory_steps": {"removals": removals_halved, "predictions": predictions_halved},
     }
+
+
+def write_values_at_work(
+    context: RunContext, model: LanguageModel, plan: MiningPlan, scales: Sequence[float | None]
+) -> None:
+    """Fills in the columns of `values` that need the scale of each mined layer; nothing where there is none."""
+    for done, (layer, scale) in enumerate(zip(plan.layers, scales, strict=True)):
+        context.progress("values at work", done, len(plan.layers), "layers")
+        if scale is not None:
+            values, triggers = (context.directory / TABLES[name].path(layer) for name in ("values", "triggers"))
+            found = pl.read_parquet(triggers, columns=["memory", "sign", "coefficient"], glob=False)
+            rows = pq.read_table(values)
+            columns: dict[str, Any] = dict(zip(rows.column_names, rows.columns, strict=True))
+            columns |= working_columns(model, layer, found, scale=scale)
+            _write(context.directory, plan, "values", columns, layer=layer)
+    context.progress("values at work", len(plan.layers), len(plan.layers), "layers")
+    context.end_stage("values at work")
 
 
 def _write(directory: Path, plan: MiningPlan, name: str, columns: dict[str, Any], *, layer: int | None = None) -> None:

@@ -23,7 +23,7 @@ from mnemoscope.models.anatomy import Anatomy, Layer, goes_negative, matrix_of
 from mnemoscope.models.fingerprint import fingerprint
 from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.observed import run
-from mnemoscope.models.projections import Fold, Head, LinearHead, Projection, fold_of
+from mnemoscope.models.projections import Fold, Head, LinearHead, Projection, fold_of, scale_of
 
 
 @dataclass(frozen=True)
@@ -194,11 +194,27 @@ class LanguageModel:
         `layer` names the block whose output norm (sandwich, post-norm) comes first; None where the vector is already
         in the stream.
         """
-        norm = None
-        if layer is not None:
-            block = self.layer(layer)
-            norm = block.post_norm if block.output_norm is None else block.output_norm
+        norm = None if layer is None else self._output_norm(layer)
         return self._project(self._final_fold(self._fold_of(norm)(vectors)))
+
+    def norm_scale(self, vectors: Tensor, *, layer: int | None) -> Tensor:
+        """What a norm that `fold` folds in divides each of the vectors `[n, hidden]` that it reads by: `[n]`, float32.
+
+        `layer` names the block whose output norm it is, None is the final norm; 1 where there is no such norm.
+        """
+        norm = self.anatomy.final_norm if layer is None else self._output_norm(layer)
+        fold = self._final_fold if layer is None else self._fold_of(norm)
+        with torch.inference_mode():
+            return scale_of(norm, fold, vectors.to(self.dtype))
+
+    def multiplier(self, layer: int) -> float:
+        """What the model multiplies a value of this layer by, besides its coefficient, on the way to the scores."""
+        return self.layer(layer).update_scale * self.anatomy.logit_scale
+
+    def _output_norm(self, layer: int) -> nn.Module | None:
+        """The norm of its own that a block's values pass: behind the feed-forward layer, or behind the block."""
+        block = self.layer(layer)
+        return block.post_norm if block.output_norm is None else block.output_norm
 
     def scores(self, vectors: Tensor, *, projection: Projection, layer: int | None = None) -> Tensor:
         """Scores [..., vocab], float32, of vectors [..., hidden] (definitions.md section 2); `layer` as in `fold`."""

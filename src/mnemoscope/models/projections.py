@@ -67,6 +67,19 @@ def fold_of(norm: nn.Module | None, hidden: int, *, dtype: torch.dtype, device: 
     return best
 
 
+def scale_of(norm: nn.Module | None, fold: Fold, vectors: Tensor) -> Tensor:
+    """What `norm` divides each of the vectors `[row, hidden]` by, `[row]`, float32: what its fold leaves out."""
+    if norm is None:
+        return torch.ones(len(vectors), device=vectors.device)
+    _, bias = _gain_and_bias(norm, vectors.shape[-1])
+    out = norm(vectors).float()
+    if bias is not None:
+        out = out - bias.float()
+    before, after = (torch.linalg.vector_norm(rows, dim=-1).clamp_min(1e-30) for rows in (fold(vectors), out))
+    scale: Tensor = before / after
+    return scale
+
+
 def _gain_and_bias(norm: nn.Module, hidden: int) -> tuple[Tensor | None, Tensor | None]:
     weight = bias = None
     for name, parameter in norm.named_parameters():

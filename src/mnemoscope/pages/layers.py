@@ -25,6 +25,7 @@ COLUMNS = {
     "memory": "memory",
     "rate": "rate",
     "confidence": "max_probability",
+    "work": "working_probability",
     "norm": "value_norm",
     "rank": "target_rank",
     "agreement": "agrees",
@@ -32,8 +33,8 @@ COLUMNS = {
     "token": "top_text",
 }
 """What rows are sorted by, and the column behind it."""
-Sort = Literal["memory", "rate", "confidence", "norm", "rank", "agreement", "kind", "token"]
-DOWN_FIRST = ("rate", "confidence", "norm", "agreement")
+Sort = Literal["memory", "rate", "confidence", "work", "norm", "rank", "agreement", "kind", "token"]
+DOWN_FIRST = ("rate", "confidence", "work", "norm", "agreement")
 """Columns whose largest values are looked for first."""
 Bound = Annotated[
     Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal[""] | SkipJsonSchema[None],
@@ -134,7 +135,8 @@ def _rows(edition: Edition, layer: int) -> pl.DataFrame:
         "memory", "positive", "prefixes", rate=pl.col("positive") / pl.col("prefixes").clip(1), largest=pl.col("max")
     )
     values = atlas.table("values", layer=layer).select(
-        "memory", "max_probability", "value_norm", "target", "target_rank", top_token=pl.col("top_tokens").list.first()
+        *("memory", "max_probability", "working_probability", "value_norm", "target", "target_rank"),
+        top_token=pl.col("top_tokens").list.first(),
     )
     rows = activity.join(values, on="memory", how="full", coalesce=True).join(
         _kinds(edition, layer), on="memory", how="left"
@@ -175,6 +177,7 @@ def layers_page(edition: Edition) -> Page:
                 **_counts(rows),
                 "rate": rows["rate"].mean(),
                 "max_probability": rows["max_probability"].mean(),
+                "working_probability": rows["working_probability"].mean(),
                 "shallow": _share(rows, ("shallow", "both")),
                 "semantic": _share(rows, ("semantic", "both")),
             }
@@ -205,8 +208,9 @@ def layer_page(edition: Edition, layer: int, choice: Choice) -> Page:
     rows = layer_rows(edition, layer)
     found = choose(rows, choice)
     place = edition.atlas.layers.index(layer)
-    columns = ["memory", "positive", "prefixes", "rate", "largest", "max_probability", "value_norm", "top_token"]
-    columns += ["top_text", "target", "target_text", "target_rank", "agrees", "kind", "patterns"]
+    columns = ["memory", "positive", "prefixes", "rate", "largest", "max_probability", "working_probability"]
+    columns += ["value_norm", "top_token", "top_text", "target", "target_text", "target_rank", "agrees"]
+    columns += ["kind", "patterns"]
     listed = found.slice((choice.page - 1) * ROWS, ROWS).select(columns).to_dicts()
     data = {
         "layer": layer,

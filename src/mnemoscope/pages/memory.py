@@ -121,7 +121,10 @@ def _value(edition: Edition, value: dict[str, Any]) -> dict[str, Any]:
             for token, score in pairs
         ]
 
-    names = ("max_probability", "entropy", "value_norm", "key_norm", "up_norm")
+    names = (
+        *("max_probability", "entropy", "value_norm", "key_norm", "up_norm"),
+        *("working_logit", "working_probability"),
+    )
     return {"top": tokens_at("top", 1), "bottom": tokens_at("bottom", -1), **{name: value[name] for name in names}}
 
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from mnemoscope.formatting import DASH, format_value, show_text, show_token
+from mnemoscope.formatting import DASH, format_value, show_text, show_token, times_chance
 from mnemoscope.pages.edition import Edition
 
 NAV = (
@@ -105,6 +105,7 @@ def environment() -> Environment:
         "token": show_token,
         "running": show_text,
         "percent": lambda share: format_value(share, "share"),
+        "chance": times_chance,
         "number": lambda value: format_value(value, "number"),
         "count": lambda value: DASH if value is None else f"{value:,}",
         "part": lambda text: quote(str(text), safe=""),

@@ -94,8 +94,8 @@ def values(atlas: Atlas) -> pl.DataFrame:
     """The values of every mined layer, one row per memory, sorted by layer and memory.
 
     Columns: layer, memory, top (the token that the value ranks first), target, target_rank (null without target),
-    agrees (top is the target), max_probability, value_norm, log_probability (the mean of the next tokens of its
-    triggers). Raises AtlasUnfinished, AtlasDamaged.
+    agrees (top is the target), max_probability, working_probability (null where unknown), value_norm, log_probability
+    (the mean of the next tokens of its triggers). Raises AtlasUnfinished, AtlasDamaged.
     """
     frames = [
         require_table(atlas, "values", layer=layer).select(
@@ -103,6 +103,7 @@ def values(atlas: Atlas) -> pl.DataFrame:
             "target",
             "target_rank",
             "max_probability",
+            "working_probability",
             "value_norm",
             layer=pl.lit(layer, pl.Int16),
             top=pl.col("top_tokens").list.first(),

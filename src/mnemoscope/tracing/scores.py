@@ -153,6 +153,16 @@ def folded_updates(model: LanguageModel, layer: int, update: Tensor) -> Tensor:
     return model.fold(update, layer=layer if model.block == "post-norm" else None)
 
 
+def value_scales(model: LanguageModel, layer: int, residual: Tensor, ffn_output: Tensor, final: Tensor) -> Tensor:
+    """What the norms between a layer's values and the head divide by, `[row]`; 1 without norms.
+
+    The block's own output norm at what it read, times the final norm at the last block's output `final`; all of the
+    tensors are `[row, hidden]` (definitions.md section 2, a value at work).
+    """
+    read = residual + ffn_output if model.block == "post-norm" else ffn_output
+    return model.norm_scale(read, layer=layer) * model.norm_scale(final, layer=None)
+
+
 def tops_of_folded(model: LanguageModel, folded: Sequence[Tensor]) -> Tensor:
     """The top token `[row]` of folded vectors under the head, all of them in as few products as memory allows."""
     head = model.scorer()

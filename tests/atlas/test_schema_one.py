@@ -1,0 +1,67 @@
+"""Atlases of schema 1, which earlier versions made, stay readable: the columns that came later are null."""
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+
+from handbuilt_atlas import PROVENANCE, build_atlas, write_tables
+from mnemoscope.atlas import open_atlas, verify
+from mnemoscope.errors import AtlasDamaged
+from mnemoscope.files import file_hash
+
+LATER = ["working_logit", "working_probability"]
+
+
+def of_schema(directory: Path, schema: int, *, without: list[str]) -> Path:
+    """The hand-built atlas as a version of that schema wrote it, without some columns of its values; sealed."""
+    build_atlas(directory)
+    write_tables(directory, provenance=replace(PROVENANCE, schema=schema))
+    for path in (directory / "values").iterdir():
+        pq.write_table(pq.read_table(path).drop_columns(without), path)
+    said = json.loads((directory / "manifest.json").read_bytes())
+    said["schema"] = schema
+    for path, entry in said["files"].items():
+        entry |= {"bytes": (directory / path).stat().st_size, "sha256": file_hash(directory / path)}
+    data = json.dumps(said).encode()
+    (directory / "manifest.json").write_bytes(data)
+    (directory / "manifest.sha256").write_text(hashlib.sha256(data).hexdigest() + "\n")
+    return directory
+
+
+def test_an_atlas_of_schema_one_opens_and_is_whole(tmp_path: Path) -> None:
+    atlas = open_atlas(of_schema(tmp_path / "old", 1, without=LATER))
+    assert verify(atlas.path) == []
+    today = open_atlas(build_atlas(tmp_path / "new"))
+    old, new = (one.table("values", layer=0) for one in (atlas, today))
+    assert old.columns == new.columns
+    assert old.schema == new.schema
+    assert old.drop(LATER).equals(new.drop(LATER))
+    assert old.select(pl.col(LATER).is_null().all()).row(0) == (True, True)
+    assert new["working_probability"].to_list() == [0.25, 0.125, 0.0625, None]
+    assert atlas["L0.M1"].value()["working_logit"].to_list() == [None]
+    assert today["L0.M1"].value()["working_logit"].to_list() == [2.0]
+    some = atlas.table("values", layer=1, columns=["memory", "working_logit"])
+    assert some.columns == ["memory", "working_logit"]
+    assert atlas.table("values", layer=1, columns=["memory"]).columns == ["memory"]
+
+
+def test_today_the_columns_must_be_there(tmp_path: Path) -> None:
+    directory = of_schema(tmp_path / "a", 2, without=LATER[:1])
+    assert verify(directory) == [f"values/layer-00{n}.parquet: column working_logit is missing" for n in (0, 1)]
+    with pytest.raises(AtlasDamaged, match="column working_logit is missing"):
+        open_atlas(directory).table("values", layer=0)
+
+
+@pytest.mark.parametrize("schema", [0, -1, True, "1"])
+def test_other_schemas_are_no_schemas(tmp_path: Path, schema: object) -> None:
+    directory = build_atlas(tmp_path / "a")
+    data = json.dumps({**json.loads((directory / "manifest.json").read_bytes()), "schema": schema}).encode()
+    (directory / "manifest.json").write_bytes(data)
+    (directory / "manifest.sha256").write_text(hashlib.sha256(data).hexdigest() + "\n")
+    with pytest.raises(AtlasDamaged, match="expected 1 to 2"):
+        open_atlas(directory)
