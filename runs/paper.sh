@@ -26,7 +26,7 @@ if [ $# -lt 3 ]; then
 fi
 device=${DEVICE:-cpu}
 layers=${LAYERS:-16} hidden=${HIDDEN:-128} heads=${HEADS:-4} vocabulary=${VOCABULARY:-16384} context=${CONTEXT:-256}
-batch=${BATCH:-32} steps=${STEPS:-2600} learning_rate=${LEARNING_RATE:-0.0025}
+batch=${BATCH:-32} steps=${STEPS:-2600} learning_rate=${LEARNING_RATE:-0.002}
 max_bytes=${MAX_BYTES:-110000000} mined_tokens=${MINED_TOKENS:-5000000}
 python=${PYTHON:-python}
 PYTHONPATH="$(cd "$(dirname "$0")/.." && pwd)/src${PYTHONPATH:+:$PYTHONPATH}"
@@ -51,7 +51,7 @@ shift 2
 if [ ! -f "$out/model/MODEL_CARD.md" ]; then
   mnemoscope train "$@" --validation "$validation" --max-bytes "$max_bytes" --out "$out" --device "$device" \
     --layers "$layers" --hidden "$hidden" --heads "$heads" --vocabulary "$vocabulary" --context "$context" \
-    --batch "$batch" --steps "$steps" --learning-rate "$learning_rate" --value-optimiser adamw
+    --batch "$batch" --steps "$steps" --learning-rate "$learning_rate"
 fi
 if [ ! -f "$out/atlas/manifest.json" ]; then
   # shellcheck disable=SC2086

@@ -54,7 +54,7 @@ def test_train_mine_analyze_report_verify_and_nothing_twice(run: Run) -> None:
     assert train.startswith("train --corpus a b.txt --corpus c.txt --validation v.txt --max-bytes 110000000 --out ")
     assert "--layers 16 --hidden 128 --heads 4 " in train
     assert "--steps 7 " in train
-    assert train.endswith("--value-optimiser adamw")
+    assert train.endswith("--learning-rate 0.002")
     # The last text is mined, with the validation text for the questions.
     assert mine.startswith(f"mine {out}/model c.txt --validation v.txt --max-tokens 5000000 --device cpu ")
     assert mine.endswith(f"--out {out}/atlas --prefixes 9")
