@@ -12,7 +12,8 @@ import torch
 
 from mnemoscope.errors import Interrupted, StoreFailed, TrainingError
 from mnemoscope.training import Recipe, Wanted, loop, train
-from mnemoscope.training.loop import _ChunkedLoss, attend_in_float32
+from mnemoscope.training import step as one_step
+from mnemoscope.training.step import Workers, _ChunkedLoss, attend_in_float32, batch_loss
 from training.conftest import made_up_documents
 
 
@@ -25,7 +26,7 @@ def quietly(text: str) -> None:
 
 
 def test_gradients_taken_chunk_by_chunk_are_autograd_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "CHUNK", 5)
+    monkeypatch.setattr(one_step, "CHUNK", 5)
     torch.manual_seed(0)
     # Numbers that bfloat16 holds exactly, so that only sums and products are rounded.
     hidden = torch.randn(13, 8).bfloat16().float().requires_grad_()
@@ -139,6 +140,36 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(
         train(tmp_path, replace(recipe, steps=2), say=quietly)
     assert (tmp_path / "checkpoint.pt").read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.pt", "log.jsonl", "model", "text"]
+
+
+def test_workers_leave_the_gradient_of_the_whole_batch(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three parts of four rows each on threads and replicas of their own, which share the weights."""
+    batch = torch.randint(1, 300, (12, 17), generator=torch.Generator().manual_seed(0))
+    found = []
+    for threads, count in ((1, 1), (9, 3)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        model: Any = recipe.model()
+        workers, parts = Workers(model, len(batch)), []
+
+        def take(network: Any, terms: Any, part: torch.Tensor, parts: list[int] = parts) -> float:
+            parts.append(len(part))
+            loss = batch_loss(network, part[:, :-1], part[:, 1:], dtype=torch.float32)
+            (loss + terms.penalty(sparsity=0.1, revival=0.0)).backward()
+            return loss.item()
+
+        for _ in range(2):  # the second with changed weights, and the gradients of the first put away
+            loss = workers.share_out(take, batch)
+            found.append((loss, {name: own.grad.clone() for name, own in model.named_parameters()}))
+            with torch.no_grad():
+                for own in model.parameters():
+                    own -= 0.3 * own.grad
+                    own.grad = None
+        assert parts == 2 * count * [12 // count]
+    for one, other in ((found[0], found[2]), (found[1], found[3])):
+        assert one[0] == pytest.approx(other[0], rel=1e-5)
+        for name, gradient in one[1].items():
+            torch.testing.assert_close(other[1][name], gradient, rtol=1e-3, atol=1e-5)
+    assert found[1][0] < found[0][0]
 
 
 @pytest.mark.parametrize(("name", "owner"), [("muon", "Muon"), ("adamw", "AdamW")])

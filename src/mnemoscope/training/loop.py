@@ -1,17 +1,13 @@
 """The training loop: resumable at any step, checkpointed, on a CPU or a GPU, in bfloat16 where that is faster.
 
-Windows depend on the seed and the step alone, so a run that was killed goes on as if it had not been. The loss is
-computed in chunks whose gradient is taken at once, so logits of the whole batch never exist; beside it stand the two
-terms of sparsity.py. On a CPU attention is computed in float32: the gradient of torch's bfloat16 attention takes twice
-as long there, which more than pays for the conversions (figures in LOG.md). What is saved does not know of this.
+Windows depend on the seed and the step alone, so a run that was killed goes on as if it had not been. Beside the loss
+(step.py) stand the two terms of sparsity.py.
 """
 
-import ctypes
 import json
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AttentionInterface
 
 from mnemoscope.errors import TrainingError
 from mnemoscope.files import replacing
@@ -28,10 +23,8 @@ from mnemoscope.training.evaluate import held_out_loss
 from mnemoscope.training.export import export
 from mnemoscope.training.recipe import Recipe
 from mnemoscope.training.sparsity import MemoryTerms
+from mnemoscope.training.step import Workers, attend_in_float32, batch_loss, faster_dtype, keep_freed_memory
 from mnemoscope.training.text import Prepared, Text, Wanted, prepare_text, windows
-
-CHUNK = 256
-"""Positions whose logits exist at one time: few enough that they stay in a processor's cache."""
 
 EVALUATED_TOKENS = 100_000
 """Tokens of each held-out text that a line of the log looks at, about; never more than 400 documents."""
@@ -89,7 +82,7 @@ class _Run:
         self.dtype = faster_dtype(self.device)
         if self.device.type == "cpu":
             attend_in_float32(self.model)
-        self.terms = MemoryTerms(self.model)
+        self.workers = Workers(self.model, recipe.batch)
         parameters: dict[str, list[Tensor]] = {"matrices": [], "tables": [], "vectors": []}
         for name, parameter in self.model.named_parameters():
             if parameter.ndim == 2 and "embed" not in name:
@@ -115,10 +108,15 @@ class _Run:
     def advance(self, text: Prepared) -> float:
         """One step; the mean loss of its batch in nats per token."""
         batch = torch.from_numpy(windows(text.training, self.recipe, self.step)).to(self.device)
-        loss = batch_loss(self.model, batch[:, :-1], batch[:, 1:], dtype=self.dtype)
-        sparsity = self.recipe.sparsity_at(self.step)
-        penalty = self.terms.penalty(sparsity=sparsity, revival=self.recipe.revival)
-        (loss + penalty).backward()  # type: ignore[no-untyped-call]
+        sparsity, revival = self.recipe.sparsity_at(self.step), self.recipe.revival
+
+        def take(model: torch.nn.Module, terms: MemoryTerms, part: Tensor) -> float:
+            loss = batch_loss(model, part[:, :-1], part[:, 1:], dtype=self.dtype)
+            penalty = terms.penalty(sparsity=sparsity, revival=revival)
+            (loss + penalty).backward()  # type: ignore[no-untyped-call]
+            return float(loss.detach())
+
+        value = self.workers.share_out(take, batch)
         factor = self.recipe.rate(self.step)
         for optimiser, rates in zip(self.optimisers, self.base_rates, strict=True):
             for group, rate in zip(optimiser.param_groups, rates, strict=True):
@@ -128,7 +126,6 @@ class _Run:
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
         self.step += 1
-        value = float(loss.detach())
         if value != value:
             raise TrainingError(f"the loss became NaN at step {self.step}; start again with a lower learning rate")
         return value
@@ -160,102 +157,6 @@ class _Run:
         self.model.load_state_dict(state["model"])
         for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
             optimiser.load_state_dict(saved)
-
-
-class _ChunkedLoss(torch.autograd.Function):
-    """Mean cross-entropy of `hidden @ head.T`, gradients taken chunk by chunk in the forward pass."""
-
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
-        count = targets.numel()
-        low = head.to(dtype)
-        hidden_low = hidden.to(dtype)
-        d_hidden = torch.empty_like(hidden_low)
-        d_head = torch.zeros_like(head, dtype=torch.float32)
-        total = hidden.new_zeros((), dtype=torch.float32)
-        for start in range(0, count, CHUNK):
-            part = slice(start, start + CHUNK)
-            scores = (hidden_low[part] @ low.T).float()
-            scores -= scores.amax(dim=1, keepdim=True)
-            picked = scores.gather(1, targets[part, None])
-            scores.exp_()
-            norm = scores.sum(dim=1, keepdim=True)
-            total += (norm.log() - picked).sum()
-            scores /= norm * count
-            scores.scatter_add_(1, targets[part, None], torch.full_like(picked, -1.0 / count))
-            gradient = scores.to(dtype)
-            d_hidden[part] = gradient @ low
-            d_head += (gradient.T @ hidden_low[part]).float()
-        ctx.save_for_backward(d_hidden.to(hidden.dtype), d_head.to(head.dtype))
-        return total / count
-
-    @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        d_hidden, d_head = ctx.saved_tensors
-        return d_hidden * outer[0], d_head * outer[0], None, None
-
-
-def batch_loss(model: torch.nn.Module, inputs: Tensor, targets: Tensor, *, dtype: torch.dtype) -> Tensor:
-    """The mean loss of `targets [batch, position]` after `inputs [batch, position]`, in nats; products in `dtype`."""
-    network: Any = model
-    with torch.autocast(inputs.device.type, dtype=dtype, enabled=dtype != torch.float32):
-        hidden = network.gpt_neox(inputs, use_cache=False).last_hidden_state
-    head = network.get_output_embeddings().weight
-    loss: Tensor = _ChunkedLoss.apply(hidden.reshape(-1, hidden.shape[-1]), head, targets.reshape(-1), dtype)  # type: ignore[no-untyped-call]
-    return loss
-
-
-def faster_dtype(device: torch.device) -> torch.dtype:
-    """What matrices are multiplied in: bfloat16 on a GPU, and on a CPU that is quicker with it, which few are."""
-    if device.type != "cpu":
-        return torch.bfloat16
-
-    def seconds(dtype: torch.dtype) -> float:
-        one = torch.ones(1024, 512, dtype=dtype)
-        each = []
-        for _ in range(5):
-            began = time.perf_counter()
-            one @ one.T
-            each.append(time.perf_counter() - began)
-        return min(each)
-
-    return torch.bfloat16 if 2 * seconds(torch.bfloat16) < seconds(torch.float32) else torch.float32
-
-
-def keep_freed_memory() -> None:
-    """Lets the C library keep what tensors give back, for the next step's; where it is not glibc, nothing happens.
-
-    Otherwise every step asks the system for its megabytes anew, which fills them with zeros: on two cores training
-    takes 1.7 times as long (LOG.md).
-    """
-    with suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        # By the numbers that malloc.h gives to the threshold of mmap, that of trimming, and the padding.
-        for what, value in ((-3, 32 << 20), (-1, 2**31 - 1), (-2, 256 << 20)):
-            mallopt(what, value)
-
-
-def attend_in_float32(model: Any) -> None:
-    """Lets `model` compute its attention in float32; its inputs must come without padding on the left."""
-    AttentionInterface.register("mnemoscope_float32", _attend)
-    model.set_attn_implementation("mnemoscope_float32")
-
-
-def _attend(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float,
-    **unused: Any,
-) -> tuple[Tensor, None]:
-    """Causal attention of `query`, `key` and `value`, each `[batch, head, position, hidden]`; no mask is ever given."""
-    with torch.autocast(query.device.type, enabled=False):
-        mixed = torch.nn.functional.scaled_dot_product_attention(
-            query.float(), key.float(), value.float(), is_causal=True, scale=scaling
-        )
-    return mixed.to(value.dtype).transpose(1, 2).contiguous(), None
 
 
 def _log(directory: Path, run: _Run, text: Prepared, average: float, seconds: float) -> None:
