@@ -11,7 +11,7 @@ import pytest
 from mnemoscope.figures.chart import BLUE, GREEN, GREY, ORANGE, PURPLE, STYLE, Figure
 from mnemoscope.figures.page_svg import ATTRIBUTES, ELEMENTS, page_svg
 from mnemoscope.figures.panels import small_specification, specification
-from mnemoscope.figures.sections import all_figures
+from mnemoscope.figures.sections import draw_figure
 from mnemoscope.pages.overview import GLANCE
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.questions.answers import load_answers, stored_answers
@@ -28,7 +28,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
 
 @pytest.fixture(scope="module")
 def figures(answers: dict[str, Answer]) -> dict[str, Figure]:
-    return all_figures(answers)
+    return {question: draw_figure(question, answers) for question in answers}
 
 
 @pytest.mark.parametrize("question", QUESTIONS)

@@ -6,7 +6,7 @@ What was made from an opened atlas is never written beside another that took its
 Verification reads these manifests; nothing here judges them.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,17 @@ from typing import Any
 from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.atlas.read import Atlas
-from mnemoscope.errors import AtlasBusy
-from mnemoscope.files import file_entry, file_hash, is_file_entry, is_hash, make_folder, read_object, write_json
+from mnemoscope.errors import AtlasBusy, AtlasExists
+from mnemoscope.files import (
+    file_entry,
+    file_hash,
+    is_file_entry,
+    is_hash,
+    make_folder,
+    read_object,
+    storing,
+    write_json,
+)
 
 
 @contextmanager
@@ -50,6 +59,18 @@ def made_files(path: Path, entry: str = "files") -> dict[str, Any]:
     said = read_object(path)
     files = said.get(entry)
     return files if isinstance(files, dict) and said.keys() == {"atlas", entry} and is_hash(said["atlas"]) else {}
+
+
+def check_replaceable(directory: Path, is_own: Callable[[Path], bool], what: str) -> None:
+    """Raises AtlasExists unless `directory` does not exist, is empty, or holds `what` was written there before."""
+    if not directory.exists():
+        return
+    if not directory.is_dir():
+        raise AtlasExists(f"{directory} is not a folder; choose another")
+    with storing(directory):
+        empty = not any(directory.iterdir())
+    if not empty and not is_own(directory):
+        raise AtlasExists(f"{directory} holds something else than {what}; choose another folder")
 
 
 def recorded_hashes(atlas: Atlas, side: str) -> dict[str, Any]:

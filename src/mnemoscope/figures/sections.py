@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import altair as alt
 import polars as pl
@@ -61,9 +62,10 @@ def draw_figure(question: str, answers: Mapping[str, Answer]) -> Figure:
     return figure
 
 
-def all_figures(answers: Mapping[str, Answer]) -> dict[str, Figure]:
-    """The figure of every question that has an answer."""
-    return {question: draw_figure(question, answers) for question, answer in answers.items() if not answer.missing}
+def drawn_figure(atlas: Atlas, answers: Mapping[str, Answer], question: str) -> dict[str, Any]:
+    """The figure of a question as Vega-Lite, with the names of model and text below its title."""
+    about = f"model {atlas.manifest.model.spec}, text {atlas.manifest.corpus.spec}"
+    return specification(answers[question], draw_figure(question, answers), about=about)
 
 
 def chart(atlas: Atlas | str | Path, question: str) -> alt.VConcatChart:
@@ -72,10 +74,7 @@ def chart(atlas: Atlas | str | Path, question: str) -> alt.VConcatChart:
     The answer is made where the atlas has none; nothing is written. Raises what `answer` raises.
     """
     opened = atlas if isinstance(atlas, Atlas) else open_atlas(atlas)
-    answers = answers_with(opened, question)
-    about = f"model {opened.manifest.model.spec}, text {opened.manifest.corpus.spec}"
-    whole = specification(answers[question], draw_figure(question, answers), about=about)
-    return alt.VConcatChart.from_dict(whole)
+    return alt.VConcatChart.from_dict(drawn_figure(opened, answers_with(opened, question), question))
 
 
 def section(question: str, answers: Mapping[str, Answer]) -> Section:

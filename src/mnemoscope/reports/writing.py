@@ -19,12 +19,11 @@ from typing import Any
 import vl_convert
 
 from mnemoscope.atlas import Atlas, open_atlas
-from mnemoscope.atlas.derived_manifest import made_files, record_hashes, write_beside
+from mnemoscope.atlas.derived_manifest import check_replaceable, made_files, record_hashes, write_beside
 from mnemoscope.atlas.manifest import MANIFEST
-from mnemoscope.errors import AtlasExists, OptionError
+from mnemoscope.errors import OptionError
 from mnemoscope.figures.page_svg import grammar, number_clips
-from mnemoscope.figures.panels import specification
-from mnemoscope.figures.sections import all_figures
+from mnemoscope.figures.sections import drawn_figure
 from mnemoscope.files import file_entry, storing, write_bytes, write_json
 from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.page import Frame
@@ -66,10 +65,10 @@ def write_report(
     inside = _inside(opened, directory)
     found = load_answers(opened, keep=inside, progress=progress)
     opened = found.atlas
-    about = f"model {opened.manifest.model.spec}, text {opened.manifest.corpus.spec}"
     specifications = {
-        question: specification(found.answers[question], figure, about=about)
-        for question, figure in all_figures(found.answers).items()
+        question: drawn_figure(opened, found.answers, question)
+        for question, answer in found.answers.items()
+        if not answer.missing
     }
     contents: dict[str, bytes] = {}
     for done, (question, chart) in enumerate(specifications.items()):
@@ -156,14 +155,7 @@ def _inside(atlas: Atlas, directory: Path) -> bool:
         return True
     if place == home or home in place.parents:
         raise OptionError(f"{directory} lies inside the atlas; leave --out away, or choose a folder outside of it")
-    if not directory.exists():
-        return False
-    if not directory.is_dir():
-        raise AtlasExists(f"{directory} is not a folder; choose another")
-    with storing(directory):
-        empty = not any(directory.iterdir())
-    if not empty and not _is_report(directory):
-        raise AtlasExists(f"{directory} holds something else than a report; choose another folder")
+    check_replaceable(directory, _is_report, "a report")
     return False
 
 

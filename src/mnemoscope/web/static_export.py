@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.atlas.derived_manifest import made_files
+from mnemoscope.atlas.derived_manifest import check_replaceable, made_files
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasExists, MnemoscopeError, OptionError
 from mnemoscope.figures.examples import best_examples
@@ -110,14 +110,7 @@ def _check(directory: Path, atlas: Atlas) -> None:
         raise OptionError(f"{directory} holds the atlas or lies inside it; leave --out away, or choose another folder")
     if directory.is_symlink():
         raise AtlasExists(f"{directory} is a symbolic link; name the folder that it leads to")
-    if not directory.exists():
-        return
-    if not directory.is_dir():
-        raise AtlasExists(f"{directory} is not a folder; choose another")
-    with storing(directory):
-        empty = not any(directory.iterdir())
-    if not empty and not made_files(directory / MANIFEST, "pages"):
-        raise AtlasExists(f"{directory} holds something else than browsing pages; choose another folder")
+    check_replaceable(directory, lambda folder: bool(made_files(folder / MANIFEST, "pages")), "browsing pages")
 
 
 def _of_one_edition(
