@@ -29,7 +29,7 @@ PAGES = (
 )  # fmt: skip
 REFUSED = "  # refused"
 _CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
-_PYTHON = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
+_PYTHON = re.compile(r"```python\n((?:(?!```).)*)```\n\n```text\n(.*?)```", re.DOTALL)
 
 _SHOWN = re.compile(r'(mnemoscope-demo (?=L)|open_atlas\("mnemoscope-demo"\)\nmemory = atlas\[")L\d+\.M\d+')
 

@@ -35,9 +35,10 @@ def test_a_finished_demo_is_shown_again_within_80_columns(atlas: Path, nothing_i
     out, err = capsys.readouterr()
     assert err == ""
     lines = out.splitlines()
-    tokens = json.loads((atlas / "manifest.json").read_text())["corpus"]["counts"]["mined_tokens"]
+    said = json.loads((atlas / "manifest.json").read_text())
+    tokens, memories = said["corpus"]["counts"]["mined_tokens"], said["model"]["sizes"]["memories"]
     assert 3_500 < tokens <= 4_000
-    assert lines[0] == f"{atlas}: 8,192 memories in 8 layers, {tokens:,} tokens of text"
+    assert lines[0] == f"{atlas}: {sum(memories):,} memories in {len(memories)} layers, {tokens:,} tokens of text"
     shown = lines.index(next(line for line in lines if line.startswith("next: ")))
     assert lines[shown - 2] == f"the paper's questions, answered: open {atlas}/report/index.html in a browser"
     assert (atlas / "report" / "index.html").stat().st_size > 100_000
@@ -50,7 +51,8 @@ def test_a_finished_demo_is_shown_again_within_80_columns(atlas: Path, nothing_i
 def test_json_has_the_layers_and_the_striking_memories(atlas: Path, nothing_is_mined: None, capsys: Capture) -> None:
     assert main(["demo", "--out", str(atlas), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [row["layer"] for row in found["layers"]] == list(range(8))
+    layers = json.loads((atlas / "manifest.json").read_text())["layers"]
+    assert [row["layer"] for row in found["layers"]] == layers
     assert all(0 <= row["dead"] <= 1 and 0 < row["active"] < 1 for row in found["layers"])
     rows = found["striking"]
     assert 1 <= len(rows) <= 10

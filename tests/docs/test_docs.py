@@ -82,6 +82,7 @@ def test_the_cheap_commands_run_as_written(tmp_path: Path) -> None:
 
 def test_refreshing_pastes_what_is_printed(tmp_path: Path) -> None:
     page = "a\n\n```console\n$ echo new\nold\n$ false  # refused\n```\n\nb\n\n"
+    page += "```python\nshown, and (not run\n```\n\n"
     page += "```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n"
     scratch = REFRESH.Scratch(tmp_path)
     with pytest.raises(IndexError):  # a refused command must say why

@@ -120,7 +120,7 @@ def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any
     print("coefficient 1); true: share of its 25 best triggers that are followed by it")
     examples: list[tuple[str | Text, ...]] = []
     for row in rows:
-        after, says = mark_trigger(row, width=min(60, console.width - 54)), show_token(row["top_text"])
+        after, says = mark_trigger(row, width=min(60, console.width - 49)), show_token(row["top_text"])
         says = says if len(says) <= 16 else f"{says[:15]}…"
         at_work = "" if row["working_probability"] is None else percent(row["working_probability"])
         bare = times_chance(row["max_probability"], vocabulary)
