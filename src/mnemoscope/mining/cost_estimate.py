@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import torch
 
 from mnemoscope.corpus import open_source, prepare
@@ -22,7 +23,7 @@ from mnemoscope.mining.plan import SAMPLED_EVERY, SAMPLED_TOKENS, default_batch_
 from mnemoscope.mining.removals import default_removals, removal_work
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.text_pass import BatchReader
-from mnemoscope.mining.values import NEIGHBOURS, Targets, neighbour_table, value_table
+from mnemoscope.mining.values import NEIGHBOURS, Targets, neighbour_table, value_table, working_columns
 from mnemoscope.mining.writing import model_facts
 from mnemoscope.mining_options import MiningOptions
 from mnemoscope.models import LanguageModel
@@ -163,6 +164,8 @@ def _value_seconds(model: LanguageModel, progress: Progress) -> float:
     wanted = Targets(*(np.zeros(n, np.int64) for n in (memories, 0, 0)))
     began = time.perf_counter()
     value_table(model, 0, wanted)
+    firing = {"memory": np.arange(memories), "sign": np.ones(memories, np.int8), "coefficient": np.ones(memories)}
+    working_columns(model, 0, pl.DataFrame(firing), scale=1.0)
     if sum(model.sizes.memories) > NEIGHBOURS:
         neighbour_table(model, 0, list(range(model.sizes.layers)))
     return (time.perf_counter() - began) * sum(model.sizes.memories) / memories

@@ -22,6 +22,8 @@ from mnemoscope.tracing import distribution, rank_of, top
 
 TOKENS_KEPT = 20
 """Top and bottom tokens kept of each value."""
+AT_WORK = ("working_logit", "working_probability")
+"""The columns that are filled in after the predictions."""
 NEIGHBOURS = 10
 """Most similar values kept of each memory."""
 TIE = 1e-5
@@ -84,40 +86,33 @@ def value_table(model: LanguageModel, layer: int, wanted: Targets) -> dict[str, 
     columns["target"] = np.ma.masked_equal(wanted.target.astype(np.int32), -1)
     columns["target_rank"] = np.ma.masked_equal(columns["target_rank"].astype(np.int32), -1)
     columns["trigger_log_probability"] = np.ma.masked_invalid(columns["trigger_log_probability"].astype(np.float32))
-    return columns | working_columns(model, layer, pl.DataFrame(), scale=None)
+    return columns | dict.fromkeys(AT_WORK, np.ma.masked_invalid(np.full(memories, np.nan, np.float32)))
 
 
 def working_columns(
-    model: LanguageModel, layer: int, triggers: pl.DataFrame, *, scale: float | None
+    model: LanguageModel, layer: int, triggers: pl.DataFrame, *, scale: float
 ) -> dict[str, NDArray[np.float32]]:
     """The columns of `values` that tell a layer's values at work (definitions.md section 2), `[memory]` each.
 
     A value is multiplied by the median `coefficient` of its memory's positive `triggers` and divided by `scale`, what
-    the norms before the head divide by. Null without positive triggers, and everywhere where no scale is known.
+    the norms before the head divide by; null without positive triggers. Raises NotFinite.
     """
     folded = model.fold(model.values(layer), layer=layer)
-    memories = len(folded)
-    found = {name: np.full(memories, np.nan, np.float32) for name in ("working_logit", "working_probability")}
-    if scale is not None:
-        positive = triggers.filter(pl.col("sign") == 1).group_by("memory")
-        medians = positive.agg(pl.col("coefficient").cast(pl.Float64).median())
-        factor = np.full(memories, np.nan)
-        factor[medians["memory"].to_numpy()] = medians["coefficient"].to_numpy() * model.multiplier(layer) / scale
-        at_work = folded * torch.from_numpy(np.nan_to_num(factor)).to(folded)[:, None]
-        projection = Projector(model)
-        for start in range(0, memories, projection.rows):
-            scores = projection.scores(at_work[start : start + projection.rows])
-            for first in range(0, len(scores), projection.slice):
-                part = scores[first : first + projection.slice]
-                highest, own = part.amax(1), slice(start + first, start + first + len(part))
-                shape = distribution(part, highest=highest, scratch=projection.scratch(len(part)))
-                found["working_logit"][own] = (highest - part.mean(1)).cpu().numpy()
-                found["working_probability"][own] = shape.max_probability.cpu().numpy()
-        for column in found.values():
-            if wrong := np.flatnonzero(~np.isnan(factor) & ~np.isfinite(column)).tolist():
-                raise NotFinite(f"the value of L{layer}.M{wrong[0]} at work is not finite; check the model's weights")
-            column[np.isnan(factor)] = np.nan
-    return {name: np.ma.masked_invalid(column) for name, column in found.items()}
+    medians = triggers.filter(pl.col("sign") == 1).group_by("memory").agg(pl.col("coefficient").cast(float).median())
+    factor = np.full(len(folded), np.nan)
+    factor[medians["memory"].to_numpy()] = medians["coefficient"].to_numpy() * model.multiplier(layer) / scale
+    at_work = folded * torch.from_numpy(np.nan_to_num(factor)).to(folded)[:, None]
+    projection, parts = Projector(model), []
+    for start in range(0, len(at_work), projection.rows):
+        scores = projection.scores(at_work[start : start + projection.rows])
+        for part in torch.split(scores, projection.slice):
+            highest = part.amax(1)
+            shape = distribution(part, highest=highest, scratch=projection.scratch(len(part)))
+            parts.append(torch.stack([highest - part.mean(1), shape.max_probability]).cpu().numpy())
+    found = np.concatenate(parts, axis=1)
+    if wrong := np.flatnonzero(~np.isnan(factor) & ~np.isfinite(found).all(0)).tolist():
+        raise NotFinite(f"the value of L{layer}.M{wrong[0]} at work is not finite; check the model's weights")
+    return {name: np.ma.array(row, mask=np.isnan(factor)) for name, row in zip(AT_WORK, found, strict=True)}
 
 
 class Projector:
