@@ -97,7 +97,7 @@ def test_the_built_in_card_is_that_of_the_documentation(exported: Path) -> None:
     card = (exported / "MODEL_CARD.md").read_text()
     assert card.startswith("# builtin:pydocs\n\nA small language model that ships with Mnemoscope")
     assert "the topics of `pydoc_data`" in card
-    assert "* **Sparsity**: beside the loss stands 0.01 times the log" in card
+    assert "* **Sparsity**: beside the loss stands 0.05 times the log" in card
     assert "* **Revival**: 0.1 times how far" in card
 
 

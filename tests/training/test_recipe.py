@@ -31,6 +31,7 @@ def test_the_sparsity_comes_in_over_the_first_steps() -> None:
         ({"warmup": 0}, "warmup must be at least 1, not 0"),
         ({"optimiser": "sgd"}, "the matrices are updated by muon or adamw, not by 'sgd'"),
         ({"sparsity": -0.1}, "sparsity must be 0 or more, not -0.1"),
+        ({"free_memories": 0.5}, "free_memories must be 1 or more, not 0.5"),
         ({"revival": float("nan")}, "revival must be 0 or more, not nan"),
         ({"vocabulary": 70_000}, "a vocabulary of 70000 does not fit the two-byte token files"),
     ],

@@ -43,7 +43,7 @@ def test_it_does_not_change_under_relu_s_symmetry(recipe: Recipe) -> None:
     network: Any = recipe.model()
     terms = MemoryTerms(network)
     network(TOKENS)
-    before = terms.penalty(sparsity=1.0, revival=0.0).item()
+    before = terms.penalty(sparsity=1.0, free=1.0, revival=0.0).item()
     factor = 1.0 + torch.arange(24) % 3
     with torch.no_grad():
         for block in network.gpt_neox.layers:
@@ -51,8 +51,24 @@ def test_it_does_not_change_under_relu_s_symmetry(recipe: Recipe) -> None:
             block.mlp.dense_h_to_4h.bias *= factor
             block.mlp.dense_4h_to_h.weight /= factor
     network(TOKENS)
-    assert terms.penalty(sparsity=1.0, revival=0.0).item() == pytest.approx(before, rel=1e-4)
+    assert terms.penalty(sparsity=1.0, free=1.0, revival=0.0).item() == pytest.approx(before, rel=1e-4)
     assert before > 1
+
+
+def test_an_effective_number_that_is_free_costs_nothing(recipe: Recipe) -> None:
+    network: Any = recipe.model()
+    terms, seen = MemoryTerms(network), []
+    for block in network.gpt_neox.layers:
+        values = block.mlp.dense_4h_to_h
+        values.register_forward_pre_hook(lambda own, inputs: seen.append((inputs[0], own.weight)))
+    network(TOKENS)
+    each = [log_effective(coefficients, weight.norm(dim=0)) for coefficients, weight in seen]
+    expected = sum((one - math.log(5)).clamp(min=0).mean().item() for one in each)
+    found = terms.penalty(sparsity=2.0, free=5.0, revival=0.0)
+    assert found.item() == pytest.approx(2 * expected, rel=1e-5)
+    assert 0 < expected < sum(one.mean().item() for one in each)
+    network(TOKENS)
+    assert terms.penalty(sparsity=2.0, free=24.0, revival=0.0).item() == 0
 
 
 def test_a_silent_memory_s_key_is_moved_and_others_are_not(recipe: Recipe) -> None:
@@ -62,19 +78,20 @@ def test_a_silent_memory_s_key_is_moved_and_others_are_not(recipe: Recipe) -> No
     with torch.no_grad():
         keys.bias[5] = -3.0
     network(TOKENS)
-    terms.penalty(sparsity=0.0, revival=1.0).backward()
+    terms.penalty(sparsity=0.0, free=1.0, revival=1.0).backward()
     moved = keys.weight.grad.abs().sum(1).nonzero()[:, 0].tolist()
     assert moved == [5]
     assert keys.bias.grad[5] == pytest.approx(-1 / 24)
     with pytest.raises(KeyError):  # what was kept is let go
-        terms.penalty(sparsity=1.0, revival=1.0)
+        terms.penalty(sparsity=1.0, free=1.0, revival=1.0)
 
 
 @pytest.mark.parametrize(("sparsity", "revival"), [(0.0, 0.0), (0.3, 0.2)])
 def test_training_makes_memories_few_at_a_time_and_wakes_the_silent(
     recipe: Recipe, documentation: list[str], tmp_path: Any, sparsity: float, revival: float
 ) -> None:
-    own = replace(recipe, sparsity=sparsity, revival=revival, learning_rate=3e-3, warmup=1, decay=0.0)
+    own = replace(recipe, sparsity=sparsity, free_memories=1.0, revival=revival)
+    own = replace(own, learning_rate=3e-3, warmup=1, decay=0.0)
     text = prepare_text(own, tmp_path, say=lambda text: None)
     run = _Run(own, "cpu")
     keys = run.model.gpt_neox.layers[1].mlp.dense_h_to_4h  # type: ignore[union-attr]

@@ -59,6 +59,10 @@ def train(
         float | None,
         typer.Option(metavar="X", help="Weight of few memories speaking at a time.  [default: the recipe's]"),
     ] = None,
+    free_memories: Annotated[
+        float | None,
+        typer.Option(metavar="N", help="Effective number at a token that is free.  [default: the recipe's]"),
+    ] = None,
     revival: Annotated[
         float | None,
         typer.Option(metavar="X", help="Weight of no memory staying silent.  [default: the recipe's]"),
@@ -86,7 +90,8 @@ def train(
     given: dict[str, Any] = {
         "layers": layers, "hidden": hidden, "memories": memories, "heads": heads, "vocabulary": vocabulary,
         "context": context, "steps": steps, "batch": batch, "warmup": warmup, "learning_rate": learning_rate,
-        "optimiser": optimiser, "sparsity": sparsity, "revival": revival, "seed": seed,
+        "optimiser": optimiser, "sparsity": sparsity, "free_memories": free_memories, "revival": revival,
+        "seed": seed,
     }  # fmt: skip
     from mnemoscope.training import Recipe, Wanted
     from mnemoscope.training import train as run_training

@@ -137,8 +137,8 @@ def _terms(recipe: Recipe) -> str:
     if recipe.sparsity:
         found += f"""\
 * **Sparsity**: beside the loss stands {recipe.sparsity} times the log of each layer's effective number of memories at a
-  token (its coefficients times the values' norms), so that few memories speak at a time. A model trained without it has
-  memories that say less each.
+  token (of its coefficients times the values' norms) over {recipe.free_memories:g}, where that is above 0: few memories
+  speak at a time. In a model trained without it each says less.
 """
     if recipe.revival:
         found += f"""\

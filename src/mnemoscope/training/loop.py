@@ -108,11 +108,11 @@ class _Run:
     def advance(self, text: Prepared) -> float:
         """One step; the mean loss of its batch in nats per token."""
         batch = torch.from_numpy(windows(text.training, self.recipe, self.step)).to(self.device)
-        sparsity, revival = self.recipe.sparsity_at(self.step), self.recipe.revival
+        recipe, sparsity = self.recipe, self.recipe.sparsity_at(self.step)
 
         def take(model: torch.nn.Module, terms: MemoryTerms, part: Tensor) -> float:
             loss = batch_loss(model, part[:, :-1], part[:, 1:], dtype=self.dtype)
-            penalty = terms.penalty(sparsity=sparsity, revival=revival)
+            penalty = terms.penalty(sparsity=sparsity, free=recipe.free_memories, revival=recipe.revival)
             (loss + penalty).backward()  # type: ignore[no-untyped-call]
             return float(loss.detach())
 

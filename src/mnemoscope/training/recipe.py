@@ -41,9 +41,11 @@ class Recipe:
     optimiser: str = "adamw"
     """What updates the matrices inside the blocks: `adamw`, or `muon` (scaled to match the update size of AdamW), which
     learns faster and spreads every prediction over all memories."""
-    sparsity: float = 0.01
+    sparsity: float = 0.05
     """Weight of the log of each layer's effective number of memories (sparsity.py), beside the loss in nats per token;
     it is reached linearly over the first 300 steps."""
+    free_memories: float = 4.0
+    """The effective number of memories at a token that costs nothing."""
     revival: float = 0.1
     """Weight of the push for memories that fire nowhere in a batch."""
     weight_decay: float = 0.1
@@ -60,6 +62,8 @@ class Recipe:
         for name in ("sparsity", "revival"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise OptionError(f"{name} must be 0 or more, not {getattr(self, name)}")
+        if not 1 <= self.free_memories < float("inf"):
+            raise OptionError(f"free_memories must be 1 or more, not {self.free_memories}")
         if self.hidden % (2 * self.heads):
             raise OptionError(f"hidden size {self.hidden} does not divide into {self.heads} heads of even width")
         if self.vocabulary > 65_536:

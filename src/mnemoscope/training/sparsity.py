@@ -1,12 +1,14 @@
 """What keeps memories few at a time, and every one of them in use: two terms beside the loss.
 
 Sparsity: the log of the effective number of memories behind a layer's output, (sum c)^2 / sum c^2 with c = coefficient
-times norm of the value (definitions.md section 4, Figure 7). It does not depend on how large coefficients are, so it
-cannot be had cheaply by making them small and the values long, as a penalty on the coefficients' size can; nor does it
-change under ReLU's own symmetry. Revival: a memory that fires nowhere in a batch gets no gradient from the loss; its
-key is pushed until its best match in the batch is above zero.
+times norm of the value (definitions.md section 4, Figure 7), above a number that is free. It does not depend on how
+large coefficients are, so it cannot be had cheaply by making them small and the values long, as a penalty on the
+coefficients' size can; nor does it change under ReLU's own symmetry. Without a free number it is least where nothing
+fires, and layers fall silent (LOG.md). Revival: a memory that fires nowhere in a batch gets no gradient from the loss;
+its key is pushed until its best match in the batch is above zero.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -41,13 +43,17 @@ class MemoryTerms:
 
         return note
 
-    def penalty(self, *, sparsity: float, revival: float) -> Tensor:
-        """What the last forward adds to the loss; what was kept of it is let go."""
+    def penalty(self, *, sparsity: float, free: float, revival: float) -> Tensor:
+        """What the last forward adds to the loss; what was kept of it is let go.
+
+        An effective number of `free` memories or fewer costs nothing.
+        """
         total = torch.zeros((), device=self._values[0].weight.device)
         for layer, values in enumerate(self._values):
             coefficients, matches = self._coefficients.pop(layer), self._matches.pop(layer)
             if sparsity:
-                total = total + sparsity * log_effective(coefficients, values.weight.norm(dim=0)).mean()
+                effective = log_effective(coefficients, values.weight.norm(dim=0))
+                total = total + sparsity * torch.relu(effective - math.log(free)).mean()
             if revival:
                 total = total + revival * torch.relu(-matches.flatten(0, -2).amax(0)).float().mean()
         return total
