@@ -44,7 +44,7 @@ class Recipe:
     sparsity: float = 0.05
     """Weight of the log of each layer's effective number of memories (sparsity.py), beside the loss in nats per token;
     it is reached linearly over the first 300 steps."""
-    free_memories: float = 4.0
+    free_memories: float = 2.0
     """The effective number of memories at a token that costs nothing."""
     revival: float = 0.1
     """Weight of the push for memories that fire nowhere in a batch."""
