@@ -29,7 +29,7 @@ html_show_sphinx = False
 
 myst_heading_anchors = 4
 nb_execution_mode = "force"
-nb_execution_timeout = 180
+nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 
 default_role = "code"  # docstrings mark code with single backticks
