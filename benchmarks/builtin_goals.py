@@ -5,21 +5,22 @@ answered. Prints a line per goal, with the number that decides it, and the numbe
 """
 
 import json
+import math
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from mnemoscope import open_atlas
+from mnemoscope import Atlas, open_atlas
 from mnemoscope.formatting import percent
 from mnemoscope.questions.answers import stored_answers
+from mnemoscope.questions.question import Answer
 
 LARGEST = 17_000_000
 """Bytes of the weights."""
 
 
-def layer_shares(folder: Path) -> dict[str, list[float]]:
+def layer_shares(atlas: Atlas, answers: Mapping[str, Answer]) -> dict[str, list[float]]:
     """What the answers say of every layer, by name; and the share of its memories that never fire."""
-    atlas = open_atlas(folder / "atlas")
-    answers = stored_answers(atlas)
     asked = {
         "agreement": ("value_agreement", "agreement"),
         "at work >= 0.1": ("value_confidence", "working_confident"),
@@ -30,20 +31,21 @@ def layer_shares(folder: Path) -> dict[str, list[float]]:
         "already said": ("refinement_match", "match"),
     }
     found = {name: [row.value for row in answers[question].rows(number)] for name, (question, number) in asked.items()}
-    silent = [(atlas.table("activity", layer=layer)["positive"] == 0).mean() for layer in atlas.layers]
-    return found | {"never": [float(str(share)) for share in silent]}
+    fired = [atlas.table("activity", layer=layer)["positive"].to_numpy() for layer in atlas.layers]
+    return found | {"never": [float((positive == 0).mean()) for positive in fired]}
 
 
-def goals(folder: Path, layers: dict[str, list[float]]) -> list[tuple[str, str, bool]]:
+def goals(
+    model: Path, answers: Mapping[str, Answer], layers: dict[str, list[float]]
+) -> list[tuple[str, str, bool]]:
     """Each goal, the numbers that decide it, and whether it is reached."""
-    said = json.loads((folder / "model" / "training.json").read_text())
-    answers = stored_answers(open_atlas(folder / "atlas"))
+    said = json.loads((model / "training.json").read_text())
     agreement, depth = layers["agreement"], len(layers["agreement"])
-    upper, lower = agreement[-(-2 * depth // 3) :], agreement[: depth // 2]
+    upper, lower = agreement[math.ceil(2 * depth / 3) :], agreement[: depth // 2]
     above, below = sum(upper) / len(upper), sum(lower) / len(lower)
     overall, frequent = (answers["value_agreement"].total(name) for name in ("agreement", "most_frequent_token"))
     confident = answers["value_confidence"].total("working_confident")
-    size = (folder / "model" / "model.safetensors").stat().st_size
+    size = (model / "model.safetensors").stat().st_size
     assert overall is not None
     assert frequent is not None
     assert confident is not None
@@ -62,8 +64,10 @@ def goals(folder: Path, layers: dict[str, list[float]]) -> list[tuple[str, str, 
 def main() -> None:
     """Prints the goals and the table."""
     folder = Path(sys.argv[1])
-    layers = layer_shares(folder)
-    for goal, numbers, reached in goals(folder, layers):
+    atlas = open_atlas(folder / "atlas")
+    answers = stored_answers(atlas)
+    layers = layer_shares(atlas, answers)
+    for goal, numbers, reached in goals(folder / "model", answers, layers):
         print(f"{'reached' if reached else 'MISSED '}  {goal}: {numbers}")
     print(f"\n| layer | {' | '.join(layers)} |\n|{'---|' * (len(layers) + 1)}")
     for layer, numbers in enumerate(zip(*layers.values(), strict=True)):

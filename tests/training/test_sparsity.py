@@ -94,14 +94,15 @@ def test_training_makes_memories_few_at_a_time_and_wakes_the_silent(
     own = replace(own, learning_rate=3e-3, warmup=1, decay=0.0)
     text = prepare_text(own, tmp_path, say=lambda text: None)
     run = _Run(own, "cpu")
-    keys = run.model.gpt_neox.layers[1].mlp.dense_h_to_4h  # type: ignore[union-attr]
+    network: Any = run.model
+    mlp = network.gpt_neox.layers[1].mlp
     with torch.no_grad():
-        keys.bias[:4] = -2.0  # type: ignore[index]
+        mlp.dense_h_to_4h.bias[:4] = -2.0
     run.step = 300  # past the ramp
     for _ in range(120):
         run.advance(text)
     seen: list[torch.Tensor] = []
-    values: Any = run.model.gpt_neox.layers[1].mlp.dense_4h_to_h  # type: ignore[union-attr]
+    values = mlp.dense_4h_to_h
     values.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     with torch.no_grad():
         run.model(torch.from_numpy(text.held_out.tokens[:480].astype("int64")).reshape(30, 16))

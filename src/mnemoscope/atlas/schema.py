@@ -163,8 +163,8 @@ def schema_error(name: str, found: pa.Schema, provenance: Provenance) -> str | N
 
 def with_later_columns(name: str, rows: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
     """The rows of a table of any schema with the columns that came later, full of nulls; only those of `columns`."""
-    for column in TABLES[name].columns:
-        asked = column.name in TABLES[name].since and (columns is None or column.name in columns)
-        if asked and column.name not in rows.column_names:
+    for later in TABLES[name].since:
+        if (columns is None or later in columns) and later not in rows.column_names:
+            column = TABLES[name].columns.field(later)
             rows = rows.append_column(column, pa.nulls(rows.num_rows, column.type))
     return rows

@@ -15,8 +15,8 @@ from mnemoscope.errors import OptionError
 Size = Annotated[int | None, typer.Option(metavar="N", help="[default: the recipe's]")]
 
 
-def _of_recipe(text: str) -> Any:
-    return typer.Option(metavar="N", help=f"{text}  [default: the recipe's]")
+def _of_recipe(text: str, metavar: str = "N") -> Any:
+    return typer.Option(metavar=metavar, help=f"{text}  [default: the recipe's]")
 
 
 def train(
@@ -48,25 +48,14 @@ def train(
     steps: Annotated[int | None, _of_recipe("Optimiser steps.")] = None,
     batch: Annotated[int | None, _of_recipe("Windows per step.")] = None,
     warmup: Size = None,
-    learning_rate: Annotated[
-        float | None, typer.Option(metavar="X", help="Of the matrices inside the blocks.  [default: the recipe's]")
-    ] = None,
+    learning_rate: Annotated[float | None, _of_recipe("Of the matrices inside the blocks.", "X")] = None,
     optimiser: Annotated[
         str | None,
         typer.Option(metavar="adamw|muon", help="What updates the matrices inside the blocks.  [default: adamw]"),
     ] = None,
-    sparsity: Annotated[
-        float | None,
-        typer.Option(metavar="X", help="Weight of few memories speaking at a time.  [default: the recipe's]"),
-    ] = None,
-    free_memories: Annotated[
-        float | None,
-        typer.Option(metavar="N", help="Effective number at a token that is free.  [default: the recipe's]"),
-    ] = None,
-    revival: Annotated[
-        float | None,
-        typer.Option(metavar="X", help="Weight of no memory staying silent.  [default: the recipe's]"),
-    ] = None,
+    sparsity: Annotated[float | None, _of_recipe("Weight of few memories speaking at a time.", "X")] = None,
+    free_memories: Annotated[float | None, _of_recipe("Effective number at a token that is free.")] = None,
+    revival: Annotated[float | None, _of_recipe("Weight of no memory staying silent.", "X")] = None,
     seed: Size = None,
     device: Annotated[str, typer.Option(metavar="NAME", help="Such as cpu or cuda.")] = "cpu",
     checkpoint_every: arg.CheckpointEvery = 120.0,

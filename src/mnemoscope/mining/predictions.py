@@ -31,7 +31,7 @@ from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.hooks import Block, read_blocks
 from mnemoscope.tracing import distribution, rank_of, top
-from mnemoscope.tracing.scores import activity_of, folded_updates, value_scales
+from mnemoscope.tracing.scores import activity_of, folded_updates, output_norm_scale
 
 PREFIXES = "prefixes.safetensors"
 """The prefixes of a finished part, in its `state/`."""
@@ -150,10 +150,8 @@ class PredictionPass:
         kept: dict[int, tuple[Tensor, ...]] = {}
 
         def keep(layer: int, block: Block) -> None:
-            streams = (
-                *(block.residual, block.ffn_output, block.ffn_update, block.layer_output),
-                block.coefficients,
-            )
+            ffn = block.ffn_output, block.ffn_update
+            streams = (block.residual, *ffn, block.layer_output, block.coefficients)
             kept[layer] = tuple(stream[each, column] for stream in streams)
 
         with torch.inference_mode():
@@ -170,10 +168,11 @@ class PredictionPass:
         last = streams[self._last][3]
         final = top(model.scores(last, projection="lens"), 1)[0][:, 0]
         self.answers["final_top"][chosen] = final.cpu().numpy()
+        final_scale = model.norm_scale(last, layer=None)
         for place, layer in enumerate(self._plan.layers):
             residual, ffn_output, *others = streams[layer]
             found = self._read_layer(layer, residual, *others, final=final)
-            found[_SCALE] = value_scales(model, layer, residual, ffn_output, last)
+            found[_SCALE] = final_scale * output_norm_scale(model, layer, residual, ffn_output)
             for name, values in found.items():
                 self.answers[name][chosen, place] = values.cpu().numpy()
             self._check(layer, chosen, place)

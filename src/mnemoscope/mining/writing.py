@@ -112,11 +112,12 @@ def write_question_tables(
     listed, predictions = work.columns()
     for name, columns in (("removals", removals), ("predictions", predictions), ("prefixes", listed)):
         _write(context.directory, plan, name, columns)
-    write_values_at_work(context, model, plan, work.scales())
+    scales = work.scales()
+    write_values_at_work(context, model, plan, scales)
     return {
         "prefixes_asked": plan.prefixes,
         "prefixes": len(prefixes.sentence),
-        "value_scales": work.scales(),
+        "value_scales": scales,
         "removals_per_layer": plan.removals,
         "removals_excluded": left_out,
         "out_of_memory_steps": {"removals": removals_halved, "predictions": predictions_halved},

@@ -153,14 +153,13 @@ def folded_updates(model: LanguageModel, layer: int, update: Tensor) -> Tensor:
     return model.fold(update, layer=layer if model.block == "post-norm" else None)
 
 
-def value_scales(model: LanguageModel, layer: int, residual: Tensor, ffn_output: Tensor, final: Tensor) -> Tensor:
-    """What the norms between a layer's values and the head divide by, `[row]`; 1 without norms.
+def output_norm_scale(model: LanguageModel, layer: int, residual: Tensor, ffn_output: Tensor) -> Tensor:
+    """What the output norm of a layer's own block divides by, `[row]`, at its `[row, hidden]`; 1 without such a norm.
 
-    The block's own output norm at what it read, times the final norm at the last block's output `final`; all of the
-    tensors are `[row, hidden]` (definitions.md section 2, a value at work).
+    The final norm's scale times this is what the norms between a value and the head divide by (definitions.md section
+    2, a value at work).
     """
-    read = residual + ffn_output if model.block == "post-norm" else ffn_output
-    return model.norm_scale(read, layer=layer) * model.norm_scale(final, layer=None)
+    return model.norm_scale(residual + ffn_output if model.block == "post-norm" else ffn_output, layer=layer)
 
 
 def tops_of_folded(model: LanguageModel, folded: Sequence[Tensor]) -> Tensor:

@@ -20,7 +20,7 @@ _TINY = 1e-9
 
 
 class MemoryTerms:
-    """Sees every forward of `model` and keeps what the two terms need of it."""
+    """Sees every forward of `model` that is to have a gradient, and keeps what the two terms need of it."""
 
     def __init__(self, model: Any) -> None:
         self._values: list[nn.Linear] = []
@@ -28,20 +28,8 @@ class MemoryTerms:
         self._matches: dict[int, Tensor] = {}
         for layer, block in enumerate(model.gpt_neox.layers):
             self._values.append(block.mlp.dense_4h_to_h)
-            block.mlp.dense_h_to_4h.register_forward_hook(self._note_match(layer))
-            block.mlp.dense_4h_to_h.register_forward_pre_hook(self._note_coefficients(layer))
-
-    def _note_match(self, layer: int) -> Callable[..., None]:
-        def note(_: nn.Module, __: tuple[Tensor, ...], matches: Tensor) -> None:
-            self._matches[layer] = matches
-
-        return note
-
-    def _note_coefficients(self, layer: int) -> Callable[..., None]:
-        def note(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            self._coefficients[layer] = inputs[0]
-
-        return note
+            block.mlp.dense_h_to_4h.register_forward_hook(_keep(self._matches, layer))
+            block.mlp.dense_4h_to_h.register_forward_pre_hook(_keep(self._coefficients, layer))
 
     def penalty(self, *, sparsity: float, free: float, revival: float) -> Tensor:
         """What the last forward adds to the loss; what was kept of it is let go.
@@ -57,6 +45,16 @@ class MemoryTerms:
             if revival:
                 total = total + revival * torch.relu(-matches.flatten(0, -2).amax(0)).float().mean()
         return total
+
+
+def _keep(kept: dict[int, Tensor], layer: int) -> Callable[..., None]:
+    """A hook that keeps what a module gives out, or, set before it runs, what it takes in."""
+
+    def note(_: nn.Module, inputs: tuple[Tensor, ...], *outputs: Tensor) -> None:
+        if torch.is_grad_enabled():
+            kept[layer] = (outputs or inputs)[0]
+
+    return note
 
 
 def log_effective(coefficients: Tensor, norms: Tensor) -> Tensor:
