@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("RAYON_NUM_THREADS", "1")
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
+# What a test says of numbers and bytes is true of the CPU.
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 # A shell starts what runs in its background deaf to Ctrl-C, and children inherit that.

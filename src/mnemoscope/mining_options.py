@@ -13,6 +13,8 @@ from mnemoscope.errors import OptionError
 
 DTYPES = ("float32", "bfloat16", "float16")
 """The number formats that models are run in."""
+AUTO = "auto"
+"""The device that is a graphics card of CUDA where there is one, else the CPU; of an object in memory, where it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +45,8 @@ class MiningOptions:
     batch_tokens: int | None = None
     """Padded tokens per batch; None: from the model's sizes."""
     dtype: str = "float32"
-    device: str = "cpu"
+    device: str = AUTO
+    """What the model runs on; `auto` is settled when it is loaded, and on going on it is what the run was begun on."""
     seed: int = 0
     """For the random samples."""
     checkpoint_every: float = 60.0

@@ -26,20 +26,20 @@ def manifest(entries: dict[str, Any] | None = None, **changed: Any) -> Manifest:
     return Manifest.of(document | (entries or {}))
 
 
-def test_the_usual_options_are_not_said() -> None:
+def test_the_usual_options_are_not_said_but_the_device_which_depends_on_the_machine() -> None:
     found = rebuild_command(Path("an atlas"), "removals", manifest())
-    assert found == "`mnemoscope mine gpt2 'my text.txt' --out 'an atlas' --force`"
+    assert found == "`mnemoscope mine gpt2 'my text.txt' --out 'an atlas' --device cpu --force`"
 
 
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("split", "line", "--split line"),
-        ("validation", "held out.txt", "--validation 'held out.txt'"),
-        ("max_tokens", 5000, "--max-tokens 5000"),
-        ("per_sentence", "all", "--per-sentence all"),
-        ("seed", 7, "--seed 7"),
-        ("dtype", "bfloat16", "--dtype bfloat16"),
+        ("split", "line", "--split line --device cpu"),
+        ("validation", "held out.txt", "--validation 'held out.txt' --device cpu"),
+        ("max_tokens", 5000, "--max-tokens 5000 --device cpu"),
+        ("per_sentence", "all", "--per-sentence all --device cpu"),
+        ("seed", 7, "--device cpu --seed 7"),
+        ("dtype", "bfloat16", "--dtype bfloat16 --device cpu"),
     ],
 )
 def test_other_options_are(option: str, value: Any, said: str) -> None:
@@ -49,7 +49,7 @@ def test_other_options_are(option: str, value: Any, said: str) -> None:
 
 def test_some_layers_and_a_part() -> None:
     found = rebuild_command(Path("a"), "values", manifest({"layers": [1], "part": {"index": 2, "of": 3}}))
-    assert found == "`mnemoscope mine gpt2 'my text.txt' --out a --layers 1 --part 2/3 --force`"
+    assert found == "`mnemoscope mine gpt2 'my text.txt' --out a --device cpu --layers 1 --part 2/3 --force`"
 
 
 def test_patterns_need_no_model() -> None:

@@ -60,7 +60,7 @@ def test_defaults_are_the_contract_s(mining: FakeMining, tmp_path: Path, capsys:
     assert options == {
         "out": out, "validation": None, "split": "sentence", "triggers": 50, "per_sentence": 1, "layers": None,
         "max_sentences": None, "max_tokens": None, "prefixes": 4000, "removals": None, "part": None,
-        "batch_tokens": None, "dtype": "float32", "device": "cpu", "seed": 0, "checkpoint_every": 60.0,
+        "batch_tokens": None, "dtype": "float32", "device": "auto", "seed": 0, "checkpoint_every": 60.0,
         "keep_work": False, "text_field": "text", "revision": None, "trust_remote_code": False, "force": False,
         "dictionary": None, "accept_versions": False,
     }  # fmt: skip

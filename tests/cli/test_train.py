@@ -56,7 +56,7 @@ def training(monkeypatch: pytest.MonkeyPatch) -> FakeTraining:
 
 def test_defaults_are_the_recipe_s(training: FakeTraining, capsys: Capture) -> None:
     assert main(["train", "--out", "m"]) == 0
-    options = {"device": "cpu", "checkpoint_every": 120.0, "wanted": Wanted()}
+    options = {"device": "auto", "checkpoint_every": 120.0, "wanted": Wanted()}
     assert training.calls == [(Path("m"), FakeRecipe(), options)]
     out, err = capsys.readouterr()
     assert out == "m/model is a model; mnemoscope mine m/model builtin:pydocs --out atlas mines it\n"

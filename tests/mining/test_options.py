@@ -4,12 +4,15 @@ import subprocess
 import sys
 from dataclasses import asdict, fields
 from inspect import signature
+from pathlib import Path
 
 import pytest
 
-from mnemoscope.errors import OptionError
+from mnemoscope.atlas.manifest import begin, unfinished_plan
+from mnemoscope.errors import Interrupted, OptionError
 from mnemoscope.mining import mine, run
 from mnemoscope.mining_options import MiningOptions, choose_layers, parse_layers, parse_part, parse_removals
+from mnemoscope.models import loading
 
 
 def test_layers_are_named_by_text_or_by_numbers() -> None:
@@ -67,3 +70,35 @@ def test_mine_spells_every_option_out_and_hands_it_on(monkeypatch: pytest.Monkey
     given = {name: given.get(name, f"own {name}") for name in spelled if name != "dictionary"}
     mine("m", "c", out="a", dict="own dictionary", **given)
     assert [asdict(options) for options in taken] == [spelled, {**given, "dictionary": "own dictionary"}]
+
+
+def test_auto_goes_on_on_the_device_that_a_run_was_begun_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The handmade model is tiny; what matters is what `load_model` is asked for, and what the plan says."""
+    asked: list[str] = []
+    load = run.load_model
+    monkeypatch.setattr(run, "load_model", lambda *names, **said: asked.append(said["device"]) or load(*names, **said))
+    (tmp_path / "text.txt").write_text("\n".join(["the cat sat on the mat"] * 3))
+    named = ("handmade:worked-example", tmp_path / "text.txt")
+
+    def stop(stage: str, done: float, total: float | None, note: str) -> None:
+        if stage == "values":
+            raise Interrupted("stopped here")
+
+    with pytest.raises(Interrupted):
+        mine(*named, out=tmp_path / "atlas", progress=stop)
+    plan = unfinished_plan(tmp_path / "atlas")
+    assert plan is not None
+    assert plan["plan"]["device"] == "cpu"
+    assert asked == ["auto"]
+
+    begin(tmp_path / "atlas", plan=plan | {"plan": plan["plan"] | {"device": "cuda"}})
+    with pytest.raises(OptionError, match="atlas was begun on cuda, which cannot be used here; go on where it can"):
+        mine(*named, out=tmp_path / "atlas")
+    mine(*named, out=tmp_path / "atlas", force=True)
+    assert asked == ["auto", "auto"]
+
+    with pytest.raises(Interrupted):
+        mine(*named, out=tmp_path / "other", progress=stop)
+    monkeypatch.setattr(loading.torch.cuda, "is_available", lambda: True)  # a card is put in meanwhile
+    mine(*named, out=tmp_path / "other")
+    assert asked == ["auto", "auto", "auto", "cpu"]

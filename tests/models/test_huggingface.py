@@ -130,6 +130,17 @@ def test_options_that_cannot_be_met(saved, tiny):
     assert "needs its tokenizer" in refused(OptionError, tiny("gpt2"))
 
 
+def test_auto_is_a_card_where_there_is_one(saved, tiny, monkeypatch):
+    """There is no card: torch is only told that there is, so whoever goes there fails."""
+    assert load_model(saved).device.type == "cpu"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(OptionError, match="device 'cuda' cannot be used here"):
+        load_model(saved)
+    with_tokenizer = {"tokenizer": str(saved)}
+    assert load_model(tiny("gpt2"), **with_tokenizer).device.type == "cpu"  # an object stays where it is
+    assert load_model(saved, device="cpu").device.type == "cpu"
+
+
 def test_folders_that_hold_too_little(saved, tmp_path):
     (tmp_path / "empty").mkdir()
     assert "holds no config.json" in refused(ModelNotFound, str(tmp_path / "empty"))

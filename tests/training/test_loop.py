@@ -154,7 +154,7 @@ def test_workers_leave_the_gradient_of_the_whole_batch(recipe: Recipe, monkeypat
         def take(network: Any, terms: Any, part: torch.Tensor, parts: list[int] = parts) -> float:
             parts.append(len(part))
             loss = batch_loss(network, part[:, :-1], part[:, 1:], dtype=torch.float32)
-            (loss + terms.penalty(sparsity=0.1, free=2.0, revival=0.0)).backward()
+            (loss + terms.penalty(torch.ones_like(part[:, :-1]) > 0, sparsity=0.1, free=2.0, revival=0.0)).backward()
             return loss.item()
 
         for _ in range(2):  # the second with changed weights, and the gradients of the first put away

@@ -13,6 +13,7 @@ from mnemoscope.training.sparsity import MemoryTerms, log_effective
 from mnemoscope.training.text import prepare_text
 
 TOKENS = torch.randint(1, 300, (4, 16), generator=torch.Generator().manual_seed(0))
+ALL = torch.ones(4, 16, dtype=torch.bool)
 
 
 def test_the_effective_number_is_that_of_the_definitions() -> None:
@@ -43,7 +44,7 @@ def test_it_does_not_change_under_relu_s_symmetry(recipe: Recipe) -> None:
     network: Any = recipe.model()
     terms = MemoryTerms(network)
     network(TOKENS)
-    before = terms.penalty(sparsity=1.0, free=1.0, revival=0.0).item()
+    before = terms.penalty(ALL, sparsity=1.0, free=1.0, revival=0.0).item()
     factor = 1.0 + torch.arange(24) % 3
     with torch.no_grad():
         for block in network.gpt_neox.layers:
@@ -51,7 +52,7 @@ def test_it_does_not_change_under_relu_s_symmetry(recipe: Recipe) -> None:
             block.mlp.dense_h_to_4h.bias *= factor
             block.mlp.dense_4h_to_h.weight /= factor
     network(TOKENS)
-    assert terms.penalty(sparsity=1.0, free=1.0, revival=0.0).item() == pytest.approx(before, rel=1e-4)
+    assert terms.penalty(ALL, sparsity=1.0, free=1.0, revival=0.0).item() == pytest.approx(before, rel=1e-4)
     assert before > 1
 
 
@@ -63,12 +64,15 @@ def test_an_effective_number_that_is_free_costs_nothing(recipe: Recipe) -> None:
         values.register_forward_pre_hook(lambda own, inputs: seen.append((inputs[0], own.weight)))
     network(TOKENS)
     each = [log_effective(coefficients, weight.norm(dim=0)) for coefficients, weight in seen]
-    expected = sum((one - math.log(5)).clamp(min=0).mean().item() for one in each)
-    found = terms.penalty(sparsity=2.0, free=5.0, revival=0.0)
+    depth = [layer / (len(each) - 1) for layer in range(len(each))]
+    above = [(one - math.log(5)).clamp(min=0).mean().item() for one in each]
+    expected = sum(share * one for share, one in zip(depth, above, strict=True))
+    found = terms.penalty(ALL, sparsity=2.0, free=5.0, revival=0.0)
     assert found.item() == pytest.approx(2 * expected, rel=1e-5)
     assert 0 < expected < sum(one.mean().item() for one in each)
+    assert above[0] > 0  # which costs nothing in the first layer
     network(TOKENS)
-    assert terms.penalty(sparsity=2.0, free=24.0, revival=0.0).item() == 0
+    assert terms.penalty(ALL, sparsity=2.0, free=24.0, revival=0.0).item() == 0
 
 
 def test_a_silent_memory_s_key_is_moved_and_others_are_not(recipe: Recipe) -> None:
@@ -78,12 +82,51 @@ def test_a_silent_memory_s_key_is_moved_and_others_are_not(recipe: Recipe) -> No
     with torch.no_grad():
         keys.bias[5] = -3.0
     network(TOKENS)
-    terms.penalty(sparsity=0.0, free=1.0, revival=1.0).backward()
+    terms.penalty(ALL, sparsity=0.0, free=1.0, revival=1.0).backward()
     moved = keys.weight.grad.abs().sum(1).nonzero()[:, 0].tolist()
     assert moved == [5]
     assert keys.bias.grad[5] == pytest.approx(-1 / 24)
     with pytest.raises(KeyError):  # what was kept is let go
-        terms.penalty(sparsity=1.0, free=1.0, revival=1.0)
+        terms.penalty(ALL, sparsity=1.0, free=1.0, revival=1.0)
+
+
+def test_firing_between_sentences_is_not_enough(recipe: Recipe) -> None:
+    """A memory that fires at the beginning token alone is silent where mining reads, so it is pushed."""
+    network: Any = recipe.model()
+    terms = MemoryTerms(network)
+    keys = network.gpt_neox.layers[0].mlp.dense_h_to_4h
+    tokens = TOKENS.clone()
+    tokens[:, 0] = 0
+    inputs: list[torch.Tensor] = []
+    hook = keys.register_forward_pre_hook(lambda _, taken: inputs.append(taken[0].detach()))
+    network(tokens)
+    hook.remove()
+    terms.penalty(ALL, sparsity=0.0, free=1.0, revival=0.0)
+    matches = inputs[0] @ inputs[0][0, 0]  # a key that is the beginning token's own input
+    with torch.no_grad():
+        keys.weight[5] = inputs[0][0, 0]
+        keys.bias[5] = -(matches[0, 0] + matches[:, 1:].max()) / 2
+    network(tokens)
+    terms.penalty(ALL, sparsity=0.0, free=1.0, revival=1.0).backward()
+    assert keys.bias.grad is None or keys.bias.grad[5] == 0
+    network.zero_grad()
+    network(tokens)
+    terms.penalty(tokens != 0, sparsity=0.0, free=1.0, revival=1.0).backward()
+    assert keys.bias.grad[5] == pytest.approx(-1 / 24)
+
+
+def test_the_only_layer_has_the_whole_weight(recipe: Recipe) -> None:
+    network: Any = replace(recipe, layers=1).model()
+    terms = MemoryTerms(network)
+    network(TOKENS)
+    assert terms.penalty(ALL, sparsity=1.0, free=1.0, revival=0.0).item() > 1
+
+
+def test_a_batch_without_a_sentence_revives_nothing(recipe: Recipe) -> None:
+    network: Any = recipe.model()
+    terms = MemoryTerms(network)
+    network(TOKENS)
+    assert terms.penalty(~ALL, sparsity=0.0, free=1.0, revival=1.0).item() == 0
 
 
 @pytest.mark.parametrize(("sparsity", "revival"), [(0.0, 0.0), (0.3, 0.2)])

@@ -49,6 +49,6 @@ def _root(
 _root.__doc__ = app.info.help
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code: 0, 1 (a bug), 2 (to be mended by the user) or 130 (Ctrl-C)."""
+def run_verb(arguments: Sequence[str] | None = None) -> int:
+    """Runs the verb that the arguments name (of this process where None) and returns the exit code."""
     return run(app, list(sys.argv[1:] if arguments is None else arguments))

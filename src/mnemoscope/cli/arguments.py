@@ -22,7 +22,9 @@ Model = Annotated[
     ),
 ]
 Dtype = Annotated[str, typer.Option(metavar="|".join(DTYPES), help="Number format.")]
-Device = Annotated[str, typer.Option(metavar="NAME", help="Such as cpu, cuda or cuda:1.")]
+Device = Annotated[
+    str, typer.Option(metavar="NAME", help="Such as cpu, cuda or cuda:1; auto: a graphics card if there is one.")
+]
 Revision = Annotated[str | None, typer.Option(metavar="NAME", help="The hub model's revision.")]
 Dictionary = Annotated[
     Path | None, typer.Option("--dict", metavar="FILE", help="A fairseq model's dict.txt, if it lies elsewhere.")

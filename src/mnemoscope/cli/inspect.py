@@ -7,7 +7,7 @@ import typer
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting, spoken_time
 from mnemoscope.cli.runner import emit
-from mnemoscope.mining_options import DTYPES
+from mnemoscope.mining_options import AUTO, DTYPES
 
 
 def inspect(
@@ -19,7 +19,7 @@ def inspect(
     text_field: arg.TextField = "text",
     max_tokens: Annotated[int | None, typer.Option(metavar="N", help="As for mine.")] = None,
     dtype: arg.Dtype = "float32",
-    device: arg.Device = "cpu",
+    device: arg.Device = AUTO,
     revision: arg.Revision = None,
     dictionary: arg.Dictionary = None,
     trust_remote_code: arg.TrustRemoteCode = False,

@@ -7,6 +7,7 @@ import typer
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.runner import emit
 from mnemoscope.errors import OptionError
+from mnemoscope.mining_options import AUTO
 
 
 def serve(
@@ -18,6 +19,7 @@ def serve(
     force_model: Annotated[
         bool, typer.Option("--force-model", help="Use a model that is not the one mined; every page says so.")
     ] = False,
+    device: arg.Device = AUTO,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Others than this machine's own need an access token, which is made.")
     ] = "127.0.0.1",
@@ -53,4 +55,4 @@ def serve(
             return
         print(f"open {settings.url} in a browser; Ctrl-C ends it", flush=True)
 
-    run(Settings(atlas, model, force_model, host, port, annotations=annotations), ready=ready)
+    run(Settings(atlas, model, force_model, host, port, annotations=annotations, device=device), ready=ready)

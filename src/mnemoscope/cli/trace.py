@@ -6,7 +6,7 @@ import typer
 
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.runner import emit
-from mnemoscope.mining_options import DTYPES
+from mnemoscope.mining_options import AUTO, DTYPES
 
 
 def trace(
@@ -35,7 +35,7 @@ def trace(
     top: Annotated[int, typer.Option(metavar="K", help="Predictions of each stream (--json gives all).")] = 10,
     memories: Annotated[int, typer.Option(metavar="K", help="Dominant memories of each layer in --json.")] = 10,
     dtype: arg.Dtype = "float32",
-    device: arg.Device = "cpu",
+    device: arg.Device = AUTO,
     revision: arg.Revision = None,
     dictionary: arg.Dictionary = None,
     trust_remote_code: arg.TrustRemoteCode = False,

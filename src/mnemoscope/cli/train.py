@@ -11,6 +11,7 @@ from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
 from mnemoscope.errors import OptionError
+from mnemoscope.mining_options import AUTO
 
 Size = Annotated[int | None, typer.Option(metavar="N", help="[default: the recipe's]")]
 
@@ -57,7 +58,7 @@ def train(
     free_memories: Annotated[float | None, _of_recipe("Effective number at a token that is free.")] = None,
     revival: Annotated[float | None, _of_recipe("Weight of no memory staying silent.", "X")] = None,
     seed: Size = None,
-    device: Annotated[str, typer.Option(metavar="NAME", help="Such as cpu or cuda.")] = "cpu",
+    device: arg.Device = AUTO,
     checkpoint_every: arg.CheckpointEvery = 120.0,
     json: arg.Json = False,
     debug: arg.Debug = False,

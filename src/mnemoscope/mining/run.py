@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from mnemoscope.atlas.manifest import STATE
+from mnemoscope.atlas.manifest import STATE, unfinished_plan
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.corpus import Source, open_source
@@ -21,8 +21,8 @@ from mnemoscope.mining.run_folder import check_writable, hold_folder, settle_tex
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining.text_pass import read_text
 from mnemoscope.mining.writing import finish_atlas, write_mined_tables, write_text_tables
-from mnemoscope.mining_options import DTYPES, MiningOptions
-from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.mining_options import AUTO, DTYPES, MiningOptions
+from mnemoscope.models import LanguageModel, device_of, load_model
 from mnemoscope.progress import Progress, ignore_progress
 
 
@@ -89,8 +89,8 @@ def run_mining(
     if not isinstance(model, LanguageModel):
         progress("loading", 0, None, str(model))
         model = load_model(
-            model, dict=options.dictionary, revision=options.revision, dtype=options.dtype, device=options.device,
-            trust_remote_code=options.trust_remote_code,
+            model, dict=options.dictionary, revision=options.revision, dtype=options.dtype,
+            device=_device(directory, options), trust_remote_code=options.trust_remote_code,
         )  # fmt: skip
     torch.set_num_threads(torch.get_num_threads())  # also forbids the matrix library to use fewer when it likes
     plan = MiningPlan.derive(
@@ -113,6 +113,24 @@ def run_mining(
 
 def _open(corpus: str | os.PathLike[str], options: MiningOptions) -> Source:
     return open_source(os.fspath(corpus), text_field=options.text_field, split=options.split)
+
+
+def _device(directory: Path, options: MiningOptions) -> str:
+    """The device asked for; `auto` is, in a folder that was begun, what it was begun on. Raises OptionError."""
+    begun = unfinished_plan(directory)
+    if options.device != AUTO or begun is None:
+        return options.device
+    kind = str(begun["plan"].get("device"))
+    try:
+        device_of(kind)
+    except OptionError:
+        if options.force:
+            return AUTO
+        raise OptionError(
+            f"{directory} was begun on {kind}, which cannot be used here; go on where it can, choose another folder, "
+            "or --force to begin anew"
+        ) from None
+    return kind
 
 
 def _check_folder(directory: Path, options: MiningOptions) -> None:

@@ -4,6 +4,7 @@ A single run, a resumed one and a merge of parts all end here, so they end in th
 when or how often it runs; tables of the value pass that are there already are kept.
 """
 
+import os
 import platform
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -177,6 +178,7 @@ def finish_atlas(
         "seconds": {stage: round(seconds, 3) for stage, seconds in context.seconds.items()},
         "host": platform.node(),
         "machine": platform.machine(),
+        "waiting": os.environ.get("OMP_WAIT_POLICY"),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     })  # fmt: skip
     seal(directory, manifest_of(model, plan, counts, state, versions, part=part, questions=questions))

@@ -2,7 +2,7 @@
 
 from mnemoscope.models.hooks import Block, overwrite_coefficients, read_blocks, read_coefficients
 from mnemoscope.models.language_model import LanguageModel, Proof, Sizes
-from mnemoscope.models.loading import load_model
+from mnemoscope.models.loading import device_of, load_model
 from mnemoscope.models.tokens import Beginning
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "LanguageModel",
     "Proof",
     "Sizes",
+    "device_of",
     "load_model",
     "overwrite_coefficients",
     "read_blocks",

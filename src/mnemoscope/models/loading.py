@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from mnemoscope.errors import ModelUnsupported, OptionError
-from mnemoscope.mining_options import DTYPES
+from mnemoscope.mining_options import AUTO, DTYPES
 from mnemoscope.models.fairseq import open_checkpoint
 from mnemoscope.models.fingerprint import check_finite, content_fingerprint
 from mnemoscope.models.huggingface import open_model
@@ -27,23 +27,26 @@ def load_model(
     dict: str | os.PathLike[str] | None = None,
     revision: str | None = None,
     dtype: str | torch.dtype | None = None,
-    device: str | torch.device = "cpu",
+    device: str | torch.device = AUTO,
     trust_remote_code: bool = False,
 ) -> LanguageModel:
     """The LanguageModel of a hub id, a folder, `builtin:NAME`, `handmade:NAME`, `fairseq:PATH.pt` or a loaded model.
 
     `dict` names the `dict.txt` of a fairseq checkpoint where it does not lie beside it. `dtype` None means float32; a
     model already in memory keeps its own (and is put into evaluation mode, its weights untouched; another dtype or
-    device works on a copy). Raises ModelNotFound, ModelUnsupported, ModelDamaged, ProofFailed, OptionError.
+    device works on a copy). `device` auto means a CUDA card where there is one, else the CPU; a model already in memory
+    stays where it is. Raises ModelNotFound, ModelUnsupported, ModelDamaged, ProofFailed, OptionError.
     """
     kind = None if dtype is None else dtype_of(dtype)
-    place = device_of(device)
+    place = None if device == AUTO else device_of(device)
     opened = _open(source, tokenizer, None if dict is None else Path(dict), revision, trust_remote_code)
+    if place is None:
+        place = next(opened.network.parameters()).device if opened.own else device_of(AUTO)
     kind = torch.float32 if kind is None and not opened.own else kind
     check_finite(opened.network)
     content = content_fingerprint(opened.network, opened.config, opened.tokens.description)
-    network = _place(opened.network, kind, place, copied=opened.own)
     try:
+        network = _place(opened.network, kind, place, copied=opened.own)
         model = LanguageModel(opened, opened.anatomy(network), revision=revision, content=content)
         model.proof = prove(model)
         return model
@@ -71,12 +74,13 @@ def dtype_of(dtype: str | torch.dtype) -> torch.dtype:
 
 
 def device_of(device: str | torch.device) -> torch.device:
-    """The torch device of a name; raises OptionError for one that this machine does not have."""
+    """The torch device of a name, or of `auto`; raises OptionError for one that this machine does not have."""
+    name = ("cuda" if torch.cuda.is_available() else "cpu") if device == AUTO else device
     try:
-        found = torch.device(device)
+        found = torch.device(name)
         torch.empty(0, device=found)
     except (RuntimeError, AssertionError) as error:
-        raise OptionError(f"device {str(device)!r} cannot be used here: {first_line(error)}") from None
+        raise OptionError(f"device {str(name)!r} cannot be used here: {first_line(error)}") from None
     return found
 
 

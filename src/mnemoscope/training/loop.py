@@ -18,6 +18,8 @@ from torch import Tensor
 
 from mnemoscope.errors import TrainingError
 from mnemoscope.files import replacing
+from mnemoscope.mining_options import AUTO
+from mnemoscope.models import device_of
 from mnemoscope.progress import Checkpoints, Progress, ignore_progress
 from mnemoscope.training.evaluate import held_out_loss
 from mnemoscope.training.export import export
@@ -35,7 +37,7 @@ def train(
     recipe: Recipe | None = None,
     *,
     wanted: Wanted | None = None,
-    device: str = "cpu",
+    device: str = AUTO,
     checkpoint_every: float = 120.0,
     evaluate_every: int = 500,
     say: Callable[[str], None] = print,
@@ -44,7 +46,7 @@ def train(
     """The folder of the trained model; goes on from the last checkpoint in `out` if there is one.
 
     `wanted` names the text; left out, it is the documentation on this machine. Raises TrainingError if `out` was begun
-    with another recipe or text, CorpusError if a text cannot be read, Interrupted after Ctrl-C with the state saved.
+    with another recipe or text, OptionError for a device that is not here, CorpusError if a text cannot be read, Interrupted after Ctrl-C with the state saved.
     """
     recipe = recipe or Recipe()
     directory = Path(out)
@@ -77,7 +79,7 @@ class _Run:
 
     def __init__(self, recipe: Recipe, device: str) -> None:
         self.recipe = recipe
-        self.device = torch.device(device)
+        self.device = device_of(device)
         self.model = recipe.model().to(self.device)
         self.dtype = faster_dtype(self.device)
         if self.device.type == "cpu":
@@ -109,10 +111,12 @@ class _Run:
         """One step; the mean loss of its batch in nats per token."""
         batch = torch.from_numpy(windows(text.training, self.recipe, self.step)).to(self.device)
         recipe, sparsity = self.recipe, self.recipe.sparsity_at(self.step)
+        between = torch.tensor(text.between_sentences, device=self.device)
 
         def take(model: torch.nn.Module, terms: MemoryTerms, part: Tensor) -> float:
             loss = batch_loss(model, part[:, :-1], part[:, 1:], dtype=self.dtype)
-            penalty = terms.penalty(sparsity=sparsity, free=recipe.free_memories, revival=recipe.revival)
+            own = torch.isin(part[:, :-1], between, invert=True)
+            penalty = terms.penalty(own, sparsity=sparsity, free=recipe.free_memories, revival=recipe.revival)
             (loss + penalty).backward()  # type: ignore[no-untyped-call]
             return float(loss.detach())
 

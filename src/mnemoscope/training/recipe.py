@@ -30,7 +30,7 @@ class Recipe:
     context: int = 256
     batch: int = 16
     """Windows of `context` tokens in one step."""
-    steps: int = 10_000
+    steps: int = 8_500
     warmup: int = 100
     decay: float = 0.35
     """Share of the steps, the last ones, in which the learning rate falls linearly to zero."""
@@ -42,8 +42,8 @@ class Recipe:
     """What updates the matrices inside the blocks: `adamw`, or `muon` (scaled to match the update size of AdamW), which
     learns faster and spreads every prediction over all memories."""
     sparsity: float = 0.05
-    """Weight of the log of each layer's effective number of memories (sparsity.py), beside the loss in nats per token;
-    it is reached linearly over the first 300 steps."""
+    """Weight of the log of the last layer's effective number of memories (sparsity.py), beside the loss in nats per
+    token, reached linearly over the first 300 steps; from the first layer, which has none, it grows linearly."""
     free_memories: float = 2.0
     """The effective number of memories at a token that costs nothing."""
     revival: float = 0.1

@@ -4,8 +4,11 @@ Sparsity: the log of the effective number of memories behind a layer's output, (
 times norm of the value (definitions.md section 4, Figure 7), above a number that is free. It does not depend on how
 large coefficients are, so it cannot be had cheaply by making them small and the values long, as a penalty on the
 coefficients' size can; nor does it change under ReLU's own symmetry. Without a free number it is least where nothing
-fires, and layers fall silent (LOG.md). Revival: a memory that fires nowhere in a batch gets no gradient from the loss;
-its key is pushed until its best match in the batch is above zero.
+fires, and layers fall silent (LOG.md). Its weight grows with depth, from nothing in the first layer: lower layers need
+many memories at a time, and it is in the upper ones that values are to say what follows. Revival: a memory that fires
+nowhere in a batch gets no gradient from the loss; its key is pushed until its best match in the batch is above zero.
+Tokens between sentences do not count there: their inputs are unlike all others, so keys find them first, and a memory
+that fires at nothing else never fires when a sentence is read alone (LOG.md).
 """
 
 import math
@@ -31,19 +34,21 @@ class MemoryTerms:
             block.mlp.dense_h_to_4h.register_forward_hook(_keep(self._matches, layer))
             block.mlp.dense_4h_to_h.register_forward_pre_hook(_keep(self._coefficients, layer))
 
-    def penalty(self, *, sparsity: float, free: float, revival: float) -> Tensor:
+    def penalty(self, text: Tensor, *, sparsity: float, free: float, revival: float) -> Tensor:
         """What the last forward adds to the loss; what was kept of it is let go.
 
-        An effective number of `free` memories or fewer costs nothing.
+        `text [batch, position]` says which positions hold a sentence's own tokens. `sparsity` is the last layer's; an
+        effective number of `free` memories or fewer costs nothing.
         """
-        total = torch.zeros((), device=self._values[0].weight.device)
+        total, text = torch.zeros((), device=self._values[0].weight.device), text.flatten()
+        shares = torch.linspace(0, 1, len(self._values)).tolist() if len(self._values) > 1 else [1.0]
         for layer, values in enumerate(self._values):
             coefficients, matches = self._coefficients.pop(layer), self._matches.pop(layer)
-            if sparsity:
+            if weight := sparsity * shares[layer]:
                 effective = log_effective(coefficients, values.weight.norm(dim=0))
-                total = total + sparsity * torch.relu(effective - math.log(free)).mean()
-            if revival:
-                total = total + revival * torch.relu(-matches.flatten(0, -2).amax(0)).float().mean()
+                total = total + weight * torch.relu(effective - math.log(free)).mean()
+            if revival and text.any():
+                total = total + revival * torch.relu(-matches.flatten(0, -2)[text].amax(0)).float().mean()
         return total
 
 

@@ -73,6 +73,11 @@ class Prepared:
     wanted: Wanted = Wanted()
     validation: Text | None = None
 
+    @property
+    def between_sentences(self) -> list[int]:
+        """The beginning token and the line feed, which a sentence that is read alone does not have."""
+        return [0, *self.tokenizer.encode("\n", add_special_tokens=False).ids]
+
 
 def prepare_text(
     recipe: Recipe, directory: Path, *, say: Callable[[str], None], wanted: Wanted | None = None

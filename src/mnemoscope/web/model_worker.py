@@ -137,7 +137,8 @@ def load_worker(settings: Settings, atlas: Atlas) -> ModelWorker:
     # A core stays with the readers.
     torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 2) - 1)))
     mined = atlas.manifest.model
-    model = load_model(settings.model, revision=mined.revision if settings.model == mined.spec else None)
+    revision = mined.revision if settings.model == mined.spec else None
+    model = load_model(settings.model, revision=revision, device=settings.device)
     worker = ModelWorker(model, settings.model, differs=describe_difference(settings, model, atlas))
     worker.warm()
     return worker

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mnemoscope.mining_options import AUTO
+
 LOCAL = ("127.0.0.1", "localhost", "::1")
 """Addresses that only this machine reaches."""
 PORT = 8765
@@ -13,6 +15,7 @@ class Settings:
     """The atlas and, perhaps, the model; the address; the access token, without which nothing is answered.
 
     `annotations` is a database URL; None means the file `annotations.sqlite` in the atlas.
+    `device` is what the model runs on.
     """
 
     atlas: Path
@@ -22,6 +25,7 @@ class Settings:
     port: int = PORT
     token: str | None = field(default=None, repr=False)
     annotations: str | None = field(default=None, repr=False)
+    device: str = AUTO
 
     @property
     def local(self) -> bool:
