@@ -11,12 +11,13 @@ import torch
 from rich.cells import cell_len
 
 import mnemoscope as ms
-from mining.conftest import byte_tokenizer
+from mining.conftest import PLAIN_TEXT, byte_tokenizer
 from mining.slow_fairseq import SlowFairseq, Variant, write_checkpoint
 from mining.slow_model import SlowTransformer
 from mnemoscope.errors import InterventionError, OptionError, PromptError
+from mnemoscope.mining import mine
 from mnemoscope.models import Beginning, LanguageModel, load_model
-from mnemoscope.tracing import Trace, scores, trace
+from mnemoscope.tracing import Trace, adopt_votes, scores, trace
 from mnemoscope.tracing.records import decision
 from models.conftest import build
 from tracing.slow_trace import Changed, check_trace
@@ -111,6 +112,42 @@ def test_votes_that_are_kept_are_those_of_a_fresh_model() -> None:
     kept = [trace(model, prompt).to_dict() for prompt in prompts]
     fresh = [trace(tiny("gemma2")[0], prompt).to_dict() for prompt in prompts]
     assert [one["layers"] for one in kept] == [one["layers"] for one in fresh]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2", "opt-350m"])
+def test_votes_of_an_atlas_are_those_that_tracing_projects(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them by both ways, and a trace that projects none; layers that were not mined are projected."""
+    (tmp_path / "text.txt").write_text("\n".join(PLAIN_TEXT))
+    atlas = ms.open_atlas(mine(tiny(name)[0], tmp_path / "text.txt", out=tmp_path / "atlas", split="line", layers="1"))
+    model, slow = tiny(name)
+    assert adopt_votes(model, atlas)
+    assert bool((model.known_votes[0] < 0).all())
+    taken = model.known_votes[1].clone()
+    every = torch.arange(2 * model.sizes.memories[1])
+    assert taken.equal(scores.votes(tiny(name)[0], [torch.empty(0, dtype=torch.int64), every])[1])
+
+    projected: list[int] = []
+    folded_values = scores.folded_values
+
+    def count(model: LanguageModel, layer: int, memories: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
+        projected.extend([layer] * len(memories))
+        return folded_values(model, layer, memories, signs)
+
+    monkeypatch.setattr(scores, "folded_values", count)
+    check_trace(trace(model, PROMPT, memories=5).to_dict(), slow, model.encode([PROMPT])[0], top=10, memories=5)
+    assert set(projected) == {0}
+
+
+def test_votes_of_another_model_or_number_format_are_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("\n".join(PLAIN_TEXT))
+    atlas = ms.open_atlas(mine(tiny("gpt2")[0], tmp_path / "text.txt", out=tmp_path / "atlas", split="line"))
+    other = load_model(build("gpt2"), tokenizer=byte_tokenizer(bos_token=END), dtype="bfloat16")
+    assert other.is_model_of(atlas.manifest["model"])
+    for model in (other, tiny("gpt2-relu")[0]):
+        assert not adopt_votes(model, atlas)
+        assert all(bool((known < 0).all()) for known in model.known_votes)
 
 
 def test_the_planted_model_by_eye(planted: LanguageModel) -> None:

@@ -1,8 +1,8 @@
 """How the threads of a computation wait for one another, decided before torch is imported, which looks only then.
 
-Spinning is fastest where a core is free for every thread. Where another process wants the core, the thread that it spins
-for is not running, and mining becomes several times slower; sleeping costs little there. So the command line looks
-at what other processes do while it starts. No result depends on it.
+Spinning is fastest where a core is free for every thread. Where another process wants the core, the thread that it
+spins for is not running, and mining becomes several times slower; sleeping costs little there. So the command line
+looks at what other processes do while it starts. No result depends on it.
 """
 
 import os

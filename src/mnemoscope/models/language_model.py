@@ -156,6 +156,11 @@ class LanguageModel:
         """
         return [torch.full((2 * count,), -1, device=self.device) for count in self.sizes.memories]
 
+    @cached_property
+    def known_norms(self) -> dict[int, Tensor]:
+        """The lengths `[memory]` of the values of the layers that tracing has asked for."""
+        return {}
+
     def keys(self, layer: int) -> Tensor:
         """The keys [memory, hidden]; of a gated layer the gates."""
         return self.layer(layer).gate.weight()

@@ -5,7 +5,7 @@ from mnemoscope.tracing.comparison import Comparison, Difference, Generated, Shi
 from mnemoscope.tracing.interventions import Intervention, as_python, intervene, interventions_of
 from mnemoscope.tracing.predictions import Step, generate
 from mnemoscope.tracing.records import Decision, Dominant, LayerState, Position, Prediction, Token
-from mnemoscope.tracing.scores import Distribution, distribution, rank_of, top
+from mnemoscope.tracing.scores import Distribution, adopt_votes, distribution, rank_of, top
 from mnemoscope.tracing.trace import Trace, trace
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Step",
     "Token",
     "Trace",
+    "adopt_votes",
     "as_python",
     "causal_check",
     "compare",

@@ -8,9 +8,11 @@ which has every vote from the value pass, and tracing, which projects only the m
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import polars as pl
 import torch
 from torch import Tensor
 
+from mnemoscope.atlas import Atlas
 from mnemoscope.models import LanguageModel
 
 BLOCK = 64
@@ -112,9 +114,10 @@ def contributions(coefficients: Tensor, norm: Tensor) -> Tensor:
 
 
 def value_norms(model: LanguageModel, layer: int) -> Tensor:
-    """The length `[memory]`, float32, of every value of a layer."""
-    norms: Tensor = torch.linalg.vector_norm(model.values(layer).float(), dim=1)
-    return norms
+    """The length `[memory]`, float32, of every value of a layer; measured once for each model and kept."""
+    if layer not in model.known_norms:
+        model.known_norms[layer] = torch.linalg.vector_norm(model.values(layer).float(), dim=1)
+    return model.known_norms[layer]
 
 
 def activity_of(coefficients: Tensor, norm: Tensor) -> dict[str, Tensor]:
@@ -190,6 +193,24 @@ def votes(model: LanguageModel, codes: Sequence[Tensor]) -> list[Tensor]:
     for own, tokens, known in zip(new, found, kept, strict=True):
         known[own] = tokens
     return [known[own] for own, known in zip(codes, kept, strict=True)]
+
+
+def adopt_votes(model: LanguageModel, atlas: Atlas) -> bool:
+    """Takes the votes that mining has projected, so that tracing need not; whether they could be taken.
+
+    They are the model's own where the atlas is that model's, mined in the number format in which it is loaded. Layers
+    that were not mined stay open. Raises AtlasDamaged.
+    """
+    mined = str(atlas.manifest.plan.get("dtype"))
+    if not model.is_model_of(atlas.manifest["model"]) or str(model.dtype) != f"torch.{mined}":
+        return False
+    for layer in atlas.layers:
+        values = atlas.table("values", layer=layer, columns=["top_tokens", "bottom_tokens"])
+        best = [values[name].list.first().fill_null(-1).cast(pl.Int64).to_torch() for name in values.columns]
+        known = torch.stack(best, 1).flatten()
+        if len(known) == len(model.known_votes[layer]) and int(known.max()) < model.sizes.vocabulary:
+            model.known_votes[layer].copy_(known)
+    return True
 
 
 def folded_values(model: LanguageModel, layer: int, memories: Tensor, signs: Tensor) -> Tensor:

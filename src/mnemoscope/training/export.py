@@ -138,8 +138,8 @@ def _terms(recipe: Recipe) -> str:
         found += f"""\
 * **Sparsity**: beside the loss stands the log of each layer's effective number of memories at a token (of its
   coefficients times the values' norms) over {recipe.free_memories:g}, where that is above 0, with a weight that grows
-  linearly from 0 in the first layer to {recipe.sparsity:g} in the last: in upper layers few memories speak at a time. In
-  a model trained without it each says less.
+  linearly from 0 in the first layer to {recipe.sparsity:g} in the last: in upper layers few memories speak at a time.
+  In a model trained without it each says less.
 """
     if recipe.revival:
         found += f"""\

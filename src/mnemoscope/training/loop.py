@@ -46,7 +46,8 @@ def train(
     """The folder of the trained model; goes on from the last checkpoint in `out` if there is one.
 
     `wanted` names the text; left out, it is the documentation on this machine. Raises TrainingError if `out` was begun
-    with another recipe or text, OptionError for a device that is not here, CorpusError if a text cannot be read, Interrupted after Ctrl-C with the state saved.
+    with another recipe or text, OptionError for a device that is not here, CorpusError if a text cannot be read,
+    Interrupted after Ctrl-C with the state saved.
     """
     recipe = recipe or Recipe()
     directory = Path(out)

@@ -23,7 +23,7 @@ from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.cache import Cache
 from mnemoscope.errors import MnemoscopeError, ModelDiffers
 from mnemoscope.models import LanguageModel, load_model
-from mnemoscope.tracing import trace
+from mnemoscope.tracing import adopt_votes, trace
 from mnemoscope.web.settings import Settings
 
 MAX_QUEUED = 8
@@ -63,11 +63,13 @@ class ModelWorker:
         """The model's own vocabulary, which need not be the atlas's where the model was forced."""
         return Vocabulary(*self.model.vocabulary())
 
-    def warm(self) -> None:
-        """Begins what a first trace would wait for; nobody waits for it, and nothing of it is kept but the words."""
+    def warm(self, atlas: Atlas) -> None:
+        """Begins what a first trace would wait for; nobody waits for it. Kept are the words, and the atlas's votes."""
 
         def first() -> None:
             text = next((text for text in self.words.texts if text.strip().isalpha()), "a")
+            with suppress(MnemoscopeError):
+                adopt_votes(self.model, atlas)
             with suppress(MnemoscopeError):
                 trace(self.model, text)
 
@@ -140,7 +142,7 @@ def load_worker(settings: Settings, atlas: Atlas) -> ModelWorker:
     revision = mined.revision if settings.model == mined.spec else None
     model = load_model(settings.model, revision=revision, device=settings.device)
     worker = ModelWorker(model, settings.model, differs=describe_difference(settings, model, atlas))
-    worker.warm()
+    worker.warm(atlas)
     return worker
 
 
