@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mnemoscope.atlas.schema import HISTOGRAM_BINS, HISTOGRAM_EDGES
+from mnemoscope.atlas.schema import HISTOGRAM_BINS
+from mnemoscope.mining.histogram import BinCounter
 
 FRACTION = 1 << 40
 _SLICE = 1 << 17
@@ -45,7 +46,8 @@ class Observer:
     """
 
     def __init__(self) -> None:
-        self._room: Tensor | None = None
+        self._room: dict[torch.dtype, Tensor] = {}
+        self._bins: dict[tuple[int, bool], BinCounter] = {}
 
     def observe(self, block: Tensor, *, negative: bool, sampled: bool) -> tuple[Tensor, Tensor | None, Measured]:
         """Sentence maxima `[batch, memory]`, minima (None unless `negative`), and what the block adds.
@@ -57,16 +59,25 @@ class Observer:
         count = batch * positions
         peaks = torch.empty(batch, memories, dtype=block.dtype, device=block.device)
         lows = torch.empty_like(peaks) if negative else None
-        sums = torch.empty(batch, memories, device=block.device)
+        # Of sampled batches both sums are float64: the deviation is their difference, and float32 would lose that of a
+        # steady memory.
+        sums = torch.empty(batch, memories, device=block.device, dtype=torch.float64 if sampled else torch.float32)
+        squares = torch.empty_like(sums) if sampled else None
         fired = torch.empty(batch, memories, device=block.device)
         step = max(1, _SLICE // (positions * memories)) if block.device.type == "cpu" else batch
         for start in range(0, batch, step):
             part = slice(start, start + step)
             piece = block[part]
             torch.amax(piece, 1, out=peaks[part])
-            torch.sum(piece, 1, dtype=torch.float32, out=sums[part])
-            above = torch.gt(piece, 0, out=self._scratch(piece))
+            above = torch.gt(piece, 0, out=self._scratch(piece, piece.dtype))
             torch.sum(above, 1, dtype=torch.float32, out=fired[part])
+            if squares is None:
+                torch.sum(piece, 1, dtype=torch.float32, out=sums[part])
+            else:
+                wide = self._scratch(piece, torch.float64).copy_(piece)
+                torch.sum(wide, 1, out=sums[part])
+                torch.sum(wide.square_(), 1, out=squares[part])
+                self._counter(memories, negative, block.device).add(piece)
             if lows is not None:
                 torch.amin(piece, 1, out=lows[part])
         positive = fired.sum(0, dtype=torch.float64).to(torch.int64)
@@ -78,29 +89,23 @@ class Observer:
                 least[always] = block[:, :, always].amin((0, 1)).float()
         else:
             least = lows.amin(0).float()
-        squares = histogram = None
-        if sampled:
-            # Both sums in float64: the deviation is their difference, and float32 would lose that of a steady memory.
-            wide = block.double()
-            total = wide.sum(1).sum(0)
-            squares = wide.square_().sum(1).sum(0)
-            histogram = _histogram(block.float())
-        return peaks, lows, Measured(count, positive, total, least, peaks.amax(0).float(), squares, histogram)
+        most = peaks.amax(0).float()
+        if squares is None:
+            return peaks, lows, Measured(count, positive, total, least, most, None, None)
+        histogram = self._counter(memories, negative, block.device).take()
+        return peaks, lows, Measured(count, positive, total, least, most, squares.sum(0), histogram)
 
-    def _scratch(self, piece: Tensor) -> Tensor:
-        size = piece.numel()
-        if self._room is None or len(self._room) < size or self._room.dtype != piece.dtype:
-            self._room = torch.empty(size, dtype=piece.dtype, device=piece.device)
-        return self._room[:size].view(piece.shape)
+    def _scratch(self, piece: Tensor, dtype: torch.dtype) -> Tensor:
+        """Room of the shape of `piece`."""
+        room, size = self._room.get(dtype), piece.numel()
+        if room is None or len(room) < size:
+            room = self._room[dtype] = torch.empty(size, dtype=dtype, device=piece.device)
+        return room[:size].view(piece.shape)
 
-
-def _histogram(block: Tensor) -> Tensor:
-    """Counts `[memory, bin]`, 36 bins between and beyond the edges of the format."""
-    memories = block.shape[-1]
-    edges = torch.tensor(HISTOGRAM_EDGES, device=block.device)
-    bins = torch.bucketize(block.contiguous(), edges, right=True, out_int32=True)
-    bins += torch.arange(memories, dtype=torch.int32, device=block.device) * HISTOGRAM_BINS
-    return torch.bincount(bins.flatten(), minlength=memories * HISTOGRAM_BINS).reshape(memories, HISTOGRAM_BINS)
+    def _counter(self, memories: int, negative: bool, device: torch.device) -> BinCounter:
+        if (memories, negative) not in self._bins:
+            self._bins[memories, negative] = BinCounter(memories, negative=negative, device=device)
+        return self._bins[memories, negative]
 
 
 class Activity:
