@@ -140,6 +140,7 @@ def layer_tables(draw: np.random.Generator, tokens: Any, likely: Any) -> dict[st
             "memory": ids, "key_norm": numbers(), "up_norm": none, "value_norm": numbers(), "top_tokens": said(),
             "top_scores": scores, "bottom_tokens": said(), "bottom_scores": scores, "max_probability": numbers(),
             "entropy": numbers(), "target": none, "target_rank": none, "trigger_log_probability": none,
+            "working_logit": numbers(), "working_probability": numbers(),
         },
         "neighbours": {name: [] for name in TABLES["neighbours"].columns.names},
     }  # fmt: skip
