@@ -116,4 +116,4 @@ class Edition:
             return None
         tokens = self.atlas.table("sentences", columns=["tokens"])["tokens"]
         starts = np.concatenate([[0], np.cumsum(tokens.list.len().to_numpy(), dtype=np.int64)])
-        return ids.to_numpy(), starts, tokens.to_arrow().flatten().to_numpy()
+        return ids.to_numpy(), starts, tokens.explode().drop_nulls().to_numpy()

@@ -26,11 +26,11 @@ class Recipe:
     hidden: int = 128
     memories: int = 512
     heads: int = 4
-    vocabulary: int = 2048
+    vocabulary: int = 1024
     context: int = 256
     batch: int = 16
     """Windows of `context` tokens in one step."""
-    steps: int = 8_500
+    steps: int = 6_700
     warmup: int = 100
     decay: float = 0.35
     """Share of the steps, the last ones, in which the learning rate falls linearly to zero."""
@@ -44,7 +44,7 @@ class Recipe:
     sparsity: float = 0.05
     """Weight of the log of the last layer's effective number of memories (sparsity.py), beside the loss in nats per
     token, reached linearly over the first 300 steps; from the first layer, which has none, it grows linearly."""
-    free_memories: float = 2.0
+    free_memories: float = 1.5
     """The effective number of memories at a token that costs nothing."""
     revival: float = 0.1
     """Weight of the push for memories that fire nowhere in a batch."""
