@@ -4,11 +4,14 @@ Written here, each from front to back: `text.bin` (UTF-8, one sentence after the
 `occurrences.bin` (one `RECORD` per sentence as it occurs, repeats included) and `classes.bin` (uint16 per document:
 its class for the hold-out rule). A checkpoint makes them durable and notes their sizes; whoever starts again cuts them
 back to it and skips what was read. Duplicates and held-out documents are found later, by `finalize`.
+
+While one batch of sentences is being tokenised, on all cores, the text goes on being read and cut for the next.
 """
 
 import hashlib
 import os
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -76,6 +79,15 @@ class ReadState:
         return dict(zip(FILES, sizes, strict=True))
 
 
+@dataclass(frozen=True)
+class _Encoded:
+    """A batch of sentences as it is stored: text, tokens and document of each, over-long ones cut into windows."""
+
+    parts: list[tuple[str, Sequence[int], int]]
+    windows: int
+    without_tokens: int
+
+
 @final
 class FirstPass:
     """The four files, open for appending at one state of the reading."""
@@ -97,8 +109,11 @@ class FirstPass:
         self._vocabulary = vocabulary
         self._listed = listed
         self._waiting: list[tuple[str, int]] = []
-        """Sentences taken and not written yet, each with its document."""
+        """Sentences taken and not handed on yet, each with its document."""
         self._characters = 0
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
+        self._encoding: Future[_Encoded] | None = None
+        """The batch that is being tokenised."""
         self._hash = self._new_hash()
         self._files: dict[str, IO[bytes]] = {}
         for name, size in state.sizes().items():
@@ -113,6 +128,7 @@ class FirstPass:
 
     def close(self) -> None:
         """Closes the files; what was not flushed is lost, which a restart makes good."""
+        self._worker.shutdown(cancel_futures=True)
         for file in self._files.values():
             # Closing writes what is still buffered, which a full disk refuses; the file is closed all the same.
             with suppress(OSError):
@@ -130,7 +146,7 @@ class FirstPass:
             self._waiting.append((sentence, self.state.documents))
             self._characters += len(sentence)
             if len(self._waiting) >= _BATCH or self._characters >= _BATCH_CHARACTERS:
-                self.flush()
+                self._hand_on()
 
     def end_document(self) -> None:
         """Closes the document that is being read."""
@@ -151,23 +167,37 @@ class FirstPass:
 
     def flush(self) -> None:
         """Writes the sentences taken but not written yet; raises ModelDamaged for a token id beyond the head's rows."""
-        if not self._waiting:
-            return
-        encoded = self._encoder.encode([text for text, _ in self._waiting])
+        self._hand_on()
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Has the sentences that wait tokenised, and writes the batch before them; raises ModelDamaged."""
+        done, self._encoding = self._encoding, None
+        if self._waiting:
+            self._encoding = self._worker.submit(self._encode, self._waiting)
+            self._waiting, self._characters = [], 0
+        if done is not None:
+            encoded = done.result()
+            self.state.windows += encoded.windows
+            self.state.without_tokens += encoded.without_tokens
+            if encoded.parts:
+                self._write(*zip(*encoded.parts, strict=True))
+
+    def _encode(self, sentences: list[tuple[str, int]]) -> _Encoded:
+        encoded = self._encoder.encode([text for text, _ in sentences])
         parts: list[tuple[str, Sequence[int], int]] = []
-        for (text, document), ids in zip(self._waiting, encoded, strict=True):
+        windows = without_tokens = 0
+        for (text, document), ids in zip(sentences, encoded, strict=True):
             if not ids:
-                self.state.without_tokens += 1
+                without_tokens += 1
             elif len(ids) <= self._longest:
                 parts.append((text, ids, document))
             else:
-                windows = cut_windows(text, ids, offsets=self._encoder.offsets(text), longest=self._longest)
-                kept = [(part, own, document) for part, own in windows if part and not part.isspace()]
-                self.state.windows += len(kept)
+                cut = cut_windows(text, ids, offsets=self._encoder.offsets(text), longest=self._longest)
+                kept = [(part, own, document) for part, own in cut if part and not part.isspace()]
+                windows += len(kept)
                 parts += kept
-        self._waiting, self._characters = [], 0
-        if parts:
-            self._write(*zip(*parts, strict=True))
+        return _Encoded(parts, windows, without_tokens)
 
     def _write(self, texts: Sequence[str], tokens: Sequence[Sequence[int]], documents: Sequence[int]) -> None:
         encoded = [text.encode() for text in texts]
