@@ -18,7 +18,8 @@ from torch.nn.functional import normalize
 
 from mnemoscope.errors import NotFinite
 from mnemoscope.models import LanguageModel
-from mnemoscope.tracing import distribution, rank_of, top
+from mnemoscope.tracing import Distribution, distribution, rank_of, top
+from mnemoscope.tracing.scores import block_extremes
 
 TOKENS_KEPT = 20
 """Top and bottom tokens kept of each value."""
@@ -75,10 +76,7 @@ def value_table(model: LanguageModel, layer: int, wanted: Targets) -> dict[str, 
     for start in range(0, memories, projection.rows):
         block = folded[start : start + projection.rows]
         scores, opposite = projection.scores(block), projection.opposite(block)
-        for first in range(0, len(scores), projection.slice):
-            part = scores[first : first + projection.slice]
-            other = None if opposite is None else opposite[first : first + projection.slice]
-            blocks.append(_read_scores(part, other, wanted, start + first, projection.scratch(len(part))))
+        blocks.append(_read_scores(scores, opposite, wanted, start, projection))
     columns |= {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
     if not np.isfinite(columns["entropy"]).all():
         memory = int(np.flatnonzero(~np.isfinite(columns["entropy"]))[0])
@@ -147,25 +145,31 @@ class Projector:
 
 
 def _read_scores(
-    scores: Tensor, opposite: Tensor | None, wanted: Targets, start: int, scratch: Tensor
+    scores: Tensor, opposite: Tensor | None, wanted: Targets, start: int, projection: Projector
 ) -> dict[str, NDArray[Any]]:
     """The columns of the memories from `start` on, whose scores `[memory, vocab]` these are.
 
-    `opposite` are scores(-v); None under a linear head, where they are -scores(v).
+    `opposite` are scores(-v); None under a linear head, where they are -scores(v). What sweeps the scores does so a
+    slice at a time, while the cache holds it; what takes many small steps does all rows together.
     """
     with torch.inference_mode():
         count = len(scores)
-        tokens, best = top(scores, TOKENS_KEPT)
-        low_tokens, low = top(scores, TOKENS_KEPT, lowest=True) if opposite is None else top(opposite, TOKENS_KEPT)
-        low = -low if opposite is None else low
-        shape = distribution(scores, highest=best[:, 0], scratch=scratch)
         target = torch.from_numpy(wanted.target[start : start + count]).to(scores.device)
-        has = (target >= 0).nonzero()[:, 0]
-        rank = torch.full((count,), -1, device=scores.device)
-        if len(has) == count:
-            rank = rank_of(scores, target, scratch=scratch)
-        elif len(has):
-            rank[has] = rank_of(scores[has], target[has])
+        swept = []
+        for part, own in zip(torch.split(scores, projection.slice), torch.split(target, projection.slice), strict=True):
+            high, scratch = block_extremes(part), projection.scratch(len(part))
+            low = block_extremes(part, lowest=True) if opposite is None else high
+            shape = distribution(part, highest=high.amax(1), scratch=scratch)
+            swept.append((high, low, *vars(shape).values(), rank_of(part, own.clamp(min=0), scratch=scratch)))
+        high, low, *numbers, rank = (torch.cat(column) for column in zip(*swept, strict=True))
+        shape = Distribution(*numbers)
+        tokens, best = top(scores, TOKENS_KEPT, extremes=high)
+        if opposite is None:
+            low_tokens, low = top(scores, TOKENS_KEPT, lowest=True, extremes=low)
+        else:
+            low_tokens, low = top(opposite, TOKENS_KEPT)
+        low = -low if opposite is None else low
+        rank = torch.where(target < 0, -1, rank)
         first, last = np.searchsorted(wanted.memory, (start, start + count))
         memory = wanted.memory[first:last] - start
         places = torch.from_numpy(memory).to(scores.device)

@@ -34,38 +34,49 @@ class Distribution:
     entropy: Tensor
 
 
-def top(scores: Tensor, count: int, *, lowest: bool = False) -> tuple[Tensor, Tensor]:
+def top(
+    scores: Tensor, count: int, *, lowest: bool = False, extremes: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """The `count` best tokens of every row and their scores: `([row, rank] int64, [row, rank])`, best first.
 
     `scores [row, vocab]`; with `lowest` the lowest scores instead, most negative first. Equal scores go by token id.
-    Fewer columns than `count` give all of them.
+    Fewer columns than `count` give all of them. `block_extremes` of these scores, where they were taken before, save a
+    sweep.
     """
     vocabulary = scores.shape[1]
     count = min(count, vocabulary)
-    if count == 0 or vocabulary <= 4 * count * BLOCK:
+    if count == 0 or count == vocabulary:
         return _sort(scores, count, lowest=lowest)
-    whole = vocabulary // BLOCK * BLOCK
-    blocks = scores[:, :whole].reshape(len(scores), whole // BLOCK, BLOCK)
-    tail = scores[:, whole:]
-    extremes = blocks.amin(2) if lowest else blocks.amax(2)
-    if tail.shape[1]:
-        extremes = torch.cat([extremes, (tail.amin(1) if lowest else tail.amax(1))[:, None]], 1)
-    best = extremes.topk(count + 1, dim=1, largest=not lowest)
-    tied = best.values[:, count - 1] == best.values[:, count]
-    chosen = best.indices[:, :count].sort(dim=1).values
-    columns = (chosen[:, :, None] * BLOCK + torch.arange(BLOCK, device=scores.device)).flatten(1)
-    worst = float("inf") if lowest else float("-inf")
-    candidates = scores.gather(1, columns.clamp(max=vocabulary - 1)).masked_fill(columns >= vocabulary, worst)
+    candidates, columns, tied = scores, None, torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
+    if vocabulary > 4 * count * BLOCK:
+        extremes = block_extremes(scores, lowest=lowest) if extremes is None else extremes
+        best = extremes.topk(count + 1, dim=1, largest=not lowest)
+        tied = best.values[:, count - 1] == best.values[:, count]
+        chosen = best.indices[:, :count].sort(dim=1).values
+        columns = (chosen[:, :, None] * BLOCK + torch.arange(BLOCK, device=scores.device)).flatten(1)
+        worst = float("inf") if lowest else float("-inf")
+        candidates = scores.gather(1, columns.clamp(max=vocabulary - 1)).masked_fill(columns >= vocabulary, worst)
     found = candidates.topk(count + 1, dim=1, largest=not lowest)
     tied |= found.values[:, count - 1] == found.values[:, count]
     # Candidates ascend in token id, so sorting by place first makes the stable sort by score break ties rightly.
     place = found.indices[:, :count].sort(dim=1).values
     values, order = candidates.gather(1, place).sort(dim=1, descending=not lowest, stable=True)
-    tokens = columns.gather(1, place.gather(1, order))
+    place = place.gather(1, order)
+    tokens = place if columns is None else columns.gather(1, place)
     rows = tied.nonzero()[:, 0]
     if len(rows):
         tokens[rows], values[rows] = _sort(scores[rows], count, lowest=lowest)
     return tokens, values
+
+
+def block_extremes(scores: Tensor, *, lowest: bool = False) -> Tensor:
+    """The highest (or lowest) score `[row, block]` of each BLOCK neighbouring tokens of `scores [row, vocab]`."""
+    whole = scores.shape[1] // BLOCK * BLOCK
+    blocks, tail = scores[:, :whole].unflatten(1, (-1, BLOCK)), scores[:, whole:]
+    found = blocks.amin(2) if lowest else blocks.amax(2)
+    if tail.shape[1]:
+        found = torch.cat([found, tail.amin(1, keepdim=True) if lowest else tail.amax(1, keepdim=True)], 1)
+    return found
 
 
 def _sort(scores: Tensor, count: int, *, lowest: bool) -> tuple[Tensor, Tensor]:
