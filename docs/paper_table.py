@@ -1,9 +1,9 @@
 """Fills the table of docs/paper.md from the answers of two atlases: the demo's, and the replica's of runs/paper.sh.
 
-    python docs/paper_table.py DEMO_ATLAS REPLICA_ATLAS
+    python docs/paper_table.py DEMO_ATLAS [REPLICA_ATLAS]
 
-Both must have been analysed (`mnemoscope analyze`). What stands between the markers is replaced; the rest of the page
-is written by hand.
+Both must have been analysed (`mnemoscope analyze`). What stands between the markers is replaced; without the replica's
+atlas its column stays as it is. The rest of the page is written by hand.
 """
 
 import json
@@ -36,26 +36,36 @@ def spoken(row: dict[str, Any] | None, form: str) -> str:
     return f"{number(row['value'])} ({number(row['low'])} to {number(row['high'])})"
 
 
-def table(demo: Path, replica: Path) -> str:
-    """The claims as Markdown, in the paper's order."""
+def column(page: str, place: int) -> dict[str, str]:
+    """One column of the table that stands in the page, by the claim of each row."""
+    rows = [line.strip("| \n").split(" | ") for line in page.splitlines() if line.startswith("| Figure ")]
+    return {row[0]: row[place] for row in rows}
+
+
+def table(demo: Path, replica: Path | None, page: str) -> str:
+    """The claims as Markdown, in the paper's order; without `replica` with its numbers from `page`."""
+    kept = column(page, 3)
     lines = ["| the paper | its number | built-in model | replica | answered by |", "|---|---|---|---|---|"]
     for question in QUESTIONS:
         asked = load_question(question).paper
-        ours = [totals(atlas, question) for atlas in (demo, replica)]
+        own, other = totals(demo, question), {} if replica is None else totals(replica, question)
         for claim in asked.claims:
-            numbers = " | ".join(spoken(found.get(claim.name), claim.form) for found in ours)
-            source = f"[{question}](../src/mnemoscope/questions/{question}.py)"
-            lines.append(f"| {asked.figure}: {claim.text} | {claim.paper} | {numbers} | {source} |")
+            said, source = f"{asked.figure}: {claim.text}", f"[{question}](../src/mnemoscope/questions/{question}.py)"
+            theirs = kept[said] if replica is None else spoken(other.get(claim.name), claim.form)
+            lines.append(
+                f"| {said} | {claim.paper} | {spoken(own.get(claim.name), claim.form)} | {theirs} | {source} |"
+            )
     return "\n".join(lines)
 
 
 def main() -> None:
     """Rewrites the page."""
-    if len(sys.argv) != 3:
+    if len(sys.argv) not in (2, 3):
         raise SystemExit(__doc__)
-    page = PAGE.read_text()
+    atlases, page = [Path(name) for name in sys.argv[1:]], PAGE.read_text()
+    found = table(atlases[0], atlases[1] if len(atlases) > 1 else None, page)
     before, rest = page.split(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n{table(Path(sys.argv[1]), Path(sys.argv[2]))}\n{END}{rest.split(END)[1]}")
+    PAGE.write_text(f"{before}{BEGIN}\n{found}\n{END}{rest.split(END)[1]}")
 
 
 if __name__ == "__main__":
