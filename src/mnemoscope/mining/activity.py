@@ -16,10 +16,11 @@ from torch import Tensor
 
 from mnemoscope.atlas.schema import HISTOGRAM_BINS
 from mnemoscope.mining.histogram import BinCounter
+from mnemoscope.mining.host import may_look
 
 FRACTION = 1 << 40
-_SLICE = 1 << 17
-"""Coefficients measured at a time on a CPU: half a MiB, which stays in its cache."""
+_SLICE, _DEVICE_SLICE = 1 << 17, 1 << 26
+"""Coefficients measured at a time: on a CPU half a MiB, which stays in its cache, elsewhere what takes some memory."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,19 @@ class Observer:
         self._room: dict[torch.dtype, Tensor] = {}
         self._bins: dict[tuple[int, bool], BinCounter] = {}
 
-    def observe(self, block: Tensor, *, negative: bool, sampled: bool) -> tuple[Tensor, Tensor | None, Measured]:
+    def forget(self) -> None:
+        """Forgets bins of blocks whose last one has not come."""
+        for counter in self._bins.values():
+            counter.forget()
+
+    def observe(
+        self, block: Tensor, *, negative: bool, sampled: bool, last: bool = True
+    ) -> tuple[Tensor, Tensor | None, Measured]:
         """Sentence maxima `[batch, memory]`, minima (None unless `negative`), and what the block adds.
 
         `block [batch, position, memory]` holds the coefficients of whole sentences of one length. Without `negative`
-        (the activation cannot go below zero) minima are looked for only in memories that fired everywhere.
+        (the activation cannot go below zero) minima are looked for only in memories that fired everywhere. Of several
+        blocks of one layer the `last` has the histogram of all.
         """
         batch, positions, memories = block.shape
         count = batch * positions
@@ -64,7 +73,8 @@ class Observer:
         sums = torch.empty(batch, memories, device=block.device, dtype=torch.float64 if sampled else torch.float32)
         squares = torch.empty_like(sums) if sampled else None
         fired = torch.empty(batch, memories, device=block.device)
-        step = max(1, _SLICE // (positions * memories)) if block.device.type == "cpu" else batch
+        look = may_look(block.device)
+        step = max(1, (_SLICE if look else _DEVICE_SLICE) // (positions * memories))
         for start in range(0, batch, step):
             part = slice(start, start + step)
             piece = block[part]
@@ -82,7 +92,9 @@ class Observer:
                 torch.amin(piece, 1, out=lows[part])
         positive = fired.sum(0, dtype=torch.float64).to(torch.int64)
         total = sums.sum(0, dtype=torch.float64)
-        if lows is None:
+        if lows is None and not look:
+            least = block.amin((0, 1)).float()
+        elif lows is None:
             least = torch.zeros(memories, device=block.device)
             always = (positive == count).nonzero()[:, 0]
             if len(always):
@@ -92,7 +104,7 @@ class Observer:
         most = peaks.amax(0).float()
         if squares is None:
             return peaks, lows, Measured(count, positive, total, least, most, None, None)
-        histogram = self._counter(memories, negative, block.device).take()
+        histogram = self._counter(memories, negative, block.device).take() if last else None
         return peaks, lows, Measured(count, positive, total, least, most, squares.sum(0), histogram)
 
     def _scratch(self, piece: Tensor, dtype: torch.dtype) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.atlas.schema import HISTOGRAM_BINS, HISTOGRAM_EDGES
+from mnemoscope.mining.host import may_look
 
 _LEAST, _MOST = 116, 133
 """Exponent bytes of what is below 2**-10, the least edge, and of 2**6, the greatest, and more."""
@@ -16,8 +17,8 @@ _BELOW_ZERO = 32
 """Added to the byte of a negative coefficient."""
 _ROWS = 255
 """Positions that a byte can count."""
-_BYTES = 1 << 20
-"""Bins that wait to be counted: what a processor's cache holds."""
+_BYTES, _DEVICE_BYTES = 1 << 20, 1 << 26
+"""Bins that wait to be counted: on a CPU what its cache holds, elsewhere so many that counting takes few steps."""
 _ZERO = HISTOGRAM_EDGES.index(0.0) + 1
 """The bin from zero to the least positive edge."""
 
@@ -28,7 +29,8 @@ class BinCounter:
     def __init__(self, memories: int, *, negative: bool, device: torch.device) -> None:
         self.memories, self.negative = memories, negative
         self._width = -(-memories // 8) * 8
-        rows = max(1, _BYTES // (_ROWS * self._width)) * _ROWS
+        room = _BYTES if may_look(device) else _DEVICE_BYTES
+        rows = max(1, room // (_ROWS * self._width)) * _ROWS
         self._bins = torch.zeros(rows, self._width, dtype=torch.uint8, device=device)
         self._equal = torch.empty_like(self._bins)
         self._filled = self._rows = 0
@@ -46,13 +48,17 @@ class BinCounter:
             if self._filled == len(self._bins):
                 self._count()
 
+    def forget(self) -> None:
+        """Forgets what was added since the last `take`."""
+        self._filled = self._rows = 0
+        self._counts.zero_()
+
     def take(self) -> Tensor:
         """The counts `[memory, bin]` of all that was added since the last time."""
         self._count()
         counts = self._counts.clone()
         counts[_ZERO] = self._rows - counts.sum(0)
-        self._counts.zero_()
-        self._rows = 0
+        self.forget()
         return counts.T.contiguous()
 
     def _bytes_of(self, block: Tensor) -> Tensor:
@@ -68,13 +74,14 @@ class BinCounter:
         """Counts the bins that wait, all but that of zero."""
         if not self._filled:
             return
-        self._bins[self._filled :].fill_(_LEAST)
-        on_cpu = self._bins.device.type == "cpu"  # a GPU would have to wait for the answer
-        least, most = (int(end) for end in self._bins.aminmax()) if on_cpu else (0, 255)
-        sums = self._equal.view(torch.int64).view(-1, _ROWS, self._width // 8)
+        filled = -(-self._filled // _ROWS) * _ROWS if self._filled > _ROWS else self._filled
+        bins, equal = self._bins[:filled], self._equal[:filled]
+        bins[self._filled :].fill_(_LEAST)
+        least, most = (int(end) for end in bins.aminmax()) if may_look(bins.device) else (0, 255)
+        sums = equal.view(torch.int64).view(-1, min(filled, _ROWS), self._width // 8)
         for byte, index in _INDEX.items():
             if least <= byte <= most:
-                torch.eq(self._bins, byte, out=self._equal)
+                torch.eq(bins, byte, out=equal)
                 found = sums.sum(1).view(torch.uint8).view(-1, self._width)
                 self._counts[index] += found[:, : self.memories].sum(0)
         self._filled = 0

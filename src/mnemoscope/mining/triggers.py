@@ -5,6 +5,9 @@ enter the best; `add` takes it in. What arrives waits in a short queue, and the 
 as long as the state, so the sort is rare. Which prefixes are kept does not depend on order, batches or merges: they
 are ordered by coefficient (falling), sentence id, position (definitions.md section 3).
 
+Where the host may not look (host.py) the same is done in fixed amounts: a batch gives every memory as many candidates
+as are kept, some of them empty, and the merge sorts them all.
+
 Magnitudes are stored: the best of sign -1 are the lowest coefficients, negated.
 """
 
@@ -15,6 +18,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import PartsDiffer
+from mnemoscope.mining.host import may_look
 
 NEVER = -1
 """The sentence id of an empty place."""
@@ -24,7 +28,7 @@ _LEAST_POSITIVE = 2.0**-149
 
 @dataclass(frozen=True)
 class Survivors:
-    """Candidates of one batch; four tensors of equal length."""
+    """Candidates of one batch; four tensors of equal length. An empty place has sentence NEVER, memory = memories."""
 
     memory: Tensor
     magnitude: Tensor
@@ -40,6 +44,7 @@ class Triggers:
 
     def __init__(self, memories: int, keep: int, *, device: torch.device | str = "cpu") -> None:
         self.memories, self.keep = memories, keep
+        self.device = torch.device(device)
         self.magnitude = torch.zeros(memories, keep, device=device)
         self.sentence = torch.full((memories, keep), NEVER, dtype=torch.int64, device=device)
         self.position = torch.full((memories, keep), NEVER, dtype=torch.int32, device=device)
@@ -62,6 +67,30 @@ class Triggers:
             place = (candidates if sign > 0 else -candidates).argmax(dim=1)
         return Survivors(memory, peaks[row, memory].float(), sentences[row], (place + first).to(torch.int32))
 
+    def best_of_batch(self, peaks: Tensor, place: Tensor, sentences: Tensor, *, first: int) -> Survivors:
+        """Like `survivors`, for a whole batch, and without looking: `keep` candidates of every memory, some empty.
+
+        `place [batch, memory]` is the position of each of the `peaks [batch, memory]`.
+        """
+        order = sentences.argsort()
+        peaks, place, sentences = peaks[order].float(), place[order], sentences[order]
+        # More than `keep` sentences of one batch cannot be among the best; of equal ones the lower ids are.
+        least = peaks.topk(min(self.keep, len(peaks)), dim=0).values[-1].maximum(self.threshold)
+        above, equal = peaks > least, peaks == least
+        chosen = above | (equal & (equal.cumsum(0) <= self.keep - above.sum(0)))
+        memory = torch.arange(self.memories, device=self.device)
+        slot = torch.where(chosen, memory * self.keep + chosen.cumsum(0) - 1, self.memories * self.keep).flatten()
+
+        def spread(values: Tensor, empty: float, dtype: torch.dtype) -> Tensor:
+            found = torch.full((self.memories * self.keep + 1,), empty, dtype=dtype, device=self.device)
+            found[slot] = values.expand_as(chosen).flatten().to(dtype)
+            return found[:-1]
+
+        return Survivors(
+            spread(memory, self.memories, torch.int64), spread(peaks, 0.0, torch.float32),
+            spread(sentences[:, None], NEVER, torch.int64), spread(place + first, NEVER, torch.int32),
+        )  # fmt: skip
+
     def survivors_everywhere(self, block: Tensor, sentences: Tensor, *, sign: int, first: int) -> Survivors:
         """Like `survivors`, but every position of a sentence may be a trigger (the paper's literal text)."""
         magnitude = block if sign > 0 else -block
@@ -74,7 +103,8 @@ class Triggers:
         if len(found):
             self._queue.append(found)
             self._queued += len(found)
-            if self._queued >= self.memories * self.keep // 2:
+            room = self.memories * self.keep
+            if self._queued >= (room // 2 if may_look(self.device) else 4 * room):
                 self.settle()
 
     def settle(self) -> None:
@@ -99,9 +129,10 @@ class Triggers:
         self.settle()
 
     def _rows(self) -> Survivors:
-        memory, rank = (self.sentence != NEVER).nonzero(as_tuple=True)
-        at = (memory, rank)
-        return Survivors(memory, self.magnitude[at], self.sentence[at], self.position[at])
+        memory = torch.arange(self.memories, device=self.device)[:, None].expand_as(self.sentence)
+        full = self.sentence != NEVER
+        rows = (memory.masked_fill(~full, self.memories), *self._kept())
+        return Survivors(*(row[full] if may_look(self.device) else row.flatten() for row in rows))
 
     def _take(self, rows: Survivors) -> None:
         """Replaces the state by the best of `rows`."""
@@ -109,20 +140,19 @@ class Triggers:
         # A positive float32 sorts as its bits do; memory above, falling magnitude below, in one integer.
         bits = rows.magnitude[order].view(torch.int32).to(torch.int64)
         order = order[torch.argsort((rows.memory[order] << 32) - bits, stable=True)]
-        memory = rows.memory[order]
-        counts = torch.bincount(memory, minlength=self.memories)
-        begins = torch.cumsum(counts, 0) - counts
-        rank = torch.arange(len(memory), device=memory.device) - begins[memory]
-        best = rank < self.keep
-        at = (memory[best], rank[best])
-        order = order[best]
-        self.magnitude.zero_()
-        self.sentence.fill_(NEVER)
-        self.position.fill_(NEVER)
-        self.magnitude[at] = rows.magnitude[order]
-        self.sentence[at] = rows.sentence[order]
-        self.position[at] = rows.position[order]
+        memory, every = rows.memory[order], torch.arange(len(order), device=self.device)
+        begins = torch.searchsorted(memory, torch.arange(self.memories + 1, device=self.device))
+        rank, most = every - begins[memory], self.memories * self.keep
+        # Whatever is not among the best is written to one place more, which is cut away.
+        at = torch.where((rank < self.keep) & (memory < self.memories), memory * self.keep + rank, most)
+        for own, found in zip(self._kept(), (rows.magnitude, rows.sentence, rows.position), strict=True):
+            best = torch.full((most + 1,), 0 if own.is_floating_point() else NEVER, dtype=own.dtype, device=self.device)
+            best[at] = found[order]
+            own.copy_(best[:-1].view_as(own))
         self.threshold = self.magnitude[:, -1].clamp(min=_LEAST_POSITIVE)
+
+    def _kept(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.magnitude, self.sentence, self.position
 
     def state(self) -> dict[str, Tensor]:
         """The tensors that a checkpoint holds; `load` takes them back."""

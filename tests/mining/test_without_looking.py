@@ -1,0 +1,104 @@
+"""The pass over a text where the host may not look at numbers, as on a graphics card, run on the CPU.
+
+The same bytes come out, and no operation is asked for whose answer the host would have to wait for.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mining.conftest import odd_text, tables_of, tiny_model
+from mining.test_accumulators import MEMORIES, ids_of, oracle, rows, streams
+from mnemoscope.errors import NotFinite
+from mnemoscope.mining import activity, histogram, mine, text_pass, triggers
+from mnemoscope.mining.triggers import Triggers
+from mnemoscope.models.hooks import read_coefficients
+
+OPTIONS: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 60}
+WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "bincount", "unique", "equal", "is_nonzero")
+"""Operations whose result, or whose size, the host must know."""
+
+
+@pytest.fixture
+def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (activity, histogram, text_pass, triggers):
+        monkeypatch.setattr(module, "may_look", lambda device: False)
+    monkeypatch.setattr(histogram, "_DEVICE_BYTES", 1 << 16)
+
+
+class Watch(TorchDispatchMode):
+    """Notes every operation that the host would wait for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.name().split("::")[1].split(".")[0]
+        by_mask = name == "index" and any(i is not None and i.dtype == torch.bool for i in args[1])
+        if by_mask or name.startswith(WAITS):
+            self.waited.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@given(streams(), st.integers(0, 5), st.sampled_from([1, -1]))
+def test_best_of_batches_are_what_sorting_everything_gives(stream: Any, seed: int, sign: int) -> None:
+    keep, batches = stream
+    ids, found = ids_of(batches, seed), Triggers(MEMORIES, keep)
+    for block, sentences in zip(batches, ids, strict=True):
+        signed = block * sign
+        found.add(found.best_of_batch(signed.amax(1), signed.argmax(1), sentences, first=0))
+    assert rows(found) == oracle(keep, batches, ids, sign, all_=False)
+
+
+@pytest.mark.parametrize("name", ["gpt2-relu", "gpt2", "llama"])
+def test_the_same_bytes(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    (tmp_path / "text.txt").write_text(odd_text())
+    seen = tables_of(mine(tiny_model(name), tmp_path / "text.txt", out=tmp_path / "seen", **OPTIONS))
+    request.getfixturevalue("unseen")
+    unseen = tables_of(mine(tiny_model(name), tmp_path / "text.txt", out=tmp_path / "unseen", **OPTIONS))
+    assert seen == unseen
+    assert any(path.startswith("triggers") for path in seen)
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+@pytest.mark.usefixtures("unseen")
+def test_nothing_is_waited_for(sampled: bool) -> None:
+    model = tiny_model("gpt2")
+    state = text_pass.MiningState(text_pass.StateShape.of(model, keep=3))
+    reader = text_pass.BatchReader(model, state)
+    watch = Watch()
+    for number in range(12):  # long enough for queues to be merged
+        ids = torch.randint(1, 200, (6, 9), generator=torch.Generator().manual_seed(number))
+        lengths = torch.tensor([3, 3, 5, 5, 5, 8]).numpy()
+        batch = text_pass.Batch(ids, lengths, torch.arange(6) + 6 * number, sampled)
+        reader.read(batch)
+        with watch:
+            reader.count()
+
+    def measured(layer: int, coefficients: torch.Tensor) -> None:
+        with watch:
+            reader._measure(layer, [(coefficients[:, 1:], torch.arange(6))], sampled=sampled)
+
+    with read_coefficients(model, measured):
+        model.backbone(ids)
+    assert watch.waited == []
+    assert state.triggers[0, 1].magnitude.any()
+
+
+@pytest.mark.usefixtures("unseen")
+def test_a_number_that_is_not_finite_is_found_and_nothing_of_it_is_saved(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(odd_text())
+    model = tiny_model("gpt2")
+    with torch.no_grad():
+        model.layer(1).down.module.register_forward_pre_hook(
+            lambda module, taken: (torch.where(taken[0] > taken[0].amax() - 1e-6, torch.nan, taken[0]), *taken[1:])
+        )
+    with pytest.raises(NotFinite, match="layer 1 has NaN or infinite coefficients on sentence"):
+        mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", checkpoint_every=0.0, **OPTIONS)
+    assert not (tmp_path / "atlas" / "work" / "state.safetensors").exists()
