@@ -79,7 +79,7 @@ class BatchLoader:
         return Batch(
             pad([self._copy.tokens(sentence) for sentence in ids.tolist()], self._model),
             self._copy.lengths[ids].astype(np.int64),
-            torch.from_numpy(ids).to(self._model.device),
+            _send(ids, self._model.device),
             sampled=number < self._always or number % SAMPLED_EVERY == 0,
         )
 
@@ -96,7 +96,13 @@ def pad(rows: Sequence[NDArray[np.integer]], model: LanguageModel) -> Tensor:
     ids = np.full((len(rows), first + max(map(len, rows))), beginning or 0, np.int64)
     for row, tokens in enumerate(rows):
         ids[row, first : first + len(tokens)] = tokens
-    return torch.from_numpy(ids).to(model.device)
+    return _send(ids, model.device)
+
+
+def _send(array: NDArray[np.int64], device: torch.device) -> Tensor:
+    """The array on the device; a graphics card copies it while the host goes on."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def mined_tokens(copy: TokenizedCorpus) -> Iterator[tuple[NDArray[np.int64], list[NDArray[np.int32]]]]:
