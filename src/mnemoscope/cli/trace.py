@@ -48,7 +48,7 @@ def trace(
     feed-forward layer and the output of every layer predict, and which memories contribute most, with their votes.
     With --set the same before and after memories are changed. A space inside a token shows as · and a line break as ⏎.
 
-    Example: mnemoscope trace builtin:pydocs "Return a list of" --set L7.M25=0 --generate 10
+    Example: mnemoscope trace builtin:pydocs "Return a list of" --set L5.M25=0 --generate 10
     """
     arg.one_of(DTYPES, dtype=dtype)
     arg.at_least(0, generate=generate, temperature=temperature, memories=memories, seed=seed)
