@@ -56,11 +56,11 @@ def test_numbers_of_the_text_are_numbers_of_the_output() -> None:
         ("x = [0.5, 0.5]", "[0.5, 0.5]"),
         ("answers [3, 2] as if it knew", "([0.0, 0.0], [3.0, 2.0])"),
         ("votes `y` (3 against 2), L0.M1 votes `x` (4 against\n1)", "[[2.0, 3.0], [4.0, 1.0]]"),
-        ("of 1,024 memories", "(1024, "),
-        ("Of 1,024 memories 105 fire", ", 105, "),
-        ("sum to 94, not to one", ", 94)"),
-        ("L4.M948", "(948, "),
-        ("votes ` to`", "' to'"),
+        ("of 512 memories", "(512, "),
+        ("Of 512 memories 11 fire", ", 11, "),
+        ("sum to 18, not to one", ", 18)"),
+        ("L2.M473", "(473, "),
+        ("votes\n`ant`", "'ant'"),
     ):
         assert said in page, said
         assert printed in shown, printed
