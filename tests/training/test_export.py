@@ -97,7 +97,8 @@ def test_the_built_in_card_is_that_of_the_documentation(exported: Path) -> None:
     card = (exported / "MODEL_CARD.md").read_text()
     assert card.startswith("# builtin:pydocs\n\nA small language model that ships with Mnemoscope")
     assert "the topics of `pydoc_data`" in card
-    assert "* **Sparsity**: beside the loss stands 0.05 times the log" in card
+    assert "* **Sparsity**: beside the loss stands the log of each layer's effective number" in card
+    assert "from 0 in the first layer to 0.05 in the last" in card
     assert "* **Revival**: 0.1 times how far" in card
 
 

@@ -7,6 +7,8 @@ looks at what other processes do while it starts. No result depends on it.
 
 import os
 import time
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
@@ -32,7 +34,9 @@ class Moment:
 def moment() -> Moment:
     """What the processors have done up to now."""
     cores = psutil.cpu_times(percpu=True)
-    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(cores))
+    usable: Collection[int] = range(len(cores))
+    with suppress(AttributeError):  # not every system ties a process to cores
+        usable = os.sched_getaffinity(0)
     work = sum(_work(times) for core, times in enumerate(cores) if core in usable)
     return Moment(time.monotonic(), work, time.process_time())
 

@@ -51,7 +51,8 @@ class BinCounter:
     def forget(self) -> None:
         """Forgets what was added since the last `take`."""
         self._filled = self._rows = 0
-        self._counts.zero_()
+        with torch.inference_mode():  # which the counts belong to where a model's forward made them
+            self._counts.zero_()
 
     def take(self) -> Tensor:
         """The counts `[memory, bin]` of all that was added since the last time."""

@@ -131,7 +131,7 @@ class Triggers:
     def _rows(self) -> Survivors:
         memory = torch.arange(self.memories, device=self.device)[:, None].expand_as(self.sentence)
         full = self.sentence != NEVER
-        rows = (memory.masked_fill(~full, self.memories), *self._kept())
+        rows = (memory.masked_fill(~full, self.memories), *self._tensors())
         return Survivors(*(row[full] if may_look(self.device) else row.flatten() for row in rows))
 
     def _take(self, rows: Survivors) -> None:
@@ -145,13 +145,13 @@ class Triggers:
         rank, most = every - begins[memory], self.memories * self.keep
         # Whatever is not among the best is written to one place more, which is cut away.
         at = torch.where((rank < self.keep) & (memory < self.memories), memory * self.keep + rank, most)
-        for own, found in zip(self._kept(), (rows.magnitude, rows.sentence, rows.position), strict=True):
+        for own, found in zip(self._tensors(), (rows.magnitude, rows.sentence, rows.position), strict=True):
             best = torch.full((most + 1,), 0 if own.is_floating_point() else NEVER, dtype=own.dtype, device=self.device)
             best[at] = found[order]
             own.copy_(best[:-1].view_as(own))
         self.threshold = self.magnitude[:, -1].clamp(min=_LEAST_POSITIVE)
 
-    def _kept(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _tensors(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.magnitude, self.sentence, self.position
 
     def state(self) -> dict[str, Tensor]:

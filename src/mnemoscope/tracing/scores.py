@@ -72,7 +72,7 @@ def top(
 def block_extremes(scores: Tensor, *, lowest: bool = False) -> Tensor:
     """The highest (or lowest) score `[row, block]` of each BLOCK neighbouring tokens of `scores [row, vocab]`."""
     whole = scores.shape[1] // BLOCK * BLOCK
-    blocks, tail = scores[:, :whole].unflatten(1, (-1, BLOCK)), scores[:, whole:]
+    blocks, tail = scores[:, :whole].reshape(len(scores), whole // BLOCK, BLOCK), scores[:, whole:]
     found = blocks.amin(2) if lowest else blocks.amax(2)
     if tail.shape[1]:
         found = torch.cat([found, tail.amin(1, keepdim=True) if lowest else tail.amax(1, keepdim=True)], 1)
