@@ -31,7 +31,7 @@ from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.hooks import Block, read_blocks
 from mnemoscope.tracing import distribution, rank_of, top
-from mnemoscope.tracing.scores import activity_of, folded_updates, output_norm_scale
+from mnemoscope.tracing.scores import activity_of, folded_updates, output_norm_scale, votes_in
 
 PREFIXES = "prefixes.safetensors"
 """The prefixes of a finished part, in its `state/`."""
@@ -109,9 +109,8 @@ def votes_of(directory: Path, layer: int, *, device: torch.device) -> Votes:
     """The votes `[memory]` of one layer, from its table `values`."""
     path = directory / TABLES["values"].path(layer)
     values = pl.read_parquet(path, columns=["value_norm", "top_tokens", "bottom_tokens"], glob=False)
-    positive, negative = (values[f"{end}_tokens"].list.first().cast(pl.Int64) for end in ("top", "bottom"))
-    norm = values["value_norm"].cast(pl.Float64)
-    return Votes(*(column.to_torch().to(device) for column in (positive, negative, norm)))
+    norm = values["value_norm"].cast(pl.Float64).to_torch()
+    return Votes(*(column.to(device) for column in (*votes_in(values), norm)))
 
 
 class PredictionPass:

@@ -206,6 +206,12 @@ def votes(model: LanguageModel, codes: Sequence[Tensor]) -> list[Tensor]:
     return [known[own] for own, known in zip(codes, kept, strict=True)]
 
 
+def votes_in(values: pl.DataFrame) -> tuple[Tensor, Tensor]:
+    """What each memory of a table `values` votes for, `[memory]`: with a positive coefficient, with a negative one."""
+    positive, negative = (values[f"{end}_tokens"].list.first().cast(pl.Int64).to_torch() for end in ("top", "bottom"))
+    return positive, negative
+
+
 def adopt_votes(model: LanguageModel, atlas: Atlas) -> bool:
     """Takes the votes that mining has projected, so that tracing need not; whether they could be taken.
 
@@ -217,8 +223,7 @@ def adopt_votes(model: LanguageModel, atlas: Atlas) -> bool:
         return False
     for layer in atlas.layers:
         values = atlas.table("values", layer=layer, columns=["top_tokens", "bottom_tokens"])
-        best = [values[name].list.first().fill_null(-1).cast(pl.Int64).to_torch() for name in values.columns]
-        known = torch.stack(best, 1).flatten()
+        known = torch.stack(votes_in(values), 1).flatten()
         if len(known) == len(model.known_votes[layer]) and int(known.max()) < model.sizes.vocabulary:
             model.known_votes[layer].copy_(known)
     return True

@@ -10,7 +10,7 @@ tokens with training text (`independence`).
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ class Prepared:
     wanted: Wanted = Wanted()
     validation: Text | None = None
 
-    @property
+    @cached_property
     def between_sentences(self) -> list[int]:
         """The beginning token and the line feed, which a sentence that is read alone does not have."""
         return [0, *self.tokenizer.encode("\n", add_special_tokens=False).ids]
