@@ -40,6 +40,8 @@ class MiningOptions:
     """Held-out prefixes that questions are asked on."""
     removals: int | str | None = None
     """Memories per layer whose triggers lose tokens, or `all`; None: as many as the text is worth."""
+    neighbours: int = 10
+    """Memories with the most similar values kept of each memory; 0 compares none."""
     part: str | tuple[int, int] | None = None
     """(I, N) or `I/N`: only every N-th batch."""
     batch_tokens: int | None = None

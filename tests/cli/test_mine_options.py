@@ -15,7 +15,7 @@ from mnemoscope.mining_options import MiningOptions
 
 EVERY_OPTION = """
     --validation v.txt --split line --triggers 7 --per-sentence all --layers 0-3,7 --max-sentences 9 --max-tokens 99
-    --prefixes 5 --removals all --part 2/3 --batch-tokens 512 --dtype bfloat16 --device cuda:1 --seed 3
+    --prefixes 5 --removals all --neighbours 4 --part 2/3 --batch-tokens 512 --dtype bfloat16 --device cuda:1 --seed 3
     --checkpoint-every 0.5 --keep-work --text-field body --revision main --trust-remote-code --force --json
 """
 
@@ -59,7 +59,7 @@ def test_defaults_are_the_contract_s(mining: FakeMining, tmp_path: Path, capsys:
     assert (model, corpus) == ("gpt2", "wiki.txt")
     assert options == {
         "out": out, "validation": None, "split": "sentence", "triggers": 50, "per_sentence": 1, "layers": None,
-        "max_sentences": None, "max_tokens": None, "prefixes": 4000, "removals": None, "part": None,
+        "max_sentences": None, "max_tokens": None, "prefixes": 4000, "removals": None, "neighbours": 10, "part": None,
         "batch_tokens": None, "dtype": "float32", "device": "auto", "seed": 0, "checkpoint_every": 60.0,
         "keep_work": False, "text_field": "text", "revision": None, "trust_remote_code": False, "force": False,
         "dictionary": None, "accept_versions": False,
@@ -75,7 +75,7 @@ def test_every_option_arrives(mining: FakeMining, tmp_path: Path, capsys: Captur
     assert mining.calls[0][2] == {
         "out": tmp_path / "a", "validation": "v.txt", "split": "line", "triggers": 7, "per_sentence": "all",
         "layers": (0, 1, 2, 3, 7), "max_sentences": 9, "max_tokens": 99, "prefixes": 5, "removals": "all",
-        "part": (2, 3), "batch_tokens": 512, "dtype": "bfloat16", "device": "cuda:1", "seed": 3,
+        "neighbours": 4, "part": (2, 3), "batch_tokens": 512, "dtype": "bfloat16", "device": "cuda:1", "seed": 3,
         "checkpoint_every": 0.5, "keep_work": True, "text_field": "body",
         "revision": "main", "trust_remote_code": True, "force": True,
         "dictionary": None, "accept_versions": False,
@@ -88,8 +88,8 @@ def test_every_option_arrives(mining: FakeMining, tmp_path: Path, capsys: Captur
     [
         "--triggers 0", "--triggers -3", "--triggers many", "--layers 3-1", "--layers x", "--layers 1,", "--part 0/3",
         "--part 4/3", "--part 1", "--split word", "--per-sentence 2", "--dtype int8", "--max-tokens 0",
-        "--max-sentences 0", "--batch-tokens 0", "--removals some", "--prefixes -1", "--checkpoint-every -1",
-        "--seed -1", "--ray", "--ray auto", "--workers 4",
+        "--max-sentences 0", "--batch-tokens 0", "--removals some", "--prefixes -1", "--neighbours -1",
+        "--checkpoint-every -1", "--seed -1", "--ray", "--ray auto", "--workers 4",
     ],
 )  # fmt: skip
 def test_an_impossible_option_is_refused_at_once(

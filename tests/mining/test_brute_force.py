@@ -12,7 +12,7 @@ from mining.conftest import byte_tokenizer, odd_text
 from mining.reference import Reference, documents_of, sentences_of
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.corpus import split_sentences
-from mnemoscope.errors import ModelNotFound
+from mnemoscope.errors import ModelNotFound, OptionError
 from mnemoscope.mining import batch_loader, mine
 from mnemoscope.models import load_model
 from models.conftest import CASES, ROWS, build
@@ -97,6 +97,25 @@ def test_a_layer_of_one_memory_has_no_neighbours(text: Path, tmp_path: Path) -> 
     out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "atlas", split="line", triggers=5)
     reference = reference_of(hf, tokenizer, text.read_text(), beginning=0, context=64)
     assert_agrees(out, reference, keep=5, layers=(0,), vocabulary=ROWS)
+
+
+@pytest.mark.parametrize("neighbours", [0, 3])
+def test_as_many_neighbours_as_asked(text: Path, tmp_path: Path, neighbours: int) -> None:
+    model = load_model(build("gpt2-relu"), tokenizer=byte_tokenizer(bos_token=END))
+    options = {"split": "line", "triggers": 5, "prefixes": 10, "removals": 0}
+    out = mine(model, text, out=tmp_path / "atlas", neighbours=neighbours, **options)
+    ten = mine(model, text, out=tmp_path / "ten", **options)
+    for layer in range(model.sizes.layers):
+        found, all_ten = (pl.read_parquet(folder / f"neighbours/layer-{layer:03d}.parquet") for folder in (out, ten))
+        assert found.equals(all_ten.filter(pl.col("rank") < neighbours))
+        assert len(found) == neighbours * model.sizes.memories[layer]
+    assert verify(out) == []
+
+
+def test_more_neighbours_than_a_table_numbers_are_refused(text: Path, tmp_path: Path) -> None:
+    model = load_model(build("gpt2-relu"), tokenizer=byte_tokenizer(bos_token=END))
+    with pytest.raises(OptionError, match="--neighbours must be at most 30000"):
+        mine(model, text, out=tmp_path / "atlas", neighbours=30_001)
 
 
 def test_only_some_layers(text: Path, tmp_path: Path) -> None:

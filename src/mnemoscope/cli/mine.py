@@ -53,6 +53,9 @@ def mine(
         int, typer.Option(metavar="N", help="Held-out prefixes to ask questions on.")
     ] = MiningOptions.prefixes,
     removals: Annotated[str | None, typer.Option(metavar="N|all", help="Memories per layer for token removal.")] = None,
+    neighbours: Annotated[
+        int, typer.Option(metavar="N", help="Most similar values kept of each memory; 0 compares none.")
+    ] = MiningOptions.neighbours,
     part: Annotated[str | None, typer.Option(metavar="I/N", help="Only every N-th batch; join with merge.")] = None,
     batch_tokens: Annotated[
         int | None, typer.Option(metavar="N", help="Padded tokens per batch.  [default: from the model's sizes]")
@@ -84,14 +87,15 @@ def mine(
     arg.one_of(("1", "all"), per_sentence=per_sentence)
     arg.one_of(DTYPES, dtype=dtype)
     arg.at_least(1, triggers=triggers, max_sentences=max_sentences, max_tokens=max_tokens, batch_tokens=batch_tokens)
-    arg.at_least(0, prefixes=prefixes, checkpoint_every=checkpoint_every, seed=seed)
+    arg.at_least(0, prefixes=prefixes, neighbours=neighbours, checkpoint_every=checkpoint_every, seed=seed)
     options = MiningOptions(
         validation=validation, split=split, triggers=triggers, per_sentence="all" if per_sentence == "all" else 1,
         layers=None if layers is None else parse_layers(layers), max_sentences=max_sentences, max_tokens=max_tokens,
         prefixes=prefixes, removals=None if removals is None else parse_removals(removals),
-        part=None if part is None else parse_part(part), batch_tokens=batch_tokens, dtype=dtype, device=device,
-        seed=seed, checkpoint_every=checkpoint_every, keep_work=keep_work, text_field=text_field, revision=revision,
-        dictionary=dictionary, trust_remote_code=trust_remote_code, accept_versions=accept_versions, force=force,
+        neighbours=neighbours, part=None if part is None else parse_part(part), batch_tokens=batch_tokens, dtype=dtype,
+        device=device, seed=seed, checkpoint_every=checkpoint_every, keep_work=keep_work, text_field=text_field,
+        revision=revision, dictionary=dictionary, trust_remote_code=trust_remote_code, accept_versions=accept_versions,
+        force=force,
     )  # fmt: skip
     from mnemoscope import mining
 

@@ -23,7 +23,7 @@ from mnemoscope.mining.plan import SAMPLED_EVERY, SAMPLED_TOKENS, default_batch_
 from mnemoscope.mining.removals import default_removals, removal_work
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.text_pass import BatchReader
-from mnemoscope.mining.values import NEIGHBOURS, Targets, neighbour_table, value_table, working_columns
+from mnemoscope.mining.values import Targets, neighbour_table, value_table, working_columns
 from mnemoscope.mining.writing import model_facts
 from mnemoscope.mining_options import MiningOptions
 from mnemoscope.models import LanguageModel
@@ -166,6 +166,5 @@ def _value_seconds(model: LanguageModel, progress: Progress) -> float:
     value_table(model, 0, wanted)
     firing = {"memory": np.arange(memories), "sign": np.ones(memories, np.int8), "coefficient": np.ones(memories)}
     working_columns(model, 0, pl.DataFrame(firing), scale=1.0)
-    if sum(model.sizes.memories) > NEIGHBOURS:
-        neighbour_table(model, 0, list(range(model.sizes.layers)))
+    neighbour_table(model, 0, range(model.sizes.layers), most=MiningOptions.neighbours)
     return (time.perf_counter() - began) * sum(model.sizes.memories) / memories

@@ -34,6 +34,9 @@ _SHUFFLED = 512
 _COEFFICIENTS = 1 << 22
 """Coefficients of one layer and batch on a CPU: 16 MiB, which its allocator serves again instead of asking anew."""
 
+_MOST_KEPT = 30_000
+"""Rows of one memory, at most: tables number them in 16 bits."""
+
 _SETTLED_LATER = ("corpus_fingerprint", "validation_fingerprint", "removals")
 """Entries that may be open until the text has been read."""
 
@@ -56,6 +59,7 @@ class MiningPlan:
     max_tokens: int | None
     prefixes: int
     removals: int | str | None
+    neighbours: int
     batch_tokens: int
     dtype: str
     device: str
@@ -71,13 +75,14 @@ class MiningPlan:
     validation_fingerprint: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("triggers", "prefixes", "batch_tokens", "max_sentences", "max_tokens", "seed"):
+        for name in ("triggers", "prefixes", "neighbours", "batch_tokens", "max_sentences", "max_tokens", "seed"):
             value = getattr(self, name)
-            least = 0 if name in ("prefixes", "seed") else 1
+            least = 0 if name in ("prefixes", "neighbours", "seed") else 1
             if value is not None and value < least:
                 raise OptionError(f"--{name.replace('_', '-')} must be at least {least}, not {value}")
-        if self.triggers > 30_000:
-            raise OptionError(f"--triggers must be at most 30000, not {self.triggers}")
+        for name in ("triggers", "neighbours"):
+            if getattr(self, name) > _MOST_KEPT:
+                raise OptionError(f"--{name} must be at most {_MOST_KEPT}, not {getattr(self, name)}")
         if self.per_sentence not in ("1", "all"):
             raise OptionError(f"--per-sentence must be 1 or all, not {self.per_sentence!r}")
 
@@ -94,6 +99,7 @@ class MiningPlan:
             layers=choose_layers(options.layers, model.sizes.layers),
             max_sentences=options.max_sentences, max_tokens=options.max_tokens,
             prefixes=options.prefixes, removals=None if options.removals is None else parse_removals(options.removals),
+            neighbours=options.neighbours,
             batch_tokens=default_batch_tokens(model) if options.batch_tokens is None else options.batch_tokens,
             dtype=str(model.dtype).removeprefix("torch."), device=model.device.type, seed=options.seed,
             attention=model.attention, threads=torch.get_num_threads(), **versions,

@@ -40,6 +40,7 @@ def mine(
     max_tokens: int | None = None,
     prefixes: int = MiningOptions.prefixes,
     removals: int | str | None = None,
+    neighbours: int = MiningOptions.neighbours,
     part: str | tuple[int, int] | None = None,
     batch_tokens: int | None = None,
     dtype: str = MiningOptions.dtype,
@@ -64,10 +65,10 @@ def mine(
     """
     options = MiningOptions(
         validation=validation, split=split, triggers=triggers, per_sentence=per_sentence, layers=layers,
-        max_sentences=max_sentences, max_tokens=max_tokens, prefixes=prefixes, removals=removals, part=part,
-        batch_tokens=batch_tokens, dtype=dtype, device=device, seed=seed, checkpoint_every=checkpoint_every,
-        keep_work=keep_work, text_field=text_field, revision=revision, dictionary=dict,
-        trust_remote_code=trust_remote_code, accept_versions=accept_versions, force=force,
+        max_sentences=max_sentences, max_tokens=max_tokens, prefixes=prefixes, removals=removals,
+        neighbours=neighbours, part=part, batch_tokens=batch_tokens, dtype=dtype, device=device, seed=seed,
+        checkpoint_every=checkpoint_every, keep_work=keep_work, text_field=text_field, revision=revision,
+        dictionary=dict, trust_remote_code=trust_remote_code, accept_versions=accept_versions, force=force,
     )  # fmt: skip
     return run_mining(model, corpus, Path(out), options, progress=progress or ignore_progress)
 

@@ -6,6 +6,7 @@ adaptive softmax only, and again at its working point, once the predictions have
 the finished triggers; makes `values` and `neighbours`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
 from mnemoscope.models import LanguageModel
 from mnemoscope.tracing import Distribution, distribution, rank_of, top
@@ -25,8 +27,6 @@ TOKENS_KEPT = 20
 """Top and bottom tokens kept of each value."""
 AT_WORK = ("working_logit", "working_probability")
 """The columns that are filled in after the predictions."""
-NEIGHBOURS = 10
-"""Most similar values kept of each memory."""
 TIE = 1e-5
 """Coefficients that differ by less than this times max(1, |c|) are tied (definitions.md section 3)."""
 _SCORES = 1 << 24
@@ -186,16 +186,22 @@ def _read_scores(
     return {name: tensor.cpu().numpy() for name, tensor in names.items()}
 
 
-def neighbour_table(model: LanguageModel, layer: int, layers: list[int]) -> dict[str, Any]:
-    """The columns of `neighbours` for one layer: the values of `layers` with the highest cosine, itself left out."""
+def neighbour_table(model: LanguageModel, layer: int, layers: Sequence[int], *, most: int) -> dict[str, Any]:
+    """The columns of `neighbours` for one layer: at most `most` values of `layers` with the highest cosine, itself left
+    out.
+
+    With `most` 0 nothing is compared, and the columns are empty.
+    """
     tiny = torch.finfo(torch.float32).tiny
     everything = torch.cat([normalize(model.values(other).float(), eps=tiny) for other in layers])
     sizes = [model.sizes.memories[other] for other in layers]
+    kept = min(most, sum(sizes) - 1)
+    if kept == 0:
+        return {name: [] for name in TABLES["neighbours"].columns.names}
     owner = np.repeat(np.array(layers), sizes)
     number = np.concatenate([np.arange(size) for size in sizes])
     begin = sum(sizes[: layers.index(layer)])
     memories = model.sizes.memories[layer]
-    kept = min(NEIGHBOURS, len(everything) - 1)
     rows = max(16, min(1024, _SCORES // len(everything)))
     places, cosines = [], []
     with torch.inference_mode():

@@ -95,7 +95,8 @@ def write_value_tables(context: RunContext, state: MiningState, model: LanguageM
             wanted = targets(layer_triggers(state, layer, sentences), model.sizes.memories[layer])
             _write(directory, plan, "values", value_table(model, layer, wanted), layer=layer)
         if not _is_made(directory, plan, "neighbours", layer):
-            _write(directory, plan, "neighbours", neighbour_table(model, layer, list(plan.layers)), layer=layer)
+            similar = neighbour_table(model, layer, plan.layers, most=plan.neighbours)
+            _write(directory, plan, "neighbours", similar, layer=layer)
     progress("values", len(plan.layers), len(plan.layers), "layers")
     context.end_stage("values")
 
