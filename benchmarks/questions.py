@@ -13,7 +13,7 @@ import resource
 import tempfile
 from pathlib import Path
 
-from mnemoscope.cli.benchmark import gpt2_shaped
+from mnemoscope.bench.shapes import random_model
 from mnemoscope.mining import mine
 
 
@@ -28,7 +28,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
         atlas = mine(
-            gpt2_shaped(), given.text, out=Path(folder) / "atlas", validation=given.validation,
+            random_model("gpt2-small"), given.text, out=Path(folder) / "atlas", validation=given.validation,
             max_tokens=given.max_tokens, prefixes=given.prefixes, removals=given.removals,
         )  # fmt: skip
         seconds = json.loads((atlas / "run.json").read_text())["seconds"]

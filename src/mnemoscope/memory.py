@@ -1,4 +1,4 @@
-"""The noun of the project: one memory of a feed-forward layer, and how it is written.
+"""The noun of the project: one memory of a feed-forward layer, how it is written, and how its coefficients are counted.
 
 A memory is the pair (key, value) of index `memory` in layer `layer`, both counted from 0, written `L10.M222`;
 in a layer with experts `L10.E3.M222`. Holds no weights and reads no files.
@@ -10,6 +10,14 @@ import re
 from dataclasses import dataclass
 
 from mnemoscope.errors import MemoryIdError
+
+HISTOGRAM_EDGES: tuple[float, ...] = (
+    *(-(2.0**power) for power in range(6, -11, -1)),
+    0.0,
+    *(2.0**power for power in range(-10, 7)),
+)
+"""Between which numbers coefficients are counted together: `edges[i-1] <= x < edges[i]`; both ends are open."""
+HISTOGRAM_BINS = len(HISTOGRAM_EDGES) + 1
 
 _FORM = re.compile(r"L(\d{1,6})(?:\.E(\d{1,6}))?\.M(\d{1,9})")
 

@@ -21,10 +21,11 @@ from handbuilt_atlas import PROVENANCE, SENTENCES, sentence_columns, trigger_col
 from mnemoscope import files
 from mnemoscope.atlas import store
 from mnemoscope.atlas.manifest import table_files
-from mnemoscope.atlas.schema import HISTOGRAM_BINS, HISTOGRAM_EDGES, TABLES, place, schema_error
+from mnemoscope.atlas.schema import TABLES, place, schema_error
 from mnemoscope.atlas.store import write_sentences, write_table
 from mnemoscope.errors import StoreFailed
 from mnemoscope.files import replacing, storing, write_json
+from mnemoscope.memory import HISTOGRAM_BINS, HISTOGRAM_EDGES
 
 
 def test_histogram_edges_are_the_contract_s() -> None:

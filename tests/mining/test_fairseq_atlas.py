@@ -15,8 +15,9 @@ from mining.agreement import assert_agrees
 from mining.conftest import odd_text, tables_of
 from mining.reference import Reference, Sentence, documents_of, sentences_of
 from mnemoscope.atlas import open_atlas, verify
+from mnemoscope.bench.documentation import value_rate
+from mnemoscope.bench.loops import compare_loops
 from mnemoscope.cli import main
-from mnemoscope.cli.benchmark import compare_loops, value_rate
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.mining import cost_estimate, merge, mine, values
 from mnemoscope.mining.batch_loader import BatchLoader

@@ -5,7 +5,7 @@ from bisect import bisect_right
 import pytest
 import torch
 
-from mnemoscope.atlas.schema import HISTOGRAM_BINS, HISTOGRAM_EDGES
+from mnemoscope.memory import HISTOGRAM_BINS, HISTOGRAM_EDGES
 from mnemoscope.mining import histogram
 from mnemoscope.mining.histogram import BinCounter
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from mnemoscope.errors import MiningError
 from mnemoscope.files import write_bytes
-from mnemoscope.mining.steps import Answers, RunContext, digest, pack, run_checkpointed
+from mnemoscope.mining.batches import pack
+from mnemoscope.mining.steps import Answers, RunContext, digest, run_checkpointed
 
 
 class Squares:

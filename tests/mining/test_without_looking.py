@@ -15,7 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mining.conftest import odd_text, tables_of, tiny_model
 from mining.test_accumulators import MEMORIES, ids_of, oracle, rows, streams
 from mnemoscope.errors import NotFinite
-from mnemoscope.mining import activity, histogram, mine, text_pass, triggers
+from mnemoscope.mining import activity, batch_reader, histogram, mine, triggers
+from mnemoscope.mining.batches import Batch
+from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.triggers import Triggers
 from mnemoscope.models.hooks import read_coefficients
 
@@ -26,7 +28,7 @@ WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "bincount", "unique"
 
 @pytest.fixture
 def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (activity, histogram, text_pass, triggers):
+    for module in (activity, batch_reader, histogram, triggers):
         monkeypatch.setattr(module, "may_look", lambda device: False)
     monkeypatch.setattr(histogram, "_DEVICE_BYTES", 1 << 16)
 
@@ -70,13 +72,13 @@ def test_the_same_bytes(name: str, tmp_path: Path, request: pytest.FixtureReques
 @pytest.mark.usefixtures("unseen")
 def test_nothing_is_waited_for(sampled: bool) -> None:
     model = tiny_model("gpt2")
-    state = text_pass.MiningState(text_pass.StateShape.of(model, keep=3))
-    reader = text_pass.BatchReader(model, state)
+    state = MiningState(StateShape.of(model, keep=3))
+    reader = batch_reader.BatchReader(model, state)
     watch = Watch()
     for number in range(12):  # long enough for queues to be merged
         ids = torch.randint(1, 200, (6, 9), generator=torch.Generator().manual_seed(number))
         lengths = torch.tensor([3, 3, 5, 5, 5, 8]).numpy()
-        batch = text_pass.Batch(ids, lengths, torch.arange(6) + 6 * number, sampled)
+        batch = Batch(ids, lengths, torch.arange(6) + 6 * number, sampled)
         reader.read(batch)
         with watch:
             reader.count()

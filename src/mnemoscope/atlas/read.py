@@ -14,12 +14,11 @@ import polars as pl
 
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.manifest import read_sealed
-from mnemoscope.atlas.schema import HISTOGRAM_EDGES
 from mnemoscope.atlas.tables import Tables
 from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
 from mnemoscope.formatting import before_token, html_row, html_table, show_text, show_token
-from mnemoscope.memory import MemoryId
+from mnemoscope.memory import HISTOGRAM_EDGES, MemoryId
 
 BEST_TRIGGERS = 25
 """Triggers of a memory in which patterns are looked for (paper, section 3.1)."""

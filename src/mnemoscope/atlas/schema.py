@@ -13,14 +13,6 @@ import pyarrow as pa
 
 SCHEMA_VERSION = 2
 
-# 36 counts: the open low end, 34 bins between the edges (edges[i-1] <= x < edges[i]), the open high end.
-HISTOGRAM_EDGES: tuple[float, ...] = (
-    *(-(2.0**power) for power in range(6, -11, -1)),
-    0.0,
-    *(2.0**power for power in range(-10, 7)),
-)
-HISTOGRAM_BINS = len(HISTOGRAM_EDGES) + 1
-
 SENTENCES_PER_PART = 100_000
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mnemoscope.atlas.schema import HISTOGRAM_BINS
+from mnemoscope.memory import HISTOGRAM_BINS
 from mnemoscope.mining.histogram import BinCounter
 from mnemoscope.mining.host import may_look
 

@@ -4,17 +4,14 @@ Everything here follows from the text and the plan, before any model runs, so ev
 same.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from mnemoscope.corpus import TokenizedCorpus
-from mnemoscope.errors import MiningError
+from mnemoscope.mining.batches import Batch, pad, send
 from mnemoscope.mining.plan import SAMPLED_EVERY, SAMPLED_TOKENS, MiningPlan, batch_order
 from mnemoscope.models import LanguageModel
 
@@ -22,34 +19,6 @@ BACKGROUND = 20_000
 """Mined prefixes in the background sample."""
 _CHUNK = 8192
 """Sentences read at a time."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Padded token ids `[batch, position]` with the beginning token, if any; rows ascend in length."""
-
-    ids: Tensor
-    lengths: NDArray[np.int64]
-    sentences: Tensor
-    sampled: bool
-
-    @property
-    def tokens(self) -> int:
-        """The sentences' own tokens."""
-        return int(self.lengths.sum())
-
-    def halves(self) -> list["Batch"]:
-        """The same sentences in two batches; raises MiningError for one sentence, since it did not fit."""
-        middle = len(self.lengths) // 2
-        if not middle:
-            raise MiningError(
-                f"memory ran out on sentence {int(self.sentences[0])}, alone, of {self.tokens} tokens; "
-                "free memory or choose a smaller model"
-            )
-        return [
-            Batch(self.ids[part], self.lengths[part], self.sentences[part], self.sampled)
-            for part in (slice(0, middle), slice(middle, None))
-        ]
 
 
 class BatchLoader:
@@ -79,7 +48,7 @@ class BatchLoader:
         return Batch(
             pad([self._copy.tokens(sentence) for sentence in ids.tolist()], self._model),
             self._copy.lengths[ids].astype(np.int64),
-            _send(ids, self._model.device),
+            send(ids, self._model.device),
             sampled=number < self._always or number % SAMPLED_EVERY == 0,
         )
 
@@ -88,21 +57,6 @@ class BatchLoader:
         while True:
             for _, tokens in mined_tokens(self._copy):
                 yield from (t.tolist() for t in tokens)
-
-
-def pad(rows: Sequence[NDArray[np.integer]], model: LanguageModel) -> Tensor:
-    """Token ids `[batch, position]` on the model's device: the beginning token, if any, a row, and padding."""
-    first, beginning = model.beginning.length, model.beginning.token
-    ids = np.full((len(rows), first + max(map(len, rows))), beginning or 0, np.int64)
-    for row, tokens in enumerate(rows):
-        ids[row, first : first + len(tokens)] = tokens
-    return _send(ids, model.device)
-
-
-def _send(array: NDArray[np.int64], device: torch.device) -> Tensor:
-    """The array on the device; a graphics card copies it while the host goes on."""
-    tensor = torch.from_numpy(array)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def mined_tokens(copy: TokenizedCorpus) -> Iterator[tuple[NDArray[np.int64], list[NDArray[np.int32]]]]:

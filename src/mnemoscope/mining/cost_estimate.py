@@ -19,10 +19,10 @@ import torch
 
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.mining.batch_loader import BatchLoader
+from mnemoscope.mining.batch_reader import BatchReader
 from mnemoscope.mining.plan import SAMPLED_EVERY, SAMPLED_TOKENS, default_batch_tokens
 from mnemoscope.mining.removals import default_removals, removal_work
 from mnemoscope.mining.state import MiningState, StateShape
-from mnemoscope.mining.text_pass import BatchReader
 from mnemoscope.mining.values import Targets, neighbour_table, value_table, working_columns
 from mnemoscope.mining.writing import model_facts
 from mnemoscope.mining_options import MiningOptions

@@ -8,7 +8,7 @@ holds; looking bins up among the edges and raising 36 counters a memory one by o
 import torch
 from torch import Tensor
 
-from mnemoscope.atlas.schema import HISTOGRAM_BINS, HISTOGRAM_EDGES
+from mnemoscope.memory import HISTOGRAM_BINS, HISTOGRAM_EDGES
 from mnemoscope.mining.host import may_look
 
 _LEAST, _MOST = 116, 133

@@ -24,9 +24,9 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import AtlasDamaged, NotFinite
 from mnemoscope.files import write_bytes
-from mnemoscope.mining.batch_loader import pad
+from mnemoscope.mining.batches import pack, pad
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.steps import RunContext, digest, pack, run_checkpointed
+from mnemoscope.mining.steps import RunContext, digest, run_checkpointed
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.hooks import Block, read_blocks

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
-from mnemoscope.mining.batch_loader import pad
+from mnemoscope.mining.batches import pack, pad
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.steps import RunContext, digest, pack, run_checkpointed
+from mnemoscope.mining.steps import RunContext, digest, run_checkpointed
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.hooks import read_coefficients

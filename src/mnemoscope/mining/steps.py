@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
@@ -24,10 +23,10 @@ from safetensors.numpy import save
 from mnemoscope.atlas.manifest import WORK
 from mnemoscope.errors import MiningError
 from mnemoscope.files import write_bytes
+from mnemoscope.mining.batches import run_in_halves
 from mnemoscope.progress import Checkpoints, Progress, ignore_progress
 
 Answers = dict[str, NDArray[Any]]
-Items = TypeVar("Items")
 
 CHECKPOINT = "state.safetensors"
 """The state of the pass over the text: in the work folder while that goes on, in `state/` of a finished part."""
@@ -148,36 +147,11 @@ def run_checkpointed(
     return np.flatnonzero(state["halved"]).tolist()
 
 
-def run_in_halves(
-    step: Callable[[Items], object], items: Items, halves: Callable[[Items], Sequence[Items]]
-) -> bool:
-    """Takes a step, whole or where memory runs out in ever smaller halves; whether it fitted whole.
-
-    `halves` raises MiningError for what cannot be cut.
-    """
-    try:
-        step(items)
-        return True
-    except (RuntimeError, MemoryError) as error:
-        if not _is_out_of_memory(error):
-            raise
-    # Outside the handler: the error's traceback holds on to what filled the memory.
-    for half in halves(items):
-        run_in_halves(step, half, halves)
-    return False
-
-
 def _halves(items: slice) -> list[slice]:
     middle = (items.start + items.stop) // 2
     if middle == items.start:
         raise MiningError("memory ran out on one sentence, alone; use a machine with more, or --dtype bfloat16")
     return [slice(items.start, middle), slice(middle, items.stop)]
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that an allocation failed (CUDA and CPU word it differently)."""
-    words = ("can't allocate memory", "out of memory")
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in str(error) for word in words)
 
 
 def _resume(state: Answers, checkpoint: Path, inputs: str) -> None:
@@ -207,22 +181,3 @@ def _check_filled(answers: Answers, checkpoint: Path) -> None:
                 f"{int(empty.sum())} of {array.size} entries of {name} were never filled; "
                 "run the same command again, which makes them anew"
             )
-
-
-def pack(lengths: NDArray[np.int64], *, area: int, rows: int, apart: NDArray[np.int64] | None = None) -> list[slice]:
-    """Neighbouring items cut into batches of at most `rows` items whose padded area is at most `area`.
-
-    One item that is larger than `area` is a batch of its own; items with different `apart` share no batch.
-    """
-    batches: list[slice] = []
-    start, longest = 0, 0
-    for k, length in enumerate(lengths.tolist()):
-        wider = max(longest, length)
-        full = (k + 1 - start) * wider > area or k - start >= rows
-        if k > start and (full or (apart is not None and apart[k] != apart[k - 1])):
-            batches.append(slice(start, k))
-            start, wider = k, length
-        longest = wider
-    if len(lengths):
-        batches.append(slice(start, len(lengths)))
-    return batches

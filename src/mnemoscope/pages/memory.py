@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from mnemoscope.atlas.read import BEST_TRIGGERS
-from mnemoscope.atlas.schema import HISTOGRAM_EDGES
 from mnemoscope.errors import OptionError
-from mnemoscope.memory import MemoryId
+from mnemoscope.memory import HISTOGRAM_EDGES, MemoryId
 from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.page import Page
 from mnemoscope.pages.trace import TraceAddress

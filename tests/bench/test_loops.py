@@ -6,15 +6,8 @@ import pytest
 import torch
 
 from mining.conftest import odd_text, tiny_model
-from mnemoscope.cli.benchmark import (
-    USER_BATCH,
-    ResearchLoop,
-    UserLoop,
-    compare_loops,
-    mine_batches,
-    overlap,
-    value_rate,
-)
+from mnemoscope.bench.documentation import neighbour_rate, value_rate
+from mnemoscope.bench.loops import USER_BATCH, ResearchLoop, UserLoop, compare_loops, mine_batches, overlap
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.errors import OptionError
 from mnemoscope.mining.batch_loader import BatchLoader
@@ -64,10 +57,10 @@ def test_the_user_loop_reads_sentences_in_text_order_and_counts_them(model: Lang
     first = [tokens for tokens, _ in zip(loader.in_text_order(), range(3 * USER_BATCH), strict=False)]
     user = UserLoop(model, loader.in_text_order())
     batch = loader(0)
-    user.read(batch)
+    read = user.read(batch)
     groups = [sum(map(len, first[start : start + USER_BATCH])) for start in range(0, len(first), USER_BATCH)]
     sums = [sum(groups[: n + 1]) for n in range(len(groups))]
-    assert user.tokens == next(total for total in sums if total >= batch.tokens)
+    assert read == next(total for total in sums if total >= batch.tokens)
 
 
 def test_all_loops_are_compared(model: LanguageModel, loader: BatchLoader) -> None:
@@ -92,6 +85,8 @@ def test_the_value_pass_is_measured(model: LanguageModel) -> None:
     rates = value_rate(model, layers=1)
     assert set(rates) == {"value pass", "matrix product", "ratio"}
     assert rates["ratio"] == pytest.approx(rates["value pass"] / rates["matrix product"])
+    rates = neighbour_rate(model, layers=1)
+    assert rates["ratio"] == pytest.approx(rates["neighbours"] / rates["matrix product"])
 
 
 def test_the_overlap_is_the_mean_share_of_common_sentences() -> None:

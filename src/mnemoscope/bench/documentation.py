@@ -1,0 +1,113 @@
+"""The built-in model and GPT-2's shape on real text: the documentation of the standard library; and the value pass."""
+
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mnemoscope.bench.loops import Stopwatch, compare_loops, mine_batches, overlap
+from mnemoscope.bench.shapes import random_model
+from mnemoscope.corpus import open_source, prepare
+from mnemoscope.mining.batch_loader import BatchLoader
+from mnemoscope.mining.plan import default_batch_tokens
+from mnemoscope.mining.values import Projector, Targets, neighbour_table, value_table
+from mnemoscope.mining_options import MiningOptions
+from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.progress import Progress, ignore_progress
+
+TEXT = "builtin:pydocs:stdlib"
+
+
+def measure_text(
+    name: str, *, device: torch.device, dtype: str, rounds: int, warm: int, progress: Progress = ignore_progress
+) -> dict[str, Any]:
+    """All figures for one model, `builtin` or `gpt2-small`; in float32 also what bfloat16 gains and changes."""
+    model = _model(name, dtype, device)
+    with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
+        copy = prepare(
+            open_source(TEXT), model, directory=Path(folder), longest=model.longest,
+            split="sentence", vocabulary=model.sizes.vocabulary,
+        )  # fmt: skip
+        batch_tokens = default_batch_tokens(model)
+        loader = BatchLoader(copy, model, batch_tokens=batch_tokens, seed=0)
+        rates = compare_loops(model, loader, rounds=rounds, warm=warm, progress=progress)
+        batches = [loader(k) for k in range(min(loader.count, 4 * rounds))]
+    found = {
+        "model": name,
+        "device": str(device),
+        "dtype": dtype,
+        "batch_tokens": batch_tokens,
+        "threads": torch.get_num_threads(),
+        **rates.document(),
+    }
+    if dtype == "float32":
+        progress("bfloat16", 0, None, "")
+        single, speed = mine_batches(model, batches)
+        half, low_speed = mine_batches(_model(name, "bfloat16", device), batches)
+        found |= {"bfloat16_speedup": low_speed / speed, "bfloat16_overlap": overlap(single, half)}
+    progress("values", 0, None, "")
+    return found | {"values": value_rate(model), "neighbours": neighbour_rate(model)}
+
+
+def _model(name: str, dtype: str, device: torch.device) -> LanguageModel:
+    if name == "builtin":
+        return load_model("builtin:pydocs", dtype=dtype, device=device)
+    return random_model(name, dtype=dtype, device=device)
+
+
+def value_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]:
+    """Values projected per second by the value pass and by the bare matrix product, in turn; and their ratio.
+
+    Under an adaptive softmax the bare product is that of its matrices and its normalisation.
+    """
+    seconds: dict[str, list[float]] = {"value pass": [], "matrix product": []}
+    count = 0
+    for layer in range(min(layers, model.sizes.layers)):
+        memories = model.sizes.memories[layer]
+        count += memories
+        wanted = Targets(*(np.zeros(n, np.int64) for n in (memories, 0, 0)))
+        folded = model.fold(model.values(layer), layer=layer)
+        projector = Projector(model)
+
+        def product(projector: Projector = projector, folded: Tensor = folded) -> None:
+            for start in range(0, len(folded), projector.rows):
+                projector.scores(folded[start : start + projector.rows])
+
+        product()
+        for name, work in (("matrix product", product), ("value pass", partial(value_table, model, layer, wanted))):
+            with Stopwatch(model.device) as watch:
+                work()
+            seconds[name].append(watch.seconds)
+    return _rates(count, seconds)
+
+
+def neighbour_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]:
+    """Values compared with all others per second, by the pass and by the bare matrix product, in turn; their ratio."""
+    seconds: dict[str, list[float]] = {"neighbours": [], "matrix product": []}
+    every = range(model.sizes.layers)
+    everything = torch.cat([model.values(layer).float() for layer in every])
+    count = 0
+    for layer in range(min(layers, model.sizes.layers)):
+        own = model.values(layer).float()
+        count += len(own)
+        rows = max(16, min(1024, (1 << 24) // len(everything)))
+        out = torch.empty(rows, len(everything), device=model.device)
+        with Stopwatch(model.device) as watch, torch.inference_mode():
+            for part in torch.split(own, rows):
+                torch.mm(part, everything.T, out=out[: len(part)])
+        seconds["matrix product"].append(watch.seconds)
+        with Stopwatch(model.device) as watch:
+            neighbour_table(model, layer, every, most=MiningOptions.neighbours)
+        seconds["neighbours"].append(watch.seconds)
+    return _rates(count, seconds)
+
+
+def _rates(count: int, seconds: dict[str, list[float]]) -> dict[str, float]:
+    """Per second, the work and the bare product; `ratio` is that of the two."""
+    rates = {name: count / sum(times) for name, times in seconds.items()}
+    (work,) = rates.keys() - {"matrix product"}
+    return {**rates, "ratio": rates[work] / rates["matrix product"]}

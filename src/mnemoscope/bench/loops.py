@@ -1,0 +1,229 @@
+"""The loops that are compared: mining, the bare forward pass, and what people write.
+
+All loops see the same batches in turn, a few each, so a machine that slows down slows them alike. Mining needs no
+more of a forward pass than the last layer's coefficients, so two bare forwards are timed: the whole backbone
+(`bare forward`) and the same stopped where mining stops (`stopped forward`), which is equal work. The state is warm
+first: some tokens are mined, untimed, since survivors are many at the start and rare after.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from mnemoscope.errors import OptionError
+from mnemoscope.mining.batch_reader import BatchReader
+from mnemoscope.mining.batches import Batch
+from mnemoscope.mining.plan import SAMPLED_TOKENS
+from mnemoscope.mining.state import MiningState, StateShape
+from mnemoscope.mining_options import MiningOptions
+from mnemoscope.models import LanguageModel, read_coefficients
+from mnemoscope.models.observed import takes
+from mnemoscope.progress import Progress, ignore_progress
+
+WARM = SAMPLED_TOKENS
+USER_BATCH = 32
+_GROUP = 4
+"""Batches that a loop takes in turn; a graphics card is waited for at their end only."""
+_TOO_SHORT = "the text is too short to warm up with --warm {warm} tokens and then measure; choose a lower --warm"
+
+
+class Batches(Protocol):
+    """The batches of a text, by number."""
+
+    count: int
+
+    def __call__(self, number: int) -> Batch:
+        """Batch `number` on the model's device."""
+
+    def tokens(self, numbers: Iterable[int]) -> int:
+        """How many own tokens the sentences of these batches have."""
+
+    def in_text_order(self) -> Iterator[list[int]]:
+        """The sentences' tokens in the order of the text, again and again."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Tokens per second of each loop, and the median over rounds of its share of the bare forward's rate."""
+
+    tokens: int
+    per_second: dict[str, float]
+    ratio: dict[str, float]
+
+    def document(self) -> dict[str, object]:
+        """The rates, and mining's ratios to the other loops, as plain values."""
+        mining = self.ratio["mining"]
+        return {
+            "tokens": self.tokens,
+            "tokens_per_second": self.per_second,
+            "share_of_bare": self.ratio,
+            "mining_over_stopped_forward": mining / self.ratio["stopped forward"],
+            "mining_over_user_loop": mining / self.ratio["user loop"],
+            "mining_over_research_loop": mining / self.ratio["research loop"],
+        }
+
+
+def compare_loops(
+    model: LanguageModel,
+    batches: Batches,
+    *,
+    rounds: int,
+    warm: int = WARM,
+    keep: int = MiningOptions.triggers,
+    progress: Progress = ignore_progress,
+) -> Rates:
+    """Mining (triggers and activity) against the bare backbone forward, that forward stopped where mining stops, the
+    user's loop and the research loop.
+
+    `rounds` groups of four batches are timed. The user's loop gets the same sentences in text order in batches of 32.
+    Raises OptionError if the text is too short.
+    """
+    if batches.tokens(range(batches.count)) <= warm:
+        raise OptionError(_TOO_SHORT.format(warm=warm))
+    reader = BatchReader(model, MiningState(StateShape.of(model, keep=keep), device=model.device))
+    research = ResearchLoop(model, keep)
+    user = UserLoop(model, batches.in_text_order())
+
+    def mine(batch: Batch) -> int:
+        reader.read(batch)
+        reader.count()
+        return batch.tokens
+
+    def forward(batch: Batch, stop_after: int | None = None) -> int:
+        model.backbone(batch.ids, stop_after=stop_after)
+        return batch.tokens
+
+    number, seen = 0, 0
+    while seen < warm:
+        seen += mine(batches(number))
+        number += 1
+        progress("warming up", seen, warm, "tokens")
+    loops: dict[str, Callable[[Batch], int]] = {
+        "bare forward": forward,
+        "stopped forward": lambda batch: forward(batch, model.sizes.layers - 1),
+        "mining": mine,
+        "user loop": user.read,
+        "research loop": research.read,
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in loops}
+    tokens: dict[str, list[int]] = {name: [] for name in loops}
+    starts = range(number, batches.count, _GROUP)[:rounds]
+    if not starts:
+        raise OptionError(_TOO_SHORT.format(warm=warm))
+    for done, start in enumerate(starts, 1):
+        group = [batches(k) for k in range(start, min(start + _GROUP, batches.count))]
+        for name, loop in loops.items():
+            with Stopwatch(model.device) as watch:
+                tokens[name].append(sum(loop(batch) for batch in group))
+            seconds[name].append(watch.seconds)
+        progress("comparing", done, rounds, "rounds")
+    reader.check()
+    per_token = {name: np.divide(seconds[name], tokens[name]) for name in loops}
+    return Rates(
+        sum(tokens["mining"]),
+        {name: sum(tokens[name]) / sum(seconds[name]) for name in loops},
+        {name: float(np.median(per_token["bare forward"] / own)) for name, own in per_token.items()},
+    )
+
+
+class Stopwatch:
+    """Times what is done within it, with all that a graphics card was asked for."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.seconds = 0.0
+
+    def __enter__(self) -> "Stopwatch":
+        self._wait()
+        self._began = time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._wait()
+        self.seconds = time.perf_counter() - self._began
+
+    def _wait(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+
+class UserLoop:
+    """What a user writes: the whole model with its head, 32 sentences in text order, right padding and a mask."""
+
+    def __init__(self, model: LanguageModel, sentences: Iterator[list[int]]) -> None:
+        self.model, self.sentences = model, sentences
+
+    def read(self, batch: Batch) -> int:
+        """Reads about as many tokens as `batch` has, from where it stopped; says how many."""
+        read = 0
+        beginning = self.model.beginning.tokens
+        while read < batch.tokens:
+            rows = [beginning + next(self.sentences) for _ in range(USER_BATCH)]
+            read += sum(len(row) - len(beginning) for row in rows)
+            ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+            mask = pad_sequence([torch.ones(len(row), dtype=torch.long) for row in rows], batch_first=True)
+            network, device = self.model.anatomy.model, self.model.device
+            named = {"attention_mask": mask.to(device), "use_cache": False}
+            with torch.inference_mode():
+                network(ids.to(device), **{name: value for name, value in named.items() if takes(network, name)})
+        return read
+
+
+class ResearchLoop:
+    """The loop of research scripts on the mined batches: sentence maxima joined to the best, then `topk`."""
+
+    def __init__(self, model: LanguageModel, keep: int) -> None:
+        self.model, self.keep = model, keep
+        sizes, device = model.sizes.memories, model.device
+        self.best = [torch.full((keep, count), -torch.inf, device=device) for count in sizes]
+        self.where = [torch.zeros(keep, count, dtype=torch.int64, device=device) for count in sizes]
+
+    def read(self, batch: Batch) -> int:
+        """Runs one batch; says how many tokens it has."""
+        device, width = batch.ids.device, batch.ids.shape[1]
+        lengths = torch.from_numpy(batch.lengths).to(device) + width - int(batch.lengths[-1])
+        place = torch.arange(width, device=device)[None]
+        outside = (place >= lengths[:, None]) | (place == 0)  # position 0 is the beginning token, or a sink
+
+        def take(layer: int, coefficients: Tensor) -> None:
+            masked = coefficients.masked_fill(outside[:, :, None], -torch.inf)
+            value, position = masked.max(dim=1)
+            where = batch.sentences[:, None] * 4096 + position
+            self.best[layer], order = torch.cat([self.best[layer], value.float()]).topk(self.keep, dim=0)
+            self.where[layer] = torch.cat([self.where[layer], where]).gather(0, order)
+
+        with read_coefficients(self.model, take):
+            self.model.backbone(batch.ids)
+        return batch.tokens
+
+
+def overlap(first: MiningState, second: MiningState) -> float:
+    """The mean share of each memory's triggers (layer, sign, sentence) that two states have in common."""
+    shares: list[float] = []
+    for key, one in first.triggers.items():
+        a, b = one.state()["sentence"], second.triggers[key].state()["sentence"]
+        for left, right in zip(a.tolist(), b.tolist(), strict=True):
+            own = {s for s in left if s >= 0}
+            if own:
+                shares.append(len(own & set(right)) / len(own))
+    return statistics.fmean(shares) if shares else 1.0
+
+
+def mine_batches(
+    model: LanguageModel, batches: Sequence[Batch], *, keep: int = MiningOptions.triggers
+) -> tuple[MiningState, float]:
+    """The state after some batches, and tokens per second."""
+    reader = BatchReader(model, MiningState(StateShape.of(model, keep=keep), device=model.device))
+    with Stopwatch(model.device) as watch:
+        for batch in batches:
+            reader.read(batch)
+            reader.count()
+    reader.check()
+    return reader.state, sum(batch.tokens for batch in batches) / watch.seconds

@@ -1,0 +1,189 @@
+"""Random models of known shapes on made-up text: what mining costs on any device, with nothing read from a disk.
+
+Weights and tokens are random, so nothing that comes out means anything; what the passes do is what they do to a trained
+model of that shape. Beside the loops the device's own rate of matrix products is measured, and, where the device is
+not the CPU, whether a small model of the same family has the same triggers on both.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from mnemoscope.bench.loops import Rates, Stopwatch, compare_loops, mine_batches, overlap
+from mnemoscope.mining.batches import Batch, pack, pad, send
+from mnemoscope.mining.plan import SAMPLED_EVERY, SAMPLED_TOKENS, batch_order, default_batch_tokens
+from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models.huggingface import builtin_folder
+from mnemoscope.progress import Progress, ignore_progress
+
+SHAPES = ("gpt2-small", "8b")
+"""GPT-2 small, and Llama 3 of 8 billion parameters."""
+USUAL_DTYPE = {"gpt2-small": "float32", "8b": "bfloat16"}
+_UNCHANGED: Mapping[str, int] = {}
+_MEAN_LENGTH, _LONGEST = 25, 200
+"""Tokens of a made-up sentence."""
+_COMPARED = 4
+"""Batches of the text on which a device is compared with the host."""
+
+
+def random_model(
+    shape: str, *, dtype: str | None = None, device: str | torch.device = "cpu", sizes: Mapping[str, int] = _UNCHANGED
+) -> LanguageModel:
+    """A model of a shape with random weights, made on the device; `sizes` replace entries of its configuration.
+
+    It reads text with the built-in model's tokenizer, which fits its head. `dtype` None is the shape's usual one.
+    """
+    kind: torch.dtype = getattr(torch, dtype or USUAL_DTYPE[shape])
+    torch.manual_seed(0)
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(kind)
+    try:
+        with torch.device(device):
+            network: Any = _gpt2(sizes) if shape == "gpt2-small" else _llama(sizes)
+    finally:
+        torch.set_default_dtype(usual)
+    return load_model(network.eval(), tokenizer=_tokenizer())
+
+
+def _tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(str(builtin_folder("pydocs")))
+
+
+def _gpt2(sizes: Mapping[str, Any]) -> Any:
+    return GPT2LMHeadModel(GPT2Config(**sizes))
+
+
+def _llama(sizes: Mapping[str, Any]) -> Any:
+    """Llama 3 8B's configuration, as Meta published it."""
+    shape: dict[str, Any] = {
+        "vocab_size": 128_256, "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192, "rope_theta": 500_000.0,
+    }  # fmt: skip
+    return LlamaForCausalLM(LlamaConfig(**{**shape, **sizes}))
+
+
+class RandomText:
+    """Batches of made-up sentences for a model: random tokens, lengths as of sentences, the order of a plan."""
+
+    def __init__(self, model: LanguageModel, *, tokens: int, batch_tokens: int, seed: int = 0) -> None:
+        self._model, self._generator = model, np.random.default_rng(seed)
+        lengths = self._generator.geometric(1 / _MEAN_LENGTH, size=1 + 2 * tokens // _MEAN_LENGTH) + 1
+        lengths = lengths.clip(max=min(_LONGEST, model.longest))
+        lengths = np.sort(lengths[: 1 + int(np.searchsorted(lengths.cumsum(), tokens))])
+        self._lengths = lengths.astype(np.int64)
+        self._cuts = pack(self._lengths + model.beginning.length, area=batch_tokens, rows=batch_tokens)
+        self.count = len(self._cuts)
+        self._order = batch_order(self.count, seed)
+        self._always = int(np.searchsorted(np.cumsum([self._own(k).sum() for k in range(self.count)]), SAMPLED_TOKENS))
+
+    def _own(self, number: int) -> NDArray[np.int64]:
+        return self._lengths[self._cuts[int(self._order[number])]]
+
+    def tokens(self, numbers: Iterable[int]) -> int:
+        """How many own tokens the sentences of these batches have."""
+        return sum(int(self._own(number).sum()) for number in numbers)
+
+    def __call__(self, number: int) -> Batch:
+        """Batch `number` on the model's device; rows ascend in length."""
+        lengths, cut, device = self._own(number), self._cuts[int(self._order[number])], self._model.device
+        rows = [self._sentence(length) for length in lengths.tolist()]
+        ids = send(np.arange(cut.start, cut.stop), device)
+        sampled = number <= self._always or number % SAMPLED_EVERY == 0
+        return Batch(pad(rows, self._model), lengths, ids, sampled=sampled)
+
+    def in_text_order(self) -> Iterator[list[int]]:
+        """Made-up sentences without end, whose lengths are in no order."""
+        while True:
+            for length in self._generator.permutation(self._lengths).tolist():
+                yield self._sentence(length).tolist()
+
+    def _sentence(self, length: int) -> NDArray[np.int64]:
+        return self._generator.integers(self._model.sizes.vocabulary, size=length)
+
+
+def measure_shape(
+    shape: str,
+    *,
+    device: torch.device,
+    dtype: str | None = None,
+    rounds: int,
+    warm: int,
+    batch_tokens: int | None = None,
+    sizes: Mapping[str, int] = _UNCHANGED,
+    progress: Progress = ignore_progress,
+) -> dict[str, Any]:
+    """All figures for a random model of a shape on a device; `sizes` replace entries of its configuration."""
+    progress("making a model", 0, None, shape)
+    model = random_model(shape, dtype=dtype, device=device, sizes=sizes)
+    area = batch_tokens or default_batch_tokens(model)
+    text = RandomText(model, tokens=warm + 5 * rounds * area, batch_tokens=area)
+    rates = compare_loops(model, text, rounds=rounds, warm=warm, progress=progress)
+    ceiling = product_rate(device, model.dtype)
+    same = None if device.type == "cpu" else same_as_on_the_host(shape, device)
+    return {
+        "model": shape,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "layers": model.sizes.layers,
+        "parameters": model.sizes.parameters,
+        "batch_tokens": area,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        **rates.document(),
+        "teraflops": {"matrix product": ceiling / 1e12, **_work_rates(model, rates)},
+        "same_as_on_the_host": same,
+    }
+
+
+def _work_rates(model: LanguageModel, rates: Rates) -> dict[str, float]:
+    """Teraflops of the blocks' matrix products, two for each weight and token, in the forward pass and in mining.
+
+    What attention does with keys and values is left out, and padding too: so much useful work is done.
+    """
+    blocks = (p.numel() for layer in model.anatomy.layers for p in layer.block.parameters() if p.dim() > 1)
+    whole = 2.0 * sum(blocks)
+    stopped = whole - 2.0 * model.values(model.sizes.layers - 1).numel()
+    work = {"bare forward": whole, "mining": stopped}
+    return {name: each * rates.per_second[name] / 1e12 for name, each in work.items()}
+
+
+def product_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """Operations per second of one large product of square matrices of random numbers."""
+    size, times = (8192, 20) if device.type == "cuda" else (1024, 20)
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    out = torch.empty_like(a)
+    for _ in range(3):
+        torch.mm(a, b, out=out)
+    with Stopwatch(device) as watch:
+        for _ in range(times):
+            torch.mm(a, b, out=out)
+    return 2.0 * size**3 * times / watch.seconds
+
+
+def same_as_on_the_host(shape: str, device: torch.device) -> dict[str, float]:
+    """How alike the triggers of a small float32 model of the family are on a device and on the host.
+
+    `shared_triggers` is the mean share of a memory's triggers that are the same; `coefficient_difference` the largest
+    difference of the best magnitudes at the same rank, over max(1, magnitude).
+    """
+    if shape == "gpt2-small":
+        sizes = {"n_layer": 2, "n_embd": 96, "n_head": 4}
+    else:
+        sizes = {
+            "num_hidden_layers": 2, "hidden_size": 128, "intermediate_size": 448, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "vocab_size": 4096,
+        }  # fmt: skip
+    host = random_model(shape, dtype="float32", sizes=sizes)
+    states = []
+    for model in (host, load_model(host.anatomy.model, tokenizer=_tokenizer(), device=device)):
+        text = RandomText(model, tokens=4 * _COMPARED * 2048, batch_tokens=2048)
+        states.append(mine_batches(model, [text(number) for number in range(_COMPARED)])[0])
+    differences = []
+    for key, triggers in states[0].triggers.items():
+        own, found = triggers.magnitude, states[1].triggers[key].magnitude.cpu()
+        differences.append(float(((own - found).abs() / own.clamp(min=1)).max()))
+    return {"shared_triggers": overlap(*states), "coefficient_difference": max(differences)}

@@ -1,0 +1,105 @@
+"""Batches: tokens that lie together in one tensor, how items are packed into them, and one that does not fit in memory.
+
+Knows neither texts nor tables, so that a machine with nothing but torch can time what runs on them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mnemoscope.errors import MiningError
+from mnemoscope.models import LanguageModel
+
+Items = TypeVar("Items")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Padded token ids `[batch, position]` with the beginning token, if any; rows ascend in length."""
+
+    ids: Tensor
+    lengths: NDArray[np.int64]
+    sentences: Tensor
+    sampled: bool
+
+    @property
+    def tokens(self) -> int:
+        """The sentences' own tokens."""
+        return int(self.lengths.sum())
+
+    def halves(self) -> list["Batch"]:
+        """The same sentences in two batches; raises MiningError for one sentence, since it did not fit."""
+        middle = len(self.lengths) // 2
+        if not middle:
+            raise MiningError(
+                f"memory ran out on sentence {int(self.sentences[0])}, alone, of {self.tokens} tokens; "
+                "free memory or choose a smaller model"
+            )
+        return [
+            Batch(self.ids[part], self.lengths[part], self.sentences[part], self.sampled)
+            for part in (slice(0, middle), slice(middle, None))
+        ]
+
+
+def pad(rows: Sequence[NDArray[np.integer]], model: LanguageModel) -> Tensor:
+    """Token ids `[batch, position]` on the model's device: the beginning token, if any, a row, and padding."""
+    first, beginning = model.beginning.length, model.beginning.token
+    ids = np.full((len(rows), first + max(map(len, rows))), beginning or 0, np.int64)
+    for row, tokens in enumerate(rows):
+        ids[row, first : first + len(tokens)] = tokens
+    return send(ids, model.device)
+
+
+def send(array: NDArray[np.int64], device: torch.device) -> Tensor:
+    """The array on the device; a graphics card copies it while the host goes on."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def pack(lengths: NDArray[np.int64], *, area: int, rows: int, apart: NDArray[np.int64] | None = None) -> list[slice]:
+    """Neighbouring items cut into batches of at most `rows` items whose padded area is at most `area`.
+
+    One item that is larger than `area` is a batch of its own; items with different `apart` share no batch.
+    """
+    batches: list[slice] = []
+    start, longest = 0, 0
+    for k, length in enumerate(lengths.tolist()):
+        wider = max(longest, length)
+        full = (k + 1 - start) * wider > area or k - start >= rows
+        if k > start and (full or (apart is not None and apart[k] != apart[k - 1])):
+            batches.append(slice(start, k))
+            start, wider = k, length
+        longest = wider
+    if len(lengths):
+        batches.append(slice(start, len(lengths)))
+    return batches
+
+
+def run_in_halves(
+    step: Callable[[Items], object], items: Items, halves: Callable[[Items], Sequence[Items]]
+) -> bool:
+    """Takes a step, whole or where memory runs out in ever smaller halves; whether it fitted whole.
+
+    `halves` raises MiningError for what cannot be cut.
+    """
+    try:
+        step(items)
+        return True
+    except (RuntimeError, MemoryError) as error:
+        if not _is_out_of_memory(error):
+            raise
+    # Outside the handler: the error's traceback holds on to what filled the memory.
+    for half in halves(items):
+        run_in_halves(step, half, halves)
+    return False
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that an allocation failed (CUDA and CPU word it differently)."""
+    words = ("can't allocate memory", "out of memory")
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in str(error) for word in words)

@@ -1,0 +1,97 @@
+"""Random models on made-up text: what is measured, and that a machine with torch and transformers alone measures it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mnemoscope.bench import shapes
+from mnemoscope.bench.shapes import RandomText, measure_shape, random_model, same_as_on_the_host
+from mnemoscope.cli import main
+
+SMALL = {
+    "gpt2-small": {"n_layer": 2, "n_embd": 24, "n_head": 2, "vocab_size": 1100},
+    "8b": {
+        "num_hidden_layers": 2, "hidden_size": 24, "intermediate_size": 60, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "vocab_size": 1100,
+    },
+}  # fmt: skip
+BARE = """
+import runpy, sys
+sys.modules.update(dict.fromkeys({names}))
+runpy.run_module("mnemoscope.bench", run_name="__main__", alter_sys=True)
+"""
+"""Python takes a module that is None in `sys.modules` for one that is not installed."""
+STORE = ("polars", "pyarrow", "typer", "rich", "sentencex", "pandas", "altair", "jinja2", "starlette", "sqlalchemy")
+
+
+@pytest.mark.parametrize("shape", shapes.SHAPES)
+@pytest.mark.parametrize("dtype", ["float32", None])
+def test_every_loop_is_measured(shape: str, dtype: str | None) -> None:
+    found = measure_shape(
+        shape, device=torch.device("cpu"), dtype=dtype, rounds=2, warm=300, batch_tokens=128, sizes=SMALL[shape]
+    )
+    json.dumps(found)
+    assert found["dtype"] == (dtype or shapes.USUAL_DTYPE[shape])
+    assert found["layers"] == 2
+    assert min(found["tokens_per_second"].values()) > 0
+    assert found["same_as_on_the_host"] is None  # this is the host
+    flops, rate = found["teraflops"], found["tokens_per_second"]
+    assert flops["bare forward"] / flops["mining"] > rate["bare forward"] / rate["mining"]  # it stops before the end
+    assert flops["matrix product"] > 0
+
+
+def test_the_work_of_a_token_is_two_operations_for_each_weight_of_the_blocks() -> None:
+    model = random_model("8b", dtype="float32", sizes=SMALL["8b"])
+    hidden, memories = 24, 60
+    each = hidden * (hidden + 2 * 12 + hidden) + 3 * hidden * memories
+    rates = shapes.Rates(1, {"bare forward": 1e12, "mining": 1e12}, {})
+    found = shapes._work_rates(model, rates)
+    assert found == {"bare forward": 2 * 2 * each, "mining": 2 * 2 * each - 2 * hidden * memories}
+
+
+@pytest.mark.parametrize("shape", shapes.SHAPES)
+def test_a_device_that_is_the_host_agrees_with_it(shape: str) -> None:
+    assert same_as_on_the_host(shape, torch.device("cpu")) == {"shared_triggers": 1.0, "coefficient_difference": 0.0}
+
+
+def test_made_up_text_is_packed_as_a_text_is() -> None:
+    model = random_model("gpt2-small", sizes=SMALL["gpt2-small"])
+    text = RandomText(model, tokens=5000, batch_tokens=256)
+    batches = [text(number) for number in range(text.count)]
+    assert sum(batch.tokens for batch in batches) == text.tokens(range(text.count)) >= 5000
+    sentences = sorted(int(i) for batch in batches for i in batch.sentences)
+    assert sentences == list(range(sum(len(batch.lengths) for batch in batches)))
+    for batch in batches:
+        rows, width = batch.ids.shape
+        assert rows * width <= 256
+        assert (np.diff(batch.lengths) >= 0).all()
+        assert width == batch.lengths[-1] + model.beginning.length
+        assert int(batch.ids.max()) < 1100
+    assert [batch.sampled for batch in batches] == [True] * text.count  # a text this short is sampled whole
+
+
+def test_only_torch_and_transformers_are_needed() -> None:
+    words = "--model gpt2-small --layers 1 --device cpu --rounds 1 --warm 60 --batch-tokens 64"
+    environment = {**os.environ, "PYTHONPATH": str(Path(shapes.__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", BARE.format(names=STORE), *words.split()],
+        capture_output=True, text=True, check=False, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["model"] == "gpt2-small"
+    again = subprocess.run(
+        [sys.executable, "-c", BARE.format(names=(*STORE, "torch")), *words.split()],
+        capture_output=True, text=True, check=False, env=environment,
+    )  # fmt: skip
+    assert "import of torch halted" in again.stderr  # what is refused is refused
+
+
+def test_a_device_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--model", "8b", "--device", "cuda:7"]) == 2
+    assert "cuda:7" in capsys.readouterr().err
