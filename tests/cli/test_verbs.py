@@ -11,7 +11,8 @@ import torch
 
 from mining.conftest import byte_tokenizer
 from mnemoscope import training
-from mnemoscope.cli import benchmark, main
+from mnemoscope.bench import documentation as benchmark
+from mnemoscope.cli import main
 from mnemoscope.cli.app import app
 from mnemoscope.mining import cost_estimate
 from mnemoscope.models import LanguageModel, load_model
@@ -44,8 +45,8 @@ def documentation(monkeypatch: pytest.MonkeyPatch) -> None:
 def small_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The benchmark on a tiny model and the licence; the built-in model on its text takes minutes."""
 
-    def tiny(name: str, dtype: str = "float32") -> LanguageModel:
-        assert name == "builtin:pydocs"
+    def tiny(name: str, dtype: str, device: torch.device) -> LanguageModel:
+        assert (name, device.type) == ("builtin:pydocs", "cpu")
         return load_model(build("gpt2-relu").to(getattr(torch, dtype)), tokenizer=byte_tokenizer(), dtype=dtype)
 
     (tmp_path / "long.txt").write_text((Path(__file__).parents[2] / "LICENSE").read_text())
@@ -143,7 +144,7 @@ def test_bench_tells_ratios_and_refuses_a_text_that_is_too_short(small_benchmark
     out = capsys.readouterr().out
     assert out.startswith("builtin: ")
     loops = ("bare forward", "stopped forward", "mining", "user loop", "research loop")
-    for name in (*loops, "mining is", "bfloat16 is", "values: "):
+    for name in (*loops, "mining is", "bfloat16 is", "values: ", "neighbours: "):
         assert f"  {name}" in out
     assert max(map(len, out.splitlines())) <= 90
     assert main(["bench", "--model", "builtin", "--warm", "1000000"]) == 2

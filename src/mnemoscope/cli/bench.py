@@ -63,7 +63,7 @@ def bench(
 
 def _draw(result: dict[str, Any]) -> None:
     print(
-        f"{result['model']} in {result['dtype']} on {result['device']}: {result['tokens']:,} tokens timed, "
+        f"{result['model']}: {result['dtype']} on {result['device']}, {result['tokens']:,} tokens timed, "
         f"batches of {result['batch_tokens']:,} positions"
     )
     for name, rate in result["tokens_per_second"].items():
@@ -83,7 +83,5 @@ def _draw(result: dict[str, Any]) -> None:
         rates = ", ".join(f"{name} {rate:,.2f}" for name, rate in result["teraflops"].items())
         print(f"  teraflops of weights' products: {rates}")
     if same := result.get("same_as_on_the_host"):
-        print(
-            f"  a small model shares {same['shared_triggers']:.3f} of its triggers with the host; "
-            f"its best coefficients differ by {same['coefficient_difference']:.1e} at most"
-        )
+        shared, difference = same["shared_triggers"], same["coefficient_difference"]
+        print(f"  a small model has {shared:.3f} of the host's triggers, coefficients within {difference:.1e}")

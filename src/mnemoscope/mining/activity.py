@@ -7,6 +7,7 @@ Sums merge exactly: a batch's sum is split into its integer part and its fractio
 added as integers. Floating-point addition is not associative; this is.
 """
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from mnemoscope.memory import HISTOGRAM_BINS
 from mnemoscope.mining.histogram import BinCounter
 from mnemoscope.mining.host import may_look
+from mnemoscope.mining.sweep_threads import SweepThreads
 
 FRACTION = 1 << 40
 _SLICE, _DEVICE_SLICE = 1 << 17, 1 << 26
@@ -49,6 +51,7 @@ class Observer:
     def __init__(self) -> None:
         self._room: dict[torch.dtype, Tensor] = {}
         self._bins: dict[tuple[int, bool], BinCounter] = {}
+        self._threads = {sampled: SweepThreads() for sampled in (False, True)}
 
     def forget(self) -> None:
         """Forgets bins of blocks whose last one has not come."""
@@ -74,22 +77,8 @@ class Observer:
         squares = torch.empty_like(sums) if sampled else None
         fired = torch.empty(batch, memories, device=block.device)
         look = may_look(block.device)
-        step = max(1, (_SLICE if look else _DEVICE_SLICE) // (positions * memories))
-        for start in range(0, batch, step):
-            part = slice(start, start + step)
-            piece = block[part]
-            torch.amax(piece, 1, out=peaks[part])
-            above = torch.gt(piece, 0, out=self._scratch(piece, piece.dtype))
-            torch.sum(above, 1, dtype=torch.float32, out=fired[part])
-            if squares is None:
-                torch.sum(piece, 1, dtype=torch.float32, out=sums[part])
-            else:
-                wide = self._scratch(piece, torch.float64).copy_(piece)
-                torch.sum(wide, 1, out=sums[part])
-                torch.sum(wide.square_(), 1, out=squares[part])
-                self._counter(memories, negative, block.device).add(piece)
-            if lows is not None:
-                torch.amin(piece, 1, out=lows[part])
+        with self._threads[sampled].choose(block.numel()) if look else nullcontext():
+            self._sweep(block, peaks, lows, fired, sums, squares)
         positive = fired.sum(0, dtype=torch.float64).to(torch.int64)
         total = sums.sum(0, dtype=torch.float64)
         if lows is None and not look:
@@ -106,6 +95,34 @@ class Observer:
             return peaks, lows, Measured(count, positive, total, least, most, None, None)
         histogram = self._counter(memories, negative, block.device).take() if last else None
         return peaks, lows, Measured(count, positive, total, least, most, squares.sum(0), histogram)
+
+    def _sweep(
+        self,
+        block: Tensor,
+        peaks: Tensor,
+        lows: Tensor | None,
+        fired: Tensor,
+        sums: Tensor,
+        squares: Tensor | None,
+    ) -> None:
+        """Fills what is read off every sentence, all `[batch, memory]`; counts bins where squares are asked for."""
+        batch, positions, memories = block.shape
+        step = max(1, (_SLICE if may_look(block.device) else _DEVICE_SLICE) // (positions * memories))
+        for start in range(0, batch, step):
+            part = slice(start, start + step)
+            piece = block[part]
+            torch.amax(piece, 1, out=peaks[part])
+            above = torch.gt(piece, 0, out=self._scratch(piece, piece.dtype))
+            torch.sum(above, 1, dtype=torch.float32, out=fired[part])
+            if squares is None:
+                torch.sum(piece, 1, dtype=torch.float32, out=sums[part])
+            else:
+                wide = self._scratch(piece, torch.float64).copy_(piece)
+                torch.sum(wide, 1, out=sums[part])
+                torch.sum(wide.square_(), 1, out=squares[part])
+                self._counter(memories, lows is not None, block.device).add(piece)
+            if lows is not None:
+                torch.amin(piece, 1, out=lows[part])
 
     def _scratch(self, piece: Tensor, dtype: torch.dtype) -> Tensor:
         """Room of the shape of `piece`."""
