@@ -1,9 +1,9 @@
 """Fills the table of docs/paper.md from the answers of two atlases: the demo's, and the replica's of runs/paper.sh.
 
-    python docs/paper_table.py DEMO_ATLAS [REPLICA_ATLAS]
+    python docs/paper_table.py DEMO_ATLAS REPLICA_ATLAS
 
-Both must have been analysed (`mnemoscope analyze`). What stands between the markers is replaced; without the replica's
-atlas its column stays as it is. The rest of the page is written by hand.
+Both must have been analysed (`mnemoscope analyze`). What stands between the markers is replaced; the column of an atlas
+that is given as `-` stays as it is. The rest of the page is written by hand.
 """
 
 import json
@@ -42,28 +42,30 @@ def column(page: str, place: int) -> dict[str, str]:
     return {row[0]: row[place] for row in rows}
 
 
-def table(demo: Path, replica: Path | None, page: str) -> str:
-    """The claims as Markdown, in the paper's order; without `replica` with its numbers from `page`."""
-    kept = column(page, 3)
+def table(demo: Path | None, replica: Path | None, page: str) -> str:
+    """The claims as Markdown, in the paper's order; an atlas that is None has its numbers from `page`."""
+    atlases, kept = (demo, replica), (column(page, 2), column(page, 3))
     lines = ["| the paper | its number | built-in model | replica | answered by |", "|---|---|---|---|---|"]
     for question in QUESTIONS:
         asked = load_question(question).paper
-        own, other = totals(demo, question), {} if replica is None else totals(replica, question)
+        found = [None if atlas is None else totals(atlas, question) for atlas in atlases]
         for claim in asked.claims:
             said, source = f"{asked.figure}: {claim.text}", f"[{question}](../src/mnemoscope/questions/{question}.py)"
-            theirs = kept[said] if replica is None else spoken(other.get(claim.name), claim.form)
-            lines.append(
-                f"| {said} | {claim.paper} | {spoken(own.get(claim.name), claim.form)} | {theirs} | {source} |"
-            )
+            numbers = [
+                before[said] if own is None else spoken(own.get(claim.name), claim.form)
+                for own, before in zip(found, kept, strict=True)
+            ]
+            lines.append(" ".join(["|", " | ".join([said, str(claim.paper), *numbers, source]), "|"]))
     return "\n".join(lines)
 
 
 def main() -> None:
     """Rewrites the page."""
-    if len(sys.argv) not in (2, 3):
+    if len(sys.argv) != 3:
         raise SystemExit(__doc__)
-    atlases, page = [Path(name) for name in sys.argv[1:]], PAGE.read_text()
-    found = table(atlases[0], atlases[1] if len(atlases) > 1 else None, page)
+    page = PAGE.read_text()
+    demo, replica = (None if name == "-" else Path(name) for name in sys.argv[1:])
+    found = table(demo, replica, page)
     before, rest = page.split(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}\n{found}\n{END}{rest.split(END)[1]}")
 
