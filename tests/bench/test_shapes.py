@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from mnemoscope.bench import shapes
+from mnemoscope.bench.__main__ import main as bare_main
 from mnemoscope.bench.shapes import RandomText, measure_shape, random_model, same_as_on_the_host
 from mnemoscope.cli import main
 
@@ -92,6 +93,11 @@ def test_only_torch_and_transformers_are_needed() -> None:
     assert "import of torch halted" in again.stderr  # what is refused is refused
 
 
-def test_a_device_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_device_that_is_not_there_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert main(["bench", "--model", "8b", "--device", "cuda:7"]) == 2
+    assert "cuda:7" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["bench", "--device", "cuda:7"])
+    assert bare_main() == 2
     assert "cuda:7" in capsys.readouterr().err
