@@ -12,7 +12,8 @@
 # for mine are taken from MINE, for example MINE='--batch-tokens 8192'.
 #
 # The sizes below are the replica's: the paper's 16 layers, ReLU and four memories for every dimension, small enough for
-# two cores of a CPU (an hour or two of training). The paper's own model (Baevski and Auli 2019; 103 million tokens of
+# two cores of a CPU (two hours of training), with the built-in model's recipe and a vocabulary small enough for the width
+# (docs/training.md). The paper's own model (Baevski and Auli 2019; 103 million tokens of
 # text) has these proportions, for one graphics card:
 #
 #     DEVICE=cuda HIDDEN=1024 HEADS=8 VOCABULARY=65536 CONTEXT=512 BATCH=64 STEPS=12000 LEARNING_RATE=0.001 \
@@ -25,9 +26,9 @@ if [ $# -lt 3 ]; then
   exit 2
 fi
 device=${DEVICE:-cpu}
-layers=${LAYERS:-16} hidden=${HIDDEN:-128} heads=${HEADS:-4} vocabulary=${VOCABULARY:-16384} context=${CONTEXT:-256}
-batch=${BATCH:-32} steps=${STEPS:-2600} learning_rate=${LEARNING_RATE:-0.002}
-max_bytes=${MAX_BYTES:-110000000} mined_tokens=${MINED_TOKENS:-5000000}
+layers=${LAYERS:-16} hidden=${HIDDEN:-128} heads=${HEADS:-4} vocabulary=${VOCABULARY:-4096} context=${CONTEXT:-256}
+batch=${BATCH:-16} steps=${STEPS:-3600} learning_rate=${LEARNING_RATE:-0.002}
+max_bytes=${MAX_BYTES:-70000000} mined_tokens=${MINED_TOKENS:-5000000}
 python=${PYTHON:-python}
 PYTHONPATH="$(cd "$(dirname "$0")/.." && pwd)/src${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONPATH
