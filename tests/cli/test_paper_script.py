@@ -51,7 +51,7 @@ def test_train_mine_analyze_report_verify_and_nothing_twice(run: Run) -> None:
     code, commands = run("a b.txt", "c.txt", "v.txt", out, STEPS="7", MINE="--prefixes 9")
     assert code == 0
     train, mine, *rest = commands
-    assert train.startswith("train --corpus a b.txt --corpus c.txt --validation v.txt --max-bytes 110000000 --out ")
+    assert train.startswith("train --corpus a b.txt --corpus c.txt --validation v.txt --max-bytes 70000000 --out ")
     assert "--layers 16 --hidden 128 --heads 4 " in train
     assert "--steps 7 " in train
     assert train.endswith("--learning-rate 0.002")
