@@ -55,7 +55,7 @@ def table(demo: Path | None, replica: Path | None, page: str) -> str:
                 before[said] if own is None else spoken(own.get(claim.name), claim.form)
                 for own, before in zip(found, kept, strict=True)
             ]
-            lines.append(" ".join(["|", " | ".join([said, str(claim.paper), *numbers, source]), "|"]))
+            lines.append(f"| {' | '.join([said, str(claim.paper), *numbers, source])} |")
     return "\n".join(lines)
 
 

@@ -14,7 +14,7 @@ from mnemoscope.bench.shapes import random_model
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.mining.batch_loader import BatchLoader
 from mnemoscope.mining.plan import default_batch_tokens
-from mnemoscope.mining.values import Projector, Targets, neighbour_table, value_table
+from mnemoscope.mining.values import Projector, Targets, neighbour_table, rows_at_once, value_table
 from mnemoscope.mining_options import MiningOptions
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.progress import Progress, ignore_progress
@@ -94,7 +94,7 @@ def neighbour_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]
     for layer in range(min(layers, model.sizes.layers)):
         own = model.values(layer).float()
         count += len(own)
-        rows = max(16, min(1024, (1 << 24) // len(everything)))
+        rows = rows_at_once(len(everything))
         out = torch.empty(rows, len(everything), device=model.device)
         with Stopwatch(model.device) as watch, torch.inference_mode():
             for part in torch.split(own, rows):

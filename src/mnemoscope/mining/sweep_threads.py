@@ -15,7 +15,7 @@ _WORTH_SHARING = 1 << 16
 """Coefficients that torch would share out among threads, at least."""
 _TRIED_EVERY = 64
 """Sweeps after which the slower choice is tried again."""
-_MEMORY = 0.75
+_EARLIER = 0.75
 """What a choice's earlier times weigh in its mean."""
 
 
@@ -43,4 +43,4 @@ class SweepThreads:
         finally:
             torch.set_num_threads(self._all)
         each, before = (time.perf_counter() - began) / coefficients, self._seconds[threads]
-        self._seconds[threads] = _MEMORY * before + (1 - _MEMORY) * each if before else each
+        self._seconds[threads] = _EARLIER * before + (1 - _EARLIER) * each if before else each

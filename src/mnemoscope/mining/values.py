@@ -113,13 +113,18 @@ def working_columns(
     return {name: np.ma.array(row, mask=np.isnan(factor)) for name, row in zip(AT_WORK, found, strict=True)}
 
 
+def rows_at_once(columns: int) -> int:
+    """How many rows of so many scores are made at a time."""
+    return max(16, min(1024, _SCORES // columns))
+
+
 class Projector:
     """The head, and room for one block of scores, used again for every block."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._head = model.scorer()
         vocabulary, device = model.sizes.vocabulary, model.device
-        self.rows = max(16, min(1024, _SCORES // vocabulary))
+        self.rows = rows_at_once(vocabulary)
         self._scores = torch.empty(self.rows, vocabulary, device=device)
         self._opposite = None if self._head.linear else torch.empty_like(self._scores)
         on_cpu = device.type == "cpu"
@@ -202,7 +207,7 @@ def neighbour_table(model: LanguageModel, layer: int, layers: Sequence[int], *, 
     number = np.concatenate([np.arange(size) for size in sizes])
     begin = sum(sizes[: layers.index(layer)])
     memories = model.sizes.memories[layer]
-    rows = max(16, min(1024, _SCORES // len(everything)))
+    rows = rows_at_once(len(everything))
     places, cosines = [], []
     with torch.inference_mode():
         for start in range(begin, begin + memories, rows):
