@@ -150,14 +150,17 @@ def test_triggers_of_other_sizes_do_not_merge() -> None:
         Triggers(1, 2).merge(Triggers(1, 3))
 
 
-def measure(block: torch.Tensor, *, negative: bool = True, sampled: bool = True) -> Measured:
-    return Observer().observe(block, negative=negative, sampled=sampled)[2]
+def add(activity: Activity, block: torch.Tensor, *, negative: bool = True, sampled: bool = True) -> None:
+    observer = Observer()
+    swept = Measured.of([observer.sweep(block, negative=negative, sampled=sampled)])
+    device = block.device
+    activity.add([swept], [observer.histogram(block.shape[2], negative=negative, device=device)] if sampled else [])
 
 
 def counted(batches: Sequence[torch.Tensor], sampled: Sequence[bool]) -> Activity:
     activity = Activity(MEMORIES)
     for block, sample in zip(batches, sampled, strict=True):
-        activity.add([measure(block, sampled=sample)])
+        add(activity, block, sampled=sample)
     return activity
 
 
@@ -222,17 +225,17 @@ def test_activity_is_what_adding_everything_gives(stream) -> None:
 def test_a_relu_layers_least_is_zero_unless_it_always_fires() -> None:
     always = torch.tensor([[[1.0, 0.0], [3.0, 2.0]]])
     activity = Activity(2)
-    activity.add([measure(always, negative=False)])
+    add(activity, always, negative=False)
     assert activity.least.tolist() == [1.0, 0.0]
     never = torch.zeros(1, 1, 2)
-    activity.add([measure(never, negative=False)])
+    add(activity, never, negative=False)
     assert activity.least.tolist() == [0.0, 0.0]
 
 
 def test_bfloat16_counts_more_positions_than_bfloat16_can_write() -> None:
     block = torch.ones(3, 999, 2, dtype=torch.bfloat16)
     activity = Activity(2)
-    activity.add([measure(block, negative=False)])
+    add(activity, block, negative=False)
     assert activity.positive.tolist() == [2997, 2997]
     assert activity.mean().tolist() == [1.0, 1.0]
     assert activity.deviation().tolist() == [0.0, 0.0]
@@ -251,7 +254,7 @@ def test_a_state_is_saved_and_loaded_whole(tmp_path) -> None:
     shape = StateShape({0: MEMORIES, 2: MEMORIES}, 2, (1, -1))
     state = MiningState(shape)
     block = torch.randn(4, POSITIONS, MEMORIES, generator=torch.Generator().manual_seed(2))
-    state.activity[2].add([measure(block)])
+    add(state.activity[2], block)
     found = state.triggers[2, -1].survivors((-block).amax(1), block, torch.arange(4), sign=-1, first=0)
     state.triggers[2, -1].add(found)
     state.next_batch, state.halved = 17, [3, 16]

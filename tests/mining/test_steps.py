@@ -13,6 +13,7 @@ from mnemoscope.errors import MiningError
 from mnemoscope.files import write_bytes
 from mnemoscope.mining.batches import pack
 from mnemoscope.mining.steps import Answers, RunContext, digest, run_checkpointed
+from mnemoscope.mining.thread_team import ThreadTeam
 
 
 class Squares:
@@ -37,13 +38,17 @@ def cuts(count: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def run(step: Callable[[slice], None], pieces: list[slice], answers: Answers, folder: Path, inputs: str) -> list[int]:
+def run(
+    step: Callable[[slice], None], pieces: list[slice], answers: Answers, folder: Path, inputs: str, team: int = 1
+) -> list[int]:
     context = RunContext(folder, checkpoint_every=0)
-    return run_checkpointed(context, step, pieces, answers, stage="squares", unit="items", plan="p", inputs=inputs)
+    return run_checkpointed(
+        context, step, pieces, answers, stage="squares", unit="items", plan="p", inputs=inputs, team=ThreadTeam(team)
+    )
 
 
-def take(work: Squares, pieces: list[slice], folder: Path, *, inputs: str = "these") -> list[int]:
-    return run(work, pieces, work.answers, folder, inputs)
+def take(work: Squares, pieces: list[slice], folder: Path, *, inputs: str = "these", team: int = 1) -> list[int]:
+    return run(work, pieces, work.answers, folder, inputs, team)
 
 
 def test_what_was_saved_is_not_done_again(tmp_path: Path) -> None:
@@ -102,6 +107,25 @@ def test_a_step_that_does_not_fit_is_halved_and_listed(tmp_path: Path) -> None:
     assert take(work, [slice(0, 2), slice(2, 7), slice(7, 9), slice(9, 10)], tmp_path) == [1]
     assert work.answers["square"].tolist() == [0, 1, 4, 9, 16, 25, 36, 49, 64, 81]
     assert take(Squares(10), [slice(0, 2), slice(2, 7), slice(7, 9), slice(9, 10)], tmp_path) == [1], "forgotten"
+
+
+def test_a_team_takes_parts_of_a_step(tmp_path: Path) -> None:
+    work = Squares(10)
+    work.room = 2
+    assert take(work, [slice(0, 4), slice(4, 9), slice(9, 10)], tmp_path, team=2) == [1]
+    assert work.answers["square"].tolist() == [0, 1, 4, 9, 16, 25, 36, 49, 64, 81]
+    assert sorted(work.asked[:2]) == [(0, 2), (2, 4)]
+    assert work.asked[-1] == (9, 10)
+
+
+def test_an_error_in_a_part_of_a_step_leaves_the_step_undone(tmp_path: Path) -> None:
+    first, second = Squares(10), Squares(10)
+    first.stop_at = 7
+    with pytest.raises(KeyboardInterrupt):
+        take(first, cuts(10, 5), tmp_path, team=2)
+    assert take(second, cuts(10, 5), tmp_path, team=2) == []
+    assert sorted(second.asked) == [(5, 7), (7, 10)]
+    assert second.answers["square"][7] == 49
 
 
 def test_one_item_that_does_not_fit_is_an_error(tmp_path: Path) -> None:

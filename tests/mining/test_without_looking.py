@@ -16,6 +16,7 @@ from mining.conftest import odd_text, tables_of, tiny_model
 from mining.test_accumulators import MEMORIES, ids_of, oracle, rows, streams
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining import activity, batch_reader, histogram, mine, triggers
+from mnemoscope.mining.activity import Observer
 from mnemoscope.mining.batches import Batch
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.triggers import Triggers
@@ -74,7 +75,7 @@ def test_nothing_is_waited_for(sampled: bool) -> None:
     model = tiny_model("gpt2")
     state = MiningState(StateShape.of(model, keep=3))
     reader = batch_reader.BatchReader(model, state)
-    watch = Watch()
+    watch, observer = Watch(), Observer()
     for number in range(12):  # long enough for queues to be merged
         ids = torch.randint(1, 200, (6, 9), generator=torch.Generator().manual_seed(number))
         lengths = torch.tensor([3, 3, 5, 5, 5, 8]).numpy()
@@ -85,7 +86,7 @@ def test_nothing_is_waited_for(sampled: bool) -> None:
 
     def measured(layer: int, coefficients: torch.Tensor) -> None:
         with watch:
-            reader._measure(layer, [(coefficients[:, 1:], torch.arange(6))], sampled=sampled)
+            reader._sweep(observer, [(coefficients[:, 1:], torch.arange(6))], layer, sampled=sampled)
 
     with read_coefficients(model, measured):
         model.backbone(ids)

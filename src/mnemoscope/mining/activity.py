@@ -1,13 +1,13 @@
 """How often, how strongly and how unevenly the memories of one layer fire (definitions.md section 4, Fig. 7).
 
 Over all positions: how many, how many above zero, sum, least and greatest. Over the sampled batches of the plan also
-the sum of squares and a histogram. As for triggers, an Observer measures a batch and `add` counts it.
+the sum of squares and a histogram. As for triggers, an Observer sweeps the blocks of a batch and `add` counts it.
 
 Sums merge exactly: a batch's sum is split into its integer part and its fraction in units of 2**-40, and these are
 added as integers. Floating-point addition is not associative; this is.
 """
 
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -18,11 +18,27 @@ from torch import Tensor
 from mnemoscope.memory import HISTOGRAM_BINS
 from mnemoscope.mining.histogram import BinCounter
 from mnemoscope.mining.host import may_look
-from mnemoscope.mining.sweep_threads import SweepThreads
 
 FRACTION = 1 << 40
 _SLICE, _DEVICE_SLICE = 1 << 17, 1 << 26
 """Coefficients measured at a time: on a CPU half a MiB, which stays in its cache, elsewhere what takes some memory."""
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What is read off every sentence of one length, all `[sentence, memory]`, and of all of them, `[memory]`.
+
+    `lows` are None where coefficients cannot go below zero; sums and squares are float64 where the batch is sampled,
+    else float32, and None.
+    """
+
+    length: int
+    peaks: Tensor
+    lows: Tensor | None
+    fired: Tensor
+    sums: Tensor
+    squares: Tensor | None
+    least: Tensor
 
 
 @dataclass(frozen=True)
@@ -35,7 +51,19 @@ class Measured:
     least: Tensor
     greatest: Tensor
     squares: Tensor | None
-    histogram: Tensor | None
+
+    @classmethod
+    def of(cls, parts: Sequence[Swept]) -> Self:
+        """What sentences of one length add, swept in parts, in their order: its bytes do not depend on the parts."""
+        squares = [part.squares for part in parts if part.squares is not None]
+        return cls(
+            positions=sum(len(part.peaks) for part in parts) * parts[0].length,
+            positive=_join([part.fired for part in parts]).sum(0, dtype=torch.float64).to(torch.int64),
+            total=_join([part.sums for part in parts]).sum(0, dtype=torch.float64),
+            least=_join([part.least[None] for part in parts]).amin(0),
+            greatest=_join([part.peaks for part in parts]).amax(0).float(),
+            squares=_join(squares).sum(0) if squares else None,
+        )
 
     def finite(self) -> Tensor:
         """Whether no coefficient of the batch was NaN or infinite, as one boolean."""
@@ -43,7 +71,7 @@ class Measured:
 
 
 class Observer:
-    """Measures blocks of coefficients; keeps a little room that every block uses again.
+    """Sweeps blocks of coefficients; keeps a little room that every block uses again, so each thread has its own.
 
     A block is swept in slices that stay in the processor's cache, so it is fetched from memory once for all measures.
     """
@@ -51,78 +79,61 @@ class Observer:
     def __init__(self) -> None:
         self._room: dict[torch.dtype, Tensor] = {}
         self._bins: dict[tuple[int, bool], BinCounter] = {}
-        self._threads = {sampled: SweepThreads() for sampled in (False, True)}
 
     def forget(self) -> None:
-        """Forgets bins of blocks whose last one has not come."""
+        """Forgets bins of blocks whose histogram nobody took."""
         for counter in self._bins.values():
             counter.forget()
 
-    def observe(
-        self, block: Tensor, *, negative: bool, sampled: bool, last: bool = True
-    ) -> tuple[Tensor, Tensor | None, Measured]:
-        """Sentence maxima `[batch, memory]`, minima (None unless `negative`), and what the block adds.
+    def sweep(self, block: Tensor, *, negative: bool, sampled: bool) -> Swept:
+        """Reads everything off a block `[batch, position, memory]`: the coefficients of whole sentences of one length.
 
-        `block [batch, position, memory]` holds the coefficients of whole sentences of one length. Without `negative`
-        (the activation cannot go below zero) minima are looked for only in memories that fired everywhere. Of several
-        blocks of one layer the `last` has the histogram of all.
+        Without `negative` (the activation cannot go below zero) minima are looked for only in memories that fired
+        everywhere. Of a sampled block the bins are counted until `histogram` takes them.
         """
         batch, positions, memories = block.shape
-        count = batch * positions
-        peaks = torch.empty(batch, memories, dtype=block.dtype, device=block.device)
-        lows = torch.empty_like(peaks) if negative else None
+        empty = torch.empty(batch, memories, dtype=block.dtype, device=block.device)
         # Of sampled batches both sums are float64: the deviation is their difference, and float32 would lose that of a
         # steady memory.
-        sums = torch.empty(batch, memories, device=block.device, dtype=torch.float64 if sampled else torch.float32)
-        squares = torch.empty_like(sums) if sampled else None
-        fired = torch.empty(batch, memories, device=block.device)
-        look = may_look(block.device)
-        with self._threads[sampled].choose(block.numel()) if look else nullcontext():
-            self._sweep(block, peaks, lows, fired, sums, squares)
-        positive = fired.sum(0, dtype=torch.float64).to(torch.int64)
-        total = sums.sum(0, dtype=torch.float64)
-        if lows is None and not look:
-            least = block.amin((0, 1)).float()
-        elif lows is None:
-            least = torch.zeros(memories, device=block.device)
-            always = (positive == count).nonzero()[:, 0]
-            if len(always):
-                least[always] = block[:, :, always].amin((0, 1)).float()
+        sums = torch.empty_like(empty, dtype=torch.float64 if sampled else torch.float32)
+        swept = Swept(
+            positions, empty, torch.empty_like(empty) if negative else None,
+            torch.empty_like(empty, dtype=torch.float32), sums, torch.empty_like(sums) if sampled else None,
+            torch.zeros(memories, device=block.device),
+        )  # fmt: skip
+        self._fill(swept, block)
+        if swept.lows is not None:
+            swept.least.copy_(swept.lows.amin(0))
+        elif not may_look(block.device):
+            swept.least.copy_(block.amin((0, 1)))
         else:
-            least = lows.amin(0).float()
-        most = peaks.amax(0).float()
-        if squares is None:
-            return peaks, lows, Measured(count, positive, total, least, most, None, None)
-        histogram = self._counter(memories, negative, block.device).take() if last else None
-        return peaks, lows, Measured(count, positive, total, least, most, squares.sum(0), histogram)
+            always = (swept.fired.amin(0) == positions).nonzero()[:, 0]
+            if len(always):
+                swept.least[always] = block[:, :, always].amin((0, 1)).float()
+        return swept
 
-    def _sweep(
-        self,
-        block: Tensor,
-        peaks: Tensor,
-        lows: Tensor | None,
-        fired: Tensor,
-        sums: Tensor,
-        squares: Tensor | None,
-    ) -> None:
-        """Fills what is read off every sentence, all `[batch, memory]`; counts bins where squares are asked for."""
+    def histogram(self, memories: int, *, negative: bool, device: torch.device) -> Tensor:
+        """The counts `[memory, bin]` of all sampled blocks of so many memories since the last time."""
+        return self._counter(memories, negative, device).take()
+
+    def _fill(self, swept: Swept, block: Tensor) -> None:
         batch, positions, memories = block.shape
         step = max(1, (_SLICE if may_look(block.device) else _DEVICE_SLICE) // (positions * memories))
         for start in range(0, batch, step):
             part = slice(start, start + step)
             piece = block[part]
-            torch.amax(piece, 1, out=peaks[part])
+            torch.amax(piece, 1, out=swept.peaks[part])
             above = torch.gt(piece, 0, out=self._scratch(piece, piece.dtype))
-            torch.sum(above, 1, dtype=torch.float32, out=fired[part])
-            if squares is None:
-                torch.sum(piece, 1, dtype=torch.float32, out=sums[part])
+            torch.sum(above, 1, dtype=torch.float32, out=swept.fired[part])
+            if swept.squares is None:
+                torch.sum(piece, 1, dtype=torch.float32, out=swept.sums[part])
             else:
                 wide = self._scratch(piece, torch.float64).copy_(piece)
-                torch.sum(wide, 1, out=sums[part])
-                torch.sum(wide.square_(), 1, out=squares[part])
-                self._counter(memories, lows is not None, block.device).add(piece)
-            if lows is not None:
-                torch.amin(piece, 1, out=lows[part])
+                torch.sum(wide, 1, out=swept.sums[part])
+                torch.sum(wide.square_(), 1, out=swept.squares[part])
+                self._counter(memories, swept.lows is not None, block.device).add(piece)
+            if swept.lows is not None:
+                torch.amin(piece, 1, out=swept.lows[part])
 
     def _scratch(self, piece: Tensor, dtype: torch.dtype) -> Tensor:
         """Room of the shape of `piece`."""
@@ -151,8 +162,11 @@ class Activity:
         self.squares = torch.zeros(2, memories, dtype=torch.int64, device=device)
         self.histogram = torch.zeros(memories, HISTOGRAM_BINS, dtype=torch.int64, device=device)
 
-    def add(self, batch: list[Measured]) -> None:
-        """Counts one batch, given in blocks; its sum over blocks is what is put on the grid."""
+    def add(self, batch: list[Measured], histograms: Sequence[Tensor] = ()) -> None:
+        """Counts one batch, given in blocks; its sum over blocks is what is put on the grid.
+
+        Of a sampled batch the `histograms [memory, bin]` of its parts are added.
+        """
         self.prefixes += sum(m.positions for m in batch)
         total = _sum([m.total for m in batch])
         self.positive += _sum([m.positive for m in batch])
@@ -164,7 +178,7 @@ class Activity:
             self.sampled += sum(m.positions for m in batch)
             self.sampled_total += _grid(total)
             self.squares += _grid(_sum(squares))
-            self.histogram += _sum([m.histogram for m in batch if m.histogram is not None])
+            self.histogram += _sum(list(histograms))
 
     def merge(self, other: Self) -> None:
         """Adds another accumulator of the same memories."""
@@ -206,6 +220,10 @@ class Activity:
         """Becomes the accumulator whose `state` this is."""
         for name, tensor in state.items():
             getattr(self, name).copy_(tensor)
+
+
+def _join(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
 def _sum(tensors: list[Tensor]) -> Tensor:

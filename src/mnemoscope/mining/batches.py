@@ -5,6 +5,7 @@ Knows neither texts nor tables, so that a machine with nothing but torch can tim
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -34,15 +35,21 @@ class Batch:
 
     def halves(self) -> list["Batch"]:
         """The same sentences in two batches; raises MiningError for one sentence, since it did not fit."""
-        middle = len(self.lengths) // 2
-        if not middle:
+        if len(self.lengths) == 1:
             raise MiningError(
                 f"memory ran out on sentence {int(self.sentences[0])}, alone, of {self.tokens} tokens; "
                 "free memory or choose a smaller model"
             )
+        return self.split(2)
+
+    def split(self, parts: int) -> list["Batch"]:
+        """The same rows, padded as they are, in so many batches of about equal size; in fewer of few rows."""
+        rows = len(self.lengths)
+        edges = [number * rows // parts for number in range(parts + 1)]
         return [
-            Batch(self.ids[part], self.lengths[part], self.sentences[part], self.sampled)
-            for part in (slice(0, middle), slice(middle, None))
+            Batch(self.ids[first:last], self.lengths[first:last], self.sentences[first:last], self.sampled)
+            for first, last in pairwise(edges)
+            if first < last
         ]
 
 

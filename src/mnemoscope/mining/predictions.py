@@ -27,6 +27,7 @@ from mnemoscope.files import write_bytes
 from mnemoscope.mining.batches import pack, pad
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.steps import RunContext, digest, run_checkpointed
+from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.hooks import Block, read_blocks
@@ -154,7 +155,7 @@ class PredictionPass:
             kept[layer] = tuple(stream[each, column] for stream in streams)
 
         with torch.inference_mode():
-            with read_blocks(self._model, keep, layers=sorted({*self._plan.layers, self._last})):
+            with read_blocks(self._model, keep, layers=sorted({*self._plan.layers, self._last}), own_thread=True):
                 self._model.backbone(ids)
             rows = max(1, _SCORES // self._model.sizes.vocabulary)
             for start in range(0, len(chosen), rows):
@@ -270,6 +271,6 @@ def predictions_of(
     inputs = digest(plan.hash(), *vars(prefixes).values(), *sentences.arrays(), *voted)
     halved = run_checkpointed(
         context, work.take, work.cuts, work.answers, stage="predictions", unit="prefixes", plan=plan.hash(),
-        inputs=inputs,
+        inputs=inputs, team=ThreadTeam.of(model),
     )  # fmt: skip
     return work, halved

@@ -23,6 +23,7 @@ from mnemoscope.errors import NotFinite
 from mnemoscope.mining.batches import pack, pad
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.steps import RunContext, digest, run_checkpointed
+from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.hooks import read_coefficients
@@ -131,7 +132,7 @@ class RemovalPass:
                 )
             self.answers["removed_coefficient"][request.numpy()] = found
 
-        with torch.inference_mode(), read_coefficients(self._model, read, layers=layers):
+        with torch.inference_mode(), read_coefficients(self._model, read, layers=layers, own_thread=True):
             self._model.backbone(ids, stop_after=layers[-1])
 
     def _shorten(self, sentence: int, gap: int, position: int) -> NDArray[np.int32]:
@@ -161,6 +162,7 @@ def removal_table(
     work = RemovalPass(model, plan, triggers, sentences)
     inputs = digest(plan.hash(), *work.requests.drop("removed"), *sentences.arrays())
     halved = run_checkpointed(
-        context, work.take, work.cuts, work.answers, stage="removals", unit="sentences", plan=plan.hash(), inputs=inputs
-    )
+        context, work.take, work.cuts, work.answers, stage="removals", unit="sentences", plan=plan.hash(),
+        inputs=inputs, team=ThreadTeam.of(model),
+    )  # fmt: skip
     return work.columns(), left_out, halved

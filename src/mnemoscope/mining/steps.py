@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from mnemoscope.atlas.manifest import WORK
 from mnemoscope.errors import MiningError
 from mnemoscope.files import write_bytes
 from mnemoscope.mining.batches import run_in_halves
+from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.progress import Checkpoints, Progress, ignore_progress
 
 Answers = dict[str, NDArray[Any]]
@@ -117,8 +120,10 @@ def run_checkpointed(
     unit: str,
     plan: str,
     inputs: str,
+    team: ThreadTeam,
 ) -> list[int]:
-    """Fills `answers` by calling `step(items)` for every cut that no earlier run has done, in order.
+    """Fills `answers` by calling `step(items)` for every cut that no earlier run has done, in order; the threads of
+    the team take a part of its items each.
 
     `answers` come filled with what no answer can be: NaN, or -1 in integers. They are changed in place and saved now
     and then in the work folder, under the names of the stage and the plan. `inputs` is a digest of all that the steps
@@ -134,10 +139,13 @@ def run_checkpointed(
     def save_state() -> None:
         write_bytes(checkpoint, save(state, {"inputs": inputs}))
 
+    def share_out(items: slice) -> None:
+        team.run([partial(step, part) for part in _split(items, team.size)])
+
     with Checkpoints(save_state, every=context.checkpoint_every) as checkpoints:
         for k in range(int(state["next_step"][0]), len(cuts)):
             context.progress(stage, float(cuts[k].start), total, unit)
-            state["halved"][k] = not run_in_halves(step, cuts[k], _halves)
+            state["halved"][k] = not run_in_halves(share_out, cuts[k], _halves)
             state["next_step"][0] = k + 1
             checkpoints.step_done()
     _check_filled(answers, checkpoint)
@@ -148,10 +156,14 @@ def run_checkpointed(
 
 
 def _halves(items: slice) -> list[slice]:
-    middle = (items.start + items.stop) // 2
-    if middle == items.start:
+    if items.stop - items.start == 1:
         raise MiningError("memory ran out on one sentence, alone; use a machine with more, or --dtype bfloat16")
-    return [slice(items.start, middle), slice(middle, items.stop)]
+    return _split(items, 2)
+
+
+def _split(items: slice, parts: int) -> list[slice]:
+    edges = [items.start + part * (items.stop - items.start) // parts for part in range(parts + 1)]
+    return [slice(first, last) for first, last in pairwise(edges) if first < last]
 
 
 def _resume(state: Answers, checkpoint: Path, inputs: str) -> None:

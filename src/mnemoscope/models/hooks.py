@@ -2,13 +2,15 @@
 
 Each is a context manager: hooks are set once on entering and removed on leaving, also after an exception. The
 coefficients are the input of the down-projection, whatever the family. Nothing is stored here; what a callback keeps of
-a tensor that the model may go on to use, it must copy.
+a tensor that the model may go on to use, it must copy. Hooks see the forwards of all threads, or, with `own_thread`,
+those of the thread that set them, so that several may read one model side by side.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 from torch import Tensor, nn
@@ -41,27 +43,37 @@ def stream_of(inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
 
 @contextmanager
 def read_coefficients(
-    model: LanguageModel, callback: Callable[[int, Tensor], None], *, layers: Iterable[int] | None = None
+    model: LanguageModel,
+    callback: Callable[[int, Tensor], None],
+    *,
+    layers: Iterable[int] | None = None,
+    own_thread: bool = False,
 ) -> Iterator[None]:
     """Calls `callback(layer, coefficients [batch, position, memory])` as each layer computes them.
 
     The tensor is the one that enters the down-projection: the callee must not change it.
     """
     chosen = range(len(model.anatomy.layers)) if layers is None else layers
-    with overwrite_coefficients(model, {layer: partial(callback, layer) for layer in chosen}):
+    taps = {layer: partial(callback, layer) for layer in chosen}
+    with overwrite_coefficients(model, taps, own_thread=own_thread):
         yield
 
 
 @contextmanager
-def overwrite_coefficients(model: LanguageModel, changes: Mapping[int, Overwrite]) -> Iterator[None]:
+def overwrite_coefficients(
+    model: LanguageModel, changes: Mapping[int, Overwrite], *, own_thread: bool = False
+) -> Iterator[None]:
     """Replaces the coefficients of the given layers by what their function returns: a new tensor of the same shape, or
     None to leave them.
     """
+    looks = _Watched(own_thread)
     with ExitStack() as hooks:
         for layer, change in changes.items():
             down = model.layer(layer).down
 
             def tap(_: nn.Module, inputs: tuple[Any, ...], change: Overwrite = change) -> tuple[Any, ...] | None:
+                if not looks():
+                    return None
                 coefficients = _only(inputs)
                 changed = change(_split_batch(coefficients, model.shape))
                 return None if changed is None else (changed.reshape(coefficients.shape), *inputs[1:])
@@ -72,40 +84,60 @@ def overwrite_coefficients(model: LanguageModel, changes: Mapping[int, Overwrite
 
 @contextmanager
 def read_blocks(
-    model: LanguageModel, callback: Callable[[int, Block], None], *, layers: Iterable[int] | None = None
+    model: LanguageModel,
+    callback: Callable[[int, Block], None],
+    *,
+    layers: Iterable[int] | None = None,
+    own_thread: bool = False,
 ) -> Iterator[None]:
     """Calls `callback(layer, Block)` as each block ends; raises ModelUnsupported where a part was never reached."""
     with ExitStack() as hooks:
         for layer in range(len(model.anatomy.layers)) if layers is None else layers:
-            _watch(model, layer, callback, hooks)
+            _watch(model, layer, callback, hooks, _Watched(own_thread))
         yield
 
 
-def _watch(model: LanguageModel, layer: int, callback: Callable[[int, Block], None], hooks: ExitStack) -> None:
+class _Watched:
+    """Whether hooks look at the forward that runs them; see the module's docstring."""
+
+    def __init__(self, own_thread: bool) -> None:
+        self._thread = get_ident() if own_thread else None
+
+    def __call__(self) -> bool:
+        return self._thread is None or self._thread == get_ident()
+
+
+def _watch(
+    model: LanguageModel, layer: int, callback: Callable[[int, Block], None], hooks: ExitStack, looks: _Watched
+) -> None:
     """Sets the hooks that note the raw tensors of one block and call back as it ends."""
     parts = model.layer(layer)
     seen: dict[str, Tensor] = {}
 
     def enters(module: nn.Module, name: str) -> None:
         def hook(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-            seen[name] = _only(inputs)
+            if looks():
+                seen[name] = _only(inputs)
 
         hooks.enter_context(module.register_forward_pre_hook(hook))
 
     def leaves(module: nn.Module, name: str) -> None:
         def hook(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            tensor = first(output)
-            seen[name] = tensor.clone() if parts.in_place else tensor
+            if looks():
+                tensor = first(output)
+                seen[name] = tensor.clone() if parts.in_place else tensor
 
         hooks.enter_context(module.register_forward_hook(hook))
 
     def starting(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-        seen["block_input"] = stream_of(inputs, named)
+        if looks():
+            seen["block_input"] = stream_of(inputs, named)
 
     def ending(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        block = _assemble(model, layer, seen, first(output))
-        seen.clear()
-        callback(layer, block)
+        if looks():
+            block = _assemble(model, layer, seen, first(output))
+            seen.clear()
+            callback(layer, block)
 
     enters(parts.gate.module, "ffn_input")
     enters(parts.down.module, "coefficients")

@@ -8,11 +8,11 @@ Owns a network and what reads text for it, and changes neither. Loading is loadi
 import copy
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from threading import RLock
+from threading import RLock, get_ident, local
 from typing import Any, final
 
 import torch
@@ -57,8 +57,14 @@ class _Abandoned(Exception):
         self.tensor = tensor
 
 
-def _abandon(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-    raise _Abandoned(inputs[0])
+def _abandon_in(thread: int) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+    """A hook that ends a forward of this thread: others may run the same model meanwhile."""
+
+    def abandon(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if get_ident() == thread:
+            raise _Abandoned(inputs[0])
+
+    return abandon
 
 
 @final
@@ -93,8 +99,7 @@ class LanguageModel:
         self.has_negative = self.gated or goes_negative(layers[0].activation, dtype=self.dtype, device=self.device)
         self.signs = (1, -1) if self.has_negative else (1,)
         self.linear_head = anatomy.two_level is None
-        self.shape = (0, 0)
-        """[batch, position] of the ids that the running forward, or the last one, was given."""
+        self._running = local()
         self.lock = RLock()
         self._tokens = parts.tokens
         self.beginning = beginning
@@ -120,6 +125,12 @@ class LanguageModel:
         if mined.get("fingerprint") == self.content:
             return bool(mined.get("beginning") == asdict(self.beginning))
         return bool(mined.get("fingerprint") == self.fingerprint)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """[batch, position] of the ids that this thread's running forward, or its last one, was given."""
+        shape: tuple[int, int] = getattr(self._running, "shape", (0, 0))
+        return shape
 
     @property
     def attention(self) -> str:
@@ -245,12 +256,12 @@ class LanguageModel:
         No attention mask is used: padding on the right is harmless in a causal model. With `stop_after` the forward
         ends as soon as that layer's coefficients were read, and None is returned.
         """
-        anatomy = self.anatomy
+        anatomy, abandon = self.anatomy, _abandon_in(get_ident())
         with ExitStack() as hooks:
             if stop_after is not None:
-                hooks.enter_context(self.layer(stop_after).down.module.register_forward_pre_hook(_abandon))
+                hooks.enter_context(self.layer(stop_after).down.module.register_forward_pre_hook(abandon))
             if anatomy.backbone is None:
-                hooks.enter_context(anatomy.head.register_forward_pre_hook(_abandon))
+                hooks.enter_context(anatomy.head.register_forward_pre_hook(abandon))
             try:
                 return self._forward(anatomy.model if anatomy.backbone is None else anatomy.backbone, ids)
             except _Abandoned as reached:
@@ -261,7 +272,7 @@ class LanguageModel:
         return self._forward(self.anatomy.model, ids).float()
 
     def _forward(self, module: nn.Module, ids: Tensor) -> Tensor:
-        self.shape = (ids.shape[0], ids.shape[1])
+        self._running.shape = (ids.shape[0], ids.shape[1])
         return run(module, ids)
 
     def layer(self, layer: int) -> Layer:

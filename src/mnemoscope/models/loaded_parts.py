@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from logging import CRITICAL
+from threading import Lock
 from typing import Any
 
 from huggingface_hub.utils import logging as hub_logging
@@ -41,15 +42,24 @@ class LoadedParts:
     ends: Callable[[int], frozenset[int]]
 
 
+_quiet = Lock()
+_silencers: list[int] = []
+"""What the library's logging threshold was, once for each that keeps it quiet now, in whatever thread."""
+
+
 @contextmanager
 def suppress_warnings() -> Iterator[None]:
-    """Raises the library's logging threshold to errors, then puts it back."""
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    """Raises the library's logging threshold to errors; the last of all threads to leave puts it back."""
+    with _quiet:
+        _silencers.append(_silencers[0] if _silencers else logging.get_verbosity())
+        logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
-        logging.set_verbosity(before)
+        with _quiet:
+            before = _silencers.pop()
+            if not _silencers:
+                logging.set_verbosity(before)
 
 
 @contextmanager

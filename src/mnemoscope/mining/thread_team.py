@@ -1,0 +1,71 @@
+"""Threads that run one model side by side, each on batches of its own.
+
+A forward pass is many short operations. Where several threads share each of them they wait for one another at its end,
+which costs small models a third of their speed, and beside other work nearly all of it. So on a CPU a batch is shared
+out instead: every thread runs the whole model over some of its rows (LOG.md has the figures). A row's numbers can
+differ from those of the whole batch in their last bits, since small matrices are multiplied in another order of sums:
+the plan holds the number of threads.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Self
+
+import torch
+
+from mnemoscope.models import LanguageModel
+
+MOST = 8
+"""Threads of a team: Python is held by one at a time, so more of them would wait for it. Cores are divided evenly."""
+_STATELESS = ("mnemoscope", "torch", "transformers")
+"""Packages whose modules keep nothing of a forward pass in themselves (torch's compiler apart)."""
+
+
+class ThreadTeam:
+    """So many threads, between which torch's cores are divided; a team of one is the caller's own thread."""
+
+    def __init__(self, size: int) -> None:
+        self._cores = torch.get_num_threads()
+        self.size = size
+        self._pool: ThreadPoolExecutor | None = None
+
+    @classmethod
+    def of(cls, model: LanguageModel) -> Self:
+        """A thread for each core on a CPU; one elsewhere, and for models that cannot be run side by side."""
+        side_by_side = model.device.type == "cpu" and runs_side_by_side(model)
+        return cls(min(torch.get_num_threads(), MOST) if side_by_side else 1)
+
+    def run(self, tasks: Sequence[Callable[[], object]]) -> None:
+        """Runs at most `size` tasks at the same time, and ends when all have; raises the first error of the first.
+
+        Only what runs in it may use the model meanwhile: hooks are set with `own_thread`.
+        """
+        if len(tasks) == 1 or self.size == 1:
+            for task in tasks:
+                task()
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.size, thread_name_prefix="read")
+        begun = [self._pool.submit(self._run_one, task) for task in tasks]
+        try:
+            wait(begun)
+        finally:  # also after Ctrl-C: nobody is to find them at work
+            wait(begun)
+            torch.set_num_threads(self._cores)
+        for one in begun:
+            one.result()
+
+    def _run_one(self, task: Callable[[], object]) -> None:
+        # OpenMP's number is each thread's own, the matrix library's is the process's: whoever comes last sets that.
+        torch.set_num_threads(max(1, self._cores // self.size))
+        task()
+
+
+def runs_side_by_side(model: LanguageModel) -> bool:
+    """Whether threads may run the model at the same time: no module of it is a stranger's, compiled or offloaded."""
+    return all(_is_stateless(module) for module in model.anatomy.model.modules())
+
+
+def _is_stateless(module: torch.nn.Module) -> bool:
+    package, _, rest = type(module).__module__.partition(".")
+    return package in _STATELESS and not rest.startswith("_dynamo") and getattr(module, "_hf_hook", None) is None

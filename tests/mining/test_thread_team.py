@@ -1,0 +1,197 @@
+"""Threads that run one model side by side: they find what one thread finds, and none sees another's forward."""
+
+import random
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from threading import Barrier, get_ident
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers.utils import logging
+
+from mining.conftest import odd_text, tables_of, tiny_model
+from mining.equal_atlases import assert_equal_atlases
+from mnemoscope.errors import NotFinite
+from mnemoscope.mining import batch_reader, mine, thread_team
+from mnemoscope.mining.thread_team import ThreadTeam, runs_side_by_side
+from mnemoscope.models import LanguageModel
+from mnemoscope.models.hooks import read_blocks, read_coefficients
+from mnemoscope.models.loaded_parts import suppress_warnings
+
+OPTIONS: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 60, "removals": 4}
+
+
+@pytest.fixture(autouse=True)
+def cores() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def lines_of_letters() -> str:
+    """Lines of 2 to 14 letters; few prefixes are there twice, so few triggers are tied."""
+    draw = random.Random(0)
+    return "\n".join("".join(draw.choices("abcdefgh ", k=draw.randint(2, 14))).strip() or "a" for _ in range(70))
+
+
+def meet(together: Barrier, found: list[tuple[int, int]]) -> None:
+    together.wait(20)  # so both are running
+    found.append((get_ident(), torch.get_num_threads()))
+
+
+def test_tasks_run_at_the_same_time_with_their_share_of_the_cores() -> None:
+    torch.set_num_threads(4)
+    team, found, together = ThreadTeam(2), [], Barrier(2)
+    for _ in range(2):
+        team.run([partial(meet, together, found)] * 2)
+        assert torch.get_num_threads() == 4
+    assert {cores for _, cores in found} == {2}
+    assert len({thread for thread, _ in found}) == 2
+    assert get_ident() not in {thread for thread, _ in found}
+    ThreadTeam(1).run([lambda: found.append((get_ident(), torch.get_num_threads()))])
+    assert found[-1] == (get_ident(), 4)
+
+
+def test_an_error_waits_for_the_others() -> None:
+    ended: list[int] = []
+
+    def fail() -> None:
+        raise MemoryError("no room")
+
+    def go_on() -> None:
+        torch.ones(2_000_000).cumsum(0)
+        ended.append(1)
+
+    with pytest.raises(MemoryError, match="no room"):
+        ThreadTeam(2).run([fail, go_on])
+    assert ended == [1]
+    assert torch.get_num_threads() == 3
+
+
+def mined(folder: Path, name: str, size: int, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Path:
+    """An atlas that a team of so many made."""
+    teams: list[int] = []
+
+    def team_of(model: LanguageModel) -> ThreadTeam:
+        teams.append(size)
+        return ThreadTeam(size)
+
+    monkeypatch.setattr(ThreadTeam, "of", team_of)
+    (folder / "text.txt").write_text(lines_of_letters())
+    made = mine(tiny_model(name), folder / "text.txt", out=folder / f"by-{size}", **OPTIONS, **options)
+    assert teams == [size] * 3  # text, removals, predictions
+    return made
+
+
+@pytest.mark.parametrize("name", ["gpt2-relu", "gpt2", "llama", "opt", "gemma2", "gpt_neox"])
+@pytest.mark.parametrize("per_sentence", ["1", "all"])
+def test_what_three_threads_find_is_what_one_finds(
+    name: str, per_sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To rounding: matrices of a few rows are multiplied in another order of sums than those of many."""
+    one, three = (mined(tmp_path, name, size, monkeypatch, per_sentence=per_sentence) for size in (1, 3))
+    assert_equal_atlases(one, three)
+
+
+def test_the_same_bytes_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = tables_of(mined(tmp_path, "gpt2", 3, monkeypatch))
+    assert tables_of(mined(tmp_path, "gpt2", 3, monkeypatch, force=True)) == first
+
+
+def test_memory_that_runs_out_in_one_thread_halves_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "text.txt").write_text(odd_text())
+    model = tiny_model("gpt2")
+    whole = mine(model, tmp_path / "text.txt", out=tmp_path / "whole", **OPTIONS)
+    share = batch_reader.BatchReader._read_share
+    failed: list[int] = []
+
+    def fail_once(self: Any, layers: Any, number: int, part: Any) -> None:
+        if number == 1 and len(part.lengths) > 1 and len(failed) < 3:
+            failed.append(number)
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        share(self, layers, number, part)
+
+    monkeypatch.setattr(batch_reader.BatchReader, "_read_share", fail_once)
+    assert_equal_atlases(whole, mine(model, tmp_path / "text.txt", out=tmp_path / "halved", **OPTIONS))
+    assert failed == [1, 1, 1]
+
+
+def test_what_is_not_finite_is_found_in_any_share(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(odd_text())
+    model = tiny_model("gpt2")
+
+    def spoil(module: nn.Module, taken: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (torch.where(taken[0] > taken[0].amax() - 1e-6, torch.nan, taken[0]), *taken[1:])
+
+    with torch.no_grad():
+        model.layer(1).down.module.register_forward_pre_hook(spoil)
+    with pytest.raises(NotFinite, match="layer 1 has NaN or infinite coefficients on sentence"):
+        mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", **OPTIONS)
+
+
+def test_a_thread_sees_its_own_forwards_alone() -> None:
+    model, together = tiny_model("opt"), Barrier(2)  # whose blocks flatten [batch, position]
+    shapes: dict[int, list[tuple[int, ...]]] = {4: [], 7: []}
+
+    def look(width: int) -> None:
+        def note(layer: int, seen: Any) -> None:
+            shapes[width].append(tuple((seen if isinstance(seen, Tensor) else seen.coefficients).shape[:2]))
+
+        with read_coefficients(model, note, own_thread=True), read_blocks(model, note, own_thread=True):
+            for _ in range(3):
+                together.wait(20)
+                model.backbone(torch.ones(2, width, dtype=torch.long))
+                model.backbone(torch.ones(2, width, dtype=torch.long), stop_after=0)
+
+    ThreadTeam(2).run([partial(look, 4), partial(look, 7)])
+    layers = model.sizes.layers
+    for width, seen in shapes.items():
+        assert seen == [(2, width)] * (3 * (2 * layers + 1))
+
+
+def test_hooks_see_all_threads_where_nothing_else_is_asked() -> None:
+    model, seen = tiny_model("gpt2"), []
+    with read_coefficients(model, lambda layer, coefficients: seen.append(layer)):
+        ThreadTeam(2).run([lambda: model.backbone(torch.ones(1, 3, dtype=torch.long)), lambda: None])
+    assert seen == list(range(model.sizes.layers))
+
+
+def test_the_library_is_quiet_until_the_last_thread_leaves() -> None:
+    before = logging.get_verbosity()
+    first, second = Barrier(2), Barrier(2)
+
+    def early() -> None:
+        with suppress_warnings():
+            first.wait(20)
+        second.wait(20)
+
+    def late() -> None:
+        first.wait(20)
+        with suppress_warnings():
+            second.wait(20)
+            assert logging.get_verbosity() == logging.ERROR
+
+    ThreadTeam(2).run([early, late])
+    assert logging.get_verbosity() == before
+
+
+class Stranger(nn.Identity):
+    """A module of code that nobody here knows."""
+
+
+def test_a_model_that_could_keep_something_of_a_forward_is_run_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("gpt2")
+    assert runs_side_by_side(model)
+    assert ThreadTeam.of(model).size == 3
+    monkeypatch.setattr(thread_team, "MOST", 2)
+    assert ThreadTeam.of(model).size == 2
+    down = model.layer(0).down.module
+    down.add_module("extra", Stranger())
+    assert ThreadTeam.of(model).size == 1
+    del down.extra
+    down._hf_hook = object()  # what accelerate leaves on modules whose weights it fetches
+    assert ThreadTeam.of(model).size == 1
