@@ -209,7 +209,11 @@ def test_two_who_warm_the_pages_make_each_once(tmp_path: Path, monkeypatch: pyte
         counted(module, name)
     site = Site(Settings(opened.path))
     begun: list[str] = []
-    with prewarm(site.edition, lambda: begun.append("index")), prewarm(site.edition, lambda: begun.append("index")):
+
+    def index() -> None:
+        begun.append("index")
+
+    with prewarm(site, index, after=0.0), prewarm(site, index, after=0.0):
         for one in threading.enumerate():
             if one.name == "prewarm":
                 one.join()

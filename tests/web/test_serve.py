@@ -139,11 +139,34 @@ def test_another_model_is_refused(atlas: Path, capsys: Capture) -> None:
 
 def test_the_background_ends_with_the_server(atlas: Path) -> None:
     begun = threading.Event()
-    with prewarm(Site(Settings(atlas)).edition, begun.set):
+    with prewarm(Site(Settings(atlas)), begun.set, after=0.0):
         (thread,) = [one for one in threading.enumerate() if one.name == "prewarm"]
     # It ends by itself after the page in hand, however long that takes.
     thread.join()
     assert begun.is_set()
+
+
+def test_nothing_is_made_ahead_while_somebody_waits(atlas: Path) -> None:
+    site, asked, answered = Site(Settings(atlas)), threading.Event(), threading.Event()
+
+    def make() -> None:
+        asked.set()
+        answered.wait(20)
+
+    reader = threading.Thread(target=lambda: site.read(make))
+    reader.start()
+    asked.wait(20)
+    assert site.busy
+    with prewarm(site, lambda: None, after=0.0):
+        (thread,) = [one for one in threading.enumerate() if one.name == "prewarm"]
+        thread.join(0.5)
+        assert thread.is_alive()
+        assert site.edition().tables.find("overview", None) is None
+        answered.set()
+        reader.join()
+        thread.join(20)
+        assert site.edition().tables.find("overview", None) is not None
+    assert not site.busy
 
 
 def test_browsing_needs_no_torch(atlas: Path) -> None:

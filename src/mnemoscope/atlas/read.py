@@ -97,15 +97,25 @@ class Atlas(Tables):
         return Vocabulary.read(self)
 
     def best_triggers(
-        self, layer: int, count: int | None = BEST_TRIGGERS, *, memories: Sequence[int] | None = None
+        self,
+        layer: int,
+        count: int | None = BEST_TRIGGERS,
+        *,
+        memories: Sequence[int] | None = None,
+        columns: Sequence[str] | None = None,
     ) -> pl.DataFrame:
-        """The best positive triggers, `count` of each memory or all, as stored; of all memories or of these."""
+        """The best positive triggers, `count` of each memory or all, as stored; of all memories or of these.
+
+        Of all columns, or of these, which takes a fraction of the time.
+        """
+        read = None if columns is None else list(dict.fromkeys((*columns, "memory", "sign", "rank")))
         if memories is None:
-            rows = self.table("triggers", layer=layer)
+            rows = self.table("triggers", layer=layer, columns=read)
         else:
-            rows = self.rows_where("triggers", layer, column="memory", ids=memories)
+            rows = self.rows_where("triggers", layer, column="memory", ids=memories, columns=read)
         rows = rows.filter(pl.col("sign") == 1)
-        return rows if count is None else rows.filter(pl.col("rank") < count)
+        rows = rows if count is None else rows.filter(pl.col("rank") < count)
+        return rows if columns is None else rows.select(columns)
 
     def token_text(self, ids: Sequence[int | None]) -> list[str | None]:
         """The readable text of each token, as it appears in running text; None for None."""

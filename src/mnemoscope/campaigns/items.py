@@ -124,7 +124,7 @@ def sample_keys(atlas: Atlas, *, per_layer: int, seed: int) -> list[Item]:
     """In every layer `per_layer` memories with a positive trigger, or all where there are fewer."""
     found = []
     for layer in atlas.layers:
-        firing = atlas.best_triggers(layer, count=None)["memory"].unique().sort().to_numpy()
+        firing = atlas.best_triggers(layer, count=None, columns=["memory"])["memory"].unique().sort().to_numpy()
         random = np.random.default_rng((seed, 1, layer))
         chosen = random.choice(firing, min(per_layer, firing.size), replace=False)
         found += [Item("key", layer, int(memory), None) for memory in sorted(chosen)]

@@ -26,11 +26,12 @@ def best_examples(atlas: Atlas, count: int = 10) -> pl.DataFrame:
 
 
 def _scores(atlas: Atlas, layer: int) -> pl.DataFrame:
-    values = atlas.table("values", layer=layer).select(
-        *("memory", "max_probability", "working_probability"), top_token=pl.col("top_tokens").list.first()
+    numbers = ("memory", "max_probability", "working_probability")
+    values = atlas.table("values", layer=layer, columns=[*numbers, "top_tokens"]).select(
+        *numbers, top_token=pl.col("top_tokens").list.first()
     )
     shares = (
-        atlas.best_triggers(layer)
+        atlas.best_triggers(layer, columns=["memory", "prefix_group", "next_token"])
         .join(values, on="memory")
         .group_by("memory")
         .agg(

@@ -74,30 +74,50 @@ class Edition:
         first, last = np.searchsorted(places, [here, here + 1])
         return rows.slice(int(first), int(last - first)).to_dicts()
 
+    def read_ahead(self) -> None:
+        """Reads the two things that take long and that many pages need: the triggers of all layers, the sentences.
+
+        Until that is done, pages read what they need of them, which takes some tens of milliseconds each.
+        """
+        self.tables.get("sentences", self._sentences)
+        self.tables.get("places", self._places)
+
     def sharing(self, prefixes: Sequence[tuple[int, int]]) -> dict[MemoryId, int]:
         """How many of these prefixes (sentence, position) are positive triggers of each memory."""
-        places, memories = self.tables.get("places", self._places)
         asked = np.array([sentence * _SPAN + position for sentence, position in prefixes], dtype=np.int64)
-        ends = zip(np.searchsorted(places, asked, "left"), np.searchsorted(places, asked, "right"), strict=True)
-        pieces = [memories[first:last] for first, last in ends]
-        names, counts = np.unique(np.concatenate(pieces) if pieces else memories[:0], return_counts=True)
+        kept = self.tables.find("places", None)
+        if kept is None:
+            sentences = sorted({sentence for sentence, _ in prefixes})
+            found_in = (self._layer_places(layer, sentences) for layer in self.atlas.layers)
+            pieces = [memories[np.isin(places, asked)] for places, memories in found_in]
+        else:
+            places, memories = kept
+            ends = zip(np.searchsorted(places, asked, "left"), np.searchsorted(places, asked, "right"), strict=True)
+            pieces = [memories[first:last] for first, last in ends] or [memories[:0]]
+        names, counts = np.unique(np.concatenate(pieces), return_counts=True)
         found = zip(names.tolist(), counts.tolist(), strict=True)
         return {MemoryId(name // _SPAN, name % _SPAN): count for name, count in found}
 
+    def _layer_places(self, layer: int, sentences: Sequence[int] | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The positive triggers of a layer, in all sentences or in these: sentence and position as one number, and the
+        memory as another.
+        """
+        rows = self.atlas.best_triggers(layer, None, columns=["sentence", "position", "memory"])
+        if sentences is not None:
+            rows = rows.filter(pl.col("sentence").is_in(sentences))
+        sentence, position, memory = (rows[name].to_numpy().astype(np.int64) for name in rows.columns)
+        return sentence * _SPAN + position, layer * _SPAN + memory
+
     def _places(self) -> tuple[np.ndarray, np.ndarray]:
-        """All positive triggers, sorted by prefix: sentence and position as one number, and the memory as another."""
-        prefixes, memories = [], []
-        for layer in self.atlas.layers:
-            rows = self.atlas.best_triggers(layer, None)
-            prefixes.append(rows["sentence"].to_numpy().astype(np.int64) * _SPAN + rows["position"].to_numpy())
-            memories.append(layer * _SPAN + rows["memory"].to_numpy().astype(np.int64))
+        """All positive triggers, sorted by prefix."""
+        prefixes, memories = zip(*map(self._layer_places, self.atlas.layers), strict=True)
         whole = np.concatenate(prefixes)
         order = np.argsort(whole, kind="stable")
         return whole[order], np.concatenate(memories)[order]
 
     def tokens_of(self, sentences: Sequence[int]) -> dict[int, list[int]]:
         """The tokens of each of these sentences; raises AtlasDamaged where one is not stored."""
-        kept = self.tables.get("sentences", self._sentences)
+        kept = self.tables.find("sentences", None)
         if kept is None:
             stored = self.atlas.sentences(sentences, columns=["sentence", "tokens"])
             return dict(zip(stored["sentence"].to_list(), stored["tokens"].to_list(), strict=True))

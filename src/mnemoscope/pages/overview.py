@@ -50,9 +50,7 @@ def overview_view(edition: Edition) -> dict[str, Any]:
             for question, found in there.items()
         },
         "unanswered": [question for question in answers if question not in there],
-        "striking": [
-            {name: one[name] for name in one if name != "triggers"} for one in striking_memories(edition)
-        ],
+        "striking": striking_memories(edition),
     }
 
 
@@ -78,19 +76,18 @@ def _run(edition: Edition) -> dict[str, Any]:
 
 
 def striking_memories(edition: Edition) -> list[dict[str, Any]]:
-    """The most striking memories with their triggers; `example` is one that the value foretells, if there is one."""
+    """The most striking memories; `example` is a trigger that the value foretells, if there is one."""
     found = []
     for row in best_examples(edition.atlas, STRIKING).to_dicts():
         memory = MemoryId(row["layer"], row["memory"])
-        triggers = group_triggers(triggers_view(edition, memory, patterns=()), 1, says=row["top_token"])
-        shown = next((trigger for trigger in triggers if trigger["foretold"]), triggers[0])
+        says = row["top_token"]
+        (shown,) = group_triggers(triggers_view(edition, memory, patterns=(), foretold=says), 1, says=says)
         found.append(
             {
                 "memory": str(memory),
-                "says": edition.atlas.vocabulary.token(row["top_token"]),
+                "says": edition.atlas.vocabulary.token(says),
                 **{name: row[name] for name in ("agreement", "max_probability", "working_probability", "prefixes")},
                 "example": {name: shown[name] for name in ("short_before", "token", "next", "foretold")},
-                "triggers": triggers,
             }
         )
     return found

@@ -13,7 +13,7 @@ from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.overview import striking_memories
 from mnemoscope.pages.page import Page
 from mnemoscope.pages.questions import answers_of, question_view
-from mnemoscope.pages.triggers import shorten_start
+from mnemoscope.pages.triggers import group_triggers, shorten_start, triggers_view
 
 TRIGGERS = 8
 """Different prefixes of a memory that are shown."""
@@ -52,8 +52,9 @@ def _example(edition: Edition, found: dict[str, Any]) -> dict[str, Any]:
     """A striking memory with its first triggers, patterns, and the tokens that its value ranks first."""
     memory = MemoryId.parse(found["memory"])
     top = edition.row("values", memory)["top_tokens"][:TOKENS]
+    triggers = group_triggers(triggers_view(edition, memory, patterns=()), 1, says=top[0])
     return found | {
-        "triggers": found["triggers"][:TRIGGERS],
+        "triggers": triggers[:TRIGGERS],
         "patterns": (edition.patterns(memory) or [])[:PATTERNS],
         "tokens": [edition.atlas.vocabulary.token(token) for token in top],
     }

@@ -15,14 +15,20 @@ BEFORE, AFTER = 160, 100
 CUT = "\N{HORIZONTAL ELLIPSIS}"
 
 
-def triggers_view(edition: Edition, wanted: MemoryId, *, patterns: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def triggers_view(
+    edition: Edition, wanted: MemoryId, *, patterns: Sequence[dict[str, Any]], foretold: int | None = None
+) -> list[dict[str, Any]]:
     """Every trigger of both signs, the positive ones first, each by rank.
 
-    `patterns` are the numbers of the patterns that explain the trigger (those of its prefix group).
+    `patterns` are the numbers of the patterns that explain the trigger (those of its prefix group). With `foretold`
+    one alone: of the best positive prefix that this token follows, or the first where it follows none.
     """
     atlas = edition.atlas
     table = atlas.rows_where("triggers", wanted.layer, column="memory", ids=[wanted.memory])
     rows = table.sort(-pl.col("sign").cast(pl.Int32), "rank").to_dicts()
+    if foretold is not None:
+        followed = (row for row in rows if row["sign"] == 1 and row["next_token"] == foretold)
+        rows = sorted(followed, key=lambda row: (row["prefix_group"], row["rank"]))[:1] or rows[:1]
     explained = _pattern_numbers(rows, patterns)
     if not rows:
         return []

@@ -25,7 +25,7 @@ SHARES: Mapping[str, tuple[str, ...]] = {
 
 def top_prefixes(atlas: Atlas, layer: int) -> pl.DataFrame:
     """The top 25 positive triggers of every memory of a layer: memory, rank, group."""
-    return atlas.best_triggers(layer).select("memory", "rank", group="prefix_group")
+    return atlas.best_triggers(layer, columns=["memory", "rank", "prefix_group"]).rename({"prefix_group": "group"})
 
 
 def kinds(prefixes: pl.DataFrame, patterns: pl.DataFrame) -> pl.DataFrame:

@@ -120,7 +120,8 @@ def _find_prefixes(atlas: Atlas, layer: int, first: int) -> pl.DataFrame:
 
     Of the triggers with the same prefix only the best is taken, since the paper counts a prefix once.
     """
-    best = atlas.best_triggers(layer, None).filter(pl.col("rank") == pl.col("prefix_group"))
+    columns = ["memory", "rank", "prefix_group", "sentence", "position"]
+    best = atlas.best_triggers(layer, None, columns=columns).filter(pl.col("rank") == pl.col("prefix_group"))
     rank, memory = (pl.col(name).cast(pl.Int64) for name in ("rank", "memory"))
     trigger = rank * (1 << RANK_BITS) + first + memory
     return best.select(trigger.alias("trigger"), "sentence", "position")
@@ -155,7 +156,7 @@ def _write_sentences(
 def _write_fires(database: sqlite3.Connection, atlas: Atlas, layer: int, first: int) -> None:
     """How many positive triggers of each memory end in each token."""
     rows = (
-        atlas.best_triggers(layer, None)
+        atlas.best_triggers(layer, None, columns=["memory", "rank", "token"])
         .group_by("token", "memory")
         .agg(pl.len().alias("triggers"), pl.col("rank").min())
         .sort("token", "memory")

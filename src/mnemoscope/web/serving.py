@@ -21,6 +21,7 @@ from mnemoscope.pages.page import Page, environment
 from mnemoscope.pages.questions import question_page, questions_page
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.web.settings import Settings
+from mnemoscope.web.site import Site
 
 _log = logging.getLogger("mnemoscope.web")
 
@@ -45,33 +46,40 @@ def serve(settings: Settings, *, ready: Callable[[Settings], None]) -> None:
             app, log_level="warning", access_log=False, lifespan="off", server_header=False, use_colors=False
         )
         state = app.state
-        with closing(state.site), prewarm(state.site.edition, state.index.begin):
+        with closing(state.site), prewarm(state.site, state.index.begin):
             uvicorn.Server(config).run(sockets=[sock])
 
 
+_AFTER, _LOOK_AGAIN = 1.0, 0.05
+"""Seconds after the start in which nothing is made ahead, and between looks whether somebody waits for a page."""
+
+
 @contextmanager
-def prewarm(edition: Callable[[], Edition], begin_index: Callable[[], object]) -> Iterator[None]:
+def prewarm(site: Site, begin_index: Callable[[], object], *, after: float = _AFTER) -> Iterator[None]:
     """Inside the block a thread makes what the first reader would have to wait for: the index, and the slowest pages.
 
-    Drawing the first figure takes a second or two, which so no reader waits for unless they come at once. What goes
-    wrong with a page, its reader will see.
+    Drawing the first figure takes a second or two, which so no reader waits for unless they come at once. Who comes at
+    once is not to wait for that thread: it begins when a little time has passed, and a page is made while nobody waits
+    for another. What goes wrong with a page, its reader will see.
     """
     stopped = threading.Event()
 
     def make() -> None:
         try:
             begin_index()
-            current = edition()
-            for name in environment().list_templates():  # compiling one holds up every thread
-                environment().get_template(name)
+            if stopped.wait(after):
+                return
+            current = site.edition()
         except Exception as problem:
             _log.warning("%s", show_text(str(problem)))
             return
-        for page in _slow_pages(current):
+        for make_one in _slow_things(current):
+            while site.busy and not stopped.wait(_LOOK_AGAIN):
+                pass
             if stopped.is_set():
                 return
             with suppress(MnemoscopeError):
-                page(current).extra()
+                make_one()
 
     thread = threading.Thread(target=make, name="prewarm", daemon=True)
     thread.start()
@@ -82,15 +90,26 @@ def prewarm(edition: Callable[[], Edition], begin_index: Callable[[], object]) -
         thread.join(timeout=5)
 
 
-def _slow_pages(edition: Edition) -> Iterator[Callable[[Edition], Page]]:
-    """The pages that take longest the first time: overview, a memory, layers, figures."""
+def _slow_things(edition: Edition) -> Iterator[Callable[[], object]]:
+    """What takes longest the first time: templates, the overview, what memories' pages read, layers, figures."""
     layers = edition.atlas.layers
-    yield overview_page
-    yield partial(memory_page, wanted=MemoryId(layers[0], 0))
-    yield layers_page
-    yield from (partial(layer_page, layer=layer, choice=Choice()) for layer in layers)
-    yield questions_page
-    yield from (partial(question_page, question=question) for question in QUESTIONS)
+    pages: tuple[Callable[[Edition], Page], ...] = (
+        partial(memory_page, wanted=MemoryId(layers[0], 0)),
+        layers_page,
+        *(partial(layer_page, layer=layer, choice=Choice()) for layer in layers),
+        questions_page,
+        *(partial(question_page, question=question) for question in QUESTIONS),
+    )
+    for name in environment().list_templates():  # compiling one holds up every thread
+        yield partial(environment().get_template, name)
+    yield partial(_make_whole, overview_page, edition)
+    yield edition.read_ahead
+    for page in pages:
+        yield partial(_make_whole, page, edition)
+
+
+def _make_whole(page: Callable[[Edition], Page], edition: Edition) -> None:
+    page(edition).extra()
 
 
 def with_token(settings: Settings) -> Settings:

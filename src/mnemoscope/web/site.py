@@ -37,6 +37,7 @@ class Site:
         self.model: ModelWorker | None = None
         self.judgements = SiteJudgements(settings, self.edition)
         self._lock = threading.Lock()
+        self._waiting = 0
         self.latest = self._open()
         """The edition that was opened last; to be read where opening another one must not fail."""
         if settings.model is not None:
@@ -78,7 +79,7 @@ class Site:
     def read(self, make: Callable[[], T]) -> T:
         """What `make` gives from one edition; a second time where the folder changed meanwhile, and files with it."""
         edition = self.edition()
-        with self.reading(edition):
+        with self._busy(), self.reading(edition):
             try:
                 made = make()
                 if self._is_current(edition):
@@ -87,8 +88,23 @@ class Site:
                 if self._is_current(edition):
                     raise
         # The folder may change again; what is then made is kept with an edition that nobody asks for any more.
-        with self.reading(self.edition()):
+        with self._busy(), self.reading(self.edition()):
             return make()
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody waits for a page."""
+        return self._waiting > 0
+
+    @contextmanager
+    def _busy(self) -> Iterator[None]:
+        with self._lock:
+            self._waiting += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting -= 1
 
     def _open(self) -> Edition:
         # Taken first: what changes meanwhile is seen next time.

@@ -121,6 +121,7 @@ def _of_one_edition(
         edition = site.edition()
         try:
             with site.reading(edition):
+                edition.read_ahead()
                 chosen = selection(edition, memories)
                 files = _Writer(edition, chosen, people=site.judgements.published_for).files(progress)
         except MnemoscopeError:
