@@ -21,8 +21,8 @@ MAJOR = 0.9
 """Share of the sum of c_i = |m_i| norm(v_i) that the major memories hold together."""
 EVENTS = ("residual", "agreement", "ffn", "composition")
 """How a layer's output comes about, as Figure 11 has it."""
-SCORES = 1 << 21
-"""Scores that exist at one time: 8 MiB, which an allocator keeps: no fresh memory for each product."""
+SCORES = 1 << 22
+"""Scores that exist at one time: 16 MiB, which an allocator keeps: no fresh memory for each product."""
 
 
 @dataclass(frozen=True)
