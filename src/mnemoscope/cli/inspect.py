@@ -61,6 +61,8 @@ def inspect(
     print(f"  beginning   {beginning['kind']}{token}")
     if facts["head"] != "linear":
         print(f"  head        {facts['head']}")
+    if facts["values"] != "read":
+        print(f"  values      {facts['values']}: what the layers make of unit vectors")
     print(f"  numbers     {facts['dtype']} on {facts['device']}")
     print("  proof       " + ", ".join(f"{name} {error:.1e}" for name, error in facts["proof"].items()))
     if cost is not None:

@@ -211,6 +211,7 @@ def model_facts(model: LanguageModel) -> dict[str, Any]:
         "activation": model.activation,
         "negative_coefficients": model.has_negative,
         "final_norm": model.final_norm,
+        "values": "probed" if model.probed else "read",
         "head": "linear" if model.linear_head else "adaptive softmax",
         "sizes": {**vars(model.sizes), "memories": list(model.sizes.memories)},
         "beginning": {"token": model.beginning.token, "kind": model.beginning.kind},

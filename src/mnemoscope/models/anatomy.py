@@ -7,7 +7,7 @@ load-time proof (proof.py) does.
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,51 +16,13 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.families import FAMILIES, Family
+from mnemoscope.models.linear_maps import LinearMap, matrix_of
 from mnemoscope.models.projections import AdaptiveSoftmax
 
 Activation = Callable[[Tensor], Tensor]
 
 _ACTIVATION_ENTRIES = ("hidden_act", "activation_function", "hidden_activation", "activation", "ffn_activation", "afn")
 _EXPERT_ENTRIES = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
-
-
-@dataclass(frozen=True)
-class LinearMap:
-    """Rows `first .. first + count` of a linear module's outputs, whichever way round it stores its matrix.
-
-    `transposed` means [in, out] (Conv1D of GPT-2) where nn.Linear has [out, in].
-    """
-
-    module: nn.Module
-    transposed: bool
-    first: int
-    count: int
-
-    @staticmethod
-    def whole(module: nn.Module, *, transposed: bool = False) -> "LinearMap":
-        """The map of all of the module's outputs; a Conv1D is always transposed."""
-        transposed = transposed or type(module).__name__ == "Conv1D"
-        return LinearMap(module, transposed, 0, matrix_of(module).shape[1 if transposed else 0])
-
-    def halves(self, order: tuple[str, str]) -> tuple["LinearMap", "LinearMap"]:
-        """Gate and up, of outputs that fuse them in this order."""
-        count = self.count // 2
-        first, second = (replace(self, first=start, count=count) for start in (0, count))
-        return (first, second) if order == ("gate", "up") else (second, first)
-
-    def weight(self) -> Tensor:
-        """The matrix [out, in], a view of the module's own, without gradients."""
-        matrix = matrix_of(self.module).detach()
-        return (matrix.T if self.transposed else matrix)[self.first : self.first + self.count]
-
-    def bias(self) -> Tensor | None:
-        """The bias [out], a view without gradients, or None."""
-        bias = getattr(self.module, "bias", None)
-        return bias.detach()[self.first : self.first + self.count] if isinstance(bias, Tensor) else None
-
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """These outputs alone [..., out], of inputs [..., in]."""
-        return nn.functional.linear(inputs, self.weight(), self.bias())
 
 
 @dataclass(frozen=True)
@@ -128,16 +90,6 @@ class Anatomy:
             stream = stream if module is None else module(stream)
         scores = stream if self.logit_scale == 1.0 else stream * self.logit_scale
         return scores if self.softcap is None else torch.tanh(scores / self.softcap) * self.softcap
-
-
-def matrix_of(module: nn.Module) -> Tensor:
-    """The module's weight matrix; raises ModelUnsupported where it has none (quantised or wrapped layers)."""
-    weight = getattr(module, "weight", None)
-    if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
-        raise ModelUnsupported(
-            f"a {type(module).__name__} has no plain weight matrix to read; load the model without quantisation"
-        )
-    return weight
 
 
 def text_config(model: Any) -> Any:

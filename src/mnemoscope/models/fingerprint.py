@@ -9,6 +9,7 @@ model converted to another dtype before it is handed over is another model.
 import hashlib
 import inspect
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +59,31 @@ def _own_code(model: nn.Module) -> list[bytes]:
 
 
 def named_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and stored buffer once, by its first name."""
+    """Every parameter and stored buffer once, by its first name; of a quantised one the tensors that it is made of."""
     found: dict[str, Tensor] = {name: parameter.detach() for name, parameter in model.named_parameters()}
     stored = model.state_dict()
     found.update({name: buffer for name, buffer in model.named_buffers() if name in stored})
+    return {part: plain for name, tensor in found.items() for part, plain in _plain_parts(name, tensor)}
+
+
+def _plain_parts(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is None:
+        yield name, tensor
+        return
+    for inner in flatten()[0]:
+        yield from _plain_parts(f"{name}.{inner}", getattr(tensor, inner))
+
+
+def active_adapters(model: nn.Module) -> list[list[object]]:
+    """Which adapters of a model's layers are at work, and how strongly, by path: nothing of that is a weight."""
+    found = []
+    for path, module in model.named_modules():
+        if type(module).__module__.partition(".")[0] == "peft":
+            names = ("active_adapters", "merged_adapters", "disable_adapters", "scaling")
+            stated = [getattr(module, name, None) for name in names]
+            if stated[0] is not None:
+                found.append([path, type(module).__name__, *stated])
     return found
 
 

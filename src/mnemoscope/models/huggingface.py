@@ -21,6 +21,7 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, OptionError
 from mnemoscope.models import handmade
 from mnemoscope.models.anatomy import check_supported, find_layers, text_config
+from mnemoscope.models.fingerprint import active_adapters
 from mnemoscope.models.loaded_parts import LoadedParts, first_line, suppress_output
 from mnemoscope.models.structure import infer
 from mnemoscope.models.tokens import Tokens, beginning_of, ends_of
@@ -53,6 +54,7 @@ def open_model(source: Any, *, tokenizer: Any, revision: str | None, trust_remot
     `tokenizer` (an object, a folder or a hub id) takes the place of the model's own. Raises ModelNotFound,
     ModelUnsupported, ModelDamaged, OptionError.
     """
+    source, adapted = _adapted(source)
     own = isinstance(source, PreTrainedModel)
     if isinstance(source, str | Path):
         model, own_tokenizer, spec = _from_name(str(source), revision, trust_remote_code)
@@ -60,7 +62,7 @@ def open_model(source: Any, *, tokenizer: Any, revision: str | None, trust_remot
         if tokenizer is None:
             raise OptionError("a model in memory needs its tokenizer: load_model(model, tokenizer=tokenizer)")
         check_supported(source.config)
-        model, own_tokenizer, spec = source, None, f"memory:{type(source).__name__}"
+        model, own_tokenizer, spec = source, None, f"memory:{type(source).__name__}{adapted}"
     else:
         raise OptionError(
             f"no model can be loaded from a {type(source).__name__}; give a hub id, a folder or a transformers model"
@@ -73,13 +75,28 @@ def open_model(source: Any, *, tokenizer: Any, revision: str | None, trust_remot
         network=model,
         own=own,
         spec=spec,
-        config=model.config.to_dict(),
+        config=model.config.to_dict() | {"adapters": active_adapters(model) or None},
         tokens=tokens,
         context=_context(config),
         anatomy=lambda network: find_layers(network) or infer(network),
         beginning=lambda rows: beginning_of(found, config, tokens, rows=rows),
         ends=lambda rows: ends_of(found, config, getattr(model, "generation_config", None), tokens, rows=rows),
     )
+
+
+def _adapted(source: Any) -> tuple[Any, str]:
+    """The model inside a PEFT model, whose layers the adapters are in, and the names of those at work, for its spec.
+
+    Raises ModelUnsupported for an adapter that is not in the layers, such as a learned prompt.
+    """
+    if type(source).__module__.partition(".")[0] != "peft" or isinstance(source, str | Path):
+        return source, ""
+    if bool(getattr(source.active_peft_config, "is_prompt_learning", False)):
+        raise ModelUnsupported("a learned prompt is no part of the layers, so it cannot be read; give the model alone")
+    inside = source.get_base_model()
+    if not isinstance(inside, PreTrainedModel):
+        raise ModelUnsupported(f"the {type(inside).__name__} that is adapted is not a transformers model")
+    return inside, "".join(f"+{name}" for name in source.active_adapters)
 
 
 def _context(config: Any) -> int:
@@ -120,6 +137,11 @@ def builtin_folder(name: str) -> Path:
 
 
 def _check_folder(folder: Path) -> None:
+    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+        raise ModelNotFound(
+            f"folder {str(folder)!r} holds an adapter, not a model; in Python, load both with peft and give load_model"
+            " the model and its tokenizer"
+        )
     if not (folder / "config.json").is_file():
         raise ModelNotFound(f"folder {str(folder)!r} holds no config.json; give the folder of a saved model")
     if not any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
@@ -190,6 +212,11 @@ def _one_line_errors(source: str) -> Iterator[None]:
             raise ModelDamaged(f"model {source!r} cannot be read: {first_line(error)}") from None
         raise ModelNotFound(
             f"no model {source!r} on this machine or the hub ({first_line(error)}); check the name and the network"
+        ) from None
+    except ImportError as error:
+        raise ModelUnsupported(
+            f"model {source!r} needs a library that is not installed ({first_line(error)});"
+            " quantised models: pip install 'mnemoscope[quantized]'"
         ) from None
     except Exception as error:
         text = first_line(error)

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError
-from mnemoscope.models.anatomy import Anatomy, Layer, goes_negative, matrix_of
+from mnemoscope.models.anatomy import Anatomy, Layer, goes_negative
 from mnemoscope.models.fingerprint import fingerprint
+from mnemoscope.models.linear_maps import count_parameters, matrix_of
 from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.observed import run
 from mnemoscope.models.projections import Fold, Head, LinearHead, Projection, fold_of, scale_of
@@ -75,7 +76,8 @@ class LanguageModel:
     lie below zero, `signs` with which signs they occur: (1, -1) or (1,); `longest` is how many tokens of its own a
     sentence may have, after the beginning token; `ends` are the tokens after which a text that it writes is over: its
     end-of-text tokens, and the beginning token, with which another text would begin; `linear_head` says whether the
-    head is one matrix (an adaptive softmax is not).
+    head is one matrix (an adaptive softmax is not), `probed` whether keys or values are what their modules make of unit
+    vectors.
     `lock` is held by whoever runs it with hooks, which see every forward: one thread at a time, which may enter again.
     `fingerprint` names the model and how its sentences begin, `content` the model alone.
     """
@@ -93,12 +95,14 @@ class LanguageModel:
         self.block = layers[0].kind
         self.gated = layers[0].up is not None
         self.activation = anatomy.activation
-        self.dtype = down.dtype
+        # Of a probed map the dtype is that in which its module multiplies; the streams have the head's.
+        self.dtype = down.dtype if anatomy.two_level is not None else matrix_of(anatomy.head).dtype
         self.device = down.device
         self.final_norm = anatomy.final_norm is not None
         self.has_negative = self.gated or goes_negative(layers[0].activation, dtype=self.dtype, device=self.device)
         self.signs = (1, -1) if self.has_negative else (1,)
         self.linear_head = anatomy.two_level is None
+        self.probed = any(each.probed for layer in layers for each in (layer.gate, layer.up, layer.down) if each)
         self._running = local()
         self.lock = RLock()
         self._tokens = parts.tokens
@@ -107,10 +111,10 @@ class LanguageModel:
         self.sizes = Sizes(
             layers=len(layers),
             hidden=down.shape[0],
-            memories=tuple(layer.down.weight().shape[1] for layer in layers),
+            memories=tuple(layer.down.shape[1] for layer in layers),
             vocabulary=anatomy.rows,
             context=parts.context,
-            parameters=sum(parameter.numel() for parameter in anatomy.model.parameters()),
+            parameters=count_parameters(anatomy.model),
             ffn_parameters=sum(_ffn_parameters(layer) for layer in layers),
         )
         self.longest = self.sizes.context - beginning.length
@@ -284,6 +288,7 @@ class LanguageModel:
 
 
 def _ffn_parameters(layer: Layer) -> int:
+    """Weights and biases of the feed-forward maps, as many as there are numbers in them, however they are stored."""
     maps = [linear for linear in (layer.gate, layer.up, layer.down) if linear is not None]
-    tensors = [tensor for linear in maps for tensor in (linear.weight(), linear.bias()) if tensor is not None]
-    return sum(tensor.numel() for tensor in tensors)
+    shapes = [(*linear.shape, linear.bias() is not None) for linear in maps]
+    return sum(out * (inside + biased) for out, inside, biased in shapes)

@@ -86,8 +86,18 @@ def device_of(device: str | torch.device) -> torch.device:
 
 def _place(model: Any, dtype: torch.dtype | None, device: torch.device, *, copied: bool) -> Any:
     """The model in a dtype on a device, ready for reading; a user's own object is copied before it changes."""
+    if getattr(getattr(model, "config", None), "quantization_config", None) is not None and not copied:
+        return _widen_around(model, dtype).eval()
     weight = next(model.parameters())
     if (dtype is not None and weight.dtype != dtype) or weight.device != device:
         model = copy.deepcopy(model) if copied else model
         model = model.to(device=device, dtype=dtype)
     return model.eval()
+
+
+def _widen_around(model: Any, dtype: torch.dtype | None) -> Any:
+    """A quantised model, which cannot be converted as a whole, with all that is not packed in this dtype."""
+    for parameter in model.parameters():
+        if dtype is not None and type(parameter) is torch.nn.Parameter and parameter.is_floating_point():
+            parameter.data = parameter.data.to(dtype)
+    return model
