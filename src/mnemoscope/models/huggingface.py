@@ -54,7 +54,7 @@ def open_model(source: Any, *, tokenizer: Any, revision: str | None, trust_remot
     `tokenizer` (an object, a folder or a hub id) takes the place of the model's own. Raises ModelNotFound,
     ModelUnsupported, ModelDamaged, OptionError.
     """
-    source, adapted = _adapted(source)
+    source, adapted = _inside_adapters(source)
     own = isinstance(source, PreTrainedModel)
     if isinstance(source, str | Path):
         model, own_tokenizer, spec = _from_name(str(source), revision, trust_remote_code)
@@ -84,7 +84,7 @@ def open_model(source: Any, *, tokenizer: Any, revision: str | None, trust_remot
     )
 
 
-def _adapted(source: Any) -> tuple[Any, str]:
+def _inside_adapters(source: Any) -> tuple[Any, str]:
     """The model inside a PEFT model, whose layers the adapters are in, and the names of those at work, for its spec.
 
     Raises ModelUnsupported for an adapter that is not in the layers, such as a learned prompt.
