@@ -102,7 +102,7 @@ class LanguageModel:
         self.has_negative = self.gated or goes_negative(layers[0].activation, dtype=self.dtype, device=self.device)
         self.signs = (1, -1) if self.has_negative else (1,)
         self.linear_head = anatomy.two_level is None
-        self.probed = any(each.probed for layer in layers for each in (layer.gate, layer.up, layer.down) if each)
+        self.probed = any(each.is_probed for layer in layers for each in (layer.gate, layer.up, layer.down) if each)
         self._running = local()
         self.lock = RLock()
         self._tokens = parts.tokens

@@ -53,13 +53,13 @@ class LinearMap:
         return self.count, _sizes(self.module, self.transposed)[1]
 
     @property
-    def probed(self) -> bool:
+    def is_probed(self) -> bool:
         """Whether the matrix is what the module makes of unit vectors, since none is stored."""
         return not is_plain(self.module)
 
     def weight(self) -> Tensor:
         """The matrix [out, in], without gradients: a view of the module's own, or probed anew."""
-        if self.probed:
+        if self.is_probed:
             matrix = probe(self.module)
         else:
             matrix = matrix_of(self.module).detach()
@@ -68,7 +68,7 @@ class LinearMap:
 
     def bias(self) -> Tensor | None:
         """The bias [out], without gradients, or None: a view of the module's own, or what it makes of zeros."""
-        if self.probed:
+        if self.is_probed:
             bias = probe_bias(self.module)
         else:
             own = getattr(self.module, "bias", None)
