@@ -195,3 +195,23 @@ def test_a_model_that_could_keep_something_of_a_forward_is_run_by_one_thread(mon
     del down.extra
     down._hf_hook = object()  # what accelerate leaves on modules whose weights it fetches
     assert ThreadTeam.of(model).size == 1
+    del down._hf_hook
+    down.rope_type = {"full_attention": "default", "sliding_attention": "longrope"}
+    assert ThreadTeam.of(model).size == 1
+    del down.rope_type
+    assert ThreadTeam.of(model).size == 2
+
+
+@pytest.mark.parametrize("kept", ["attribute", "buffer"])
+def test_a_model_that_keeps_something_of_each_forward_is_run_by_one_thread(kept: str) -> None:
+    model = tiny_model("gpt2")
+
+    def keep(module: nn.Module, taken: tuple[Tensor, ...]) -> None:
+        if kept == "attribute":
+            module.last = taken[0].sum()  # as layers with a recurrent state do
+        else:
+            module.register_buffer("last", taken[0].sum(), persistent=False)
+
+    model.layer(1).block.register_forward_pre_hook(keep)
+    assert not runs_side_by_side(model)
+    assert ThreadTeam.of(model).size == 1

@@ -17,8 +17,10 @@ from mnemoscope.models import LanguageModel
 
 MOST = 8
 """Threads of a team: Python is held by one at a time, so more of them would wait for it. Cores are divided evenly."""
-_STATELESS = ("mnemoscope", "torch", "transformers")
-"""Packages whose modules keep nothing of a forward pass in themselves (torch's compiler apart)."""
+_LIBRARIES = ("mnemoscope", "torch", "transformers")
+"""Packages whose modules we know; those of others are run by one thread."""
+_BY_LENGTH = ("dynamic", "longrope")
+"""Ways of turning positions that are settled anew for every length of input, in the module."""
 
 
 class ThreadTeam:
@@ -62,10 +64,32 @@ class ThreadTeam:
 
 
 def runs_side_by_side(model: LanguageModel) -> bool:
-    """Whether threads may run the model at the same time: no module of it is a stranger's, compiled or offloaded."""
-    return all(_is_stateless(module) for module in model.anatomy.model.modules())
+    """Whether threads may run the model at the same time: nothing of a forward pass is kept in its modules.
+
+    So no module is a stranger's, compiled, offloaded, or turns its positions by the length of what it reads; and a
+    short forward leaves every module as it was.
+    """
+    modules = list(model.anatomy.model.modules())
+    if not all(map(_is_known, modules)):
+        return False
+    before = _held(modules)
+    model.backbone(torch.zeros(1, min(3, model.sizes.context), dtype=torch.long, device=model.device))
+    after = _held(modules)
+    return before.keys() == after.keys() and all(after[place] is value for place, value in before.items())
 
 
-def _is_stateless(module: torch.nn.Module) -> bool:
+def _is_known(module: torch.nn.Module) -> bool:
     package, _, rest = type(module).__module__.partition(".")
-    return package in _STATELESS and not rest.startswith("_dynamo") and getattr(module, "_hf_hook", None) is None
+    turns = str(getattr(module, "rope_type", ""))
+    by_length = any(kind in turns for kind in _BY_LENGTH)
+    offloaded = getattr(module, "_hf_hook", None) is not None
+    return package in _LIBRARIES and not rest.startswith("_dynamo") and not by_length and not offloaded
+
+
+def _held(modules: Sequence[torch.nn.Module]) -> dict[tuple[int, str], object]:
+    """Everything that the modules hold by a name of their own: attributes and buffers."""
+    return {
+        (number, name): value
+        for number, module in enumerate(modules)
+        for name, value in (*vars(module).items(), *module._buffers.items())
+    }
