@@ -72,9 +72,9 @@ def runs_side_by_side(model: LanguageModel) -> bool:
     modules = list(model.anatomy.model.modules())
     if not all(map(_is_known, modules)):
         return False
-    before = _held(modules)
+    before = _contents(modules)
     model.backbone(torch.zeros(1, min(3, model.sizes.context), dtype=torch.long, device=model.device))
-    after = _held(modules)
+    after = _contents(modules)
     return before.keys() == after.keys() and all(after[place] is value for place, value in before.items())
 
 
@@ -86,7 +86,7 @@ def _is_known(module: torch.nn.Module) -> bool:
     return package in _LIBRARIES and not rest.startswith("_dynamo") and not by_length and not offloaded
 
 
-def _held(modules: Sequence[torch.nn.Module]) -> dict[tuple[int, str], object]:
+def _contents(modules: Sequence[torch.nn.Module]) -> dict[tuple[int, str], object]:
     """Everything that the modules hold by a name of their own: attributes and buffers."""
     return {
         (number, name): value
