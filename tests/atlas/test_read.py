@@ -112,6 +112,9 @@ def test_the_best_triggers_are_the_first_25_positive(tmp_path: Path) -> None:
     assert atlas.best_triggers(0, memories=[2])["memory"].to_list() == [2] * 25
     assert atlas.best_triggers(0, 1)["rank"].to_list() == [0, 0]
     assert atlas.best_triggers(0, None).height == 60
+    few = atlas.best_triggers(0, 2, columns=["rank", "coefficient"])
+    assert few.rows() == [(0, 40.0), (1, 39.0)] * 2
+    assert atlas.best_triggers(0, memories=[2], columns=["memory"]).rows() == [(2,)] * 25
 
 
 def test_what_is_there_and_prefixes_by_place(atlas: Atlas) -> None:

@@ -13,7 +13,10 @@ import pytest
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.manifest import MANIFEST, seal
 from mnemoscope.files import file_hash, write_bytes
+from mnemoscope.memory import MemoryId
 from mnemoscope.pages import overview, questions
+from mnemoscope.pages.edition import Edition
+from mnemoscope.pages.memory import memory_page
 from mnemoscope.questions import QUESTIONS, write_all
 from mnemoscope.web import Settings, browsing
 from mnemoscope.web import site as site_module
@@ -50,6 +53,31 @@ def mined_again(atlas: Path) -> str:
     plan = manifest["plan"] | {"seed": 8}
     seal(atlas, {name: part for name, part in manifest.items() if name != "files"} | {"plan": plan})
     return file_hash(atlas / MANIFEST)
+
+
+def test_what_is_read_ahead_is_what_a_page_reads_for_itself(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from web.planted_atlas import planted_atlas
+
+    opened = open_atlas(planted_atlas(tmp_path))
+    alone, ahead = (Edition(open_atlas(opened.path)) for _ in range(2))
+    ahead.read_ahead()
+    shared = 0
+    for layer in opened.layers:
+        for memory in range(opened.memories(layer)):
+            rows = opened.best_triggers(layer, None, memories=[memory])
+            places = list(rows.select("sentence", "position").iter_rows())
+            found = alone.sharing(places)
+            assert found == ahead.sharing(places)
+            shared += len(found) > 1
+            sentences = rows["sentence"].to_list()
+            if sentences:
+                assert alone.tokens_of(sentences) == ahead.tokens_of(sentences)
+            one, other = (memory_page(edition, MemoryId(layer, memory)).data for edition in (alone, ahead))
+            assert one == other
+    assert shared
+    assert alone.tables.find("places", None) is None
+    assert alone.sharing([]) == ahead.sharing([]) == {}
 
 
 def test_a_page_that_is_made_while_the_atlas_changes_is_not_kept(
