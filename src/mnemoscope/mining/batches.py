@@ -44,13 +44,16 @@ class Batch:
 
     def split(self, parts: int) -> list["Batch"]:
         """The same rows, padded as they are, in so many batches of about equal size; in fewer of few rows."""
-        rows = len(self.lengths)
-        edges = [number * rows // parts for number in range(parts + 1)]
         return [
-            Batch(self.ids[first:last], self.lengths[first:last], self.sentences[first:last], self.sampled)
-            for first, last in pairwise(edges)
-            if first < last
+            Batch(self.ids[part], self.lengths[part], self.sentences[part], self.sampled)
+            for part in even_parts(slice(0, len(self.lengths)), parts)
         ]
+
+
+def even_parts(items: slice, parts: int) -> list[slice]:
+    """The items in so many runs of about equal length, in fewer where they are fewer."""
+    edges = [items.start + part * (items.stop - items.start) // parts for part in range(parts + 1)]
+    return [slice(first, last) for first, last in pairwise(edges) if first < last]
 
 
 def pad(rows: Sequence[NDArray[np.integer]], model: LanguageModel) -> Tensor:

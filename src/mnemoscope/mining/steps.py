@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from safetensors.numpy import save
 from mnemoscope.atlas.manifest import WORK
 from mnemoscope.errors import MiningError
 from mnemoscope.files import write_bytes
-from mnemoscope.mining.batches import run_in_halves
+from mnemoscope.mining.batches import even_parts, run_in_halves
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.progress import Checkpoints, Progress, ignore_progress
 
@@ -140,7 +139,7 @@ def run_checkpointed(
         write_bytes(checkpoint, save(state, {"inputs": inputs}))
 
     def share_out(items: slice) -> None:
-        team.run([partial(step, part) for part in _split(items, team.size)])
+        team.run([partial(step, part) for part in even_parts(items, team.size)])
 
     with Checkpoints(save_state, every=context.checkpoint_every) as checkpoints:
         for k in range(int(state["next_step"][0]), len(cuts)):
@@ -158,12 +157,7 @@ def run_checkpointed(
 def _halves(items: slice) -> list[slice]:
     if items.stop - items.start == 1:
         raise MiningError("memory ran out on one sentence, alone; use a machine with more, or --dtype bfloat16")
-    return _split(items, 2)
-
-
-def _split(items: slice, parts: int) -> list[slice]:
-    edges = [items.start + part * (items.stop - items.start) // parts for part in range(parts + 1)]
-    return [slice(first, last) for first, last in pairwise(edges) if first < last]
+    return even_parts(items, 2)
 
 
 def _resume(state: Answers, checkpoint: Path, inputs: str) -> None:
