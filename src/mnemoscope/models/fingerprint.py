@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import ModelDamaged
+from mnemoscope.models.linear_maps import is_of_adapters
 from mnemoscope.models.tokens import Beginning
 
 # `tie_word_embeddings` is among them since the list of weights says it.
@@ -79,7 +80,7 @@ def active_adapters(model: nn.Module) -> list[list[object]]:
     """Which adapters of a model's layers are at work, and how strongly, by path: nothing of that is a weight."""
     found = []
     for path, module in model.named_modules():
-        if type(module).__module__.partition(".")[0] == "peft":
+        if is_of_adapters(module):
             names = ("active_adapters", "merged_adapters", "disable_adapters", "scaling")
             stated = [getattr(module, name, None) for name in names]
             if stated[0] is not None:

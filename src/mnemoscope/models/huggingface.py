@@ -22,6 +22,7 @@ from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsu
 from mnemoscope.models import handmade
 from mnemoscope.models.anatomy import check_supported, find_layers, text_config
 from mnemoscope.models.fingerprint import active_adapters
+from mnemoscope.models.linear_maps import is_of_adapters
 from mnemoscope.models.loaded_parts import LoadedParts, first_line, suppress_output
 from mnemoscope.models.structure import infer
 from mnemoscope.models.tokens import Tokens, beginning_of, ends_of
@@ -89,7 +90,7 @@ def _inside_adapters(source: Any) -> tuple[Any, str]:
 
     Raises ModelUnsupported for an adapter that is not in the layers, such as a learned prompt.
     """
-    if type(source).__module__.partition(".")[0] != "peft" or isinstance(source, str | Path):
+    if not is_of_adapters(source):
         return source, ""
     if bool(getattr(source.active_peft_config, "is_prompt_learning", False)):
         raise ModelUnsupported("a learned prompt is no part of the layers, so it cannot be read; give the model alone")

@@ -87,8 +87,13 @@ def is_plain(module: nn.Module) -> bool:
         type(weight) in (Tensor, nn.Parameter)
         and weight.dim() == 2
         and bool(weight.is_floating_point())
-        and type(module).__module__.partition(".")[0] not in _ADAPTERS
+        and not is_of_adapters(module)
     )
+
+
+def is_of_adapters(thing: object) -> bool:
+    """Whether a layer, or a whole model, is of a library of adapters."""
+    return type(thing).__module__.partition(".")[0] in _ADAPTERS
 
 
 def matrix_of(module: nn.Module) -> Tensor:
