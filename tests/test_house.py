@@ -149,19 +149,23 @@ def test_pins_meet_what_is_asked_for() -> None:
 
 
 def test_what_is_imported_is_asked_for() -> None:
+    """At the top of a file only what every installation has; inside a function also what an extra brings."""
     declared = {canonicalize_name(Requirement(text).name) for text in PROJECT["project"]["dependencies"]}
-    imported = set[str]()
+    extra = {requirement.name for requirement in requirements()}
+    at_the_top, inside = set[str](), set[str]()
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                imported |= {alias.name.split(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                imported.add(node.module.split(".")[0])
-    outside = imported - set(sys.stdlib_module_names) - {"mnemoscope"}
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names = [node.module]
+            if names:
+                (inside if node.col_offset else at_the_top).update(name.split(".")[0] for name in names)
     # A distribution may have another name than its module: vl-convert-python gives vl_convert.
     given = packages_distributions()
-    outside = {distribution for name in outside for distribution in given.get(name, [name])}
-    assert {canonicalize_name(name) for name in outside} - declared == set()
+    for imported, allowed in ((at_the_top, declared), (inside, declared | extra)):
+        outside = imported - set(sys.stdlib_module_names) - {"mnemoscope"}
+        outside = {distribution for name in outside for distribution in given.get(name, [name])}
+        assert {canonicalize_name(name) for name in outside} - allowed == set()
 
 
 def test_every_file_of_the_package_is_shipped() -> None:

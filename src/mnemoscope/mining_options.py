@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mnemoscope.errors import OptionError
+from mnemoscope.model_options import AS_USUAL, ModelOptions
 
 DTYPES = ("float32", "bfloat16", "float16")
 """The number formats that models are run in."""
@@ -57,10 +58,8 @@ class MiningOptions:
     """Whether the working copy of the text stays."""
     text_field: str = "text"
     """The text's field in JSONL or Parquet."""
-    revision: str | None = None
-    dictionary: str | os.PathLike[str] | None = None
-    """The `dict.txt` of a fairseq checkpoint, where it does not lie beside it."""
-    trust_remote_code: bool = False
+    opening: ModelOptions = AS_USUAL
+    """How the model is opened; of a model already loaded, its own count."""
     accept_versions: bool = False
     """Whether to go on where other versions of libraries began."""
     force: bool = False

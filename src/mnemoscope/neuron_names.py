@@ -29,15 +29,15 @@ def names(memory: str | MemoryId, *, model: "str | LanguageModel | Atlas") -> di
     * `module`: the down-projection's path inside the transformers model; its input's last axis holds the memory.
 
     None where there is no such name: a model of fairseq has no such module, an atlas does not tell where that of an
-    unknown family is, and Neuronpedia has models of the hub only. Raises MemoryIdError for a memory that the model does
-    not have, and what `load_model` raises.
+    unknown family is, and Neuronpedia has models of the hub only, without adapters. Raises MemoryIdError for a memory
+    that the model does not have, and what `load_model` raises.
     """
     named = MemoryId.parse(memory) if isinstance(memory, str) else memory
     spec, path, sizes = _look_up(model, named.layer)
     if named.expert is not None or named.layer >= len(sizes) or named.memory >= sizes[named.layer]:
         raise MemoryIdError(f"{named} is not in {spec}, which has {len(sizes)} layers of {max(sizes)} memories")
     last = spec.rpartition("/")[2].lower()
-    on_the_hub = not spec.startswith((".", "/", "~")) and ":" not in spec
+    on_the_hub = not spec.startswith((".", "/", "~")) and ":" not in spec and "+" not in spec
     index, written = named.memory, None if path is None else re.sub(r"\.(\d+)\b", r"[\1]", path)
     return {
         "transformer_lens": f"blocks.{named.layer}.mlp.hook_post[..., {index}]",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mnemoscope.atlas.form import Manifest
-from mnemoscope.atlas.tables import rebuild_command
+from mnemoscope.atlas.tables import model_words, rebuild_command
 
 PLAN: dict[str, Any] = {
     "model": "gpt2", "corpus": "my text.txt", "revision": None, "text_field": "text", "validation": None,
@@ -45,6 +45,15 @@ def test_the_usual_options_are_not_said_but_the_device_which_depends_on_the_mach
 def test_other_options_are(option: str, value: Any, said: str) -> None:
     found = rebuild_command(Path("a"), "prefixes", manifest(**{option: value}))
     assert found == f"`mnemoscope mine gpt2 'my text.txt' --out a {said} --force`"
+
+
+def test_how_the_model_was_opened_is_said_behind_its_name() -> None:
+    opened = {"revision": "main", "adapter": "my lora", "tokenizer": None, "dequantize": True}
+    found = rebuild_command(Path("a"), "values", manifest(**opened))
+    said = "--revision main --adapter 'my lora' --dequantize"
+    assert found == f"`mnemoscope mine gpt2 {said} 'my text.txt' --out a --device cpu --force`"
+    assert model_words(manifest(**opened), otherwise="x") == f"gpt2 {said}"
+    assert model_words(manifest({"plan": {}}), otherwise="x") == "x"
 
 
 def test_some_layers_and_a_part() -> None:

@@ -17,6 +17,7 @@ EVERY_OPTION = """
     --validation v.txt --split line --triggers 7 --per-sentence all --layers 0-3,7 --max-sentences 9 --max-tokens 99
     --prefixes 5 --removals all --neighbours 4 --part 2/3 --batch-tokens 512 --dtype bfloat16 --device cuda:1 --seed 3
     --checkpoint-every 0.5 --keep-work --text-field body --revision main --trust-remote-code --force --json
+    --adapter lora --tokenizer words --dequantize --dict dict.txt
 """
 
 Capture = pytest.CaptureFixture[str]
@@ -36,9 +37,10 @@ class FakeMining(ModuleType):
         return build_atlas(out, part=options.share)
 
     def merge(
-        self, out: Path, parts: list[Path], *, model: str | None, force: bool, progress: Any, **_: Any
-    ) -> Path:
-        self.calls.append((out, parts, model, force))
+        self, out: Path, parts: list[Path], *, model: str | None, force: bool, accept_versions: bool, progress: Any,
+        **opening: Any,
+    ) -> Path:  # fmt: skip
+        self.calls.append((out, parts, model, force, opening))
         return build_atlas(out)
 
 
@@ -61,8 +63,11 @@ def test_defaults_are_the_contract_s(mining: FakeMining, tmp_path: Path, capsys:
         "out": out, "validation": None, "split": "sentence", "triggers": 50, "per_sentence": 1, "layers": None,
         "max_sentences": None, "max_tokens": None, "prefixes": 4000, "removals": None, "neighbours": 10, "part": None,
         "batch_tokens": None, "dtype": "float32", "device": "auto", "seed": 0, "checkpoint_every": 60.0,
-        "keep_work": False, "text_field": "text", "revision": None, "trust_remote_code": False, "force": False,
-        "dictionary": None, "accept_versions": False,
+        "keep_work": False, "text_field": "text", "force": False, "accept_versions": False,
+        "opening": {
+            "adapter": None, "tokenizer": None, "dequantize": False, "revision": None, "dictionary": None,
+            "trust_remote_code": False,
+        },
     }  # fmt: skip
     printed, progress = capsys.readouterr()
     assert printed.splitlines()[0] == f"{out} is an atlas: layers 0-1 with memories 0-3 (8 memories)"
@@ -77,8 +82,11 @@ def test_every_option_arrives(mining: FakeMining, tmp_path: Path, capsys: Captur
         "layers": (0, 1, 2, 3, 7), "max_sentences": 9, "max_tokens": 99, "prefixes": 5, "removals": "all",
         "neighbours": 4, "part": (2, 3), "batch_tokens": 512, "dtype": "bfloat16", "device": "cuda:1", "seed": 3,
         "checkpoint_every": 0.5, "keep_work": True, "text_field": "body",
-        "revision": "main", "trust_remote_code": True, "force": True,
-        "dictionary": None, "accept_versions": False,
+        "force": True, "accept_versions": False,
+        "opening": {
+            "adapter": "lora", "tokenizer": "words", "dequantize": True, "revision": "main",
+            "dictionary": Path("dict.txt"), "trust_remote_code": True,
+        },
     }  # fmt: skip
     assert '"part": {' in capsys.readouterr().out
 
@@ -107,6 +115,10 @@ def test_an_impossible_option_is_refused_at_once(
 
 def test_merge_hands_over_every_part(mining: FakeMining, tmp_path: Path, capsys: Capture) -> None:
     assert main(["merge", str(tmp_path / "all"), "p1", "p2", "--model", "gpt2"]) == 0
-    assert mining.calls == [(tmp_path / "all", [Path("p1"), Path("p2")], "gpt2", False)]
+    assert mining.calls == [(tmp_path / "all", [Path("p1"), Path("p2")], "gpt2", False, {})]
+    options = ["--adapter", "lora", "--dequantize", "--revision", "main", "--dict", "dict.txt"]
+    assert main(["merge", str(tmp_path / "more"), "p1", *options]) == 0
+    opening = {"revision": "main", "adapter": "lora", "dequantize": True, "dict": "dict.txt"}
+    assert mining.calls[1] == (tmp_path / "more", [Path("p1")], None, False, opening)
     assert main(["merge", str(tmp_path / "all")]) == 2
     assert "Missing argument 'PART" in capsys.readouterr().err

@@ -10,9 +10,10 @@ import pytest
 
 from mnemoscope.atlas.manifest import begin, unfinished_plan
 from mnemoscope.errors import Interrupted, OptionError
-from mnemoscope.mining import mine, run
+from mnemoscope.mining import merge, mine, run
 from mnemoscope.mining_options import MiningOptions, choose_layers, parse_layers, parse_part, parse_removals
-from mnemoscope.models import loading
+from mnemoscope.model_options import AS_USUAL, ModelOptions
+from mnemoscope.models import load_model, loading
 
 
 def test_layers_are_named_by_text_or_by_numbers() -> None:
@@ -64,12 +65,21 @@ def test_mine_spells_every_option_out_and_hands_it_on(monkeypatch: pytest.Monkey
     spelled["dictionary"] = spelled.pop("dict")
     for name in ("model", "corpus", "out", "progress"):
         del spelled[name]
-    assert spelled == {one.name: one.default for one in fields(MiningOptions)}
+    own = {one.name: one.default for kind in (MiningOptions, ModelOptions) for one in fields(kind)}
+    assert spelled == {name: default for name, default in own.items() if name != "opening"}
     mine("m", "c", out="a")
     given = {"layers": "0", "part": "1/2", "removals": 3, "checkpoint_every": 5.0}
     given = {name: given.get(name, f"own {name}") for name in spelled if name != "dictionary"}
     mine("m", "c", out="a", dict="own dictionary", **given)
-    assert [asdict(options) for options in taken] == [spelled, {**given, "dictionary": "own dictionary"}]
+    told = [asdict(options) for options in taken]
+    assert [one | one.pop("opening") for one in told] == [spelled, {**given, "dictionary": "own dictionary"}]
+
+
+def test_merge_and_load_model_take_every_option_of_a_model() -> None:
+    for function in (merge, load_model):
+        taken = {name: one.default for name, one in signature(function).parameters.items()}
+        taken["dictionary"] = taken.pop("dict")
+        assert {one.name: taken[one.name] for one in fields(ModelOptions)} == asdict(AS_USUAL)
 
 
 def test_auto_goes_on_on_the_device_that_a_run_was_begun_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

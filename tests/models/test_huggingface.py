@@ -19,7 +19,7 @@ from transformers import (
 from transformers.utils import logging
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, OptionError
-from mnemoscope.models import huggingface, load_model
+from mnemoscope.models import hub, load_model
 
 SMALL = {
     "vocab_size": 280,
@@ -104,7 +104,7 @@ def test_an_unknown_hub_name_without_network_is_told_at_once(name, monkeypatch, 
         raise socket.gaierror("no network in this test")
 
     monkeypatch.setattr(socket, "create_connection", unreachable)
-    monkeypatch.setattr(huggingface, "getproxies", dict)
+    monkeypatch.setattr(hub, "getproxies", dict)
     message = refused(ModelNotFound, name)
     assert name in message
     assert "check the name and the network" in message

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from mining.conftest import byte_tokenizer
 from mining.slow_model import SlowTransformer
 from mnemoscope.errors import InterventionError
 from mnemoscope.memory import MemoryId
+from mnemoscope.model_options import ModelOptions
 from mnemoscope.models import LanguageModel, load_model, read_coefficients
 from mnemoscope.tracing import Intervention, as_python, intervene, interventions_of, trace
 from models.conftest import build
@@ -242,3 +244,5 @@ def test_the_python_it_exports_runs() -> None:
     assert "\nL0.M0" not in done.stdout
     compile(as_python("x", prompt, None), "script", "exec")
     assert "intervene" not in as_python("x", prompt, None)
+    opened = as_python("x", prompt, None, opening=ModelOptions(adapter="a b", dequantize=True, dictionary=Path("d")))
+    assert "ms.load_model('x', adapter='a b', dequantize=True, dict='d')" in opened

@@ -21,9 +21,10 @@ from mnemoscope.atlas.schema import TABLES, place, schema_error, with_later_colu
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
 from mnemoscope.files import file_hash
 from mnemoscope.mining_options import MiningOptions
+from mnemoscope.model_options import AS_USUAL
 
 _PLAN_OPTIONS = (
-    *("revision", "text_field", "validation", "split", "triggers", "per_sentence"),
+    *("text_field", "validation", "split", "triggers", "per_sentence"),
     *("max_sentences", "max_tokens", "dtype", "device", "seed"),
 )
 """Entries of a plan that are options of `mine` of the same name."""
@@ -188,13 +189,20 @@ def patterns_command(directory: Path) -> str:
     return f"`mnemoscope analyze {shlex.quote(str(directory))} --patterns`"
 
 
+def model_words(manifest: Manifest, *, otherwise: str) -> str:
+    """The MODEL of an atlas with its options, as words of a command line; `otherwise` where no plan tells it."""
+    plan = manifest.plan
+    name = shlex.quote(str(plan["model"])) if "model" in plan else otherwise
+    return " ".join([name, *AS_USUAL.or_planned(plan).words()])
+
+
 def rebuild_command(directory: Path, table: str, manifest: Manifest) -> str:
     """The command, in backquotes, that makes a table of the atlas in `directory`: analyze for patterns, else mine."""
     if table == "patterns":
         return patterns_command(directory)
     plan = manifest.plan
-    words = [shlex.quote(str(plan[name])) if name in plan else name.upper() for name in ("model", "corpus")]
-    words += ["--out", shlex.quote(str(directory))]
+    corpus = shlex.quote(str(plan["corpus"])) if "corpus" in plan else "CORPUS"
+    words = [model_words(manifest, otherwise="MODEL"), corpus, "--out", shlex.quote(str(directory))]
     for name in _PLAN_OPTIONS:
         usual = getattr(MiningOptions, name)
         if name == "per_sentence":

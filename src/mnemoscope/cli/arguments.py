@@ -1,12 +1,16 @@
 """The arguments that several verbs have, and the checks of what is given; what a verb has alone stands in its file."""
 
+import inspect
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from mnemoscope.errors import OptionError
 from mnemoscope.mining_options import DTYPES
+from mnemoscope.model_options import ModelOptions
 
 AtlasFolder = Annotated[Path, typer.Argument(metavar="ATLAS", help="The folder of the atlas.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")]
@@ -25,11 +29,23 @@ Dtype = Annotated[str, typer.Option(metavar="|".join(DTYPES), help="Number forma
 Device = Annotated[
     str, typer.Option(metavar="NAME", help="Such as cpu, cuda or cuda:1; auto: a graphics card if there is one.")
 ]
-Revision = Annotated[str | None, typer.Option(metavar="NAME", help="The hub model's revision.")]
-Dictionary = Annotated[
-    Path | None, typer.Option("--dict", metavar="FILE", help="A fairseq model's dict.txt, if it lies elsewhere.")
-]
-TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")]
+_OPENING: dict[str, Any] = {
+    "adapter": Annotated[
+        str | None, typer.Option(metavar="ID|FOLDER", help="A PEFT adapter (LoRA and others) to put on the model.")
+    ],
+    "tokenizer": Annotated[
+        str | None, typer.Option(metavar="ID|FOLDER", help="The tokenizer, if the model has none or not its own.")
+    ],
+    "dequantize": Annotated[bool, typer.Option("--dequantize", help="Widen quantised weights at load.")],
+    "revision": Annotated[str | None, typer.Option(metavar="NAME", help="The hub model's revision.")],
+    "dictionary": Annotated[
+        Path | None, typer.Option("--dict", metavar="FILE", help="A fairseq model's dict.txt, if it lies elsewhere.")
+    ],
+    "trust_remote_code": Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
+    ],
+}
+"""The option of every field of ModelOptions, in the order of --help."""
 AcceptVersions = Annotated[
     bool, typer.Option("--accept-versions", help="Go on with other versions of libraries; no promise of equal bytes.")
 ]
@@ -38,6 +54,25 @@ Split = Annotated[str, typer.Option(metavar="sentence|line|document", help="What
 SPLITS = ("sentence", "line", "document")
 TextField = Annotated[str, typer.Option(metavar="NAME", help="The text's field in JSONL or Parquet.")]
 CheckpointEvery = Annotated[float, typer.Option(metavar="SECONDS", help="How much work a sudden stop may cost.")]
+
+
+def with_model_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """The verb with the options of a model in place of its parameter `opening`, a ModelOptions made of them."""
+
+    @wraps(verb)
+    def command(**given: Any) -> None:
+        opening = ModelOptions(**{name: given.pop(name) for name in _OPENING})
+        verb(**given, opening=opening)
+
+    own = inspect.signature(verb, eval_str=True).parameters.values()
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=getattr(ModelOptions, name), annotation=option)
+        for name, option in _OPENING.items()
+    ]
+    shown = [each for one in own for each in (options if one.name == "opening" else [one])]
+    command.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    return command
 
 
 def at_least(least: float, **options: float | None) -> None:

@@ -8,8 +8,10 @@ from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting, spoken_time
 from mnemoscope.cli.runner import emit
 from mnemoscope.mining_options import AUTO, DTYPES
+from mnemoscope.model_options import ModelOptions
 
 
+@arg.with_model_options
 def inspect(
     model: arg.Model,
     corpus: Annotated[
@@ -20,9 +22,8 @@ def inspect(
     max_tokens: Annotated[int | None, typer.Option(metavar="N", help="As for mine.")] = None,
     dtype: arg.Dtype = "float32",
     device: arg.Device = AUTO,
-    revision: arg.Revision = None,
-    dictionary: arg.Dictionary = None,
-    trust_remote_code: arg.TrustRemoteCode = False,
+    *,
+    opening: ModelOptions,
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
@@ -37,9 +38,7 @@ def inspect(
     from mnemoscope.models import load_model
 
     with reporting() as progress:
-        loaded = load_model(
-            model, dict=dictionary, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code
-        )
+        loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
         facts = describe(loaded)
         cost = None
         if corpus is not None:

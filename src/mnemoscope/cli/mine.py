@@ -15,6 +15,7 @@ from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
 from mnemoscope.errors import OptionError
 from mnemoscope.mining_options import DTYPES, MiningOptions, parse_layers, parse_part, parse_removals
+from mnemoscope.model_options import ModelOptions
 
 _COUNTS = ("documents", "sentences", "duplicates", "mined_sentences", "mined_tokens")
 """Counts of the text that are printed."""
@@ -28,6 +29,7 @@ def _not_yet(value: Any) -> Any:
     return value
 
 
+@arg.with_model_options
 def mine(
     model: arg.Model,
     corpus: Annotated[
@@ -66,9 +68,8 @@ def mine(
     checkpoint_every: arg.CheckpointEvery = MiningOptions.checkpoint_every,
     keep_work: Annotated[bool, typer.Option("--keep-work", help="Keep the working copy of the text.")] = False,
     text_field: arg.TextField = MiningOptions.text_field,
-    revision: arg.Revision = None,
-    dictionary: arg.Dictionary = None,
-    trust_remote_code: arg.TrustRemoteCode = False,
+    *,
+    opening: ModelOptions,
     accept_versions: arg.AcceptVersions = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a finished atlas.")] = False,
     ray: Annotated[bool, typer.Option("--ray", hidden=True, is_eager=True, callback=_not_yet)] = False,
@@ -94,8 +95,7 @@ def mine(
         prefixes=prefixes, removals=None if removals is None else parse_removals(removals),
         neighbours=neighbours, part=None if part is None else parse_part(part), batch_tokens=batch_tokens, dtype=dtype,
         device=device, seed=seed, checkpoint_every=checkpoint_every, keep_work=keep_work, text_field=text_field,
-        revision=revision, dictionary=dictionary, trust_remote_code=trust_remote_code, accept_versions=accept_versions,
-        force=force,
+        opening=opening, accept_versions=accept_versions, force=force,
     )  # fmt: skip
     from mnemoscope import mining
 
@@ -104,13 +104,13 @@ def mine(
     _summarise(made, json=json)
 
 
+@arg.with_model_options
 def merge(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder of the new atlas.", show_default=False)],
     parts: Annotated[list[Path], typer.Argument(metavar="PART...", help="Every part of one plan.", show_default=False)],
     model: Annotated[str | None, typer.Option(metavar="MODEL", help="The plan's model, if it has moved.")] = None,
-    dictionary: Annotated[
-        Path | None, typer.Option("--dict", metavar="FILE", help="A fairseq plan's dict.txt, if it lies elsewhere.")
-    ] = None,
+    *,
+    opening: ModelOptions,
     accept_versions: arg.AcceptVersions = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a finished atlas, or one begun otherwise.")] = False,
     json: arg.Json = False,
@@ -120,6 +120,7 @@ def merge(
 
     Parts are made by `mine --part I/N`. Every table is byte-identical to that of a single run.
     Parts of different plans, and a missing or repeated part, are refused by name. Ctrl-C saves; run it again to go on.
+    The model is opened as in the plan, but for what is given here.
 
     Example: mnemoscope merge atlas part-1 part-2 part-3
     """
@@ -127,8 +128,9 @@ def merge(
 
     with reporting() as progress:
         made = mining.merge(
-            out, parts, model=model, dict=dictionary, accept_versions=accept_versions, force=force, progress=progress
-        )
+            out, parts, model=model, accept_versions=accept_versions, force=force, progress=progress,
+            **opening.keywords(),
+        )  # fmt: skip
     _summarise(made, json=json)
 
 

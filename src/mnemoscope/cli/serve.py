@@ -8,8 +8,10 @@ from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.runner import emit
 from mnemoscope.errors import OptionError
 from mnemoscope.mining_options import AUTO
+from mnemoscope.model_options import AS_USUAL, ModelOptions
 
 
+@arg.with_model_options
 def serve(
     atlas: arg.AtlasFolder,
     model: Annotated[
@@ -20,6 +22,8 @@ def serve(
         bool, typer.Option("--force-model", help="Use a model that is not the one mined; every page says so.")
     ] = False,
     device: arg.Device = AUTO,
+    *,
+    opening: ModelOptions,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Others than this machine's own need an access token, which is made.")
     ] = "127.0.0.1",
@@ -42,6 +46,8 @@ def serve(
         raise OptionError(f"--port {port} is impossible; it must be 0 to 65535")
     if force_model and model is None:
         raise OptionError("--force-model needs --model; name the model to use")
+    if opening != AS_USUAL and model is None:
+        raise OptionError(f"{opening.words()[0]} needs --model; name the model to use")
     from mnemoscope.web import Settings
     from mnemoscope.web import serve as run
 
@@ -55,4 +61,7 @@ def serve(
             return
         print(f"open {settings.url} in a browser; Ctrl-C ends it", flush=True)
 
-    run(Settings(atlas, model, force_model, host, port, annotations=annotations, device=device), ready=ready)
+    settings = Settings(
+        atlas, model, force_model, host, port, annotations=annotations, device=device, opening=opening
+    )
+    run(settings, ready=ready)

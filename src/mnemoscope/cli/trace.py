@@ -7,8 +7,10 @@ import typer
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.runner import emit
 from mnemoscope.mining_options import AUTO, DTYPES
+from mnemoscope.model_options import ModelOptions
 
 
+@arg.with_model_options
 def trace(
     model: arg.Model,
     prompt: Annotated[
@@ -36,9 +38,8 @@ def trace(
     memories: Annotated[int, typer.Option(metavar="K", help="Dominant memories of each layer in --json.")] = 10,
     dtype: arg.Dtype = "float32",
     device: arg.Device = AUTO,
-    revision: arg.Revision = None,
-    dictionary: arg.Dictionary = None,
-    trust_remote_code: arg.TrustRemoteCode = False,
+    *,
+    opening: ModelOptions,
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
@@ -57,10 +58,8 @@ def trace(
     from mnemoscope.models import load_model
 
     wanted = tracing.interventions_of(changes)
-    loaded = load_model(
-        model, dict=dictionary, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code
-    )
-    script = tracing.as_python(model, prompt, wanted)
+    loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
+    script = tracing.as_python(model, prompt, wanted, opening=opening)
     if wanted:
         both = tracing.compare(
             loaded, prompt, wanted, top=top, memories=memories, tokens=generate, temperature=temperature, seed=seed

@@ -30,6 +30,7 @@ from mnemoscope.mining.run_folder import FoundFolder, begin_run, check_writable,
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.writing import finish_atlas, provenance_of, write_mined_tables
+from mnemoscope.model_options import ModelOptions
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.progress import Progress, ignore_progress
 
@@ -43,18 +44,28 @@ def merge(
     parts: Sequence[str | os.PathLike[str]],
     *,
     model: LanguageModel | str | None = None,
+    adapter: str | None = None,
+    tokenizer: str | None = None,
+    dequantize: bool = False,
+    revision: str | None = None,
     dict: str | os.PathLike[str] | None = None,
+    trust_remote_code: bool = False,
     accept_versions: bool = False,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Path:
     """The folder of the atlas that `parts` make together; `model` if the plan's model has moved.
 
-    `dict` is as for `load_model`, `accept_versions` as for `mine`. Goes on if it was interrupted.
+    How it is opened is said as to `load_model`; what is left out is as in the plan. `accept_versions` is as for `mine`.
+    Goes on if it was interrupted.
 
     Raises PartsDiffer (different plans, a missing or repeated part, another model or library), AtlasDamaged,
     AtlasExists, PlanDiffers (`out` was begun with another plan; `force` replaces what it holds), Interrupted.
     """
+    opening = ModelOptions(
+        revision=revision, adapter=adapter, tokenizer=tokenizer, dequantize=dequantize, dictionary=dict,
+        trust_remote_code=trust_remote_code,
+    )  # fmt: skip
     directory = Path(out)
     folders = [Path(part) for part in parts]
     manifests = _complete(folders)
@@ -65,7 +76,7 @@ def merge(
         if problems := verify(folder):
             raise AtlasDamaged(f"part {folder} is damaged: {problems[0]}; mine that part again")
     plan = MiningPlan.from_document(manifests[0].plan, folders[0])
-    loaded = _plans_model(plan, model, None if dict is None else Path(dict), accept_versions=accept_versions)
+    loaded = _plans_model(plan, model, opening, accept_versions=accept_versions)
     with hold_folder(directory):
         # Again, now that nobody else can write.
         check_writable(directory, force=force, advice=_ADVICE)
@@ -143,7 +154,7 @@ def _complete(folders: list[Path]) -> list[Manifest]:
 
 
 def _plans_model(
-    plan: MiningPlan, model: LanguageModel | str | None, dictionary: Path | None, *, accept_versions: bool
+    plan: MiningPlan, model: LanguageModel | str | None, opening: ModelOptions, *, accept_versions: bool
 ) -> LanguageModel:
     here = library_versions()
     if not accept_versions and (others := [name for name in here if here[name] != plan.versions[name]]):
@@ -151,8 +162,8 @@ def _plans_model(
         raise PartsDiffer(f"the parts were mined with {said}; install that, or --accept-versions to merge with these")
     torch.set_num_threads(plan.threads)
     if not isinstance(model, LanguageModel):
-        name = plan.model if model is None else model
-        model = load_model(name, dict=dictionary, revision=plan.revision, dtype=plan.dtype, device=plan.device)
+        name, opening = plan.model if model is None else model, opening.or_planned(plan.document())
+        model = load_model(name, dtype=plan.dtype, device=plan.device, **opening.keywords())
     if model.fingerprint != plan.model_fingerprint:
         raise PartsDiffer(
             f"{model.spec} is not the model that the parts were mined with ({plan.model}); give it as --model"

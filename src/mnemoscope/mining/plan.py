@@ -47,6 +47,9 @@ class MiningPlan:
 
     model: str
     revision: str | None
+    adapter: str | None
+    tokenizer: str | None
+    dequantize: bool
     model_fingerprint: str
     corpus: str
     text_field: str
@@ -93,7 +96,7 @@ class MiningPlan:
         """The plan of a run with these options; `corpus` and `validation` are how the texts are named."""
         versions: Mapping[str, Any] = library_versions()
         return cls(
-            model=model.spec, revision=model.revision, model_fingerprint=model.fingerprint,
+            model=model.source, **model.opening.plan_entries(), model_fingerprint=model.fingerprint,
             corpus=corpus, text_field=options.text_field, validation=validation, split=options.split,
             triggers=options.triggers, per_sentence=str(options.per_sentence),
             layers=choose_layers(options.layers, model.sizes.layers),

@@ -22,6 +22,7 @@ from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining.text_pass import read_text
 from mnemoscope.mining.writing import finish_atlas, write_mined_tables, write_text_tables
 from mnemoscope.mining_options import AUTO, DTYPES, MiningOptions
+from mnemoscope.model_options import AS_USUAL, ModelOptions
 from mnemoscope.models import LanguageModel, device_of, load_model
 from mnemoscope.progress import Progress, ignore_progress
 
@@ -49,6 +50,9 @@ def mine(
     checkpoint_every: float = MiningOptions.checkpoint_every,
     keep_work: bool = False,
     text_field: str = MiningOptions.text_field,
+    adapter: str | None = None,
+    tokenizer: str | None = None,
+    dequantize: bool = False,
     revision: str | None = None,
     dict: str | os.PathLike[str] | None = None,
     trust_remote_code: bool = False,
@@ -59,16 +63,20 @@ def mine(
     """The folder of the finished atlas (or part) mined from `model` and `corpus`; goes on if it was interrupted.
 
     `model` is a LanguageModel (whose dtype and device then count) or what `load_model` takes. What the options mean is
-    said in `MiningOptions`; they are spelled out here so that `help` and every editor know them. Raises AtlasExists for
-    a folder that is finished (without `force`) or holds something else, PlanDiffers for one begun otherwise, AtlasBusy,
-    Interrupted (Ctrl-C, everything saved), and what models, corpora and the disk raise.
+    said in `MiningOptions` and `ModelOptions`; they are spelled out here so that `help` and every editor know them.
+    Raises AtlasExists for a folder that is finished (without `force`) or holds something else, PlanDiffers for one that
+    was begun otherwise, AtlasBusy, Interrupted (Ctrl-C, everything saved), and what models, corpora and the disk raise.
     """
+    opening = ModelOptions(
+        revision=revision, adapter=adapter, tokenizer=tokenizer, dequantize=dequantize, dictionary=dict,
+        trust_remote_code=trust_remote_code,
+    )  # fmt: skip
     options = MiningOptions(
         validation=validation, split=split, triggers=triggers, per_sentence=per_sentence, layers=layers,
         max_sentences=max_sentences, max_tokens=max_tokens, prefixes=prefixes, removals=removals,
         neighbours=neighbours, part=part, batch_tokens=batch_tokens, dtype=dtype, device=device, seed=seed,
-        checkpoint_every=checkpoint_every, keep_work=keep_work, text_field=text_field, revision=revision,
-        dictionary=dict, trust_remote_code=trust_remote_code, accept_versions=accept_versions, force=force,
+        checkpoint_every=checkpoint_every, keep_work=keep_work, text_field=text_field, opening=opening,
+        accept_versions=accept_versions, force=force,
     )  # fmt: skip
     return run_mining(model, corpus, Path(out), options, progress=progress or ignore_progress)
 
@@ -87,12 +95,15 @@ def run_mining(
     validation = None if options.validation is None else _open(options.validation, options)
     if options.dtype not in DTYPES:
         raise OptionError(f"--dtype must be one of {', '.join(DTYPES)}, not {options.dtype!r}")
-    if not isinstance(model, LanguageModel):
+    if isinstance(model, LanguageModel):
+        if options.opening != AS_USUAL:
+            said = ", ".join(options.opening.keywords())
+            raise OptionError(f"{said} cannot be changed in a model that is loaded; give it to load_model")
+    else:
         progress("loading", 0, None, str(model))
         model = load_model(
-            model, dict=options.dictionary, revision=options.revision, dtype=options.dtype,
-            device=_device(directory, options), trust_remote_code=options.trust_remote_code,
-        )  # fmt: skip
+            model, dtype=options.dtype, device=_device(directory, options), **options.opening.keywords()
+        )
     torch.set_num_threads(torch.get_num_threads())  # also forbids the matrix library to use fewer when it likes
     plan = MiningPlan.derive(
         options, model, corpus=source.spec, validation=None if validation is None else validation.spec

@@ -79,7 +79,8 @@ class LanguageModel:
     head is one matrix (an adaptive softmax is not), `probed` whether keys or values are what their modules make of unit
     vectors.
     `lock` is held by whoever runs it with hooks, which see every forward: one thread at a time, which may enter again.
-    `fingerprint` names the model and how its sentences begin, `content` the model alone.
+    `fingerprint` names the model and how its sentences begin, `content` the model alone; `source` and `opening` are how
+    it was named and opened, `spec` is both in short.
     """
 
     def __init__(self, parts: LoadedParts, anatomy: Anatomy, *, revision: str | None, content: str) -> None:
@@ -87,7 +88,8 @@ class LanguageModel:
         layers = anatomy.layers
         down = layers[0].down.weight()
         self.anatomy = anatomy
-        self.spec = parts.spec
+        self.source, self.opening = parts.spec, parts.opening
+        self.spec = parts.opening.spec_of(parts.spec)
         self.revision = revision
         self.content = content
         self.fingerprint = fingerprint(content, beginning)

@@ -171,7 +171,7 @@ def _check_linear(module: nn.Module, matrix: Tensor, dtype: torch.dtype) -> None
     if not wrong <= _LINEAR:
         raise ModelUnsupported(
             f"a {type(module).__name__} is not linear in what goes into it (its format quantises that, too);"
-            " load the model without quantisation"
+            " --dequantize widens the weights at load"
         )
 
 

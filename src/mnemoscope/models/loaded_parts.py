@@ -15,6 +15,7 @@ from typing import Any
 from huggingface_hub.utils import logging as hub_logging
 from transformers.utils import logging
 
+from mnemoscope.model_options import AS_USUAL, ModelOptions
 from mnemoscope.models.anatomy import Anatomy
 from mnemoscope.models.tokens import Beginning, Reader
 
@@ -24,6 +25,7 @@ class LoadedParts:
     """A network with what belongs to it.
 
     own        the network is a user's object: a change of dtype or device works on a copy
+    spec       its name without what `opening` adds to it
     config     what the fingerprint covers beside weights and tokens
     context    tokens of the longest input
     anatomy    finds the parts of the network once it is placed
@@ -40,6 +42,7 @@ class LoadedParts:
     anatomy: Callable[[Any], Anatomy]
     beginning: Callable[[int], Beginning]
     ends: Callable[[int], frozenset[int]]
+    opening: ModelOptions = AS_USUAL
 
 
 _quiet = Lock()

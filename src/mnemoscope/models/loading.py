@@ -5,6 +5,7 @@ Opening is the job of huggingface.py and fairseq/; what they give is treated ali
 
 import copy
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 from mnemoscope.errors import ModelUnsupported, OptionError
 from mnemoscope.mining_options import AUTO, DTYPES
+from mnemoscope.model_options import ModelOptions
 from mnemoscope.models.fairseq import open_checkpoint
 from mnemoscope.models.fingerprint import check_finite, content_fingerprint
 from mnemoscope.models.huggingface import open_model
@@ -24,6 +26,8 @@ def load_model(
     source: Any,
     *,
     tokenizer: Any = None,
+    adapter: str | os.PathLike[str] | None = None,
+    dequantize: bool = False,
     dict: str | os.PathLike[str] | None = None,
     revision: str | None = None,
     dtype: str | torch.dtype | None = None,
@@ -32,6 +36,8 @@ def load_model(
 ) -> LanguageModel:
     """The LanguageModel of a hub id, a folder, `builtin:NAME`, `handmade:NAME`, `fairseq:PATH.pt` or a loaded model.
 
+    `tokenizer` (an object, a folder or a hub id) takes the place of the model's own; `adapter`, the folder or hub id of
+    a PEFT adapter, is put on the model; `dequantize` widens quantised weights, those of a model in memory in a copy.
     `dict` names the `dict.txt` of a fairseq checkpoint where it does not lie beside it. `dtype` None means float32; a
     model already in memory keeps its own (and is put into evaluation mode, its weights untouched; another dtype or
     device works on a copy). `device` auto means a CUDA card where there is one, else the CPU; a model already in memory
@@ -39,9 +45,15 @@ def load_model(
     """
     kind = None if dtype is None else dtype_of(dtype)
     place = None if device == AUTO else device_of(device)
-    opened = _open(source, tokenizer, None if dict is None else Path(dict), revision, trust_remote_code)
+    opening = ModelOptions(
+        revision=revision, adapter=None if adapter is None else os.fspath(adapter),
+        tokenizer=str(tokenizer) if isinstance(tokenizer, str | Path) else None, dequantize=dequantize,
+        dictionary=dict, trust_remote_code=trust_remote_code,
+    )  # fmt: skip
+    opened = _open(source, tokenizer, opening)
     if place is None:
-        place = next(opened.network.parameters()).device if opened.own else device_of(AUTO)
+        named = isinstance(source, str | Path)
+        place = device_of(AUTO) if named else next(opened.network.parameters()).device
     kind = torch.float32 if kind is None and not opened.own else kind
     check_finite(opened.network)
     content = content_fingerprint(opened.network, opened.config, opened.tokens.description)
@@ -54,14 +66,18 @@ def load_model(
         raise ModelUnsupported(f"model {opened.spec!r} cannot be run: {first_line(error)}") from error
 
 
-def _open(source: Any, tokenizer: Any, dictionary: Path | None, revision: str | None, trust: bool) -> LoadedParts:
+def _open(source: Any, tokenizer: Any, opening: ModelOptions) -> LoadedParts:
     if not (isinstance(source, str | Path) and str(source).startswith("fairseq:")):
-        if dictionary is not None:
+        if opening.dictionary is not None:
             raise OptionError("a dict.txt (--dict) goes with fairseq:PATH.pt only; leave it out")
-        return open_model(source, tokenizer=tokenizer, revision=revision, trust_remote_code=trust)
+        return open_model(source, tokenizer=tokenizer, opening=opening)
     if tokenizer is not None:
         raise OptionError("a fairseq checkpoint reads text with its dict.txt; give dict instead of tokenizer")
-    return open_checkpoint(str(source), dictionary=dictionary)
+    if opening.adapter is not None or opening.dequantize:
+        left = "an adapter (--adapter)" if opening.adapter is not None else "--dequantize"
+        raise OptionError(f"{left} does not go with a fairseq checkpoint; leave it out")
+    dictionary = None if opening.dictionary is None else Path(opening.dictionary)
+    return replace(open_checkpoint(str(source), dictionary=dictionary), opening=opening)
 
 
 def dtype_of(dtype: str | torch.dtype) -> torch.dtype:
@@ -88,8 +104,9 @@ def _place(model: Any, dtype: torch.dtype | None, device: torch.device, *, copie
     """The model in a dtype on a device, ready for reading; a user's own object is copied before it changes."""
     if getattr(getattr(model, "config", None), "quantization_config", None) is not None and not copied:
         return _widen_around(model, dtype).eval()
-    weight = next(model.parameters())
-    if (dtype is not None and weight.dtype != dtype) or weight.device != device:
+    # Not the first alone: an adapter, or a weight that was widened, may have another dtype than the rest.
+    weights = [weight for weight in model.parameters() if weight.is_floating_point()]
+    if any((dtype is not None and weight.dtype != dtype) or weight.device != device for weight in weights):
         model = copy.deepcopy(model) if copied else model
         model = model.to(device=device, dtype=dtype)
     return model.eval()

@@ -6,6 +6,7 @@ from typing import Any
 import polars as pl
 
 from mnemoscope.atlas.manifest import RUN
+from mnemoscope.atlas.tables import model_words
 from mnemoscope.figures.examples import best_examples
 from mnemoscope.memory import MemoryId
 from mnemoscope.pages.edition import Edition
@@ -59,7 +60,12 @@ def overview_words(edition: Edition, data: dict[str, Any]) -> dict[str, Any]:
     # The room of figures loads the drawing library; only this page needs it.
     from mnemoscope.figures.summary import cards, describe_mining, warnings
 
-    said = {"warnings": warnings(edition.atlas), "glance": draw_small(edition, *GLANCE)}
+    manifest = edition.atlas.manifest
+    said = {
+        "warnings": warnings(edition.atlas),
+        "glance": draw_small(edition, *GLANCE),
+        "opened_by": model_words(manifest, otherwise=manifest.model.spec or "MODEL"),
+    }
     if data["unanswered"]:
         return {**said, "mined": describe_mining(edition.atlas), "cards": []}
     found = cards(edition.atlas, answers_of(edition))

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mnemoscope.errors import InterventionError, MemoryIdError
 from mnemoscope.memory import MemoryId
+from mnemoscope.model_options import AS_USUAL, ModelOptions
 from mnemoscope.models import LanguageModel, overwrite_coefficients
 
 How = Literal["set", "scale"]
@@ -178,10 +179,14 @@ def _columns(at: At, *, first: int, length: int) -> slice:
     return slice(first + (0 if at == "all" else int(at)), length)
 
 
-def as_python(model_spec: str, prompt: str, interventions: Interventions) -> str:
-    """A Python script that traces the prompt with these changes, and without them where there are any."""
+def as_python(model: str, prompt: str, interventions: Interventions, *, opening: ModelOptions = AS_USUAL) -> str:
+    """A Python script that traces the prompt with these changes, and without them where there are any.
+
+    `model` is its name, `opening` how it is opened.
+    """
     changes = interventions_of(interventions)
-    lines = ["import mnemoscope as ms", "", f"model = ms.load_model({model_spec!r})", f"prompt = {prompt!r}"]
+    load = ", ".join([repr(model), *(f"{name}={value!r}" for name, value in opening.keywords().items())])
+    lines = ["import mnemoscope as ms", "", f"model = ms.load_model({load})", f"prompt = {prompt!r}"]
     lines.append("print(ms.trace(model, prompt))")
     if changes:
         lines += ["", "changes = [", *(f"    {str(change)!r}," for change in changes), "]"]

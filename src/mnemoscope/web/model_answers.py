@@ -123,7 +123,7 @@ def check_memory(worker: ModelWorker, atlas: Atlas, hash: str, memory: MemoryId,
 
 def trace_script(worker: ModelWorker, prompt: str, changes: Changes) -> str:
     """The trace as a Python script."""
-    return as_python(worker.spec, prompt, changes)
+    return as_python(worker.spec, prompt, changes, opening=worker.model.opening)
 
 
 def _count_places(found: dict[str, Any]) -> int:

@@ -133,14 +133,16 @@ class _Job:
 def load_worker(settings: Settings, atlas: Atlas) -> ModelWorker:
     """The model that the settings name, if it is the one that was mined, or forced and of the same shape.
 
+    Of the model that was mined, by that name, what the settings leave open is as it was mined.
     Raises ModelError, and ModelDiffers.
     """
     assert settings.model is not None
     # A core stays with the readers.
     torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 2) - 1)))
-    mined = atlas.manifest.model
-    revision = mined.revision if settings.model == mined.spec else None
-    model = load_model(settings.model, revision=revision, device=settings.device)
+    plan, opening = atlas.manifest.plan, settings.opening
+    if settings.model == plan.get("model"):
+        opening = opening.or_planned(plan)
+    model = load_model(settings.model, device=settings.device, **opening.keywords())
     worker = ModelWorker(model, settings.model, differs=describe_difference(settings, model, atlas))
     worker.warm(atlas)
     return worker
@@ -151,7 +153,8 @@ def describe_difference(settings: Settings, model: LanguageModel, atlas: Atlas) 
     mined = atlas.manifest.model
     if model.is_model_of(atlas.manifest["model"]):
         return ""
-    said = f"{settings.model} is not the model that {atlas.path} was mined from ({mined.spec}):"
+    name = settings.opening.spec_of(str(settings.model))
+    said = f"{name} is not the model that {atlas.path} was mined from ({mined.spec}):"
     shape = list(model.sizes.memories)
     if shape != list(mined.sizes.memories):
         sizes = " or ".join(f"{len(shape)} times {size:,}" for size in sorted(set(shape)))
@@ -161,4 +164,4 @@ def describe_difference(settings: Settings, model: LanguageModel, atlas: Atlas) 
     if not settings.force_model:
         prints = f"fingerprint {model.fingerprint[:12]}, not {mined.fingerprint[:12]}"
         raise ModelDiffers(f"{said} {prints}; name that one, or use this one all the same with --force-model")
-    return f"{settings.model} is not the model that was mined."
+    return f"{name} is not the model that was mined."

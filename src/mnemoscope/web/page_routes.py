@@ -98,7 +98,7 @@ def _revalidate(
     """The page with its ETag, kept where it is to be stored; for a browser that has it, the ETag alone."""
     where = f"{path_of(request)!r}?{query_of(request)}" + ("" if mark is None else f" {mark}")
     # With a model pages have links to traces.
-    model = f" {site.settings.model} {site.settings.force_model}"
+    model = f" {site.settings.model} {site.settings.opening} {site.settings.force_model}"
     version = "".join(asset_address(name).split("/")[2][:6] for name in ("style.css", "script.js"))
     tag = f'"{site.edition().state}-{hashlib.sha256((where + model).encode()).hexdigest()[:16]}-{version}"'
     headers = {"ETag": tag, "Cache-Control": REVALIDATED}

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mnemoscope.mining_options import AUTO
+from mnemoscope.model_options import AS_USUAL, ModelOptions
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 """Addresses that only this machine reaches."""
@@ -15,7 +16,7 @@ class Settings:
     """The atlas and, perhaps, the model; the address; the access token, without which nothing is answered.
 
     `annotations` is a database URL; None means the file `annotations.sqlite` in the atlas.
-    `device` is what the model runs on.
+    `device` is what the model runs on, `opening` how it is opened.
     """
 
     atlas: Path
@@ -26,6 +27,7 @@ class Settings:
     token: str | None = field(default=None, repr=False)
     annotations: str | None = field(default=None, repr=False)
     device: str = AUTO
+    opening: ModelOptions = AS_USUAL
 
     @property
     def local(self) -> bool:

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mnemoscope.atlas.tables import model_words
 from mnemoscope.errors import InterventionError, MnemoscopeError, PromptError
 from mnemoscope.memory import MemoryId
 from mnemoscope.pages.causal import causal_view
@@ -80,7 +81,8 @@ def _add_without_model(routes: APIRouter, site: Site) -> None:
     def trace(request: Request) -> Page:
         """How to have traces: there is no model here."""
         said = {"status": 404, "message": f"There is no model here to trace a prompt with; {HOW}."}
-        spec = site.atlas.manifest.model.spec
+        manifest = site.atlas.manifest
+        spec = model_words(manifest, otherwise=manifest.model.spec or "MODEL")
         return Page("trace_none.html", "Trace", said, lambda: {"spec": spec}, 404)
 
 

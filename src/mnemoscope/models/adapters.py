@@ -1,0 +1,108 @@
+"""Adapters of peft: put on a model from their folder or the hub, or found on a model in memory.
+
+What an adapter makes of the layers is not worked out here: linear_maps.py asks them, and the proof judges it. One that
+was made for another model is refused where a module or a weight of it has no place, or another shape; the name of the
+model that it was made for decides nothing, since models are copied and renamed.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+from transformers import PreTrainedModel
+
+from mnemoscope.errors import ModelError, ModelNotFound, ModelUnsupported
+from mnemoscope.models.hub import one_line_errors, where
+from mnemoscope.models.linear_maps import is_of_adapters
+from mnemoscope.models.loaded_parts import first_line
+
+ADAPTER_CONFIG = "adapter_config.json"
+"""The file that makes a folder that of an adapter."""
+_WEIGHTS = "adapter_model.*"
+_NAME = "default"
+"""What peft calls an adapter of which nothing else was said; part of the fingerprint."""
+
+
+def base_of(source: Any) -> tuple[Any, str]:
+    """The model inside a PEFT model, whose layers the adapters are in, and the names of those at work, for its spec.
+
+    Raises ModelUnsupported for an adapter that is not in the layers, such as a learned prompt.
+    """
+    if not is_of_adapters(source):
+        return source, ""
+    _check_in_layers(source.active_peft_config)
+    inside = source.get_base_model()
+    if not isinstance(inside, PreTrainedModel):
+        raise ModelUnsupported(f"the {type(inside).__name__} that is adapted is not a transformers model")
+    return inside, "".join(f"+{name}" for name in source.active_adapters)
+
+
+def base_name(folder: Path) -> str:
+    """What the adapter in a folder says that it was made for; `its base model` where it does not say."""
+    try:
+        stated = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError):
+        stated = None
+    return repr(stated) if isinstance(stated, str) and stated else "its base model"
+
+
+def put_adapter(network: Any, adapter: str, base: str) -> Any:
+    """The network with the adapter of that folder or hub id in its layers; `base` is what the network is called.
+
+    Raises ModelNotFound, ModelUnsupported, ModelDamaged.
+    """
+    try:
+        import peft
+    except ImportError:
+        raise ModelUnsupported(
+            "an adapter (--adapter) needs peft, which is not installed; pip install 'mnemoscope[peft]'"
+        ) from None
+    folder = _folder_of(adapter)
+    with one_line_errors(adapter, what="adapter"):
+        config = peft.PeftConfig.from_pretrained(str(folder))
+        _check_in_layers(config)
+        config.inference_mode = True
+        try:
+            adapted = peft.PeftModel(network, config, _NAME)
+            renamed = getattr(network, "_checkpoint_conversion_mapping", {})
+            notes = adapted.load_adapter(str(folder), _NAME, torch_device=str(network.device), key_mapping=renamed)
+        except (ValueError, RuntimeError, KeyError, TypeError, AttributeError) as error:
+            raise _misfit(adapter, base, _reason(error)) from None
+    if notes.unexpected_keys:
+        raise _misfit(adapter, base, f"the model has no place for its {notes.unexpected_keys[0]!r}")
+    if notes.missing_keys:
+        raise _misfit(adapter, base, f"it has nothing for the model's {notes.missing_keys[0]!r}")
+    return adapted.get_base_model()
+
+
+def _check_in_layers(config: Any) -> None:
+    if bool(getattr(config, "is_prompt_learning", False)):
+        raise ModelUnsupported("a learned prompt is no part of the layers, so it cannot be read; give the model alone")
+
+
+def _folder_of(adapter: str) -> Path:
+    """The folder where configuration and weights of an adapter lie; raises ModelNotFound."""
+    folder = Path(adapter).expanduser()
+    if not adapter.strip() or not folder.is_dir():
+        if not adapter.strip() or folder.exists() or adapter.startswith((".", "/", "~")) or adapter.count("/") != 1:
+            raise ModelNotFound(f"no folder {adapter!r}; give the folder of a saved adapter, or its hub id")
+        cached = where(adapter, None, False)["local_files_only"]
+        with one_line_errors(adapter, what="adapter"):
+            wanted = [ADAPTER_CONFIG, _WEIGHTS]
+            folder = Path(snapshot_download(adapter, allow_patterns=wanted, local_files_only=cached))
+    if not (folder / ADAPTER_CONFIG).is_file():
+        raise ModelNotFound(f"{adapter!r} holds no {ADAPTER_CONFIG}; give the folder of a saved adapter, or its hub id")
+    if not any(folder.glob(_WEIGHTS)):
+        raise ModelNotFound(f"{adapter!r} holds no weights ({_WEIGHTS}); save the adapter there first")
+    return folder
+
+
+def _misfit(adapter: str, base: str, reason: str) -> ModelError:
+    return ModelUnsupported(f"adapter {adapter!r} is made for another model than {base!r}: {reason}")
+
+
+def _reason(error: Exception) -> str:
+    """What peft says is wrong, without the line that says where it says so."""
+    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("Error(s) in loading")]
+    return first_line(type(error)(lines[0])) if lines else type(error).__name__

@@ -1,0 +1,77 @@
+"""Where transformers and peft look for what a name means, and what they say when it fails, in one line.
+
+Without a network only the local cache is asked. The libraries are silent meanwhile.
+"""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from huggingface_hub import constants as hub
+
+from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported
+from mnemoscope.models.loaded_parts import first_line, suppress_output
+
+_FAILURES = (
+    ("Weights only load failed", ModelUnsupported,
+     ": its weights are a pickle that wants to run code; save them as safetensors"),
+    ("ignore_mismatched_sizes", ModelDamaged, ": its weights are not of the shapes that its config.json says"),
+    ("trust_remote_code", ModelUnsupported,
+     " brings its own code; pass trust_remote_code (--trust-remote-code) if you trust it"),
+)  # fmt: skip
+"""What an error of transformers says, and what is said of the model in its place."""
+
+
+def where(place: str, revision: str | None, trust: bool) -> dict[str, Any]:
+    """The arguments that tell transformers where to look.
+
+    Without a network, only the local cache: the hub's client would retry for half a minute before it says so.
+    """
+    cached = not Path(place).expanduser().is_dir() and not getproxies() and not _reachable()
+    return {"revision": revision, "trust_remote_code": trust, "local_files_only": cached}
+
+
+def _reachable() -> bool:
+    """Whether the hub's host answers a connection."""
+    address = urlsplit(hub.ENDPOINT)
+    try:
+        with socket.create_connection((address.hostname or "", address.port or 443), timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+@contextmanager
+def one_line_errors(source: str, *, what: str = "model") -> Iterator[None]:
+    """Silences transformers and peft, and turns their own failures into one line of the project's.
+
+    `what` is what `source` names. Raises ModelNotFound, ModelUnsupported, ModelDamaged.
+    """
+    try:
+        with suppress_output():
+            yield
+    except ModelError:
+        raise
+    except OSError as error:
+        if Path(source).expanduser().is_dir():
+            raise ModelDamaged(f"{what} {source!r} cannot be read: {first_line(error)}") from None
+        raise ModelNotFound(
+            f"no {what} {source!r} on this machine or the hub ({first_line(error)}); check the name and the network"
+        ) from None
+    except ImportError as error:
+        raise ModelUnsupported(
+            f"{what} {source!r} needs a library that is not installed ({first_line(error)});"
+            " quantised models: pip install 'mnemoscope[quantized]'"
+        ) from None
+    except Exception as error:
+        text = first_line(error)
+        for sign, kind, rest in _FAILURES:
+            if sign in str(error):
+                raise kind(f"{what} {source!r}{rest}") from None
+        if "does not recognize this architecture" in str(error) or "Unrecognized" in str(error):
+            raise ModelUnsupported(f"{what} {source!r} is of a kind that transformers does not know ({text})") from None
+        raise ModelDamaged(f"{what} {source!r} cannot be read: {type(error).__name__}: {text}") from None

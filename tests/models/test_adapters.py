@@ -1,0 +1,171 @@
+"""Adapters of peft, put on a model by name: the model that peft makes in memory, or one plain line."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mining.conftest import byte_tokenizer, tiny_model
+from mnemoscope.cli import main
+from mnemoscope.errors import MnemoscopeError, ModelDamaged, ModelNotFound, ModelUnsupported, OptionError
+from mnemoscope.models import load_model
+from models.test_probed import TARGETS, adapted, load, network_of
+
+peft = pytest.importorskip("peft")
+# It asks transformers by an old name.
+pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+
+
+def save_base(folder: Path, name: str) -> str:
+    network_of(name).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+def save_adapter(folder: Path, name: str, **options: Any) -> str:
+    adapted(name, **options).save_pretrained(folder)
+    return str(folder)
+
+
+def refused(kind: type[MnemoscopeError], source: str, **options: Any) -> str:
+    with pytest.raises(kind) as caught:
+        load_model(source, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", list(TARGETS))
+def test_an_adapter_by_name_is_the_one_that_peft_loads(name: str, tmp_path: Path) -> None:
+    base, adapter = save_base(tmp_path / "base", name), save_adapter(tmp_path / "adapter", name)
+    model, known = load_model(base, adapter=adapter), load(adapted(name))
+    assert (model.probed, model.spec, model.source) == (True, f"{base}+{adapter}", base)
+    assert model.fingerprint == known.fingerprint != load_model(base).fingerprint
+    ids = torch.tensor([[1, 2, 3]])
+    assert torch.equal(model.logits(ids), known.logits(ids))
+    assert torch.equal(model.values(0), known.values(0))
+    assert load_model(base, adapter=Path(adapter)).fingerprint == model.fingerprint  # a Path will do
+
+
+def test_an_adapter_saved_as_a_pickle_and_one_in_half_precision(tmp_path: Path) -> None:
+    base = save_base(tmp_path / "base", "llama")
+    adapted("llama").save_pretrained(tmp_path / "adapter", safe_serialization=False)
+    whole = load_model(base, adapter=str(tmp_path / "adapter"))
+    half = load_model(base, adapter=str(tmp_path / "adapter"), dtype="bfloat16")
+    assert (half.dtype, half.content) == (torch.bfloat16, whole.content)
+    torch.testing.assert_close(half.values(0).float(), whole.values(0), atol=0.02, rtol=0.02)
+
+
+def test_an_adapter_of_attention_alone_leaves_values_to_be_read(tmp_path: Path) -> None:
+    base = save_base(tmp_path / "base", "llama")
+    config = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+    peft.get_peft_model(network_of("llama"), config).save_pretrained(tmp_path / "adapter")
+    model = load_model(base, adapter=str(tmp_path / "adapter"))
+    assert not model.probed
+    assert model.fingerprint != load_model(base).fingerprint
+
+
+def test_the_command_line_says_what_was_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base, adapter = save_base(tmp_path / "base", "llama"), save_adapter(tmp_path / "adapter", "llama")
+    assert main(["inspect", base, "--adapter", adapter]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{base}+{adapter}: family llama")
+    assert "values      probed" in printed
+    assert main(["trace", base, "the cat", "--adapter", adapter, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["python"].splitlines()[2] == (
+        f"model = ms.load_model({base!r}, adapter={adapter!r})"
+    )
+    assert main(["inspect", base, "--adapter", base]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith(
+        "holds no adapter_config.json; give the folder of a saved adapter, or its hub id"
+    )
+
+
+def test_a_folder_that_is_no_adapter(tmp_path: Path) -> None:
+    base, adapter = save_base(tmp_path / "base", "llama"), save_adapter(tmp_path / "adapter", "llama")
+    assert "holds no adapter_config.json" in refused(ModelNotFound, base, adapter=base)
+    assert "no folder './nothing'" in refused(ModelNotFound, base, adapter="./nothing")
+    assert "no folder ''" in refused(ModelNotFound, base, adapter="")
+    config = Path(adapter) / "adapter_config.json"
+    stated = config.read_text()
+    config.write_text("{")
+    assert "cannot be read" in refused(ModelDamaged, base, adapter=adapter)
+    config.write_text(json.dumps({"peft_type": "NOTHING"}))
+    assert "cannot be read" in refused(ModelDamaged, base, adapter=adapter)
+    config.write_text(stated)
+    weights = Path(adapter) / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:99])
+    assert "cannot be read" in refused(ModelDamaged, base, adapter=adapter)
+    weights.unlink()
+    assert "holds no weights" in refused(ModelNotFound, base, adapter=adapter)
+
+
+def test_an_adapter_alone_is_no_model_and_names_its_option(tmp_path: Path) -> None:
+    adapter = save_adapter(tmp_path / "adapter", "llama")
+    message = refused(ModelNotFound, adapter)
+    assert message.endswith(f"(its base model) and --adapter {adapter}")
+    config = tmp_path / "adapter" / "adapter_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"base_model_name_or_path": "some/base"}))
+    assert f"('some/base') and --adapter {adapter}" in refused(ModelNotFound, adapter)
+    # Another name decides nothing.
+    assert load_model(save_base(tmp_path / "base", "llama"), adapter=adapter).probed
+
+
+def test_an_adapter_of_another_model(tmp_path: Path) -> None:
+    base = save_base(tmp_path / "base", "llama")
+    for name in ("gpt2", "gpt_neox"):  # names that are not there
+        said = refused(ModelUnsupported, base, adapter=save_adapter(tmp_path / name, name))
+        assert "is made for another model than" in said
+    fitting = Path(save_adapter(tmp_path / "fitting", "llama"))
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(fitting / "adapter_model.safetensors")
+    first = next(iter(weights))
+    changes = {
+        "wider": ({first: torch.zeros(3, 99)}, "size mismatch"),
+        "deeper": ({first.replace("layers.0", "layers.9"): weights[first].clone()}, "the model has no place for its"),
+        "shallower": ({first: None}, "it has nothing for the model's"),
+    }
+    for name, (changed, reason) in changes.items():
+        shutil.copytree(fitting, tmp_path / name)
+        kept = {key: value for key, value in (weights | changed).items() if value is not None}
+        save_file(kept, tmp_path / name / "adapter_model.safetensors")
+        said = refused(ModelUnsupported, base, adapter=str(tmp_path / name))
+        assert said.startswith(f"adapter '{tmp_path / name}' is made for another model than {base!r}: ")
+        assert reason in said
+
+
+def test_a_learned_prompt_s_folder_is_refused(tmp_path: Path) -> None:
+    config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+    peft.get_peft_model(network_of("llama"), config).save_pretrained(tmp_path / "prompt")
+    base = save_base(tmp_path / "base", "llama")
+    assert "a learned prompt is no part" in refused(ModelUnsupported, base, adapter=str(tmp_path / "prompt"))
+
+
+def test_where_an_adapter_does_not_go(tmp_path: Path) -> None:
+    assert "does not go with a fairseq checkpoint" in refused(OptionError, "fairseq:x.pt", adapter="x")
+    assert "--dequantize does not go with" in refused(OptionError, "fairseq:x.pt", dequantize=True)
+    with pytest.raises(OptionError, match="put it on a model in memory with peft"):
+        load_model(network_of("llama"), tokenizer=byte_tokenizer(), adapter="x")
+
+
+def test_a_pickle_that_wants_to_run_code_is_refused(tmp_path: Path) -> None:
+    base = save_base(tmp_path / "base", "llama")
+    adapted("llama").save_pretrained(tmp_path / "adapter", safe_serialization=False)
+    torch.save({"x": subprocess.Popen}, tmp_path / "adapter" / "adapter_model.bin")
+    assert "a pickle that wants to run code" in refused(ModelUnsupported, base, adapter=str(tmp_path / "adapter"))
+
+
+def test_peft_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    said = refused(ModelUnsupported, "handmade:planted", adapter="x")
+    assert said.endswith("pip install 'mnemoscope[peft]'")
+
+
+def test_a_tiny_model_stays_as_it_is() -> None:
+    """The fixtures of these tests are shared: putting adapters on copies must not reach them."""
+    assert not tiny_model("llama").probed
