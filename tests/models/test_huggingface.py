@@ -88,7 +88,13 @@ def test_the_tokenizer_may_lie_elsewhere(saved, tmp_path, tiny, tokenizer):
     bare = tmp_path / "bare"
     tiny("gpt2").save_pretrained(bare)
     message = refused(ModelNotFound, str(bare))
-    assert "holds no tokenizer" in message
+    assert message.endswith("holds no tokenizer; name a folder or hub id that does as --tokenizer")
+    named = load_model(str(bare), tokenizer=str(saved))
+    assert (named.fingerprint, named.spec) == (load_model(str(saved)).fingerprint, str(bare))
+    assert named.opening.tokenizer == str(saved)
+    assert "no tokenizer './nothing'" in refused(ModelNotFound, str(saved), tokenizer="./nothing")
+    assert "tokenizer" in refused(ModelNotFound, str(saved), tokenizer=str(saved / "tokenizer.json"))
+    assert "holds no tokenizer" in refused(ModelNotFound, str(saved), tokenizer=str(bare))
     assert load_model(tiny("gpt2"), tokenizer=str(saved)).fingerprint == load_model(str(saved)).fingerprint
 
 

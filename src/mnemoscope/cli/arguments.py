@@ -21,7 +21,7 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A hub id (gpt2), a local folder, builtin:pydocs, fairseq:PATH.pt, or handmade:NAME.",
+        help="A hub id (gpt2), a local folder, a .gguf file, builtin:pydocs, fairseq:PATH.pt, or handmade:NAME.",
         show_default=False,
     ),
 ]

@@ -26,6 +26,10 @@ _FAILURES = (
 """What an error of transformers says, and what is said of the model in its place."""
 
 
+_UNKNOWN = ("does not recognize this architecture", "Unrecognized", "GGUF model with architecture")
+"""What transformers says of a kind of model that it does not know."""
+
+
 def where(place: str, revision: str | None, trust: bool) -> dict[str, Any]:
     """The arguments that tell transformers where to look.
 
@@ -72,6 +76,6 @@ def one_line_errors(source: str, *, what: str = "model") -> Iterator[None]:
         for sign, kind, rest in _FAILURES:
             if sign in str(error):
                 raise kind(f"{what} {source!r}{rest}") from None
-        if "does not recognize this architecture" in str(error) or "Unrecognized" in str(error):
+        if any(sign in str(error) for sign in _UNKNOWN):
             raise ModelUnsupported(f"{what} {source!r} is of a kind that transformers does not know ({text})") from None
         raise ModelDamaged(f"{what} {source!r} cannot be read: {type(error).__name__}: {text}") from None

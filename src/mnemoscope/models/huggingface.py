@@ -11,7 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GgufConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
@@ -22,6 +29,7 @@ from mnemoscope.models.adapters import ADAPTER_CONFIG, base_name, base_of, put_a
 from mnemoscope.models.anatomy import check_supported, find_layers, text_config
 from mnemoscope.models.dequantization import check_quantised, dequantize, widen_at_load
 from mnemoscope.models.fingerprint import active_adapters
+from mnemoscope.models.gguf_file import SUFFIX, has_tokenizer, lone_file
 from mnemoscope.models.hub import one_line_errors, where
 from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.structure import infer
@@ -48,7 +56,7 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions) -> LoadedP
     source, adapted = base_of(source)
     own = isinstance(source, PreTrainedModel)
     if isinstance(tokenizer, str | Path):
-        tokenizer = _tokenizer(str(tokenizer), None, opening.trust_remote_code, what="tokenizer")
+        tokenizer = _tokenizer(str(tokenizer), where(str(tokenizer), None, opening.trust_remote_code))
     if isinstance(source, str | Path):
         model, own_tokenizer, spec = _from_name(str(source), opening, with_tokenizer=tokenizer is None)
     elif own:
@@ -96,6 +104,9 @@ def _from_name(source: str, opening: ModelOptions, *, with_tokenizer: bool) -> t
     elif separator and scheme == "builtin":
         usual = replace(opening, revision=None, trust_remote_code=False)
         network, tokenizer = _load_stored(str(builtin_folder(name)), source, usual, with_tokenizer)
+    elif source.endswith(SUFFIX) and (file := Path(source).expanduser()).is_file():
+        with lone_file(file) as folder:
+            network, tokenizer = _load_stored(folder, source, opening, with_tokenizer, gguf_file=file.name)
     else:
         place, of_hub = _place_of(source)
         opening = opening if of_hub else replace(opening, revision=None)
@@ -116,7 +127,7 @@ def _place_of(source: str) -> tuple[str, bool]:
         _check_folder(folder)
         return str(folder), False
     if folder.exists():
-        raise ModelNotFound(f"{source!r} is a file; give the folder that holds config.json and the weights")
+        raise ModelNotFound(f"{source!r} is a file; give the folder that holds config.json and the weights, or a .gguf")
     if source.startswith((".", "/", "~")) or source.count("/") > 1 or ":" in source:
         raise ModelNotFound(f"no folder {source!r}; give a folder with config.json and weights, or a hub id")
     return source, True
@@ -146,17 +157,21 @@ def _check_folder(folder: Path) -> None:
         raise ModelNotFound(f"folder {str(folder)!r} holds no weights (*.safetensors); save the model there first")
 
 
-def _load_stored(place: str, source: str, opening: ModelOptions, with_tokenizer: bool) -> tuple[Any, Any]:
-    """Model and tokenizer as stored in a folder or on the hub, in the stored dtype."""
+def _load_stored(
+    place: str, source: str, opening: ModelOptions, with_tokenizer: bool, *, gguf_file: str | None = None
+) -> tuple[Any, Any]:
+    """Model and tokenizer as stored in a folder, in a file there, or on the hub, in the stored dtype."""
     trust = opening.trust_remote_code
-    arguments = where(place, opening.revision, trust)
+    arguments = where(place, opening.revision, trust) | ({} if gguf_file is None else {"gguf_file": gguf_file})
     with one_line_errors(source):
         config = AutoConfig.from_pretrained(place, **arguments)
     check_supported(config)
     if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not trust:
         raise ModelUnsupported(f"model type {config.model_type!r} is no causal language model that transformers knows")
-    tokenizer = _tokenizer(place, opening.revision, trust, source=source) if with_tokenizer else None
-    if opening.dequantize:
+    tokenizer = _tokenizer(place, arguments, source=source) if with_tokenizer else None
+    if gguf_file is not None:
+        arguments["quantization_config"] = GgufConfig(dequantize=True)
+    elif opening.dequantize:
         widen_at_load(config, source)
         arguments["config"] = config
     load: Any = AutoModelForCausalLM.from_pretrained
@@ -170,20 +185,16 @@ def _load_stored(place: str, source: str, opening: ModelOptions, with_tokenizer:
     return model, tokenizer
 
 
-def _tokenizer(
-    place: str, revision: str | None, trust: bool, *, source: str | None = None, what: str = "model"
-) -> Any:
-    """The tokenizer of a folder or hub id, which is that of a model (`source`), or a `tokenizer` alone."""
-    folder = Path(place).expanduser()
-    if folder.is_dir() and not any(any(folder.glob(pattern)) for pattern in _TOKENIZERS):
-        raise ModelNotFound(
-            f"folder {place!r} holds no tokenizer (tokenizer.json); save it there, or name another folder or hub id as"
-            " --tokenizer"
-        )
+def _tokenizer(place: str, arguments: dict[str, Any], *, source: str | None = None) -> Any:
+    """The tokenizer of a folder, of a file there, or of a hub id: that of a model (`source`), or one alone."""
+    folder, file = Path(place).expanduser(), arguments.get("gguf_file")
+    has_one = has_tokenizer(folder / file) if file else any(any(folder.glob(pattern)) for pattern in _TOKENIZERS)
+    if folder.is_dir() and not has_one:
+        name = f"folder {place!r}" if file is None else repr(source)
+        raise ModelNotFound(f"{name} holds no tokenizer; name a folder or hub id that does as --tokenizer")
     if folder.is_file():
         raise ModelNotFound(f"tokenizer {place!r} is a file; give the folder that holds it")
-    arguments = where(place, revision, trust)
-    with one_line_errors(source or place, what=what):
+    with one_line_errors(source or place, what="tokenizer" if source is None else "model"):
         # Some model types make AutoTokenizer build that family's own splitting rules around the stored vocabulary,
         # even where the tokenizer says that its tokenizer.json is all there is to it.
         stated = get_tokenizer_config(place, **arguments).get("tokenizer_class")

@@ -1,0 +1,45 @@
+"""A `.gguf` file as transformers is to read it: alone, and with every weight widened.
+
+Configuration, weights and tokenizer come from the file. Files beside it may belong to another model, and transformers
+would take its tokenizer from them; so the file is shown to it in a folder of its own.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from mnemoscope.errors import ModelDamaged, ModelUnsupported
+
+SUFFIX = ".gguf"
+_MAGIC = b"GGUF"
+_NEEDED = ("gguf", "accelerate")
+_TOKENIZER_KEY = b"tokenizer.ggml.model"
+_LOOK_AT = 1 << 26
+"""Bytes of the head of a file, where its metadata are, that are looked at for its tokenizer."""
+
+
+@contextmanager
+def lone_file(path: Path) -> Iterator[str]:
+    """A folder that holds this file alone, under its own name, for the time of the block.
+
+    Raises ModelUnsupported where a library is missing, ModelDamaged where the file is none of its kind.
+    """
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise ModelUnsupported(
+            f"{str(path)!r} needs {' and '.join(missing)}, not installed here; pip install 'mnemoscope[gguf]'"
+        )
+    with path.open("rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            raise ModelDamaged(f"{str(path)!r} is not a GGUF file: it does not begin with GGUF; take an undamaged copy")
+    with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
+        (Path(folder) / path.name).symlink_to(path.resolve())
+        yield folder
+
+
+def has_tokenizer(path: Path) -> bool:
+    """Whether the metadata of a file tell a tokenizer."""
+    with path.open("rb") as file:
+        return _TOKENIZER_KEY in file.read(_LOOK_AT)
