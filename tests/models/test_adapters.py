@@ -51,6 +51,34 @@ def test_an_adapter_by_name_is_the_one_that_peft_loads(name: str, tmp_path: Path
     assert load_model(base, adapter=Path(adapter)).fingerprint == model.fingerprint  # a Path will do
 
 
+KINDS: dict[str, Any] = {
+    "IA3Config": {"feedforward_modules": ["down_proj"]},
+    "LoKrConfig": {"r": 2},
+    "OFTConfig": {"oft_block_size": 4, "r": 0},
+    "LoraConfig": {"r": 2, "init_lora_weights": "pissa"},
+}
+"""Other adapters than LoRA, and one whose loading changes the weights beneath it."""
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_other_kinds_are_as_peft_loads_them_and_merges_them(kind: str, tmp_path: Path) -> None:
+    config = getattr(peft, kind)(target_modules=TARGETS["llama"], **KINDS[kind])
+    made = peft.get_peft_model(network_of("llama"), config)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    made.save_pretrained(tmp_path / "adapter")
+    model = load_model(save_base(tmp_path / "base", "llama"), adapter=str(tmp_path / "adapter"))
+    network = peft.PeftModel.from_pretrained(network_of("llama"), str(tmp_path / "adapter")).eval()
+    assert model.fingerprint == load(network).fingerprint
+    merged = load(network.merge_and_unload())
+    for layer in range(model.sizes.layers):
+        torch.testing.assert_close(model.values(layer), merged.values(layer), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(model.keys(layer), merged.keys(layer), atol=1e-5, rtol=1e-4)
+
+
 def test_an_adapter_saved_as_a_pickle_and_one_in_half_precision(tmp_path: Path) -> None:
     base = save_base(tmp_path / "base", "llama")
     adapted("llama").save_pretrained(tmp_path / "adapter", safe_serialization=False)
@@ -119,7 +147,7 @@ def test_an_adapter_of_another_model(tmp_path: Path) -> None:
     base = save_base(tmp_path / "base", "llama")
     for name in ("gpt2", "gpt_neox"):  # names that are not there
         said = refused(ModelUnsupported, base, adapter=save_adapter(tmp_path / name, name))
-        assert "is made for another model than" in said
+        assert "does not fit" in said
     fitting = Path(save_adapter(tmp_path / "fitting", "llama"))
     from safetensors.torch import load_file, save_file
 
@@ -135,7 +163,7 @@ def test_an_adapter_of_another_model(tmp_path: Path) -> None:
         kept = {key: value for key, value in (weights | changed).items() if value is not None}
         save_file(kept, tmp_path / name / "adapter_model.safetensors")
         said = refused(ModelUnsupported, base, adapter=str(tmp_path / name))
-        assert said.startswith(f"adapter '{tmp_path / name}' is made for another model than {base!r}: ")
+        assert said.startswith(f"adapter '{tmp_path / name}' does not fit {base!r}: ")
         assert reason in said
 
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +171,6 @@ def test_what_cannot_be_read_is_told_in_one_line(
     assert "nothing-known" in refused(ModelUnsupported, strange)
     assert main(["inspect", strange]) == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith("mnemoscope: ")
-    monkeypatch.setattr(gguf_file, "find_spec", lambda name: None if name == "gguf" else sys.modules[name])
+    monkeypatch.setattr(gguf_file, "find_spec", lambda name: None)
     said = refused(ModelUnsupported, str(whole))
-    assert said.endswith("needs gguf, not installed here; pip install 'mnemoscope[gguf]'")
+    assert said.endswith("needs gguf, which is not installed; pip install 'mnemoscope[gguf]'")

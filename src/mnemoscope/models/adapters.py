@@ -99,7 +99,7 @@ def _folder_of(adapter: str) -> Path:
 
 
 def _misfit(adapter: str, base: str, reason: str) -> ModelError:
-    return ModelUnsupported(f"adapter {adapter!r} is made for another model than {base!r}: {reason}")
+    return ModelUnsupported(f"adapter {adapter!r} does not fit {base!r}: {reason}")
 
 
 def _reason(error: Exception) -> str:

@@ -14,7 +14,6 @@ from mnemoscope.errors import ModelDamaged, ModelUnsupported
 
 SUFFIX = ".gguf"
 _MAGIC = b"GGUF"
-_NEEDED = ("gguf", "accelerate")
 _TOKENIZER_KEY = b"tokenizer.ggml.model"
 _LOOK_AT = 1 << 26
 """Bytes of the head of a file, where its metadata are, that are looked at for its tokenizer."""
@@ -26,11 +25,8 @@ def lone_file(path: Path) -> Iterator[str]:
 
     Raises ModelUnsupported where a library is missing, ModelDamaged where the file is none of its kind.
     """
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
-        raise ModelUnsupported(
-            f"{str(path)!r} needs {' and '.join(missing)}, not installed here; pip install 'mnemoscope[gguf]'"
-        )
+    if find_spec("gguf") is None:
+        raise ModelUnsupported(f"{str(path)!r} needs gguf, which is not installed; pip install 'mnemoscope[gguf]'")
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
             raise ModelDamaged(f"{str(path)!r} is not a GGUF file: it does not begin with GGUF; take an undamaged copy")

@@ -5,6 +5,7 @@ computes. What it makes of every unit vector does (definitions.md section 7.4): 
 format, and the load-time proof judges the outcome as it judges every model's.
 """
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from mnemoscope.errors import ModelUnsupported
 
 _ADAPTERS = ("peft",)
 """Packages whose layers show the weight of the layer that they adapt, which is not what they compute."""
+_TALKATIVE = logging.getLogger("bitsandbytes")
 _UNIT_VECTORS = 1 << 24
 """Numbers of unit vectors, or of what comes of them, that exist at one time."""
 _LINEAR = 2e-2
@@ -149,8 +151,14 @@ def probe_bias(module: nn.Module) -> Tensor | None:
 
 
 def _ask(module: nn.Module, inputs: Tensor) -> Tensor:
-    # Not by calling it, since hooks that watch a model's own forward must not see this.
-    given = module.forward(inputs)
+    # Not by calling it, since hooks that watch a model's own forward must not see this. A layer that rounds what goes
+    # in says so in the log, time and again, and is then refused in one line.
+    level = _TALKATIVE.level
+    _TALKATIVE.setLevel(logging.ERROR)
+    try:
+        given = module.forward(inputs)
+    finally:
+        _TALKATIVE.setLevel(level)
     if not isinstance(given, Tensor):
         raise ModelUnsupported(f"a {type(module).__name__} does not give one tensor, so it is no linear map")
     return given
