@@ -13,7 +13,7 @@ import torch
 from mining.conftest import byte_tokenizer, tiny_model
 from mnemoscope.cli import main
 from mnemoscope.errors import MnemoscopeError, ModelDamaged, ModelNotFound, ModelUnsupported, OptionError
-from mnemoscope.models import load_model
+from mnemoscope.models import adapters, load_model
 from models.test_probed import TARGETS, adapted, load, network_of
 
 peft = pytest.importorskip("peft")
@@ -130,6 +130,27 @@ def test_a_folder_that_is_no_adapter(tmp_path: Path) -> None:
     assert "cannot be read" in refused(ModelDamaged, base, adapter=adapter)
     weights.unlink()
     assert "holds no weights" in refused(ModelNotFound, base, adapter=adapter)
+
+
+def test_an_adapter_of_the_hub_is_its_files_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no hub: what is asked of it is noted, and answered from a folder."""
+    base, adapter = save_base(tmp_path / "base", "llama"), save_adapter(tmp_path / "adapter", "llama")
+    asked: list[tuple[str, list[str]]] = []
+
+    def download(name: str, *, allow_patterns: list[str], local_files_only: bool) -> str:
+        asked.append((name, allow_patterns))
+        if name == "some/missing":
+            raise FileNotFoundError("Repository Not Found")
+        return adapter if name == "some/lora" else base
+
+    monkeypatch.setattr(adapters, "snapshot_download", download)
+    monkeypatch.setattr(adapters, "where", lambda *_: {"local_files_only": True})
+    model = load_model(base, adapter="some/lora")
+    assert (model.spec, model.fingerprint) == (f"{base}+some/lora", load_model(base, adapter=adapter).fingerprint)
+    assert asked == [("some/lora", ["adapter_config.json", "adapter_model.*"])]
+    assert "'some/model' holds no adapter_config.json" in refused(ModelNotFound, base, adapter="some/model")
+    said = refused(ModelNotFound, base, adapter="some/missing")
+    assert "no adapter 'some/missing' on this machine or the hub" in said
 
 
 def test_an_adapter_alone_is_no_model_and_names_its_option(tmp_path: Path) -> None:
