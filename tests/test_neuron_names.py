@@ -26,7 +26,7 @@ def test_the_module_is_the_down_projection(family: str) -> None:
     with module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])), torch.inference_mode():
         network(torch.tensor([[1, 2, 3]]))
     block = model.anatomy.layers[1]
-    assert module is block.down.module
+    assert module is block.ffn.down.module
     assert seen[0].shape[-1] == model.sizes.memories[1]
     assert found["transformer_lens"] == "blocks.1.mlp.hook_post[..., 2]"
     assert found["neuronpedia"] is None
@@ -37,7 +37,7 @@ def test_nnsight_reads_the_path_as_python() -> None:
     model = load_model(network, tokenizer=byte_tokenizer())
     written = str(names("L1.M2", model=model)["nnsight"])
     assert written == "model.transformer.h[1].mlp.c_proj.input[..., 2]"
-    assert eval(written.partition(".input")[0], {"model": network}) is model.anatomy.layers[1].down.module
+    assert eval(written.partition(".input")[0], {"model": network}) is model.anatomy.layers[1].ffn.down.module
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ class ModelNotFound(ModelError):
 
 
 class ModelUnsupported(ModelError):
-    """Encoders, mixtures of experts, blocks that cannot be read, pickles that want to run code."""
+    """Encoders, blocks or experts that cannot be read, pickles that want to run code."""
 
 
 class ModelDamaged(ModelError):

@@ -1,13 +1,21 @@
 """The noun of the project: one memory of a feed-forward layer, how it is written, and how its coefficients are counted.
 
 A memory is the pair (key, value) of index `memory` in layer `layer`, both counted from 0, written `L10.M222`;
-in a layer with experts `L10.E3.M222`. Holds no weights and reads no files.
+in a layer with experts `L10.E3.M222`, and `L10.S0.M5` in an expert that all tokens share. Holds no weights and reads no
+files.
 
 Axis names used everywhere: batch, position, layer, memory, hidden, vocab, rank (docs/terminology.md).
 """
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mnemoscope.errors import MemoryIdError
 
@@ -19,16 +27,17 @@ HISTOGRAM_EDGES: tuple[float, ...] = (
 """Between which numbers coefficients are counted together: `edges[i-1] <= x < edges[i]`; both ends are open."""
 HISTOGRAM_BINS = len(HISTOGRAM_EDGES) + 1
 
-_FORM = re.compile(r"L(\d{1,6})(?:\.E(\d{1,6}))?\.M(\d{1,9})")
+_FORM = re.compile(r"L(\d{1,6})(?:\.([ES])(\d{1,6}))?\.M(\d{1,9})")
 
 
 @dataclass(frozen=True)
 class MemoryId:
-    """A memory's place; sorts by layer, expert, memory."""
+    """A memory's place; sorts by layer, expert (routed ones first), memory. At most one of the experts is there."""
 
     layer: int
     memory: int
     expert: int | None = None
+    shared: int | None = None
 
     @staticmethod
     def parse(text: str) -> "MemoryId":
@@ -36,15 +45,113 @@ class MemoryId:
         found = _FORM.fullmatch(text.strip())
         if found is None:
             raise MemoryIdError(f"{text!r} does not name a memory; write one as L10.M222 (layer 10, memory 222)")
-        layer, expert, memory = found.groups()
-        return MemoryId(int(layer), int(memory), None if expert is None else int(expert))
+        layer, kind, expert, memory = found.groups()
+        routed, shared = (int(expert) if kind == letter else None for letter in "ES")
+        return MemoryId(int(layer), int(memory), routed, shared)
 
     def __str__(self) -> str:
-        expert = "" if self.expert is None else f".E{self.expert}"
-        return f"L{self.layer}{expert}.M{self.memory}"
+        return f"L{self.layer}{self.expert_text}.M{self.memory}"
 
-    def _order(self) -> tuple[int, int, int]:
-        return self.layer, -1 if self.expert is None else self.expert, self.memory
+    @property
+    def expert_text(self) -> str:
+        """The part of the name that tells the expert, such as `.E3`; nothing in a dense layer."""
+        if self.shared is not None:
+            return f".S{self.shared}"
+        return "" if self.expert is None else f".E{self.expert}"
+
+    def _order(self) -> tuple[int, int, int, int]:
+        routed, shared = (-1 if number is None else number for number in (self.expert, self.shared))
+        return self.layer, shared, routed, self.memory
 
     def __lt__(self, other: "MemoryId") -> bool:
         return self._order() < other._order()
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """How the memories of one layer are numbered from 0: those of the routed experts in turn, then of the shared ones.
+
+    `widths` are the memories of each expert; a dense layer has one, and `routed` None.
+    """
+
+    widths: tuple[int, ...]
+    routed: int | None = None
+
+    @staticmethod
+    def of(document: Mapping[str, Any] | None, count: int) -> "Numbering":
+        """The numbering that `document` wrote, or that of a dense layer of so many memories."""
+        if document is None:
+            return Numbering((count,))
+        routed = int(document["routed"])
+        return Numbering((int(document["memories"]),) * routed + tuple(document["shared"]), routed)
+
+    def document(self) -> dict[str, Any] | None:
+        """As JSON has it; None for a dense layer."""
+        if self.routed is None:
+            return None
+        width = self.widths[0] if self.routed else 0
+        return {"routed": self.routed, "memories": width, "shared": list(self.widths[self.routed :])}
+
+    @property
+    def count(self) -> int:
+        """The memories of the layer."""
+        return sum(self.widths)
+
+    @cached_property
+    def firsts(self) -> tuple[int, ...]:
+        """The number of each expert's first memory."""
+        return (0, *accumulate(self.widths[:-1]))
+
+    def name(self, layer: int, number: int) -> MemoryId:
+        """The memory of this number in layer `layer`."""
+        if self.routed is None:
+            return MemoryId(layer, number)
+        expert = int(self.experts(np.array([number]))[0])
+        return self.name_in(layer, expert, number - self.firsts[expert])
+
+    def name_in(self, layer: int, expert: int | None, memory: int) -> MemoryId:
+        """The memory of a table's row: experts are counted through, the shared ones last; None in a dense layer."""
+        if expert is None or self.routed is None:
+            return MemoryId(layer, memory)
+        if expert < self.routed:
+            return MemoryId(layer, memory, expert)
+        return MemoryId(layer, memory, shared=expert - self.routed)
+
+    def number(self, memory: MemoryId) -> int | None:
+        """The number of a memory of the layer; None for one that there is not."""
+        expert = self.expert_of(memory)
+        if expert is None or memory.memory >= self.widths[expert]:
+            return None
+        return self.firsts[expert] + memory.memory
+
+    def expert_of(self, memory: MemoryId) -> int | None:
+        """The place among all experts of the one that a memory is in; None for one that there is not."""
+        if self.routed is None:
+            return 0 if memory.expert is None and memory.shared is None else None
+        if memory.shared is not None:
+            place = self.routed + memory.shared
+            return place if place < len(self.widths) else None
+        return memory.expert if memory.expert is not None and memory.expert < self.routed else None
+
+    def experts(self, numbers: NDArray[np.integer[Any]]) -> NDArray[np.int16]:
+        """The place among all experts of the one that each memory is in."""
+        return (np.searchsorted(self.firsts, numbers, side="right") - 1).astype(np.int16)
+
+    def within(self, numbers: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
+        """The number of each memory within its expert."""
+        within: NDArray[np.int32] = (numbers - np.array(self.firsts)[self.experts(numbers)]).astype(np.int32)
+        return within
+
+    def range_text(self) -> str:
+        """The memories in words: `memories 0-1023`, `experts 0-7 with memories 0-511`."""
+        if self.routed is None:
+            return f"memories 0-{self.count - 1}"
+        parts = [f"experts E0-E{self.routed - 1} with memories 0-{self.widths[0] - 1}"] if self.routed else []
+        parts += [f"S{i} with 0-{width - 1}" for i, width in enumerate(self.widths[self.routed :])]
+        return " and ".join(parts)
+
+
+def most_experts(numberings: Iterable[Numbering]) -> tuple[int, int]:
+    """The most routed and the most shared experts that a layer has."""
+    mixtures = [(one.routed, len(one.widths) - one.routed) for one in numberings if one.routed is not None]
+    return max((routed for routed, _ in mixtures), default=0), max((shared for _, shared in mixtures), default=0)

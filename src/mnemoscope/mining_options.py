@@ -14,6 +14,8 @@ from mnemoscope.model_options import AS_USUAL, ModelOptions
 
 DTYPES = ("float32", "bfloat16", "float16")
 """The number formats that models are run in."""
+TRIGGERS, TRIGGERS_OF_EXPERTS = 50, 25
+"""Triggers kept of a memory and sign: usually, and in a model of experts, which has many more memories."""
 AUTO = "auto"
 """The device that is a graphics card of CUDA where there is one, else the CPU; of an object in memory, where it is."""
 
@@ -29,8 +31,8 @@ class MiningOptions:
     """The text for questions on held-out prefixes; None: sentences held out of the corpus."""
     split: str = "sentence"
     """What one text is: `sentence`, `line` or `document`."""
-    triggers: int = 50
-    """Triggers per memory and sign."""
+    triggers: int | None = None
+    """Triggers per memory and sign; None: 50, of a model of experts 25."""
     per_sentence: int | str = 1
     """Triggers that one sentence may give: 1 or `all`."""
     layers: str | Sequence[int] | None = None

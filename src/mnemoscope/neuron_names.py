@@ -60,6 +60,6 @@ def _look_up(model: "str | LanguageModel | Atlas", layer: int) -> tuple[str, str
 
     loaded = load_model(model) if isinstance(model, str) else model
     layers = loaded.anatomy.layers
-    down = layers[layer].down.module if layer < len(layers) else None
+    down = layers[layer].ffn.exits[-1] if layer < len(layers) else None
     modules = () if loaded.spec.startswith("fairseq:") else loaded.anatomy.model.named_modules()
     return loaded.spec, next((name for name, module in modules if module is down), None), loaded.sizes.memories

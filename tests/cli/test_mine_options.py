@@ -60,7 +60,7 @@ def test_defaults_are_the_contract_s(mining: FakeMining, tmp_path: Path, capsys:
     model, corpus, options = mining.calls[0]
     assert (model, corpus) == ("gpt2", "wiki.txt")
     assert options == {
-        "out": out, "validation": None, "split": "sentence", "triggers": 50, "per_sentence": 1, "layers": None,
+        "out": out, "validation": None, "split": "sentence", "triggers": None, "per_sentence": 1, "layers": None,
         "max_sentences": None, "max_tokens": None, "prefixes": 4000, "removals": None, "neighbours": 10, "part": None,
         "batch_tokens": None, "dtype": "float32", "device": "auto", "seed": 0, "checkpoint_every": 60.0,
         "keep_work": False, "text_field": "text", "force": False, "accept_versions": False,

@@ -20,6 +20,7 @@ ROWS: list[Row] = [
     (1, 2, 2, 0.11, 4.0, "none"),
 ]
 TITLES = ["one", "two", "three <b>", 'four "']
+LINKS = [f"/L7.M{memory}" for memory in range(4)]
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +45,10 @@ def test_points_stand_where_the_library_puts_them(drawn: Frame) -> None:
     theirs = vl_convert.vegalite_to_svg(whole, vl_version=grammar())
     marks = theirs[theirs.index("points_marks") :].partition("</g>")[0]
     expected = [tuple(map(float, place)) for place in re.findall(r'transform="translate\(([\d.]+),([\d.]+)\)"', marks)]
-    svg = picture(drawn, memories(ROWS), shown=range(4), titles=TITLES, link="/L0.M")
+    svg = picture(drawn, memories(ROWS), shown=range(4), titles=TITLES, links=LINKS)
     ours = {
         int(number): (float(x), float(y))
-        for number, x, y in re.findall(r'href="/L0.M(\d+)".*?cx="([^"]*)" cy="([^"]*)"', svg)
+        for number, x, y in re.findall(r'href="/L7.M(\d+)".*?cx="([^"]*)" cy="([^"]*)"', svg)
     }
     assert len(expected) == len(ours) == 4
     for number, place in enumerate(expected):
@@ -55,7 +56,7 @@ def test_points_stand_where_the_library_puts_them(drawn: Frame) -> None:
 
 
 def test_the_chosen_are_links_and_the_rest_is_ground(drawn: Frame) -> None:
-    svg = picture(drawn, memories(ROWS), shown=[1, 2], titles=TITLES, link="/L7.M")
+    svg = picture(drawn, memories(ROWS), shown=[1, 2], titles=TITLES, links=LINKS)
     assert re.findall(r'href="([^"]*)"', svg) == ["/L7.M1", "/L7.M2"]
     assert len(re.findall(r"M[\d.]+ [\d.]+h0", svg)) == 2
     assert "<title>three &lt;b&gt;</title>" in svg
@@ -73,7 +74,7 @@ def test_without_patterns_and_with_one_value_there_is_a_picture(tmp_path: Path) 
     same: list[Row] = [(0, 3, None, 0.25, 1.0, "none")] * 3
     found = frame(open_atlas(layered(tmp_path, same, patterns=False)), patterns=False)
     rows = memories(same).with_columns(kind=pl.lit(None, dtype=pl.String))
-    svg = picture(found, rows, shown=range(3), titles=["a", "b", "c"], link="/L0.M")
+    svg = picture(found, rows, shown=range(3), titles=["a", "b", "c"], links=LINKS)
     places = {(float(x), float(y)) for x, y in re.findall(r'cx="([^"]*)" cy="([^"]*)"', svg)}
     assert len(places) == 1
     ((x, y),) = places

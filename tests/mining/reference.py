@@ -134,7 +134,7 @@ class Reference:
             kind = type(norm).__name__
             if "RMS" not in kind:
                 vectors = vectors - vectors.mean(1, keepdims=True)
-            vectors = vectors * (1 + weight if "Gemma" in kind else weight)
+            vectors = vectors * (1 + weight if "Gemma" in kind or "Qwen3Next" in kind else weight)
         names = dict(self.hf.named_modules())
         for name, module in names.items():
             if name.endswith("decoder.project_out"):

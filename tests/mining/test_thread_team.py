@@ -128,7 +128,7 @@ def test_what_is_not_finite_is_found_in_any_share(tmp_path: Path) -> None:
         return (torch.where(taken[0] > taken[0].amax() - 1e-6, torch.nan, taken[0]), *taken[1:])
 
     with torch.no_grad():
-        model.layer(1).down.module.register_forward_pre_hook(spoil)
+        model.layer(1).ffn.down.module.register_forward_pre_hook(spoil)
     with pytest.raises(NotFinite, match="layer 1 has NaN or infinite coefficients on sentence"):
         mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", **OPTIONS)
 
@@ -189,7 +189,7 @@ def test_a_model_that_could_keep_something_of_a_forward_is_run_by_one_thread(mon
     assert ThreadTeam.of(model).size == 3
     monkeypatch.setattr(thread_team, "MOST", 2)
     assert ThreadTeam.of(model).size == 2
-    down = model.layer(0).down.module
+    down = model.layer(0).ffn.down.module
     down.add_module("extra", Stranger())
     assert ThreadTeam.of(model).size == 1
     del down.extra

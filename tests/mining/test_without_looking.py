@@ -18,6 +18,7 @@ from mnemoscope.errors import NotFinite
 from mnemoscope.mining import activity, batch_reader, histogram, mine, triggers
 from mnemoscope.mining.activity import Observer
 from mnemoscope.mining.batches import Batch
+from mnemoscope.mining.blocks import CoefficientBlock
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.triggers import Triggers
 from mnemoscope.models.hooks import read_coefficients
@@ -86,7 +87,8 @@ def test_nothing_is_waited_for(sampled: bool) -> None:
 
     def measured(layer: int, coefficients: torch.Tensor) -> None:
         with watch:
-            reader._sweep(observer, [(coefficients[:, 1:], torch.arange(6))], layer, sampled=sampled)
+            block = CoefficientBlock(coefficients[:, 1:], torch.arange(6))
+            reader._sweep(observer, [block], layer, sampled=sampled)
 
     with read_coefficients(model, measured):
         model.backbone(ids)
@@ -99,7 +101,7 @@ def test_a_number_that_is_not_finite_is_found_and_nothing_of_it_is_saved(tmp_pat
     (tmp_path / "text.txt").write_text(odd_text())
     model = tiny_model("gpt2")
     with torch.no_grad():
-        model.layer(1).down.module.register_forward_pre_hook(
+        model.layer(1).ffn.down.module.register_forward_pre_hook(
             lambda module, taken: (torch.where(taken[0] > taken[0].amax() - 1e-6, torch.nan, taken[0]), *taken[1:])
         )
     with pytest.raises(NotFinite, match="layer 1 has NaN or infinite coefficients on sentence"):

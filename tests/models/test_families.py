@@ -46,7 +46,7 @@ def test_coefficients_are_what_the_weights_give(family, case, tiny, tokenizer):
         expected = known.coefficients(stack[layer], block.ffn_input)
         torch.testing.assert_close(block.coefficients, expected, rtol=1e-4, atol=1e-5)
         summed = block.coefficients @ model.values(layer)
-        bias = model.layer(layer).down.bias()
+        bias = model.layer(layer).ffn.down.bias()
         torch.testing.assert_close(block.ffn_output, summed if bias is None else summed + bias, rtol=1e-4, atol=1e-4)
 
 

@@ -21,7 +21,7 @@ def model(tiny, tokenizer):
 def test_the_callback_gets_the_tensor_that_enters_the_down_projection(model):
     entered, called = {}, []
     handles = [
-        layer.down.module.register_forward_pre_hook(lambda _, inputs, n=n: entered.update({n: inputs[0]}))
+        layer.ffn.down.module.register_forward_pre_hook(lambda _, inputs, n=n: entered.update({n: inputs[0]}))
         for n, layer in enumerate(model.anatomy.layers)
     ]
     with read_coefficients(model, lambda layer, tensor: called.append((layer, tensor))):
@@ -52,7 +52,7 @@ def test_only_the_asked_layers_are_read(model):
 
 def test_stopping_after_a_layer_runs_nothing_beyond_it(model):
     ran = []
-    handle = model.anatomy.layers[0].down.module.register_forward_hook(lambda *_: ran.append("down-projection"))
+    handle = model.anatomy.layers[0].ffn.down.module.register_forward_hook(lambda *_: ran.append("down-projection"))
     seen = []
     with read_coefficients(model, lambda layer, tensor: seen.append(layer)):
         assert model.backbone(IDS, stop_after=0) is None

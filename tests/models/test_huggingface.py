@@ -11,8 +11,6 @@ import torch
 from transformers import (
     BertConfig,
     BertForMaskedLM,
-    MixtralConfig,
-    MixtralForCausalLM,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -240,7 +238,7 @@ def test_weights_that_are_not_finite_are_named(tiny, tokenizer):
         assert "'model.layers.1.mlp.up_proj.weight' holds 3 NaN or infinite numbers of 384" in message
 
 
-def test_encoders_and_experts_are_refused_before_their_weights_are_read(tmp_path, tokenizer):
+def test_encoders_are_refused_before_their_weights_are_read(tmp_path, tokenizer):
     bert = BertForMaskedLM(BertConfig(**SMALL))
     assert "'bert' is an encoder;" in refused(ModelUnsupported, bert, tokenizer=tokenizer)
     folder = save(tmp_path / "bert", bert, tokenizer)
@@ -248,8 +246,6 @@ def test_encoders_and_experts_are_refused_before_their_weights_are_read(tmp_path
     assert "'bert' is an encoder;" in refused(ModelUnsupported, str(folder))
     t5 = T5ForConditionalGeneration(T5Config(vocab_size=280, d_model=16, d_kv=8, num_layers=2, num_heads=2, d_ff=24))
     assert "'t5' is an encoder-decoder" in refused(ModelUnsupported, str(save(tmp_path / "t5", t5, tokenizer)))
-    mixtral = MixtralForCausalLM(MixtralConfig(**SMALL, num_key_value_heads=2, num_local_experts=2))
-    assert "a mixture of 2 experts" in refused(ModelUnsupported, mixtral, tokenizer=tokenizer)
 
 
 def test_loading_is_silent(saved, capfd):

@@ -15,9 +15,9 @@ def test_keys_values_and_biases_have_the_shapes_of_the_definitions(family, case,
         assert model.keys(layer).shape == model.values(layer).shape == (memories, 16)
         up, parts = model.up_keys(layer), model.layer(layer)
         assert (None if up is None else up.shape) == ((memories, 16) if model.gated else None)
-        for keys in (parts.gate, parts.up):
+        for keys in (parts.ffn.gate, parts.ffn.up):
             assert keys is None or keys.bias() is None or keys.bias().shape == (memories,)
-        assert parts.down.bias() is None or parts.down.bias().shape == (16,)
+        assert parts.ffn.down.bias() is None or parts.ffn.down.bias().shape == (16,)
         assert not model.keys(layer).requires_grad
 
 

@@ -90,7 +90,8 @@ def test_ablation_alone_catches_wrong_values(tiny, tokenizer, monkeypatch):
 def test_the_fault_of_one_layer_is_named_by_that_layer(tiny, tokenizer):
     hf = tiny("llama")
     resolved = resolve(hf, family_of(hf.config))
-    wrong = replace(resolved.layers[1], activation=torch.nn.functional.relu)
+    right = resolved.layers[1]
+    wrong = replace(right, ffn=replace(right.ffn, activation=torch.nn.functional.relu))
     broken = replace(resolved, layers=(resolved.layers[0], wrong))
     with pytest.raises(ProofFailed, match=r"^layer 1, check 'keys'"):
         proved(broken, tokenizer)

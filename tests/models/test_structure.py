@@ -161,7 +161,7 @@ def test_a_parallel_gated_family_is_found(tokenizer):
     assert torch.equal(model.up_keys(1), hf.storeys[1].both.weight[:24])
     assert torch.equal(model.keys(1), hf.storeys[1].both.weight[24:])
     assert torch.equal(model.values(1), hf.storeys[1].pour.weight.T)
-    assert torch.equal(model.layer(1).down.bias(), hf.storeys[1].pour.bias)
+    assert torch.equal(model.layer(1).ffn.down.bias(), hf.storeys[1].pour.bias)
     assert model.final_norm
     assert model.anatomy.logit_scale == pytest.approx(0.5)
 
@@ -171,7 +171,7 @@ def test_a_post_norm_family_with_turned_maps_is_found(tokenizer):
     model = load_model(hf, tokenizer=tokenizer)
     assert (model.block, model.gated, model.has_negative, model.final_norm) == ("post-norm", False, True, False)
     assert torch.equal(model.keys(0), hf.storeys[0].load.weight.T)
-    assert torch.equal(model.layer(0).gate.bias(), hf.storeys[0].load.bias)
+    assert torch.equal(model.layer(0).ffn.gate.bias(), hf.storeys[0].load.bias)
     assert torch.equal(model.values(0), hf.storeys[0].unload.weight)
     assert model.anatomy.layers[1].output_norm is hf.storeys[1].mole
 

@@ -5,13 +5,12 @@ anything is allocated or looked up, every reader may believe. Entries that have 
 lack some), and those that no record has may be anything that JSON and UTF-8 can hold. Reads no file.
 """
 
-import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache, cached_property
 from typing import Annotated, Any, get_args, get_origin
 
+from mnemoscope.atlas.plain_json import short, unwritable, wrong
 from mnemoscope.atlas.schema import SCHEMA_VERSION, Provenance
 from mnemoscope.files import is_file_entry
 
@@ -20,7 +19,7 @@ MOST = 2**24
 MOST_IN_ALL = 2**28
 """Memories of a model."""
 
-_DEEPEST = 32
+_MOST_EXPERTS = 2**15
 
 _Test = Callable[[Any], bool]
 
@@ -52,6 +51,15 @@ def _values(test: _Test) -> _Test:
     return lambda value: _OBJECT.test(value) and all(map(test, value.values()))
 
 
+def _is_numbering(value: Any) -> bool:
+    """Whether a value can say how the memories of a layer of experts are numbered."""
+    names = {"routed", "memories", "shared"}
+    if not (isinstance(value, dict) and names <= value.keys() and _LIST.test(value["shared"])):
+        return False
+    sizes = (value["routed"], *value["shared"])
+    return _COUNT.test(value["memories"]) and all(map(_ROWS.test, sizes)) and len(sizes) <= _MOST_EXPERTS
+
+
 _PROOF = Form(_or_null(_values(_or_null(_NUMBER.test))), "an object of numbers")
 _TEXTS = Form(_values(_TEXT.test), "an object of texts")
 _EXCLUDED = Form(_values(_COUNT.test), "an object of whole numbers from 0 on")
@@ -63,6 +71,10 @@ _COUNTS = Form(_OBJECT.test, _OBJECT.words, counts=(
 _OVERLAP = Form(
     _or_null(lambda value: _OBJECT.test(value) and {"sentences", "of", "share"} <= value.keys()),
     "an object of sentences, of and share",
+)
+_EXPERTS = Form(
+    _or_null(lambda value: _LIST.test(value) and all(each is None or _is_numbering(each) for each in value)),
+    'a list of null or such as {"routed": 8, "memories": 64, "shared": []} for each layer',
 )
 _PART = Form(
     lambda value: (
@@ -89,6 +101,8 @@ class Sizes:
     context: Size = None
     parameters: Size = None
     ffn_parameters: Size = None
+    experts: Annotated[Sequence[Mapping[str, Any] | None] | None, _EXPERTS] = None
+    """How the memories of every layer are shared among experts (memory.py); null for a dense layer, or model."""
 
 
 @dataclass(frozen=True)
@@ -223,13 +237,13 @@ def _record(kind: Any, document: Mapping[str, Any]) -> Any:
 
 def form_faults(manifest: dict[str, Any]) -> list[str]:
     """What keeps a JSON object from being a manifest that can be read, one line each; empty where nothing does."""
-    if fault := _unwritable(manifest):
+    if fault := unwritable(manifest):
         return [fault]
     found = [*_wrong_entries(Manifest, manifest)]
     if needed := [fault for is_needed, fault in found if is_needed]:
         return needed[:1]  # what is inside it, or follows from it, is not wrong again
     files = sorted(path for path, said in manifest["files"].items() if not is_file_entry(path, said))
-    unknown = [f"{_short(path)}: not an entry that mnemoscope writes" for path in files]
+    unknown = [f"{short(path)}: not an entry that mnemoscope writes" for path in files]
     return [*(fault for _, fault in found), *_wrong_layers(manifest), *unknown]
 
 
@@ -242,11 +256,11 @@ def _wrong_entries(kind: Any, document: dict[str, Any], path: str = "") -> Itera
             if name in needed:
                 yield True, f"the manifest has no {path}{name}; the atlas was not written by mnemoscope"
         elif not form.test(value):
-            yield name in needed, _wrong(path + name, value, form.words)
+            yield name in needed, wrong(path + name, value, form.words)
         elif isinstance(value, dict):
             for inner in form.counts:
                 if not _COUNT.test(value.get(inner, 0)):
-                    yield False, _wrong(f"{path}{name}.{inner}", value[inner], _COUNT.words)
+                    yield False, wrong(f"{path}{name}.{inner}", value[inner], _COUNT.words)
             if record is not None:
                 yield from _wrong_entries(record, value, f"{path}{name}.")
 
@@ -254,47 +268,24 @@ def _wrong_entries(kind: Any, document: dict[str, Any], path: str = "") -> Itera
 def _wrong_layers(manifest: dict[str, Any]) -> Iterator[str]:
     """Layers without a possible number of memories, and mined layers that the model does not have."""
     memories, layers = manifest["model"]["sizes"]["memories"], manifest["layers"]
+    experts = manifest["model"]["sizes"].get("experts")
     in_order = all(map(_COUNT.test, layers)) and layers == sorted(set(layers))
     for layer, count in enumerate(memories):
         if not _ROWS.test(count):
-            yield _wrong(f"model.sizes.memories[{layer}]", count, _ROWS.words)
+            yield wrong(f"model.sizes.memories[{layer}]", count, _ROWS.words)
             return
     if not memories or sum(memories) > MOST_IN_ALL:
         expected = f"a list of one number per layer, {MOST_IN_ALL:,} in all at most"
-        yield _wrong("model.sizes.memories", memories, expected)
+        yield wrong("model.sizes.memories", memories, expected)
+    elif _EXPERTS.test(experts) and experts is not None and not _fit(experts, memories):
+        yield wrong("model.sizes.experts", experts, "the experts of the layers whose memories it says")
     elif not layers or not in_order or layers[-1] >= len(memories):
-        yield _wrong("layers", layers, f"a list of layers from 0 to {len(memories) - 1}, in order")
+        yield wrong("layers", layers, f"a list of layers from 0 to {len(memories) - 1}, in order")
 
 
-def _unwritable(manifest: dict[str, Any]) -> str | None:
-    """What no manifest of ours holds anywhere: numbers that are not finite or too long, text that is no UTF-8."""
-    waiting: list[tuple[str, Any, int]] = [("", manifest, 0)]
-    while waiting:
-        path, value, depth = waiting.pop()
-        if depth > _DEEPEST:
-            return f"the manifest is nested more than {_DEEPEST} deep"
-        if isinstance(value, dict):
-            waiting += [(path, key, depth) for key in value]
-            waiting += [(f"{path}.{key}".lstrip("."), part, depth + 1) for key, part in value.items()]
-        elif isinstance(value, list):
-            waiting += [(path, part, depth + 1) for part in value]
-        elif isinstance(value, str):
-            try:
-                value.encode()
-            except UnicodeEncodeError:
-                return f"the manifest holds text under {_short(path)} that is not UTF-8"
-        elif isinstance(value, float) and not math.isfinite(value):
-            return _wrong(path, value, "a finite number")
-        elif type(value) is int and abs(value) >= 2**63:
-            return _wrong(path, value, "a number of 64 bits")
-    return None
-
-
-def _wrong(path: str, value: Any, expected: str) -> str:
-    return f"the manifest's {_short(path)} is {_short(json.dumps(value, ensure_ascii=False))}, not {expected}"
-
-
-def _short(text: str) -> str:
-    """At most 60 characters of a text, in one line and without what UTF-8 cannot hold."""
-    line = " ".join(text.encode("utf-8", "backslashreplace").decode().split())
-    return line if len(line) <= 60 else f"{line[:57]}..."
+def _fit(experts: list[dict[str, Any] | None], memories: list[int]) -> bool:
+    """Whether the experts of every layer have the memories that it has."""
+    return len(experts) == len(memories) and all(
+        each is None or each["routed"] * each["memories"] + sum(each["shared"]) == count
+        for each, count in zip(experts, memories, strict=True)
+    )

@@ -12,13 +12,14 @@ from typing import Any
 
 import polars as pl
 
+from mnemoscope.atlas.experts import as_stored
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.manifest import read_sealed
 from mnemoscope.atlas.tables import Tables
 from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
 from mnemoscope.formatting import before_token, html_row, html_table, show_text, show_token
-from mnemoscope.memory import HISTOGRAM_EDGES, MemoryId
+from mnemoscope.memory import HISTOGRAM_EDGES, MemoryId, Numbering
 
 BEST_TRIGGERS = 25
 """Triggers of a memory in which patterns are looked for (paper, section 3.1)."""
@@ -65,7 +66,8 @@ class Atlas(Tables):
             html_row("memories", [f"{sum(map(self.memories, self.layers)):,} in {self.range_text()}"]),
             html_row("folder", [str(self.path)]),
         ]
-        return f"<p>An atlas. <code>atlas[&quot;L{self.layers[0]}.M0&quot;]</code> is a memory.</p>\n{html_table(rows)}"
+        some = f"atlas[&quot;{self.name(self.layers[0], 0)}&quot;]"
+        return f"<p>An atlas. <code>{some}</code> is a memory.</p>\n{html_table(rows)}"
 
     def memories(self, layer: int) -> int:
         """How many memories the layer has; raises MemoryIdError for a layer that was not mined."""
@@ -73,8 +75,28 @@ class Atlas(Tables):
             raise MemoryIdError(f"layer {layer} is not in {self.path}, which has {self.range_text()}")
         return self._memories[layer]
 
+    def numbering(self, layer: int) -> Numbering:
+        """How the memories of a mined layer are numbered and named; raises MemoryIdError."""
+        return self.numberings.get(layer, Numbering((self.memories(layer),)))
+
+    def name(self, layer: int, number: int) -> MemoryId:
+        """The memory of that number in a layer; experts' are counted through."""
+        return self.numbering(layer).name(layer, number)
+
+    def number(self, memory: MemoryId) -> int:
+        """The number of a memory in its layer; raises MemoryIdError for one that the atlas does not have."""
+        found = self.numbering(memory.layer).number(memory) if memory.layer in self.layers else None
+        if found is None:
+            raise MemoryIdError(f"{memory} is not in {self.path}, which has {self.range_text()}")
+        return found
+
     def range_text(self) -> str:
         """The memories that the atlas has, in words: `layers 0-3,7 with memories 0-1023`."""
+        if self.numberings:
+            kinds: dict[str, list[int]] = {}
+            for layer in self.layers:
+                kinds.setdefault(self.numbering(layer).range_text(), []).append(layer)
+            return "; ".join(f"layers {_runs(layers)} with {text}" for text, layers in kinds.items())
         counts = sorted({self._memories[layer] for layer in self.layers})
         sizes = " or ".join(f"0-{count - 1}" for count in counts)
         return f"layers {_runs(self.layers)} with memories {sizes}"
@@ -82,8 +104,7 @@ class Atlas(Tables):
     def __getitem__(self, memory: str | MemoryId) -> "Memory":
         """One memory; raises MemoryIdError for what is not a memory's name, or of none that the atlas has."""
         named = MemoryId.parse(memory) if isinstance(memory, str) else memory
-        if named.layer not in self.layers or named.memory >= self._memories[named.layer] or named.expert is not None:
-            raise MemoryIdError(f"{named} is not in {self.path}, which has {self.range_text()}")
+        self.number(named)
         return Memory(self, named)
 
     @property
@@ -128,6 +149,7 @@ class Memory:
     def __init__(self, atlas: Atlas, id: MemoryId) -> None:
         self.id = id
         self._atlas = atlas
+        self._number = atlas.number(id)
 
     def __repr__(self) -> str:
         return f"<Memory {self.id} of {self._atlas.path}>"
@@ -193,7 +215,12 @@ class Memory:
     def neighbours(self) -> pl.DataFrame:
         """The memories with the most similar values, best first, with their `name` and their value's `top_text`."""
         rows = self._rows("neighbours")
-        others = [MemoryId(*place) for place in rows.select("other_layer", "other_memory").iter_rows()]
+        columns = [name for name in ("other_layer", "other_expert", "other_memory") if name in rows.columns]
+        numberings = self._atlas.numberings
+        others = [
+            MemoryId(*place) if len(place) == 2 else numberings[place[0]].name_in(*place)
+            for place in rows.select(columns).iter_rows()
+        ]
         tops = [Memory(self._atlas, other).top_token() for other in others]
         return rows.with_columns(
             _strings("name", [str(other) for other in others]), _strings("top_text", self._atlas.token_text(tops))
@@ -202,14 +229,17 @@ class Memory:
     def patterns(self) -> pl.DataFrame:
         """What the triggers have in common; raises AtlasUnfinished where patterns were not made."""
         table = self._atlas.table("patterns")
-        return table.filter((pl.col("layer") == self.id.layer) & (pl.col("memory") == self.id.memory))
+        rows = table.filter((pl.col("layer") == self.id.layer) & (pl.col("memory") == self._number))
+        return as_stored(rows, self._atlas.numberings, None)
 
     def top_token(self) -> int:
         """The token that the value ranks first."""
         return int(self._only_row("values", columns=["memory", "top_tokens"])["top_tokens"][0][0])
 
     def _rows(self, name: str, *, columns: list[str] | None = None) -> pl.DataFrame:
-        return self._atlas.rows_where(name, self.id.layer, column="memory", ids=[self.id.memory], columns=columns)
+        layer = self.id.layer
+        rows = self._atlas.rows_where(name, layer, column="memory", ids=[self._number], columns=columns)
+        return as_stored(rows, self._atlas.numberings, layer)
 
     def _only_row(self, name: str, *, columns: list[str] | None = None) -> pl.DataFrame:
         rows = self._rows(name, columns=columns)

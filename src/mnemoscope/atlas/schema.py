@@ -31,7 +31,8 @@ class TableKind:
     """One table: its name, its columns, its rows per row group, and the folder and stem of its files if it has many.
 
     `numbered` is the stem of numbered files (`layer`, `part`), or None where one file at the atlas's top holds all.
-    `mined` says whether the atlas's manifest covers it, `since` which columns came later than schema 1, and with which.
+    `mined` says whether the atlas's manifest covers it, `since` which columns came later than schema 1, and with which;
+    `of_experts` are the columns that a model of experts adds.
     """
 
     name: str
@@ -40,6 +41,19 @@ class TableKind:
     numbered: str | None = None
     mined: bool = True
     since: Mapping[str, int] = field(default_factory=dict)
+    of_experts: pa.Schema = field(default_factory=lambda: pa.schema([]))
+
+    def columns_beside(self, names: Sequence[str]) -> pa.Schema:
+        """The columns; also those of a model of experts, where `names` has them.
+
+        `expert` stands before `memory`, the others at the end.
+        """
+        if not len(self.of_experts) or not set(self.of_experts.names) <= set(names):
+            return self.columns
+        at = self.columns.get_field_index("memory")
+        fields = list(self.columns)
+        first, *others = list(self.of_experts)
+        return pa.schema([*fields[:at], first, *fields[at:], *others])
 
     def path(self, number: int | None = None) -> str:
         """Where the file lies, relative to the atlas, such as `triggers/layer-003.parquet`."""
@@ -71,24 +85,24 @@ _KINDS = (
     TableKind("triggers", _columns(
         "memory int32, sign int8, rank int16, coefficient float32, sentence int64, position int32,"
         "token int32, next_token int32?, prefix_group int16"
-    ), 12_800, "layer"),
+    ), 12_800, "layer", of_experts=_columns("expert int16?, router_weight float32?")),
     TableKind("activity", _columns(
         "memory int32, prefixes int64, positive int64, mean float64, min float32, max float32,"
         "sampled int64, std float64, histogram [int64]"
-    ), 1_024, "layer"),
+    ), 1_024, "layer", of_experts=_columns("expert int16?, all_prefixes int64")),
     TableKind("values", _columns(
         "memory int32, key_norm float32, up_norm float32?, value_norm float32, top_tokens [int32],"
         "top_scores [float32], bottom_tokens [int32], bottom_scores [float32], max_probability float32,"
         "entropy float32, target int32?, target_rank int32?, trigger_log_probability float32?,"
         "working_logit float32?, working_probability float32?"
-    ), 1_024, "layer", since={"working_logit": 2, "working_probability": 2}),
+    ), 1_024, "layer", since={"working_logit": 2, "working_probability": 2}, of_experts=_columns("expert int16?")),
     TableKind("neighbours", _columns(
         "memory int32, rank int16, other_layer int16, other_memory int32, cosine float32"
-    ), 10_240, "layer"),
+    ), 10_240, "layer", of_experts=_columns("expert int16?, other_expert int16?")),
     TableKind("removals", _columns(
         "layer int16, memory int32, sign int8, trigger_rank int16, position int32, removed string,"
         "removed_position int32, coefficient float32, removed_coefficient float32"
-    ), 65_536),
+    ), 65_536, of_experts=_columns("expert int16?")),
     TableKind("prefixes", _columns(
         "prefix int32, sentence int64, document int64, position int32, next_token int32, final_top int32"
     ), 65_536),
@@ -101,7 +115,10 @@ _KINDS = (
     TableKind("patterns", _columns(
         "layer int16, memory int32, pattern int16, kind string, description string, triggers [int16],"
         "lift float32?, log10_p float32?"
-    ), 16_384, mined=False),
+    ), 16_384, mined=False, of_experts=_columns("expert int16?")),
+    TableKind("routing", _columns(
+        "layer int16, expert int16, tokens int64, weight_sum float64, first_choice int64"
+    ), 65_536),
 )  # fmt: skip
 TABLES: dict[str, TableKind] = {kind.name: kind for kind in _KINDS}
 
@@ -144,7 +161,7 @@ def schema_error(name: str, found: pa.Schema, provenance: Provenance) -> str | N
         if said.get(key) != expected:
             seen = said.get(key, b"nothing").decode("utf-8", "replace")
             return f"it says {key.decode()} = {seen}, the manifest {expected.decode()}"
-    for column in TABLES[name].columns:
+    for column in TABLES[name].columns_beside(found.names):
         index = found.get_field_index(column.name)
         if index < 0 and TABLES[name].since.get(column.name, 1) <= provenance.schema:
             return f"column {column.name} is missing"

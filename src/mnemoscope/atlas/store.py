@@ -21,7 +21,8 @@ def write_table(path: Path, table: pa.Table | Mapping[str, Any], *, name: str, p
     allowed is a bug of the caller: ValueError.
     """
     kind = TABLES[name]
-    _write_rows(path, _fit(table, kind.columns, name), kind.row_group, metadata(name, provenance))
+    columns = kind.columns_beside(table.column_names if isinstance(table, pa.Table) else list(table))
+    _write_rows(path, _fit(table, columns, name), kind.row_group, metadata(name, provenance))
 
 
 def write_free_table(

@@ -12,15 +12,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mnemoscope.atlas.experts import counted_through, numberings_of, with_names
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.schema import TABLES, place, schema_error, with_later_columns
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
 from mnemoscope.files import file_hash
-from mnemoscope.mining_options import MiningOptions
+from mnemoscope.mining_options import TRIGGERS, TRIGGERS_OF_EXPERTS, MiningOptions
 from mnemoscope.model_options import AS_USUAL
 
 _PLAN_OPTIONS = (
@@ -36,6 +38,9 @@ class Tables:
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
+        sizes = manifest.model.sizes
+        self.numberings = numberings_of(sizes.memories, sizes.experts)
+        """How the memories of each layer are numbered; empty where no layer has experts."""
         self._footers: dict[str, Any] = {}
 
     def has(self, table: str, *, layer: int | None = None) -> bool:
@@ -73,17 +78,19 @@ class Tables:
     def table(self, name: str, *, layer: int | None = None, columns: Sequence[str] | None = None) -> pl.DataFrame:
         """All rows of a table, such as `triggers` (one file per layer) or `tokens`, or only some columns of them.
 
-        Raises OptionError for a table that cannot be, AtlasUnfinished for one not made, AtlasDamaged.
+        Memories of experts are counted through their layer, `expert` stands beside them (experts.py). Raises
+        OptionError for a table that cannot be, AtlasUnfinished for one not made, AtlasDamaged.
         """
         pieces = []
         for path in self.paths(name, layer):
             with self._open(path) as file:
-                pieces.append(_frame(name, file.read(columns=None if columns is None else list(columns)), columns))
+                pieces.append(self._frame(name, file.read(columns=self._names(columns)), columns, layer))
         return pl.concat(pieces)
 
     def scan(self, name: str, *, layer: int | None = None) -> pl.LazyFrame:
         """The table as a polars query that reads only what it needs; raises like `table`, pages unchecked."""
-        return pl.scan_parquet([self.path / path for path in self.paths(name, layer)], glob=False)
+        rows = pl.scan_parquet([self.path / path for path in self.paths(name, layer)], glob=False)
+        return counted_through(rows, self.numberings, layer)
 
     def rows_where(
         self,
@@ -99,11 +106,11 @@ class Tables:
         pieces: list[pl.DataFrame] = []
         for path in self.paths(name, layer):
             with self._open(path) as file:
-                groups = _groups_with(file.metadata, file.schema_arrow.get_field_index(column), wanted)
+                groups = self._groups(file, column, wanted, layer)
                 if not groups and pieces:
                     continue
-                rows = file.read_row_groups(groups, columns=None if columns is None else list(columns))
-                piece = _frame(name, rows, columns)
+                rows = file.read_row_groups(groups, columns=self._names(columns))
+                piece = self._frame(name, rows, columns, layer)
                 pieces.append(piece.filter(pl.col(column).is_in(wanted)))
         return pl.concat(pieces)
 
@@ -133,6 +140,31 @@ class Tables:
                     f" which has {len(tokens[sentence])} tokens"
                 )
         return [tokens[sentence][: position + 1] for sentence, position in places]
+
+    def _names(self, columns: Sequence[str] | None) -> list[str] | None:
+        """The columns to be read where these are wanted."""
+        if columns is None or not self.numberings:
+            return None if columns is None else list(columns)
+        return with_names(columns)
+
+    def _frame(self, name: str, table: Any, columns: Sequence[str] | None, layer: int | None) -> pl.DataFrame:
+        frame = pl.from_arrow(with_later_columns(name, table, columns).replace_schema_metadata(None))
+        assert isinstance(frame, pl.DataFrame)
+        counted = counted_through(frame, self.numberings, layer)
+        return counted if columns is None else counted.select(columns)
+
+    def _groups(self, file: Any, column: str, wanted: list[int], layer: int | None) -> list[int]:
+        """The row groups that can hold a row whose `column` is one of the sorted ids."""
+        footer, place = file.metadata, file.schema_arrow.get_field_index
+        numbering = self.numberings.get(layer) if layer is not None and column == "memory" else None
+        if numbering is None or numbering.routed is None:
+            return _groups_with(footer, place(column), wanted)
+        numbers = np.array(wanted, np.int64)
+        experts = np.unique(numbering.experts(numbers)).tolist()
+        within = np.unique(numbering.within(numbers)).tolist()
+        of_expert = _groups_with(footer, place("expert"), experts)
+        of_memory = set(_groups_with(footer, place("memory"), within))
+        return [group for group in of_expert if group in of_memory]
 
     @contextmanager
     def _open(self, path: str) -> Iterator[Any]:
@@ -165,12 +197,6 @@ class Tables:
                 f"{self.path / path} is not the file that was mined (its sha256 differs);"
                 f" `mnemoscope verify {self.path}` lists the damage"
             )
-
-
-def _frame(name: str, table: Any, columns: Sequence[str] | None) -> pl.DataFrame:
-    frame = pl.from_arrow(with_later_columns(name, table, columns).replace_schema_metadata(None))
-    assert isinstance(frame, pl.DataFrame)
-    return frame
 
 
 def _groups_with(footer: Any, column: int, wanted: list[int]) -> list[int]:
@@ -207,6 +233,8 @@ def rebuild_command(directory: Path, table: str, manifest: Manifest) -> str:
         usual = getattr(MiningOptions, name)
         if name == "per_sentence":
             usual = str(usual)  # as a plan writes it
+        if name == "triggers":
+            usual = TRIGGERS if manifest.model.sizes.experts is None else TRIGGERS_OF_EXPERTS
         if (value := plan.get(name, usual)) != usual:
             words += [f"--{name.replace('_', '-')}", shlex.quote(str(value))]
     if list(manifest.layers) != list(range(len(manifest.model.sizes.memories))):

@@ -22,7 +22,7 @@ from mnemoscope.mining.batch_reader import BatchReader
 from mnemoscope.mining.batches import Batch
 from mnemoscope.mining.plan import SAMPLED_TOKENS
 from mnemoscope.mining.state import MiningState, StateShape
-from mnemoscope.mining_options import MiningOptions
+from mnemoscope.mining_options import TRIGGERS
 from mnemoscope.models import LanguageModel, read_coefficients
 from mnemoscope.models.observed import takes
 from mnemoscope.progress import Progress, ignore_progress
@@ -76,7 +76,7 @@ def compare_loops(
     *,
     rounds: int,
     warm: int = WARM,
-    keep: int = MiningOptions.triggers,
+    keep: int = TRIGGERS,
     progress: Progress = ignore_progress,
 ) -> Rates:
     """Mining (triggers and activity) against the bare backbone forward, that forward stopped where mining stops, the
@@ -217,7 +217,7 @@ def overlap(first: MiningState, second: MiningState) -> float:
 
 
 def mine_batches(
-    model: LanguageModel, batches: Sequence[Batch], *, keep: int = MiningOptions.triggers
+    model: LanguageModel, batches: Sequence[Batch], *, keep: int = TRIGGERS
 ) -> tuple[MiningState, float]:
     """The state after some batches, and tokens per second."""
     reader = BatchReader(model, MiningState(StateShape.of(model, keep=keep), device=model.device))

@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+)
 
 from mnemoscope.bench.loops import Rates, Stopwatch, compare_loops, mine_batches, overlap
 from mnemoscope.mining.batches import Batch, pack, pad, send
@@ -20,9 +28,9 @@ from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.huggingface import builtin_folder
 from mnemoscope.progress import Progress, ignore_progress
 
-SHAPES = ("gpt2-small", "8b")
-"""GPT-2 small, and Llama 3 of 8 billion parameters."""
-USUAL_DTYPE = {"gpt2-small": "float32", "8b": "bfloat16"}
+SHAPES = ("gpt2-small", "8b", "experts")
+"""GPT-2 small, Llama 3 of 8 billion parameters, and a small mixture of eight experts as Mixtral's."""
+USUAL_DTYPE = {"gpt2-small": "float32", "8b": "bfloat16", "experts": "float32"}
 _UNCHANGED: Mapping[str, int] = {}
 _MEAN_LENGTH, _LONGEST = 25, 200
 """Tokens of a made-up sentence."""
@@ -43,7 +51,7 @@ def random_model(
     torch.set_default_dtype(kind)
     try:
         with torch.device(device):
-            network: Any = _gpt2(sizes) if shape == "gpt2-small" else _llama(sizes)
+            network: Any = {"gpt2-small": _gpt2, "8b": _llama, "experts": _mixtral}[shape](sizes)
     finally:
         torch.set_default_dtype(usual)
     return load_model(network.eval(), tokenizer=_tokenizer())
@@ -64,6 +72,16 @@ def _llama(sizes: Mapping[str, Any]) -> Any:
         "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192, "rope_theta": 500_000.0,
     }  # fmt: skip
     return LlamaForCausalLM(LlamaConfig(**{**shape, **sizes}))
+
+
+def _mixtral(sizes: Mapping[str, Any]) -> Any:
+    """Four layers of 512, eight experts of 1,024 memories, two of them for a token."""
+    shape: dict[str, Any] = {
+        "vocab_size": 8192, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4,
+        "num_attention_heads": 8, "num_key_value_heads": 8, "max_position_embeddings": 512,
+        "num_local_experts": 8, "num_experts_per_tok": 2,
+    }  # fmt: skip
+    return MixtralForCausalLM(MixtralConfig(**{**shape, **sizes}))
 
 
 class RandomText:
@@ -142,18 +160,24 @@ def measure_shape(
 def _work_rates(model: LanguageModel, rates: Rates) -> dict[str, float]:
     """Teraflops of the blocks' matrix products, two for each weight and token, in the forward pass and in mining.
 
-    What attention does with keys and values is left out, and padding too: so much useful work is done.
+    What attention does with keys and values is left out, and padding too: so much useful work is done. A mixture's
+    stacks, which have a third axis, are used for the experts that a token goes to; mining computes them whole.
     """
-    blocks = (p.numel() for layer in model.anatomy.layers for p in layer.block.parameters() if p.dim() > 1)
-    whole = 2.0 * sum(blocks)
-    stopped = whole - 2.0 * model.values(model.sizes.layers - 1).numel()
+    weights = 0.0
+    for number, layer in enumerate(model.anatomy.layers):
+        used = model.memories_at_once(number) / model.sizes.memories[number]
+        weights += sum(p.numel() * (used if p.dim() == 3 else 1.0) for p in layer.block.parameters() if p.dim() > 1)
+    last = model.sizes.layers - 1
+    dense = model.numbering(last).routed is None
+    whole = 2.0 * weights
+    stopped = whole - (2.0 * model.values(last).numel() if dense else 0.0)
     work = {"bare forward": whole, "mining": stopped}
     return {name: each * rates.per_second[name] / 1e12 for name, each in work.items()}
 
 
 def product_rate(device: torch.device, dtype: torch.dtype) -> float:
     """Operations per second of one large product of square matrices of random numbers."""
-    size, times = (8192, 20) if device.type == "cuda" else (1024, 20)
+    size, times = (8192, 20) if device.type == "cuda" else (512, 20)
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     out = torch.empty_like(a)
     for _ in range(3):

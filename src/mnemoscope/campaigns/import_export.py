@@ -21,7 +21,6 @@ from mnemoscope.errors import AnnotationError, MemoryIdError
 from mnemoscope.files import replacing
 from mnemoscope.judgements.rules import CAMPAIGN_FIELDS, FIELDS, check_choice, check_row
 from mnemoscope.judgements.tables import GROWING, annotators, campaigns, items
-from mnemoscope.memory import MemoryId
 
 FORMS = ("csv", "jsonl")
 _FORMULA = re.compile(r"'*[=+\-@]")
@@ -142,7 +141,9 @@ class _Import:
         kind, layer, memory = place = (row["item_kind"], row["layer"], row["memory"])
         item = find_item(self._connection, *place)
         if item is None and kind == "chosen":
-            store_chosen(self._connection, self._store.atlas[MemoryId(layer, memory)].id, row["code"])
+            atlas = self._store.atlas
+            atlas.number(atlas.name(layer, memory))  # raises where there is no such memory
+            store_chosen(self._connection, layer, memory, row["code"])
             item = find_item(self._connection, *place)
         if item is None:
             raise AnnotationError(f"the campaign has no {kind} {memory} in layer {layer}")

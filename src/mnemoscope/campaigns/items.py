@@ -24,7 +24,6 @@ from mnemoscope.cache import Cache
 from mnemoscope.errors import AnnotationError, AtlasDamaged
 from mnemoscope.formatting import before_token
 from mnemoscope.judgements.tables import campaigns, items
-from mnemoscope.memory import MemoryId
 
 Row = dict[str, Any]
 """A row of table `items`."""
@@ -98,9 +97,9 @@ def store_campaign(connection: Connection, sampled: Sequence[Item], facts: Mappi
         connection.execute(items.insert(), [item.as_row(str(facts["uid"])) for item in sampled])
 
 
-def store_chosen(connection: Connection, memory: MemoryId, code: str | None = None) -> str:
+def store_chosen(connection: Connection, layer: int, memory: int, code: str | None = None) -> str:
     """Stores a memory that somebody chose, outside the campaign; returns its code: a new one if none is given."""
-    row = Item("chosen", memory.layer, memory.memory, None).as_row(secrets.token_hex(16))
+    row = Item("chosen", layer, memory, None).as_row(secrets.token_hex(16))
     connection.execute(items.insert().values(row | {"code": code or row["code"]}))
     return code or str(row["code"])
 

@@ -154,7 +154,8 @@ class Store:
             item = items.read_item(connection, code)
             if item["kind"] == "case":
                 return views.case_view(connection, item, annotator)
-            return views.key_view(connection, item, annotator, self._items.read(item))
+            chosen = self.atlas.name(item["layer"], item["memory"]) if item["kind"] == "chosen" else None
+            return views.key_view(connection, item, annotator, self._items.read(item), chosen)
 
     def view_memory(self, memory: MemoryId, annotator: Annotator) -> KeyView:
         """What somebody sees of a memory outside the campaign; stores nothing, also where nobody has chosen it yet.
@@ -162,19 +163,20 @@ class Store:
         Its code is the memory's name until `choose` gives it another. Raises MemoryIdError.
         """
         found = self.atlas[memory].id
+        number = self.atlas.number(found)
         with self.database.reading() as connection:
-            item = items.find_item(connection, "chosen", found.layer, found.memory)
+            item = items.find_item(connection, "chosen", found.layer, number)
             if item is not None:
-                return views.key_view(connection, item, annotator, self._items.read(item))
-        prefixes = self._items.read_memory(found.layer, found.memory).prefixes
+                return views.key_view(connection, item, annotator, self._items.read(item), found)
+        prefixes = self._items.read_memory(found.layer, number).prefixes
         return KeyView(str(found), prefixes, (), False, False, False, str(found))
 
     def choose(self, memory: MemoryId) -> str:
         """The code of a memory that somebody wants to judge, outside the campaign; raises MemoryIdError."""
-        found = self.atlas[memory].id
+        layer, number = memory.layer, self.atlas.number(memory)
         with self._exclusive_transaction() as connection:
-            stored = items.find_item(connection, "chosen", found.layer, found.memory)
-            return items.store_chosen(connection, found) if stored is None else str(stored["code"])
+            stored = items.find_item(connection, "chosen", layer, number)
+            return items.store_chosen(connection, layer, number) if stored is None else str(stored["code"])
 
     def save(
         self, code: str, annotator: Annotator, *, kind: str, description: str, marks: Sequence[int],
@@ -238,7 +240,8 @@ class Store:
     def read_published(self, memory: MemoryId | None = None) -> pl.DataFrame:
         """The judgements that count and may be told, of all memories or one; columns of judgements/reading.py."""
         with self.database.reading() as connection:
-            rows = views.read_judgements(connection, self.database.name, memory)
+            place = None if memory is None else (memory.layer, self.atlas.number(memory))
+            rows = views.read_judgements(connection, self.database.name, place)
             return rows if views.is_over(connection) else rows.filter(~pl.col("sampled"))
 
     def shown_ranks(self, item: items.Row) -> tuple[int, ...]:

@@ -210,14 +210,16 @@ def list_places(connection: Connection, annotator: Annotator) -> tuple[Place, ..
     return tuple(sorted(places, key=order))
 
 
-def key_view(connection: Connection, item: Row, annotator: Annotator, shown: ItemPrefixes) -> KeyView:
-    """What the annotator sees of an item that shows these prefixes."""
+def key_view(
+    connection: Connection, item: Row, annotator: Annotator, shown: ItemPrefixes, chosen: MemoryId | None
+) -> KeyView:
+    """What the annotator sees of an item that shows these prefixes; `chosen` is the memory where somebody chose it."""
     known = read_history(connection, item["id"], annotator.name)
     finished = is_finished(connection, item["id"], annotator.name)
-    chosen = str(MemoryId(item["layer"], item["memory"])) if item["kind"] == "chosen" else None
     patterns = known.as_patterns(shown.ranks)
     none = finished and not patterns
-    return KeyView(item["code"], shown.prefixes, patterns, none, finished, bool(known.steps), chosen)
+    name = None if chosen is None else str(chosen)
+    return KeyView(item["code"], shown.prefixes, patterns, none, finished, bool(known.steps), name)
 
 
 def case_view(connection: Connection, item: Row, annotator: Annotator) -> CaseView:
@@ -236,13 +238,13 @@ def read_others(connection: Connection, item: Row, author: str, ranks: Sequence[
     return OthersJudgement(author, known.as_patterns(ranks)) if seen else None
 
 
-def read_judgements(connection: Connection, name: str, memory: MemoryId | None = None) -> pl.DataFrame:
-    """The judgements that count, of all memories or one, with the columns of judgements/reading.py.
+def read_judgements(connection: Connection, name: str, memory: tuple[int, int] | None = None) -> pl.DataFrame:
+    """The judgements that count, of all memories or one (layer, number), with the columns of judgements/reading.py.
 
     `name` is the database's, for the AtlasDamaged that is raised for what cannot be.
     """
     asked = WITH_ITEMS if memory is None else f"{WITH_ITEMS} WHERE {_OF_MEMORY}"
-    place = {} if memory is None else {"layer": memory.layer, "memory": memory.memory}
+    place = {} if memory is None else {"layer": memory[0], "memory": memory[1]}
     rows = [tuple(row) for row in connection.execute(text(f"{asked} {BY_ID}"), place)]
     return final_judgements(rows, name)
 

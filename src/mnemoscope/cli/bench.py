@@ -9,15 +9,16 @@ from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
 from mnemoscope.mining_options import AUTO, DTYPES
 
-_MODELS = ("builtin", "gpt2-small", "8b", "both")
+_MODELS = ("builtin", "gpt2-small", "8b", "experts", "both")
 
 
 def bench(
     model: Annotated[
         str,
         typer.Option(
-            metavar="builtin|gpt2-small|8b|both",
-            help="The built-in model, a random one of GPT-2's or of Llama 3 8B's shape, or the first two.",
+            metavar="|".join(_MODELS),
+            help="The built-in model, a random one of GPT-2's or of Llama 3 8B's shape, a small random mixture of"
+            " experts, or the first two.",
         ),
     ] = "both",
     rounds: Annotated[int, typer.Option(metavar="N", help="Groups of four batches that are timed.")] = 10,
@@ -50,7 +51,7 @@ def bench(
     with reporting() as progress:
         common: dict[str, Any] = {"device": place, "rounds": rounds, "warm": warm, "progress": progress}
         for name in ("builtin", "gpt2-small") if model == "both" else (model,):
-            if name == "8b":
+            if name in ("8b", "experts"):
                 results.append(measure_shape(name, dtype=dtype, **common))
             else:
                 results.append(measure_text(name, dtype=dtype or "float32", **common))

@@ -90,7 +90,7 @@ def _striking(atlas: "Atlas") -> list[dict[str, Any]]:
 
     rows = best_examples(atlas, EXAMPLES).to_dicts()
     for row in rows:
-        row["name"] = f"L{row['layer']}.M{row['memory']}"
+        row["name"] = str(atlas.name(row["layer"], row["memory"]))
         row["top_text"] = atlas.token_text([row["top_token"]])[0]
         triggers = atlas[row["name"]].triggers().to_dicts()
         example = next(trigger for trigger in triggers if trigger["next_token"] == row["top_token"])
@@ -127,7 +127,7 @@ def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any
         examples.append((row["name"], after, says, at_work, bare, f"{row['agreement']:.0%}"))
     table = grid(("memory", "after", "says", ">p at work", ">x chance", ">true"), examples)
     console.print(table if rows else Text("none: the text is too short, or the model untrained"))
-    best = rows[0]["name"] if rows else f"L{atlas.layers[-1]}.M0"
+    best = rows[0]["name"] if rows else str(atlas.name(atlas.layers[-1], 0))
     print(f"\nthe paper's questions, answered: open {atlas.path / 'report' / 'index.html'} in a browser")
     print(f"\nnext: mnemoscope serve {atlas.path} --model {MODEL}")
     print(f"      mnemoscope show {atlas.path} {best}")

@@ -161,7 +161,9 @@ def _draw_value(console: Console, value: dict[str, Any], *, vocabulary: int) -> 
 def _draw_activity(console: Console, activity: dict[str, Any]) -> None:
     prefixes, positive = activity["prefixes"], activity["positive"]
     share = 100 * positive / prefixes if prefixes else 0.0
-    _headline(console, f"Activity: positive on {positive:,} of {prefixes:,} prefixes ({share:.2f} %)")
+    every = activity.get("all_prefixes", prefixes)
+    own = "" if every == prefixes else f", those of {every:,} that its expert gets"
+    _headline(console, f"Activity: positive on {positive:,} of {prefixes:,} prefixes ({share:.2f} %){own}")
     console.print(Text("  " + ", ".join(f"{name} {activity[name]:.4g}" for name in ("mean", "std", "min", "max"))))
     counts, edges = activity["histogram"], activity["edges"]
     rows = [

@@ -1,6 +1,6 @@
 """`mnemoscope inspect`: what a model is, whether it proves readable, and what mining a text with it would cost."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -49,11 +49,11 @@ def inspect(
         estimated = None if cost is None else {**vars(cost), "total_seconds": cost.total_seconds}
         emit({**facts, "cost": estimated})
         return
-    memories = sorted(set(facts["memories"]))
     kind = " ".join((facts["block"], "gated" if facts["gated"] else "ungated", facts["activation"]))
     beginning = facts["beginning"]
     print(f"{facts['model']}: family {facts['family']}, {kind}")
-    print(f"  sizes       {facts['layers']} layers x {' or '.join(f'{m:,}' for m in memories)} memories, "
+    sizes = " or ".join(dict.fromkeys(map(_spoken_layer, facts["memories"], facts["layer_experts"])))
+    print(f"  sizes       {facts['layers']} layers x {sizes}, "
           f"hidden {facts['hidden']:,}, vocabulary {facts['vocabulary']:,}, context {facts['context']:,}")  # fmt: skip
     print(f"  parameters  {facts['parameters']:,}, {100 * facts['ffn_share']:.0f} % of them in feed-forward layers")
     token = "" if beginning["token"] is None else f", token {beginning['token']}"
@@ -70,3 +70,11 @@ def inspect(
         stages = ", ".join(f"{stage} {spoken_time(seconds)}" for stage, seconds in cost.seconds.items())
         print(f"  time        about {spoken_time(cost.total_seconds)} ({stages})")
         print(f"  memory      {cost.state_bytes / 1e6:,.1f} MB of state beside the model and one batch")
+
+
+def _spoken_layer(memories: int, experts: dict[str, Any] | None) -> str:
+    """A layer's memories in words."""
+    if experts is None:
+        return f"{memories:,} memories"
+    shared = "".join(f" + {width:,} shared" for width in experts["shared"])
+    return f"{memories:,} memories ({experts['routed']} experts of {experts['memories']:,}{shared})"

@@ -14,7 +14,15 @@ from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
 from mnemoscope.errors import OptionError
-from mnemoscope.mining_options import DTYPES, MiningOptions, parse_layers, parse_part, parse_removals
+from mnemoscope.mining_options import (
+    DTYPES,
+    TRIGGERS,
+    TRIGGERS_OF_EXPERTS,
+    MiningOptions,
+    parse_layers,
+    parse_part,
+    parse_removals,
+)
 from mnemoscope.model_options import ModelOptions
 
 _COUNTS = ("documents", "sentences", "duplicates", "mined_sentences", "mined_tokens")
@@ -46,7 +54,12 @@ def mine(
         str | None, typer.Option(metavar="CORPUS", help="The text for questions on held-out prefixes.")
     ] = None,
     split: arg.Split = MiningOptions.split,
-    triggers: Annotated[int, typer.Option(metavar="N", help="Triggers per memory and sign.")] = MiningOptions.triggers,
+    triggers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help=f"Triggers per memory and sign; {TRIGGERS}, with experts {TRIGGERS_OF_EXPERTS}."
+        ),
+    ] = None,
     per_sentence: Annotated[str, typer.Option(metavar="1|all", help="Triggers that one sentence may give.")] = "1",
     layers: arg.Layers = None,
     max_sentences: Annotated[int | None, typer.Option(metavar="N", help="Stop after so many sentences.")] = None,
@@ -167,5 +180,5 @@ def _summarise(path: Path, *, json: bool) -> None:
     if part:
         print(f"next: mine the other parts, then mnemoscope merge OUT {path} ...")
     else:
-        print(f"next: mnemoscope show {path} L{atlas.layers[-1]}.M0")
+        print(f"next: mnemoscope show {path} {atlas.name(atlas.layers[-1], 0)}")
         print(f"      mnemoscope report {path}")

@@ -43,6 +43,10 @@ def train(
     memories: Annotated[
         int | None, typer.Option(metavar="N", help="Per layer.  [default: 4 times --hidden, else the recipe's]")
     ] = None,
+    experts: Annotated[
+        int | None, typer.Option(metavar="N", help="Experts per layer, with --memories each.  [default: none]")
+    ] = None,
+    top_experts: Annotated[int | None, _of_recipe("Experts that a token is routed to.")] = None,
     heads: Size = None,
     vocabulary: Annotated[int | None, _of_recipe("Tokens of the BPE tokenizer.")] = None,
     context: Annotated[int | None, _of_recipe("Tokens in a window.")] = None,
@@ -77,7 +81,10 @@ def train(
         raise OptionError("--validation and --max-bytes belong to a text of your own; name it with --corpus")
     if memories is None and hidden is not None:
         memories = 4 * hidden
+    if experts:  # these terms are for dense models
+        sparsity, revival = sparsity or 0.0, revival or 0.0
     given: dict[str, Any] = {
+        "experts": experts, "top_experts": top_experts,
         "layers": layers, "hidden": hidden, "memories": memories, "heads": heads, "vocabulary": vocabulary,
         "context": context, "steps": steps, "batch": batch, "warmup": warmup, "learning_rate": learning_rate,
         "optimiser": optimiser, "sparsity": sparsity, "free_memories": free_memories, "revival": revival,

@@ -124,15 +124,16 @@ def axes(rate: Scale, confidence: Scale, *, patterns: bool, rows: Sequence[dict[
     return {**drawn.to_dict(), "config": STYLE, "datasets": {"points": list(rows)}}
 
 
-def picture(frame: Frame, memories: pl.DataFrame, *, shown: Sequence[int], titles: Sequence[str], link: str) -> str:
+def picture(
+    frame: Frame, memories: pl.DataFrame, *, shown: Sequence[int], titles: Sequence[str], links: Sequence[str]
+) -> str:
     """The layer's picture: the memories at the rows `shown` as points that lead to them, the others as a faint ground.
 
     `memories` has rate, max_probability and kind (null: not known), a row per memory; `titles` says what each row's
-    point says; `link` is the address of a memory without its number, such as `/L3.M`.
+    point says; `links` are the memories' addresses, such as `/L3.M17`.
     """
     x = np.round(frame.rate.at(memories["rate"].cast(pl.Float64).to_numpy()), 1)
     y = np.round(HEIGHT - frame.confidence.at(memories["max_probability"].cast(pl.Float64).to_numpy()), 1)
-    numbers = memories["memory"].to_list()
     places = [(f"{one:g}", f"{other:g}") for one, other in zip(x.tolist(), y.tolist(), strict=True)]
     known = np.isfinite(x) & np.isfinite(y)
     kinds = memories["kind"].to_list()
@@ -147,7 +148,7 @@ def picture(frame: Frame, memories: pl.DataFrame, *, shown: Sequence[int], title
         )
     for kind, _, colour in (*KINDS, (None, "", BLUE)):
         points = "".join(
-            f'<a href="{link}{numbers[row]}" tabindex="-1">{said[row]}'
+            f'<a href="{links[row]}" tabindex="-1">{said[row]}'
             f'<circle cx="{places[row][0]}" cy="{places[row][1]}" r="{RADIUS:g}"/></a>'
             for row in shown
             if known[row] and kinds[row] == kind

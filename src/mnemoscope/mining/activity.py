@@ -40,6 +40,13 @@ class Swept:
     squares: Tensor | None
     least: Tensor
 
+    def rows(self, first: int, end: int) -> "Swept":
+        """Some of the sentences, swept `apart`."""
+        own = slice(first, end)
+        lows, squares = (None if part is None else part[own] for part in (self.lows, self.squares))
+        least = self.least if lows is None else lows.amin(0).float()
+        return Swept(self.length, self.peaks[own], lows, self.fired[own], self.sums[own], squares, least)
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -54,10 +61,10 @@ class Measured:
 
     @classmethod
     def of(cls, parts: Sequence[Swept]) -> Self:
-        """What sentences of one length add, swept in parts, in their order: its bytes do not depend on the parts."""
+        """What sentences add, swept in parts, in their order: its bytes do not depend on the parts of one length."""
         squares = [part.squares for part in parts if part.squares is not None]
         return cls(
-            positions=sum(len(part.peaks) for part in parts) * parts[0].length,
+            positions=sum(len(part.peaks) * part.length for part in parts),
             positive=_join([part.fired for part in parts]).sum(0, dtype=torch.float64).to(torch.int64),
             total=_join([part.sums for part in parts]).sum(0, dtype=torch.float64),
             least=_join([part.least[None] for part in parts]).amin(0),
@@ -85,12 +92,14 @@ class Observer:
         for counter in self._bins.values():
             counter.forget()
 
-    def sweep(self, block: Tensor, *, negative: bool, sampled: bool) -> Swept:
+    def sweep(self, block: Tensor, *, negative: bool, sampled: bool, apart: bool = False) -> Swept:
         """Reads everything off a block `[batch, position, memory]`: the coefficients of whole sentences of one length.
 
         Without `negative` (the activation cannot go below zero) minima are looked for only in memories that fired
-        everywhere. Of a sampled block the bins are counted until `histogram` takes them.
+        everywhere. Of a sampled block the bins are counted until `histogram` takes them. `apart`: rows are of several
+        experts, so nothing is read off all of them together; minima are looked for, bins are not counted.
         """
+        negative = negative or apart
         batch, positions, memories = block.shape
         empty = torch.empty(batch, memories, dtype=block.dtype, device=block.device)
         # Of sampled batches both sums are float64: the deviation is their difference, and float32 would lose that of a
@@ -101,7 +110,9 @@ class Observer:
             torch.empty_like(empty, dtype=torch.float32), sums, torch.empty_like(sums) if sampled else None,
             torch.zeros(memories, device=block.device),
         )  # fmt: skip
-        self._fill(swept, block)
+        self._fill(swept, block, bins=not apart)
+        if apart:
+            return swept
         if swept.lows is not None:
             swept.least.copy_(swept.lows.amin(0))
         elif not may_look(block.device):
@@ -116,7 +127,11 @@ class Observer:
         """The counts `[memory, bin]` of all sampled blocks of so many memories since the last time."""
         return self._counter(memories, negative, device).take()
 
-    def _fill(self, swept: Swept, block: Tensor) -> None:
+    def count_bins(self, block: Tensor, *, negative: bool) -> None:
+        """Counts the bins of a block of one expert, until `histogram` takes them."""
+        self._counter(block.shape[-1], negative, block.device).add(block)
+
+    def _fill(self, swept: Swept, block: Tensor, *, bins: bool) -> None:
         batch, positions, memories = block.shape
         step = max(1, (_SLICE if may_look(block.device) else _DEVICE_SLICE) // (positions * memories))
         for start in range(0, batch, step):
@@ -131,7 +146,8 @@ class Observer:
                 wide = self._scratch(piece, torch.float64).copy_(piece)
                 torch.sum(wide, 1, out=swept.sums[part])
                 torch.sum(wide.square_(), 1, out=swept.squares[part])
-                self._counter(memories, swept.lows is not None, block.device).add(piece)
+                if bins:
+                    self._counter(memories, swept.lows is not None, block.device).add(piece)
             if swept.lows is not None:
                 torch.amin(piece, 1, out=swept.lows[part])
 
@@ -149,11 +165,17 @@ class Observer:
 
 
 class Activity:
-    """Running counts of one layer, all `[memory]` but the histogram; `merge` is associative and commutative."""
+    """Running counts of one layer, all `[memory]` but the histogram; `merge` is associative and commutative.
 
-    def __init__(self, memories: int, *, device: torch.device | str = "cpu") -> None:
-        self.prefixes = torch.zeros(1, dtype=torch.int64, device=device)
-        self.sampled = torch.zeros(1, dtype=torch.int64, device=device)
+    A layer of experts counts the prefixes of each, which are those routed to it; `widths` are their memories.
+    """
+
+    def __init__(
+        self, memories: int, *, widths: Sequence[int] | None = None, device: torch.device | str = "cpu"
+    ) -> None:
+        self._widths = (memories,) if widths is None else tuple(widths)
+        self.prefixes = torch.zeros(len(self._widths), dtype=torch.int64, device=device)
+        self.sampled = torch.zeros(len(self._widths), dtype=torch.int64, device=device)
         self.positive = torch.zeros(memories, dtype=torch.int64, device=device)
         self.least = torch.full((memories,), torch.inf, device=device)
         self.greatest = torch.full((memories,), -torch.inf, device=device)
@@ -162,23 +184,26 @@ class Activity:
         self.squares = torch.zeros(2, memories, dtype=torch.int64, device=device)
         self.histogram = torch.zeros(memories, HISTOGRAM_BINS, dtype=torch.int64, device=device)
 
-    def add(self, batch: list[Measured], histograms: Sequence[Tensor] = ()) -> None:
-        """Counts one batch, given in blocks; its sum over blocks is what is put on the grid.
+    def add(self, batch: list[Measured], histograms: Sequence[Tensor] = (), *, expert: int = 0) -> None:
+        """Counts one batch of an expert, given in blocks; its sum over blocks is what is put on the grid.
 
         Of a sampled batch the `histograms [memory, bin]` of its parts are added.
         """
-        self.prefixes += sum(m.positions for m in batch)
+        first = sum(self._widths[:expert])
+        own = slice(first, first + self._widths[expert])
+        positions = sum(m.positions for m in batch)
+        self.prefixes[expert] += positions
         total = _sum([m.total for m in batch])
-        self.positive += _sum([m.positive for m in batch])
-        self.total += _grid(total)
-        self.least = torch.stack([self.least, *(m.least for m in batch)]).amin(0)
-        self.greatest = torch.stack([self.greatest, *(m.greatest for m in batch)]).amax(0)
+        self.positive[own] += _sum([m.positive for m in batch])
+        self.total[:, own] += to_grid(total)
+        self.least[own] = torch.stack([self.least[own], *(m.least for m in batch)]).amin(0)
+        self.greatest[own] = torch.stack([self.greatest[own], *(m.greatest for m in batch)]).amax(0)
         squares = [m.squares for m in batch if m.squares is not None]
         if squares:
-            self.sampled += sum(m.positions for m in batch)
-            self.sampled_total += _grid(total)
-            self.squares += _grid(_sum(squares))
-            self.histogram += _sum(list(histograms))
+            self.sampled[expert] += positions
+            self.sampled_total[:, own] += to_grid(total)
+            self.squares[:, own] += to_grid(_sum(squares))
+            self.histogram[own] += _sum(list(histograms))
 
     def merge(self, other: Self) -> None:
         """Adds another accumulator of the same memories."""
@@ -189,32 +214,36 @@ class Activity:
 
     def mean(self) -> Tensor:
         """The mean coefficient `[memory]` over all positions, float64; zero where there was none."""
-        return _number(self.total) / self.prefixes.clamp(min=1)
+        return from_grid(self.total) / self._of_memories(self.prefixes).clamp(min=1)
+
+    def _of_memories(self, counts: Tensor) -> Tensor:
+        """What is counted of each expert, as `[memory]`."""
+        return counts.repeat_interleave(torch.tensor(self._widths, device=counts.device))
 
     def deviation(self) -> Tensor:
         """The population standard deviation `[memory]` over the sampled positions, float64."""
-        count = self.sampled.clamp(min=1)
-        mean = _number(self.sampled_total) / count
-        return (_number(self.squares) / count - mean.square()).clamp(min=0).sqrt()
+        count = self._of_memories(self.sampled).clamp(min=1)
+        mean = from_grid(self.sampled_total) / count
+        return (from_grid(self.squares) / count - mean.square()).clamp(min=0).sqrt()
 
     def columns(self) -> dict[str, Any]:
         """The columns of `activity`."""
-        memories = len(self.positive)
+        prefixes, sampled = (self._of_memories(count) for count in (self.prefixes, self.sampled))
         return {
-            "memory": np.arange(memories, dtype=np.int32),
-            "prefixes": np.full(memories, int(self.prefixes), np.int64),
+            "memory": np.arange(len(self.positive), dtype=np.int32),
+            "prefixes": prefixes.cpu().numpy(),
             "positive": self.positive.cpu().numpy(),
             "mean": self.mean().cpu().numpy(),
-            "min": torch.where(self.prefixes > 0, self.least, 0).cpu().numpy(),
-            "max": torch.where(self.prefixes > 0, self.greatest, 0).cpu().numpy(),
-            "sampled": np.full(memories, int(self.sampled), np.int64),
+            "min": torch.where(prefixes > 0, self.least, 0).cpu().numpy(),
+            "max": torch.where(prefixes > 0, self.greatest, 0).cpu().numpy(),
+            "sampled": sampled.cpu().numpy(),
             "std": self.deviation().cpu().numpy(),
             "histogram": self.histogram.cpu().numpy(),
         }
 
     def state(self) -> dict[str, Tensor]:
         """The tensors that a checkpoint holds; `load` takes them back."""
-        return dict(vars(self))
+        return {name: tensor for name, tensor in vars(self).items() if isinstance(tensor, Tensor)}
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Becomes the accumulator whose `state` this is."""
@@ -230,11 +259,12 @@ def _sum(tensors: list[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.stack(tensors).sum(0)
 
 
-def _grid(total: Tensor) -> Tensor:
+def to_grid(total: Tensor) -> Tensor:
     """Float64 `[memory]` as integers `[2, memory]`: whole part, and fraction in units of 2**-40."""
     whole = total.floor()
     return torch.stack([whole.to(torch.int64), ((total - whole) * FRACTION).round().to(torch.int64)])
 
 
-def _number(grid: Tensor) -> Tensor:
+def from_grid(grid: Tensor) -> Tensor:
+    """The numbers, float64, that `to_grid` put on the grid, or sums of them."""
     return grid[0].double() + grid[1].double() / FRACTION

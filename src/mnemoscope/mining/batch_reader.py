@@ -6,34 +6,39 @@ model runs and counted when it has run to the end: a batch that fails (memory, a
 Knows neither texts nor tables.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from itertools import chain, groupby, pairwise
+from itertools import chain, groupby
 from threading import Lock
 from typing import NoReturn
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.activity import Measured, Observer, Swept
 from mnemoscope.mining.batches import Batch, run_in_halves
+from mnemoscope.mining.blocks import CoefficientBlock, Places
 from mnemoscope.mining.host import may_look
-from mnemoscope.mining.state import MiningState
+from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.triggers import Survivors
-from mnemoscope.models import LanguageModel
-from mnemoscope.models.hooks import read_coefficients
+from mnemoscope.models import Group, LanguageModel
+from mnemoscope.models.expert_taps import weights_of
+from mnemoscope.models.hooks import read_coefficients, read_groups
 
 _LOOKED_AT = 16
 """Batches that are counted unseen, at most, where looking costs time."""
 
 
-class LayerMeasures:
-    """What all shares of a piece measured of one layer: put together when the last has come, so that little waits."""
+class ExpertMeasures:
+    """What all shares of a piece measured of one expert: put together when the last has come, so that little waits.
 
-    def __init__(self, shares: int) -> None:
+    A dense layer is one expert. `together`: sentences of all lengths, since an expert has few of each.
+    """
+
+    def __init__(self, shares: int, *, together: bool) -> None:
+        self._together = together
         self.measured: list[Measured] = []
         self.histogram: Tensor | None = None
         self._swept: dict[int, list[Swept]] = {}
@@ -47,8 +52,32 @@ class LayerMeasures:
                 self.histogram = histogram if self.histogram is None else self.histogram + histogram
             if len(self._swept) < self._shares:
                 return
-        blocks = chain.from_iterable(self._swept.pop(number) for number in range(self._shares))
-        self.measured = [Measured.of(list(own)) for _, own in groupby(blocks, key=lambda one: one.length)]
+        # In order of length also across shares, so that the sums do not depend on how many there are.
+        shares = chain.from_iterable(self._swept.pop(number) for number in range(self._shares))
+        blocks = sorted(shares, key=lambda one: one.length)
+        if self._together:
+            self.measured = [Measured.of(blocks)] if blocks else []
+        else:
+            self.measured = [Measured.of(list(own)) for _, own in groupby(blocks, key=lambda one: one.length)]
+
+
+class PieceMeasures:
+    """What is measured of a piece that so many threads share: of each expert by (layer, number), and the routers'
+    `weights` by layer and share.
+    """
+
+    def __init__(self, shape: StateShape, shares: int) -> None:
+        self.experts = {
+            (layer, expert): ExpertMeasures(shares, together=layer in shape.experts)
+            for layer in shape.memories
+            for expert in range(shape.width(layer))
+        }
+        self.weights: dict[int, dict[int, Tensor]] = {layer: {} for layer in shape.experts}
+
+    def add_weights(self, layer: int, share: int, table: Tensor) -> None:
+        """Notes the weights of some experts of a layer."""
+        known = self.weights[layer].get(share)
+        self.weights[layer][share] = table if known is None else known + table
 
 
 class BatchReader:
@@ -67,7 +96,7 @@ class BatchReader:
         self._observers = [Observer() for _ in range(self._team.size)]
         self._pieces: list[Batch] = []
         self._found: list[tuple[int, int, Survivors]] = []
-        self._measured: list[dict[int, LayerMeasures]] = []
+        self._measured: list[PieceMeasures] = []
         self._unchecked: list[tuple[list[Batch], Tensor]] = []
         """Batches that were counted where the host may not look, and whether their numbers are finite."""
 
@@ -81,66 +110,98 @@ class BatchReader:
 
     def _read_piece(self, piece: Batch) -> None:
         found, shares = len(self._found), piece.split(self._team.size)
-        layers = {layer: LayerMeasures(len(shares)) for layer in self.layers}
+        measures = PieceMeasures(self.state.shape, len(shares))
         try:
-            self._team.run([partial(self._read_share, layers, number, share) for number, share in enumerate(shares)])
+            self._team.run([partial(self._read_share, measures, number, share) for number, share in enumerate(shares)])
         except (RuntimeError, MemoryError):  # a piece that does not fit is measured again, in halves
             del self._found[found:]
             for observer in self._observers:
                 observer.forget()
             raise
         self._pieces.append(piece)
-        self._measured.append(layers)
+        self._measured.append(measures)
 
-    def _read_share(self, layers: Mapping[int, LayerMeasures], number: int, share: Batch) -> None:
+    def _read_share(self, measures: PieceMeasures, number: int, share: Batch) -> None:
         """Runs the model over some rows of a piece, in the thread that has this number."""
-        edges = [0, *(np.flatnonzero(np.diff(share.lengths)) + 1).tolist(), len(share.lengths)]
+        places = Places(share, self.model.beginning.length, self._first)
+        own = places.own() if self.state.shape.experts else None
 
-        def measure(layer: int, coefficients: Tensor) -> None:
-            blocks = [
-                (coefficients[first:last, 1 : int(share.lengths[first]) + 1 - self._first], share.sentences[first:last])
-                for first, last in pairwise(edges)
-            ]
-            blocks = [one for one in blocks if one[0].shape[1]]
-            swept = self._sweep(self._observers[number], blocks, layer, sampled=share.sampled)
-            layers[layer].take(number, *swept)
+        def measure(layer: int, group: Group) -> None:
+            observer = self._observers[number]
+            if own is None or layer not in self.state.shape.experts:
+                swept = self._sweep(observer, places.whole(group.coefficients), layer, sampled=share.sampled)
+                measures.experts[layer, 0].take(number, *swept)
+                return
+            found = self._sweep_experts(observer, places.of_experts(group, own), layer, sampled=share.sampled)
+            for expert in range(group.count):
+                measures.experts[layer, group.expert + expert].take(number, *found.get(expert, ([], None)))
+            measures.add_weights(layer, number, weights_of(group, self.state.shape.width(layer))[own])
 
-        with read_coefficients(self.model, measure, layers=self.layers, own_thread=True):
+        with read_groups(self.model, measure, layers=self.layers, own_thread=True):
             self.model.backbone(share.ids, stop_after=self.layers[-1])
 
     def _sweep(
-        self, observer: Observer, blocks: list[tuple[Tensor, Tensor]], layer: int, *, sampled: bool
+        self, observer: Observer, blocks: list[CoefficientBlock], layer: int, *, sampled: bool
     ) -> tuple[list[Swept], Tensor | None]:
-        """What is read off blocks of whole sentences of one length, given with the sentences' ids; notes survivors."""
+        """What is read off the blocks of a dense layer; notes survivors."""
         if not blocks:
             return [], None
-        signs, block = self.state.shape.signs, blocks[0][0]
-        swept = [observer.sweep(block, negative=-1 in signs, sampled=sampled) for block, _ in blocks]
-        for sign in signs:
-            triggers = self.state.triggers[layer, sign]
-            highest = [one.peaks if one.lows is None or sign > 0 else -one.lows for one in swept]
-            if self.everywhere:
-                found = [triggers.survivors_everywhere(*one, sign=sign, first=self._first) for one in blocks]
-            elif may_look(block.device):
-                found = [
-                    triggers.survivors(peaks, *one, sign=sign, first=self._first)
-                    for peaks, one in zip(highest, blocks, strict=True)
-                ]
-            else:
-                place = torch.cat([(block if sign > 0 else -block).argmax(1) for block, _ in blocks])
-                ids = torch.cat([sentences for _, sentences in blocks])
-                found = [triggers.best_of_batch(torch.cat(highest), place, ids, first=self._first)]
-            self._found += [(layer, sign, one) for one in found]
+        negative, block = -1 in self.state.shape.signs, blocks[0].coefficients
+        swept = [observer.sweep(one.coefficients, negative=negative, sampled=sampled) for one in blocks]
+        self._note_survivors(blocks, swept, layer)
         if not sampled:
             return swept, None
-        return swept, observer.histogram(block.shape[-1], negative=-1 in signs, device=block.device)
+        return swept, observer.histogram(block.shape[-1], negative=negative, device=block.device)
+
+    def _sweep_experts(
+        self, observer: Observer, blocks: list[CoefficientBlock], layer: int, *, sampled: bool
+    ) -> dict[int, tuple[list[Swept], Tensor | None]]:
+        """What is read off the blocks of experts, by expert; notes survivors."""
+        negative = -1 in self.state.shape.signs
+        swept = [observer.sweep(one.coefficients, negative=negative, sampled=sampled, apart=True) for one in blocks]
+        self._note_survivors(blocks, swept, layer)
+        rows: dict[int, list[tuple[Swept, Tensor]]] = {}
+        for block, one in zip(blocks, swept, strict=True):
+            for expert, a, b in block.runs():
+                rows.setdefault(expert, []).append((one.rows(a, b), block.coefficients[a:b]))
+        found: dict[int, tuple[list[Swept], Tensor | None]] = {}
+        for expert, own in rows.items():
+            histogram = None
+            if sampled:
+                for _, block_rows in own:
+                    observer.count_bins(block_rows, negative=negative)
+                some = own[0][1]
+                histogram = observer.histogram(some.shape[-1], negative=negative, device=some.device)
+            found[expert] = [one for one, _ in own], histogram
+        return found
+
+    def _note_survivors(self, blocks: list[CoefficientBlock], swept: list[Swept], layer: int) -> None:
+        for sign in self.state.shape.signs:
+            triggers = self.state.triggers[layer, sign]
+            highest = [one.peaks if one.lows is None or sign > 0 else -one.lows for one in swept]
+            taken = [(one.coefficients, one.sentences) for one in blocks]
+            if self.everywhere:
+                found = [
+                    triggers.survivors_everywhere(*own, sign=sign, first=self._first, routed=one.routed)
+                    for one, own in zip(blocks, taken, strict=True)
+                ]
+            elif may_look(self.model.device) or layer in self.state.shape.experts:
+                found = [
+                    triggers.survivors(peaks, *own, sign=sign, first=self._first, routed=one.routed)
+                    for peaks, one, own in zip(highest, blocks, taken, strict=True)
+                ]
+            else:
+                place = torch.cat([(one if sign > 0 else -one).argmax(1) for one, _ in taken])
+                ids = torch.cat([sentences for _, sentences in taken])
+                found = [triggers.best_of_batch(torch.cat(highest), place, ids, first=self._first)]
+            self._found += [(layer, sign, one) for one in found]
 
     def count(self) -> None:
         """Adds what was measured to the state; raises NotFinite, naming layer and sentence, and adds nothing.
 
         Where the host may not look, it is added unseen, and `check` looks at it.
         """
-        finite = [one.finite() for layers in self._measured for own in layers.values() for one in own.measured]
+        finite = [one.finite() for piece in self._measured for own in piece.experts.values() for one in own.measured]
         if finite:
             self._unchecked.append((self._pieces, torch.stack(finite).all()))
             if may_look(self.model.device):
@@ -152,11 +213,16 @@ class BatchReader:
 
     def _count_layers(self, layers: Sequence[int]) -> None:
         for layer in layers:
-            own = [measures[layer] for measures in self._measured]
-            measured = [one for measures in own for one in measures.measured]
-            if measured:
-                histograms = [measures.histogram for measures in own if measures.histogram is not None]
-                self.state.activity[layer].add(measured, histograms)
+            for expert in range(self.state.shape.width(layer)):
+                own = [piece.experts[layer, expert] for piece in self._measured]
+                measured = [one for measures in own for one in measures.measured]
+                if measured:
+                    histograms = [measures.histogram for measures in own if measures.histogram is not None]
+                    self.state.activity[layer].add(measured, histograms, expert=expert)
+            numbering = self.state.shape.experts.get(layer)
+            if numbering is not None and numbering.routed is not None:
+                tables = [table for piece in self._measured for _, table in sorted(piece.weights[layer].items())]
+                self.state.routing[layer].add(torch.cat(tables), numbering.routed)
         for layer, sign, found in self._found:
             if layer in layers:
                 self.state.triggers[layer, sign].add(found)

@@ -20,7 +20,7 @@ import torch
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.mining.batch_loader import BatchLoader
 from mnemoscope.mining.batch_reader import BatchReader
-from mnemoscope.mining.plan import SAMPLED_EVERY, SAMPLED_TOKENS, default_batch_tokens
+from mnemoscope.mining.plan import SAMPLED_EVERY, SAMPLED_TOKENS, default_batch_tokens, default_triggers
 from mnemoscope.mining.removals import default_removals, removal_work
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.values import Targets, neighbour_table, value_table, working_columns
@@ -60,11 +60,16 @@ def describe(model: LanguageModel) -> dict[str, Any]:
     """The anatomy, sizes and proof of a model as plain values."""
     facts = model_facts(model)
     spec, sizes = facts.pop("spec"), facts.pop("sizes")
+    experts = sizes.pop("experts", None) or [None] * sizes["layers"]
     ffn_share = sizes.pop("ffn_parameters") / max(1, sizes["parameters"])
     return {
         "model": spec,
+        "kind": "decoder",
+        "experts": 0,
+        "shared_experts": 0,
         **facts,
         **sizes,
+        "layer_experts": experts,
         "ffn_share": ffn_share,
         "dtype": str(model.dtype).removeprefix("torch."),
         "device": str(model.device),
@@ -119,7 +124,8 @@ def estimate(
         "predictions": prefixes * each,
         "patterns": sum(model.sizes.memories) / _PATTERNS,
     }
-    state = sum(model.sizes.memories) * (len(model.signs) * MiningOptions.triggers * 16 + 36 * 8 + 80)
+    each = len(model.signs) * default_triggers(model) * (20 if model.numberings else 16) + 36 * 8 + 80
+    state = sum(model.sizes.memories) * each
     return Cost(tokens, exact, tokens / max(mining, 1e-9), seconds, state)
 
 
@@ -132,7 +138,7 @@ def _held_out_share(counts: dict[str, Any]) -> float:
 
 def _token_seconds(model: LanguageModel, loader: BatchLoader, progress: Progress) -> tuple[float, float]:
     """Seconds per token of batches with histogram and of batches without, after a few that are not timed."""
-    reader = BatchReader(model, MiningState(StateShape.of(model, keep=MiningOptions.triggers), device=model.device))
+    reader = BatchReader(model, MiningState(StateShape.of(model, keep=default_triggers(model)), device=model.device))
     spent, read = {True: 0.0, False: 0.0}, {True: 0, False: 0}
     for number in range(4 * loader.count):
         batch = replace(loader(number % loader.count), sampled=number % 2 == 0)

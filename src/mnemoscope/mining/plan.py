@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from mnemoscope.errors import OptionError, PlanDiffers
-from mnemoscope.mining_options import MiningOptions, choose_layers, parse_removals
+from mnemoscope.mining_options import TRIGGERS, TRIGGERS_OF_EXPERTS, MiningOptions, choose_layers, parse_removals
 from mnemoscope.models import LanguageModel
 
 RULES = 2
@@ -98,7 +98,8 @@ class MiningPlan:
         return cls(
             model=model.source, **model.opening.plan_entries(), model_fingerprint=model.fingerprint,
             corpus=corpus, text_field=options.text_field, validation=validation, split=options.split,
-            triggers=options.triggers, per_sentence=str(options.per_sentence),
+            triggers=default_triggers(model) if options.triggers is None else options.triggers,
+            per_sentence=str(options.per_sentence),
             layers=choose_layers(options.layers, model.sizes.layers),
             max_sentences=options.max_sentences, max_tokens=options.max_tokens,
             prefixes=options.prefixes, removals=None if options.removals is None else parse_removals(options.removals),
@@ -172,11 +173,17 @@ def library_versions() -> dict[str, str]:
     return {"torch": torch.__version__} | {name: version(name) for name in LIBRARIES if name != "torch"}
 
 
+def default_triggers(model: LanguageModel) -> int:
+    """Triggers kept of a memory and sign where the plan's maker did not say."""
+    return TRIGGERS_OF_EXPERTS if model.numberings else TRIGGERS
+
+
 def default_batch_tokens(model: LanguageModel) -> int:
     """Positions in a batch: a fixed function of sizes, dtype, device kind and its memory, never of timing."""
-    widest = max(model.sizes.memories)
+    widest = max(map(model.memories_at_once, range(model.sizes.layers)))
     if model.device.type == "cpu":
-        return max(256, min(8192, _COEFFICIENTS // widest))
+        # Experts share a batch's tokens among them, so more of them keep the products large.
+        return max(256, min(8192, (2 if model.numberings else 1) * _COEFFICIENTS // widest))
     memory = torch.cuda.get_device_properties(model.device).total_memory if model.device.type == "cuda" else 1 << 33
     room = (memory - 2 * model.sizes.parameters * model.dtype.itemsize) // 8
     return int(max(1024, min(65_536, 1 << (max(1, room // (16 * widest)).bit_length() - 1))))

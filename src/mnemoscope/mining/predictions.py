@@ -46,6 +46,8 @@ _INTEGERS = (
     *("votes_ffn", "votes_ffn_major", "votes_output"),
 )
 _NUMBERS = ("residual_final_probability", "effective", "top_share")
+ROUTED = "routed_memories"
+"""Only of a model of experts: how many memories the prefix could fire, those of its experts and of the shared ones."""
 _SCALE = "scale"
 """The answer that is no column: what the norms before the head divide a layer's values by."""
 
@@ -132,8 +134,9 @@ class PredictionPass:
         self._order = np.argsort(lengths, kind="stable")
         self.cuts = pack(lengths[self._order] + self._extra, area=plan.batch_tokens, rows=_ROWS)
         shape = (len(lengths), len(plan.layers))
+        integers = (*_INTEGERS, ROUTED) if model.numberings else _INTEGERS
         self.answers: dict[str, NDArray[Any]] = {
-            **{name: np.full(shape, -1, np.int32) for name in _INTEGERS},
+            **{name: np.full(shape, -1, np.int32) for name in integers},
             **{name: np.full(shape, np.nan, np.float32) for name in (*_NUMBERS, _SCALE)},
             "final_top": np.full(len(lengths), -1, np.int32),
         }
@@ -152,7 +155,7 @@ class PredictionPass:
         def keep(layer: int, block: Block) -> None:
             ffn = block.ffn_output, block.ffn_update
             streams = (block.residual, *ffn, block.layer_output, block.coefficients)
-            kept[layer] = tuple(stream[each, column] for stream in streams)
+            kept[layer] = tuple(stream[each, column] for stream in (*streams, self._routed(layer, block)))
 
         with torch.inference_mode():
             with read_blocks(self._model, keep, layers=sorted({*self._plan.layers, self._last}), own_thread=True):
@@ -162,6 +165,13 @@ class PredictionPass:
                 part = slice(start, start + rows)
                 self._project({layer: tuple(s[part] for s in streams) for layer, streams in kept.items()}, chosen[part])
 
+    def _routed(self, layer: int, block: Block) -> Tensor:
+        """How many memories each token `[batch, position]` is routed to."""
+        widths = torch.tensor(self._model.numbering(layer).widths, device=block.residual.device)
+        if block.weights is None:
+            return widths.sum().expand(block.residual.shape[:2])
+        return ((block.weights != 0) * widths).sum(-1)
+
     def _project(self, streams: Mapping[int, tuple[Tensor, ...]], chosen: NDArray[np.int64]) -> None:
         """Reads the answers of some prefixes off what was kept of every layer."""
         model = self._model
@@ -170,8 +180,10 @@ class PredictionPass:
         self.answers["final_top"][chosen] = final.cpu().numpy()
         final_scale = model.norm_scale(last, layer=None)
         for place, layer in enumerate(self._plan.layers):
-            residual, ffn_output, *others = streams[layer]
+            residual, ffn_output, *others, routed = streams[layer]
             found = self._read_layer(layer, residual, *others, final=final)
+            if ROUTED in self.answers:
+                found[ROUTED] = routed
             found[_SCALE] = final_scale * output_norm_scale(model, layer, residual, ffn_output)
             for name, values in found.items():
                 self.answers[name][chosen, place] = values.cpu().numpy()

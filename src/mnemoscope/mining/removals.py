@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from polars import selectors
 from torch import Tensor
 
+from mnemoscope.atlas.experts import Numberings, counted_through
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.batches import pack, pad
@@ -55,7 +56,9 @@ def random_position(seed: int, layer: int, memory: int, sentence: int, position:
     return int.from_bytes(digest, "little") % (position + 1)
 
 
-def choose_triggers(directory: Path, plan: MiningPlan, *, first: int) -> tuple[pl.DataFrame, dict[str, int]]:
+def choose_triggers(
+    directory: Path, plan: MiningPlan, *, first: int, numberings: Numberings
+) -> tuple[pl.DataFrame, dict[str, int]]:
     """The triggers asked about, by layer, memory and rank: of every mined layer `plan.removals` memories that fire.
 
     And how many are left out: `length_one` has nothing but one token; `length_two`, in a model without a beginning
@@ -64,8 +67,9 @@ def choose_triggers(directory: Path, plan: MiningPlan, *, first: int) -> tuple[p
     """
     layers = []
     for layer in plan.layers:
+        stored = pl.scan_parquet(directory / TABLES["triggers"].path(layer), glob=False)
         found = (
-            pl.scan_parquet(directory / TABLES["triggers"].path(layer), glob=False)
+            counted_through(stored, numberings, layer)
             .filter(pl.col("sign") == 1, pl.col("rank") < TRIGGERS_ASKED, pl.col("rank") == pl.col("prefix_group"))
             .select(pl.lit(layer).alias("layer"), "memory", "sentence", "position", "coefficient", trigger_rank="rank")
             .cast({selectors.integer(): pl.Int64})
@@ -158,7 +162,7 @@ def removal_table(
     The folder must hold the triggers and the sentences. Raises NotFinite, Interrupted, StoreFailed.
     """
     first = 1 - model.beginning.length  # position 0 is an attention sink where no beginning token stands before it
-    triggers, left_out = choose_triggers(context.directory, plan, first=first)
+    triggers, left_out = choose_triggers(context.directory, plan, first=first, numberings=model.numberings)
     work = RemovalPass(model, plan, triggers, sentences)
     inputs = digest(plan.hash(), *work.requests.drop("removed"), *sentences.arrays())
     halved = run_checkpointed(

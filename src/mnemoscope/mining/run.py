@@ -34,7 +34,7 @@ def mine(
     out: str | os.PathLike[str],
     validation: str | os.PathLike[str] | None = None,
     split: str = MiningOptions.split,
-    triggers: int = MiningOptions.triggers,
+    triggers: int | None = MiningOptions.triggers,
     per_sentence: int | str = MiningOptions.per_sentence,
     layers: str | Sequence[int] | None = None,
     max_sentences: int | None = None,

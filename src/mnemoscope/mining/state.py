@@ -4,7 +4,7 @@ Per layer an Activity and one Triggers for each sign. Its size depends on the mo
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -15,24 +15,43 @@ from torch import Tensor
 
 from mnemoscope.errors import AtlasDamaged, PartsDiffer
 from mnemoscope.files import write_bytes
+from mnemoscope.memory import Numbering
 from mnemoscope.mining.activity import Activity
+from mnemoscope.mining.routing import Routing
 from mnemoscope.mining.triggers import Triggers
 from mnemoscope.models import LanguageModel
 
 
 @dataclass(frozen=True)
 class StateShape:
-    """What decides the state's size: memories of each mined layer, triggers kept, signs (+1; -1 where it exists)."""
+    """What decides the state's size: memories of each mined layer, triggers kept, signs (+1; -1 where it exists).
+
+    `experts` are the numberings of the layers that have some.
+    """
 
     memories: dict[int, int]
     keep: int
     signs: tuple[int, ...]
+    experts: dict[int, Numbering] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: LanguageModel, *, keep: int, layers: Sequence[int] | None = None) -> "StateShape":
         """The shape for these layers of a model; all of them for None."""
-        memories = dict(enumerate(model.sizes.memories))
-        return cls({layer: memories[layer] for layer in (memories if layers is None else layers)}, keep, model.signs)
+        chosen = range(model.sizes.layers) if layers is None else layers
+        numberings = {layer: model.numbering(layer) for layer in chosen}
+        experts = {layer: numbering for layer, numbering in numberings.items() if numbering.routed is not None}
+        return cls({layer: each.count for layer, each in numberings.items()}, keep, model.signs, experts)
+
+    @property
+    def numberings(self) -> dict[int, Numbering]:
+        """Those of all mined layers; empty where no layer has experts."""
+        if not self.experts:
+            return {}
+        return {layer: self.experts.get(layer, Numbering((count,))) for layer, count in self.memories.items()}
+
+    def width(self, layer: int) -> int:
+        """How many experts a layer has, routed and shared; a dense layer is one."""
+        return len(self.experts[layer].widths) if layer in self.experts else 1
 
 
 class MiningState:
@@ -43,9 +62,13 @@ class MiningState:
         self.next_batch = 0
         self.halved: list[int] = []
         """Batches that were computed in halves because memory ran out."""
-        self.activity = {layer: Activity(count, device=device) for layer, count in shape.memories.items()}
+        widths = {layer: numbering.widths for layer, numbering in shape.experts.items()}
+        self.activity = {
+            layer: Activity(count, widths=widths.get(layer), device=device) for layer, count in shape.memories.items()
+        }
+        self.routing = {layer: Routing(len(own), device=device) for layer, own in widths.items()}
         self.triggers = {
-            (layer, sign): Triggers(count, shape.keep, device=device)
+            (layer, sign): Triggers(count, shape.keep, weighted=layer in widths, device=device)
             for layer, count in shape.memories.items()
             for sign in shape.signs
         }
@@ -89,12 +112,16 @@ class MiningState:
         self.halved = sorted(self.halved + other.halved)
         for layer, activity in self.activity.items():
             activity.merge(other.activity[layer])
+        for layer, routing in self.routing.items():
+            routing.merge(other.routing[layer])
         for key, triggers in self.triggers.items():
             triggers.merge(other.triggers[key])
 
-    def _parts(self) -> list[tuple[str, Activity | Triggers]]:
-        layers: list[tuple[str, Activity | Triggers]] = [(f"activity/{k}", v) for k, v in self.activity.items()]
-        return layers + [(f"triggers/{layer}/{sign}", v) for (layer, sign), v in self.triggers.items()]
+    def _parts(self) -> list[tuple[str, "Activity | Routing | Triggers"]]:
+        parts: list[tuple[str, Activity | Routing | Triggers]] = []
+        parts += [(f"activity/{layer}", activity) for layer, activity in self.activity.items()]
+        parts += [(f"routing/{layer}", routing) for layer, routing in self.routing.items()]
+        return parts + [(f"triggers/{layer}/{sign}", v) for (layer, sign), v in self.triggers.items()]
 
     def named_sentences(self) -> Tensor:
         """The ids of all sentences that hold a trigger, ascending."""

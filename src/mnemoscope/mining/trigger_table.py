@@ -57,6 +57,7 @@ def layer_triggers(state: MiningState, layer: int, sentences: NamedSentences) ->
             "memory": memory.astype(np.int32), "sign": np.full(len(memory), sign, np.int8),
             "rank": rank.astype(np.int16), "coefficient": sign * found["magnitude"][at],
             "sentence": found["sentence"][at], "position": found["position"][at],
+            **({"router_weight": found["weight"][at]} if "weight" in found else {}),
         }))  # fmt: skip
     rows = pl.concat(signs).sort("memory", "sign", "rank", descending=[False, True, False])
     places = sentences.look_up(rows["sentence"].to_numpy(), rows["position"].to_numpy())

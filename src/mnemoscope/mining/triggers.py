@@ -28,44 +28,105 @@ _LEAST_POSITIVE = 2.0**-149
 
 @dataclass(frozen=True)
 class Survivors:
-    """Candidates of one batch; four tensors of equal length. An empty place has sentence NEVER, memory = memories."""
+    """Candidates of one batch; tensors of equal length. An empty place has sentence NEVER, memory = memories.
+
+    `weight` are the router's, in a layer of experts.
+    """
 
     memory: Tensor
     magnitude: Tensor
     sentence: Tensor
     position: Tensor
+    weight: Tensor | None = None
 
     def __len__(self) -> int:
         return int(self.memory.shape[0])
 
 
-class Triggers:
-    """The best `keep` prefixes `[memory, rank]` of one sign; `merge` is associative and commutative."""
+@dataclass(frozen=True)
+class Routed:
+    """What is told of a block of `count` experts, the first of which has memory `first_memory`.
 
-    def __init__(self, memories: int, keep: int, *, device: torch.device | str = "cpu") -> None:
+    Of every row its expert, `[batch]`, and of its entries `[batch, place]` the positions in their sentences and the
+    router's weights.
+    """
+
+    first_memory: int
+    count: int
+    experts: Tensor
+    positions: Tensor
+    weights: Tensor
+
+
+class Triggers:
+    """The best `keep` prefixes `[memory, rank]` of one sign; `merge` is associative and commutative.
+
+    With `weighted` (a layer of experts) the router's weights are kept, too.
+    """
+
+    def __init__(
+        self, memories: int, keep: int, *, weighted: bool = False, device: torch.device | str = "cpu"
+    ) -> None:
         self.memories, self.keep = memories, keep
         self.device = torch.device(device)
         self.magnitude = torch.zeros(memories, keep, device=device)
         self.sentence = torch.full((memories, keep), NEVER, dtype=torch.int64, device=device)
         self.position = torch.full((memories, keep), NEVER, dtype=torch.int32, device=device)
+        self.weight = torch.zeros(memories, keep, device=device) if weighted else None
         self.threshold = torch.full((memories,), _LEAST_POSITIVE, device=device)
         self._queue: list[Survivors] = []
         self._queued = 0
 
-    def survivors(self, peaks: Tensor, block: Tensor, sentences: Tensor, *, sign: int, first: int) -> Survivors:
+    def survivors(
+        self,
+        peaks: Tensor,
+        block: Tensor,
+        sentences: Tensor,
+        *,
+        sign: int,
+        first: int,
+        routed: Routed | None = None,
+    ) -> Survivors:
         """What of a block of sentences may be among the best: one prefix per sentence, its first highest.
 
         `block [batch, position, memory]` holds the coefficients of whole sentences of one length, `peaks
         [batch, memory]` their largest `sign * coefficient` over positions, `sentences [batch]` their ids; `first` is
-        the position number of the block's first position.
+        the position number of the block's first position. Of a block of experts `routed` tells more.
         """
-        row, memory = (peaks >= self.threshold).nonzero(as_tuple=True)
+        row, memory = (peaks >= self._thresholds(block, routed)).nonzero(as_tuple=True)
         if 4 * len(row) > peaks.numel():  # a dense start: one sweep is cheaper than many gathers
             place = (block if sign > 0 else -block).max(dim=1).indices[row, memory]
         else:
             candidates = block[row, :, memory]
             place = (candidates if sign > 0 else -candidates).argmax(dim=1)
-        return Survivors(memory, peaks[row, memory].float(), sentences[row], (place + first).to(torch.int32))
+        return self._found(peaks[row, memory].float(), row, place, memory, sentences, first, routed, peaks.shape[-1])
+
+    def _thresholds(self, block: Tensor, routed: Routed | None, *, everywhere: bool = False) -> Tensor:
+        """What the block's memories must reach."""
+        if routed is None:
+            return self.threshold
+        width = block.shape[-1]
+        own = self.threshold[routed.first_memory : routed.first_memory + routed.count * width]
+        of_rows = own.view(routed.count, width)[routed.experts]
+        return of_rows[:, None] if everywhere else of_rows
+
+    def _found(
+        self,
+        magnitude: Tensor,
+        row: Tensor,
+        place: Tensor,
+        memory: Tensor,
+        sentences: Tensor,
+        first: int,
+        routed: Routed | None,
+        width: int,
+    ) -> Survivors:
+        if routed is None:
+            weight = None if self.weight is None else torch.ones_like(magnitude)
+            return Survivors(memory, magnitude, sentences[row], (place + first).to(torch.int32), weight)
+        position, weight = routed.positions[row, place].to(torch.int32), routed.weights[row, place].float()
+        numbers = routed.first_memory + routed.experts[row] * width + memory
+        return Survivors(numbers, magnitude, sentences[row], position, weight)
 
     def best_of_batch(self, peaks: Tensor, place: Tensor, sentences: Tensor, *, first: int) -> Survivors:
         """Like `survivors`, for a whole batch, and without looking: `keep` candidates of every memory, some empty.
@@ -91,12 +152,14 @@ class Triggers:
             spread(sentences[:, None], NEVER, torch.int64), spread(place + first, NEVER, torch.int32),
         )  # fmt: skip
 
-    def survivors_everywhere(self, block: Tensor, sentences: Tensor, *, sign: int, first: int) -> Survivors:
+    def survivors_everywhere(
+        self, block: Tensor, sentences: Tensor, *, sign: int, first: int, routed: Routed | None = None
+    ) -> Survivors:
         """Like `survivors`, but every position of a sentence may be a trigger (the paper's literal text)."""
         magnitude = block if sign > 0 else -block
-        row, place, memory = (magnitude >= self.threshold).nonzero(as_tuple=True)
+        row, place, memory = (magnitude >= self._thresholds(block, routed, everywhere=True)).nonzero(as_tuple=True)
         found = magnitude[row, place, memory].float()
-        return Survivors(memory, found, sentences[row], (place + first).to(torch.int32))
+        return self._found(found, row, place, memory, sentences, first, routed, block.shape[-1])
 
     def add(self, found: Survivors) -> None:
         """Takes in the survivors of a batch."""
@@ -114,9 +177,8 @@ class Triggers:
         kept = self._rows()
         parts = [kept, *self._queue]
         self._queue, self._queued = [], 0
-        self._take(
-            Survivors(*(torch.cat([getattr(p, name) for p in parts]) for name in Survivors.__dataclass_fields__))
-        )
+        names = list(Survivors.__dataclass_fields__)[: 4 if self.weight is None else 5]
+        self._take(Survivors(*(torch.cat([getattr(p, name) for p in parts]) for name in names)))
 
     def merge(self, other: Self) -> None:
         """Takes in another accumulator of the same memories (a part of the same plan)."""
@@ -145,19 +207,21 @@ class Triggers:
         rank, most = every - begins[memory], self.memories * self.keep
         # Whatever is not among the best is written to one place more, which is cut away.
         at = torch.where((rank < self.keep) & (memory < self.memories), memory * self.keep + rank, most)
-        for own, found in zip(self._tensors(), (rows.magnitude, rows.sentence, rows.position), strict=True):
+        taken = (rows.magnitude, rows.sentence, rows.position, *(() if rows.weight is None else (rows.weight,)))
+        for own, found in zip(self._tensors(), taken, strict=True):
             best = torch.full((most + 1,), 0 if own.is_floating_point() else NEVER, dtype=own.dtype, device=self.device)
             best[at] = found[order]
             own.copy_(best[:-1].view_as(own))
         self.threshold = self.magnitude[:, -1].clamp(min=_LEAST_POSITIVE)
 
-    def _tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.magnitude, self.sentence, self.position
+    def _tensors(self) -> tuple[Tensor, ...]:
+        weight = () if self.weight is None else (self.weight,)
+        return self.magnitude, self.sentence, self.position, *weight
 
     def state(self) -> dict[str, Tensor]:
         """The tensors that a checkpoint holds; `load` takes them back."""
         self.settle()
-        return {"magnitude": self.magnitude, "sentence": self.sentence, "position": self.position}
+        return dict(zip(("magnitude", "sentence", "position", "weight"), self._tensors(), strict=False))
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Becomes the accumulator whose `state` this is."""

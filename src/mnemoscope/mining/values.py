@@ -80,7 +80,8 @@ def value_table(model: LanguageModel, layer: int, wanted: Targets) -> dict[str, 
     columns |= {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
     if not np.isfinite(columns["entropy"]).all():
         memory = int(np.flatnonzero(~np.isfinite(columns["entropy"]))[0])
-        raise NotFinite(f"the value of L{layer}.M{memory} has scores that are not finite; check the model's weights")
+        named = model.numbering(layer).name(layer, memory)
+        raise NotFinite(f"the value of {named} has scores that are not finite; check the model's weights")
     columns["target"] = np.ma.masked_equal(wanted.target.astype(np.int32), -1)
     columns["target_rank"] = np.ma.masked_equal(columns["target_rank"].astype(np.int32), -1)
     columns["trigger_log_probability"] = np.ma.masked_invalid(columns["trigger_log_probability"].astype(np.float32))
@@ -109,7 +110,8 @@ def working_columns(
             parts.append(torch.stack([highest - part.mean(1), shape.max_probability]).cpu().numpy())
     found = np.concatenate(parts, axis=1)
     if wrong := np.flatnonzero(~np.isnan(factor) & ~np.isfinite(found).all(0)).tolist():
-        raise NotFinite(f"the value of L{layer}.M{wrong[0]} at work is not finite; check the model's weights")
+        named = model.numbering(layer).name(layer, wrong[0])
+        raise NotFinite(f"the value of {named} at work is not finite; check the model's weights")
     return {name: np.ma.array(row, mask=np.isnan(factor)) for name, row in zip(AT_WORK, found, strict=True)}
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mnemoscope.atlas import open_atlas
+from mnemoscope.atlas.experts import Numberings, counted_through, with_experts, with_names
 from mnemoscope.atlas.folder import remove_work
 from mnemoscope.atlas.manifest import RUN, STATE, seal
 from mnemoscope.atlas.schema import TABLES, Provenance, schema_error
@@ -24,6 +25,7 @@ from mnemoscope.atlas.store import write_sentences, write_table
 from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import Interrupted
 from mnemoscope.files import write_json
+from mnemoscope.memory import most_experts
 from mnemoscope.mining.batch_loader import background_table, sentence_rows, token_table
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.predictions import PREFIXES, Prefixes, choose_prefixes, predictions_of
@@ -60,7 +62,7 @@ def write_text_tables(
         ("tokens", token_table(copy, model.sizes.vocabulary)),
         ("background", background),
     ):
-        _write(directory, plan, name, columns)
+        _write(directory, plan, name, columns, {})
     named = np.union1d(state.named_sentences().numpy(), np.concatenate([background["sentence"], prefixes.sentence]))
     write_sentences(directory, sentence_rows(copy, named), provenance=provenance_of(plan))
     copy.release()
@@ -70,12 +72,23 @@ def write_text_tables(
 
 def write_mined_tables(context: RunContext, plan: MiningPlan, state: MiningState) -> None:
     """Writes triggers and activity of every mined layer; `sentences` must be there."""
-    directory, progress = context.directory, context.progress
+    directory, progress, numberings = context.directory, context.progress, state.shape.numberings
     sentences = NamedSentences(directory)
     for done, layer in enumerate(plan.layers):
         progress("tables", done, len(plan.layers), "layers")
-        _write(directory, plan, "triggers", layer_triggers(state, layer, sentences).to_arrow(), layer=layer)
-        _write(directory, plan, "activity", state.activity[layer].columns(), layer=layer)
+        triggers = columns_of(layer_triggers(state, layer, sentences).to_arrow())
+        activity = state.activity[layer].columns()
+        if numberings:
+            routing = state.routing.get(layer)
+            prefixes = activity["prefixes"]
+            triggers.setdefault("router_weight", pa.nulls(len(triggers["memory"]), pa.float32()))
+            activity["all_prefixes"] = prefixes if routing is None else np.full_like(prefixes, int(routing.positions))
+        _write(directory, plan, "triggers", triggers, numberings, layer=layer)
+        _write(directory, plan, "activity", activity, numberings, layer=layer)
+    if state.routing:
+        tables = [routing.columns(layer) for layer, routing in state.routing.items()]
+        columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+        _write(directory, plan, "routing", columns, {})
     progress("tables", len(plan.layers), len(plan.layers), "layers")
     context.heap.trim()
     context.end_stage("tables")
@@ -93,10 +106,10 @@ def write_value_tables(context: RunContext, state: MiningState, model: LanguageM
         if not _is_made(directory, plan, "values", layer):
             sentences = sentences or NamedSentences(directory)
             wanted = targets(layer_triggers(state, layer, sentences), model.sizes.memories[layer])
-            _write(directory, plan, "values", value_table(model, layer, wanted), layer=layer)
+            _write(directory, plan, "values", value_table(model, layer, wanted), model.numberings, layer=layer)
         if not _is_made(directory, plan, "neighbours", layer):
             similar = neighbour_table(model, layer, plan.layers, most=plan.neighbours)
-            _write(directory, plan, "neighbours", similar, layer=layer)
+            _write(directory, plan, "neighbours", similar, model.numberings, layer=layer)
     progress("values", len(plan.layers), len(plan.layers), "layers")
     context.end_stage("values")
 
@@ -113,7 +126,7 @@ def write_question_tables(
     work, predictions_halved = predictions_of(context, model, plan, prefixes, sentences)
     listed, predictions = work.columns()
     for name, columns in (("removals", removals), ("predictions", predictions), ("prefixes", listed)):
-        _write(context.directory, plan, name, columns)
+        _write(context.directory, plan, name, columns, model.numberings)
     scales = work.scales()
     write_values_at_work(context, model, plan, scales)
     return {
@@ -134,17 +147,32 @@ def write_values_at_work(
         context.progress("values at work", done, len(plan.layers), "layers")
         if scale is not None:
             values, triggers = (context.directory / TABLES[name].path(layer) for name in ("values", "triggers"))
-            found = pl.read_parquet(triggers, columns=["memory", "sign", "coefficient"], glob=False)
-            rows = pq.read_table(values)
-            columns: dict[str, Any] = dict(zip(rows.column_names, rows.columns, strict=True))
-            columns |= working_columns(model, layer, found, scale=scale)
-            _write(context.directory, plan, "values", columns, layer=layer)
+            names = ["memory", "sign", "coefficient"]
+            stored = pl.read_parquet(triggers, columns=with_names(names) if model.numberings else names, glob=False)
+            found = counted_through(stored, model.numberings, layer)
+            columns = columns_of(pq.read_table(values)) | working_columns(model, layer, found, scale=scale)
+            _write(context.directory, plan, "values", columns, {}, layer=layer)
     context.progress("values at work", len(plan.layers), len(plan.layers), "layers")
     context.end_stage("values at work")
 
 
-def _write(directory: Path, plan: MiningPlan, name: str, columns: dict[str, Any], *, layer: int | None = None) -> None:
-    write_table(directory / TABLES[name].path(layer), columns, name=name, provenance=provenance_of(plan))
+def columns_of(rows: pa.Table) -> dict[str, Any]:
+    """The columns of a table by name."""
+    return dict(zip(rows.column_names, rows.columns, strict=True))
+
+
+def _write(
+    directory: Path,
+    plan: MiningPlan,
+    name: str,
+    columns: dict[str, Any],
+    numberings: Numberings,
+    *,
+    layer: int | None = None,
+) -> None:
+    """Writes a table, whose memories are counted through their layers where there are `numberings`."""
+    stored = with_experts(columns, numberings, layer)
+    write_table(directory / TABLES[name].path(layer), stored, name=name, provenance=provenance_of(plan))
 
 
 def _is_made(directory: Path, plan: MiningPlan, name: str, layer: int) -> bool:
@@ -201,6 +229,8 @@ def add_patterns(directory: Path, progress: Progress) -> None:
 
 def model_facts(model: LanguageModel) -> dict[str, Any]:
     """What the manifest says of a model: where it is from, its kind, sizes and proof, as plain values."""
+    routed, shared = most_experts(model.numberings.values())
+    experts = [numbering.document() for numbering in model.numberings.values()]
     return {
         "spec": model.spec,
         "revision": model.revision,
@@ -213,7 +243,12 @@ def model_facts(model: LanguageModel) -> dict[str, Any]:
         "final_norm": model.final_norm,
         "values": "probed" if model.probed else "read",
         "head": "linear" if model.linear_head else "adaptive softmax",
-        "sizes": {**vars(model.sizes), "memories": list(model.sizes.memories)},
+        **({"experts": routed, "shared_experts": shared} if experts else {}),
+        "sizes": {
+            **vars(model.sizes),
+            "memories": list(model.sizes.memories),
+            **({"experts": experts} if experts else {}),
+        },
         "beginning": {"token": model.beginning.token, "kind": model.beginning.kind},
         "proof": {name: getattr(model.proof, name) for name in ("residual", "ablation", "keys", "scores")},
     }

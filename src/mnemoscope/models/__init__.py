@@ -1,5 +1,6 @@
 """Language models whose feed-forward layers can be read as memories."""
 
+from mnemoscope.models.expert_taps import Group
 from mnemoscope.models.hooks import Block, overwrite_coefficients, read_blocks, read_coefficients
 from mnemoscope.models.language_model import LanguageModel, Proof, Sizes
 from mnemoscope.models.loading import device_of, load_model
@@ -8,6 +9,7 @@ from mnemoscope.models.tokens import Beginning
 __all__ = [
     "Beginning",
     "Block",
+    "Group",
     "LanguageModel",
     "Proof",
     "Sizes",

@@ -5,7 +5,6 @@ the table does not know, from its structure (structure.py). Nothing here runs th
 load-time proof (proof.py) does.
 """
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +15,12 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.families import FAMILIES, Family
+from mnemoscope.models.feed_forward import DenseFeedForward, FeedForward
 from mnemoscope.models.linear_maps import LinearMap, matrix_of
 from mnemoscope.models.projections import AdaptiveSoftmax
 
-Activation = Callable[[Tensor], Tensor]
-
 _ACTIVATION_ENTRIES = ("hidden_act", "activation_function", "hidden_activation", "activation", "ffn_activation", "afn")
+_CHOSEN_ENTRIES = ("num_experts_per_tok", "moe_topk", "moe_k", "num_selected_experts")
 _EXPERT_ENTRIES = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
 
 
@@ -30,10 +29,7 @@ class Layer:
     """One block's parts; the names are those of `Family`."""
 
     block: nn.Module
-    gate: LinearMap
-    up: LinearMap | None
-    down: LinearMap
-    activation: Activation
+    ffn: FeedForward
     ffn_norm: nn.Module | None = None
     post_norm: nn.Module | None = None
     output_norm: nn.Module | None = None
@@ -113,13 +109,21 @@ def check_supported(config: Any) -> None:
         raise ModelUnsupported(f"model type {kind!r} is an encoder-decoder; only decoder language models can be read")
     if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
         raise ModelUnsupported(f"model type {kind!r} is an encoder; only decoder language models can be read")
-    text = config.get_text_config(decoder=True)
-    for name in _EXPERT_ENTRIES:
-        experts = getattr(text, name, None)
-        if isinstance(experts, int) and experts > 1:
-            raise ModelUnsupported(
-                f"model type {kind!r} is a mixture of {experts} experts, which cannot be read yet; take a dense model"
-            )
+
+
+def experts_of(config: Any) -> int:
+    """How many experts a configuration says that a layer has; 0 for none."""
+    return _first_count(config, _EXPERT_ENTRIES)
+
+
+def experts_chosen(config: Any) -> int:
+    """How many routed experts a token goes to, as the configuration says; 2 where it does not."""
+    return _first_count(config, _CHOSEN_ENTRIES) or 2
+
+
+def _first_count(config: Any, names: tuple[str, ...]) -> int:
+    stated = (getattr(config.get_text_config(decoder=True), name, None) for name in names)
+    return next((count for count in stated if isinstance(count, int) and count > 0), 0)
 
 
 def family_of(config: Any) -> Family | None:
@@ -158,21 +162,14 @@ def resolve(model: Any, family: Family) -> Anatomy:
     )
 
 
-def resolve_layer(block: nn.Module, row: Family, scale: float = 1.0) -> Layer:
-    """A block's parts by its family's row; raises AttributeError where it has no such module."""
+def resolve_layer(block: nn.Module, row: Family, scale: float = 1.0, ffn: FeedForward | None = None) -> Layer:
+    """A block's parts by its family's row; raises AttributeError where it has no such module.
 
-    def linear_map(path: str) -> LinearMap:
-        return LinearMap.whole(block.get_submodule(path), transposed=path in row.transposed)
-
-    gate, up = linear_map(row.keys), None if row.up is None else linear_map(row.up)
-    if row.fused is not None:
-        gate, up = gate.halves(row.fused)
+    `ffn` takes the place of the feed-forward layer that the row describes.
+    """
     return Layer(
         block=block,
-        gate=gate,
-        up=up,
-        down=linear_map(row.down),
-        activation=block.get_submodule(row.activation) if isinstance(row.activation, str) else row.activation,
+        ffn=resolve_dense(block, row) if ffn is None else ffn,
         ffn_norm=_part(block, row.ffn_norm),
         post_norm=_part(block, row.post_norm),
         output_norm=_part(block, row.output_norm),
@@ -180,6 +177,19 @@ def resolve_layer(block: nn.Module, row: Family, scale: float = 1.0) -> Layer:
         update_scale=scale,
         in_place=row.in_place,
     )
+
+
+def resolve_dense(block: nn.Module, row: Family) -> DenseFeedForward:
+    """The linear maps and the function of a block's feed-forward layer."""
+
+    def linear_map(path: str) -> LinearMap:
+        return LinearMap.whole(block.get_submodule(path), transposed=path in row.transposed)
+
+    gate, up = linear_map(row.keys), None if row.up is None else linear_map(row.up)
+    if row.fused is not None:
+        gate, up = gate.halves(row.fused)
+    activation = block.get_submodule(row.activation) if isinstance(row.activation, str) else row.activation
+    return DenseFeedForward(gate, up, linear_map(row.down), activation)
 
 
 def _part(module: nn.Module, path: str | None) -> nn.Module | None:
@@ -199,9 +209,3 @@ def activation_name(config: Any, default: str) -> str:
     """The activation's name as the configuration gives it, or else `default`."""
     stated = (getattr(config, name, None) for name in _ACTIVATION_ENTRIES)
     return next((value for value in stated if isinstance(value, str)), default)
-
-
-def goes_negative(activation: Activation, *, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether f takes values below zero; asked of the function itself, since names are many."""
-    with torch.inference_mode():
-        return bool((activation(torch.linspace(-30, 30, 2401, dtype=dtype, device=device)) < 0).any())

@@ -3,7 +3,7 @@
 `worked-example` is the 2x2 layer of definitions.md section 1: K = I, V = [[2, 3], [4, 1]], so that x = [0.5, 0.5]
 gives [3, 2]. `planted` is a three-layer reader of n-grams whose every key and value is listed in `PLANTED`. Both are
 ordinary OPT models of transformers (pre-norm, ReLU, no norm before the head) with weights set by hand; nothing here
-is trained or random.
+is trained or random. `experts` is a mixture of experts (handmade_experts.py).
 """
 
 import math
@@ -17,8 +17,9 @@ from transformers import OPTConfig, OPTForCausalLM, PreTrainedTokenizerFast
 
 from mnemoscope.errors import ModelNotFound
 from mnemoscope.memory import MemoryId
+from mnemoscope.models import handmade_experts
 
-HANDMADE = ("worked-example", "planted")
+HANDMADE = ("worked-example", "planted", "experts")
 
 EXAMPLE_VALUES = ((2.0, 3.0), (4.0, 1.0))
 # A word's stream before the only feed-forward layer, and what its keys then read: x = [0.5, 0.5], [1, 0], [0, 1].
@@ -80,6 +81,8 @@ def build(name: str) -> tuple[Any, Any]:
         return _build_worked_example()
     if name == "planted":
         return _build_planted()
+    if name == "experts":
+        return handmade_experts.build(), _tokenizer(handmade_experts.WORDS)
     raise ModelNotFound(f"no handmade model {name!r}; there are {', '.join(f'handmade:{known}' for known in HANDMADE)}")
 
 

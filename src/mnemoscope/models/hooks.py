@@ -1,9 +1,10 @@
 """Read or overwrite what flows through the feed-forward layers while the model runs; always unhooks.
 
 Each is a context manager: hooks are set once on entering and removed on leaving, also after an exception. The
-coefficients are the input of the down-projection, whatever the family. Nothing is stored here; what a callback keeps of
-a tensor that the model may go on to use, it must copy. Hooks see the forwards of all threads, or, with `own_thread`,
-those of the thread that set them, so that several may read one model side by side.
+coefficients are the input of the down-projection, whatever the family; those of experts are weighed by the router.
+Nothing is stored here; what a callback keeps of a tensor that the model may go on to use, it must copy. Hooks see the
+forwards of all threads, or, with `own_thread`, those of the thread that set them, so that several may read one model
+side by side.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,9 +14,12 @@ from functools import partial
 from threading import get_ident
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import ModelUnsupported
+from mnemoscope.models.expert_taps import Group, Looks, change, place, visit, weights_of
+from mnemoscope.models.experts import MixtureFeedForward
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.observed import first
 
@@ -24,7 +28,10 @@ Overwrite = Callable[[Tensor], Tensor | None]
 
 @dataclass(frozen=True)
 class Block:
-    """What passed through one block; every tensor [batch, position, ...], named as in definitions.md section 1."""
+    """What passed through one block; every tensor [batch, position, ...], named as in definitions.md section 1.
+
+    `weights [batch, position, expert]` are the routers', zero where a token was not routed; None in a dense layer.
+    """
 
     residual: Tensor
     ffn_input: Tensor
@@ -32,6 +39,7 @@ class Block:
     ffn_output: Tensor
     ffn_update: Tensor
     layer_output: Tensor
+    weights: Tensor | None = None
 
 
 def stream_of(inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
@@ -39,6 +47,25 @@ def stream_of(inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
     return next(
         value for value in (*inputs, *named.values()) if isinstance(value, Tensor) and value.is_floating_point()
     )
+
+
+@contextmanager
+def read_groups(
+    model: LanguageModel,
+    callback: Callable[[int, Group], None],
+    *,
+    layers: Iterable[int] | None = None,
+    own_thread: bool = False,
+) -> Iterator[None]:
+    """Calls `callback(layer, group)` as a layer's experts compute: once for the routed ones, once for each shared one.
+
+    A dense layer's group has coefficients `[batch, position, memory]`. The tensors are the model's own: the callee must
+    not change them.
+    """
+    with ExitStack() as hooks:
+        for layer in range(len(model.anatomy.layers)) if layers is None else layers:
+            _visit(model, layer, partial(callback, layer), hooks, _Watched(own_thread))
+        yield
 
 
 @contextmanager
@@ -51,11 +78,16 @@ def read_coefficients(
 ) -> Iterator[None]:
     """Calls `callback(layer, coefficients [batch, position, memory])` as each layer computes them.
 
-    The tensor is the one that enters the down-projection: the callee must not change it.
+    Memories of experts are numbered through the layer; what a token was not routed to is zero. The tensor may be the
+    one that enters the down-projection: the callee must not change it.
     """
-    chosen = range(len(model.anatomy.layers)) if layers is None else layers
-    taps = {layer: partial(callback, layer) for layer in chosen}
-    with overwrite_coefficients(model, taps, own_thread=own_thread):
+    with ExitStack() as hooks:
+        for layer in range(len(model.anatomy.layers)) if layers is None else layers:
+
+            def deliver(found: Tensor, _: Tensor | None, layer: int = layer) -> None:
+                callback(layer, found)
+
+            _gather(model, layer, deliver, hooks, _Watched(own_thread))
         yield
 
 
@@ -65,21 +97,77 @@ def overwrite_coefficients(
 ) -> Iterator[None]:
     """Replaces the coefficients of the given layers by what their function returns: a new tensor of the same shape, or
     None to leave them.
+
+    In a layer of experts the function is called once for all routed experts and once for each shared one, with zeros
+    in the place of the others, and what it returns counts where a token was routed.
     """
     looks = _Watched(own_thread)
     with ExitStack() as hooks:
-        for layer, change in changes.items():
-            down = model.layer(layer).down
+        for layer, overwrite in changes.items():
+            ffn = model.layer(layer).ffn
 
-            def tap(_: nn.Module, inputs: tuple[Any, ...], change: Overwrite = change) -> tuple[Any, ...] | None:
+            def tap(_: nn.Module, inputs: tuple[Any, ...], overwrite: Overwrite = overwrite) -> tuple[Any, ...] | None:
                 if not looks():
                     return None
                 coefficients = _only(inputs)
-                changed = change(_split_batch(coefficients, model.shape))
+                changed = overwrite(_split_batch(coefficients, model.shape))
                 return None if changed is None else (changed.reshape(coefficients.shape), *inputs[1:])
 
-            hooks.enter_context(down.module.register_forward_pre_hook(tap))
+            def overwrite_flat(coefficients: Tensor, overwrite: Overwrite = overwrite) -> Tensor | None:
+                changed = overwrite(_split_batch(coefficients, model.shape))
+                return None if changed is None else changed.reshape(coefficients.shape)
+
+            if isinstance(ffn, MixtureFeedForward):
+                change(ffn, overwrite_flat, looks=looks, hooks=hooks)
+            else:
+                hooks.enter_context(ffn.exits[-1].register_forward_pre_hook(tap))
         yield
+
+
+def _visit(
+    model: LanguageModel, layer: int, visitor: Callable[[Group], None], hooks: ExitStack, looks: Looks
+) -> None:
+    """Sets the hooks of `read_groups` for one layer."""
+    ffn = model.layer(layer).ffn
+
+    def tap(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if looks():
+            coefficients = _split_batch(_only(inputs), model.shape)
+            visitor(Group(coefficients, coefficients[..., 0].numel()))
+
+    if isinstance(ffn, MixtureFeedForward):
+        visit(ffn, visitor, looks=looks, hooks=hooks)
+    else:
+        hooks.enter_context(ffn.exits[-1].register_forward_pre_hook(tap))
+
+
+def _gather(
+    model: LanguageModel,
+    layer: int,
+    callback: Callable[[Tensor, Tensor | None], None],
+    hooks: ExitStack,
+    looks: Looks,
+) -> None:
+    """Sets hooks that call back with a layer's coefficients `[batch, position, memory]`, and the weights
+    `[batch, position, expert]` of a layer of experts, when all have been computed.
+    """
+    ffn, parts = model.layer(layer).ffn, []
+
+    def take(group: Group) -> None:
+        if not isinstance(ffn, MixtureFeedForward):
+            callback(group.coefficients, None)
+            return
+        parts.append(group)
+        if len(parts) <= len(ffn.shared):
+            return
+        whole = group.coefficients.new_zeros(group.of, ffn.numbering.count)
+        for part in parts:
+            place(whole, part)
+        weights = torch.stack([weights_of(part, len(ffn.numbering.widths)) for part in parts]).sum(0)
+        parts.clear()
+        callback(*(_split_batch(tensor, model.shape) for tensor in (whole, weights)))
+
+    _visit(model, layer, take, hooks, looks)
 
 
 @contextmanager
@@ -139,9 +227,15 @@ def _watch(
             seen.clear()
             callback(layer, block)
 
-    enters(parts.gate.module, "ffn_input")
-    enters(parts.down.module, "coefficients")
-    leaves(parts.down.module, "ffn_output")
+    def gathered(coefficients: Tensor, weights: Tensor | None) -> None:
+        seen["coefficients"] = coefficients
+        if weights is not None:
+            seen["weights"] = weights
+
+    enters(parts.ffn.entry, "ffn_input")
+    _gather(model, layer, gathered, hooks, looks)
+    for number, module in enumerate(parts.ffn.exits):
+        leaves(module, f"ffn_output{number}")
     if parts.post_norm is not None:
         leaves(parts.post_norm, "normed_output")
     if parts.attention is not None:
@@ -159,9 +253,12 @@ def _assemble(model: LanguageModel, layer: int, seen: dict[str, Tensor], output:
             residual = seen["block_input"] + seen["attention"]
         else:
             residual = seen["ffn_input" if parts.ffn_norm is None else "residual"]
-        update = seen["ffn_output" if parts.post_norm is None else "normed_output"]
-        tensors = (residual, seen["ffn_input"], seen["coefficients"], seen["ffn_output"], parts.scale(update), output)
-        return Block(*(_split_batch(tensor, model.shape) for tensor in tensors))
+        written = [seen[f"ffn_output{number}"] for number in range(len(parts.ffn.exits))]
+        ffn_output = sum(written[1:], start=written[0])
+        update = ffn_output if parts.post_norm is None else seen["normed_output"]
+        tensors = (residual, seen["ffn_input"], seen["coefficients"], ffn_output, parts.scale(update), output)
+        shaped = tuple(_split_batch(tensor, model.shape) for tensor in tensors)
+        return Block(*shaped, seen.get("weights"))  # type: ignore[call-arg]
     except KeyError as missing:
         raise ModelUnsupported(
             f"layer {layer} of this {model.anatomy.family} model ran without its {missing.args[0]!r} being seen; "

@@ -8,7 +8,7 @@ Owns a network and what reads text for it, and changes neither. Loading is loadi
 import copy
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -19,7 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError
-from mnemoscope.models.anatomy import Anatomy, Layer, goes_negative
+from mnemoscope.memory import Numbering
+from mnemoscope.models.abandoning import Abandoned, abandon_in, after_coefficients
+from mnemoscope.models.anatomy import Anatomy, Layer, experts_chosen
+from mnemoscope.models.feed_forward import goes_negative
 from mnemoscope.models.fingerprint import fingerprint
 from mnemoscope.models.linear_maps import count_parameters, matrix_of
 from mnemoscope.models.loaded_parts import LoadedParts
@@ -51,23 +54,6 @@ class Proof:
     layers: tuple[tuple[float, float, float], ...]
 
 
-class _Abandoned(Exception):
-    """Carries control out of a forward pass whose rest nobody needs; `tensor` is what a module was about to read."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-
-
-def _abandon_in(thread: int) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-    """A hook that ends a forward of this thread: others may run the same model meanwhile."""
-
-    def abandon(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if get_ident() == thread:
-            raise _Abandoned(inputs[0])
-
-    return abandon
-
-
 @final
 class LanguageModel:
     """One language model, proved readable; see the module's docstring.
@@ -86,7 +72,6 @@ class LanguageModel:
     def __init__(self, parts: LoadedParts, anatomy: Anatomy, *, revision: str | None, content: str) -> None:
         beginning = parts.beginning(anatomy.rows)
         layers = anatomy.layers
-        down = layers[0].down.weight()
         self.anatomy = anatomy
         self.source, self.opening = parts.spec, parts.opening
         self.spec = parts.opening.spec_of(parts.spec)
@@ -95,16 +80,19 @@ class LanguageModel:
         self.fingerprint = fingerprint(content, beginning)
         self.family = anatomy.family
         self.block = layers[0].kind
-        self.gated = layers[0].up is not None
+        self.gated = any(layer.ffn.gated for layer in layers)
         self.activation = anatomy.activation
         # Of a probed map the dtype is that in which its module multiplies; the streams have the head's.
-        self.dtype = down.dtype if anatomy.two_level is not None else matrix_of(anatomy.head).dtype
-        self.device = down.device
+        head = matrix_of(anatomy.head) if anatomy.two_level is None else layers[0].ffn.values()
+        self.dtype, self.device = head.dtype, head.device
         self.final_norm = anatomy.final_norm is not None
-        self.has_negative = self.gated or goes_negative(layers[0].activation, dtype=self.dtype, device=self.device)
+        f = layers[0].ffn.activation
+        self.has_negative = self.gated or goes_negative(f, dtype=self.dtype, device=self.device)
         self.signs = (1, -1) if self.has_negative else (1,)
         self.linear_head = anatomy.two_level is None
-        self.probed = any(each.is_probed for layer in layers for each in (layer.gate, layer.up, layer.down) if each)
+        self.probed = any(layer.ffn.is_probed for layer in layers)
+        if self.probed:  # what cannot be is told before anything runs
+            layers[0].ffn.values()
         self._running = local()
         self.lock = RLock()
         self._tokens = parts.tokens
@@ -112,12 +100,12 @@ class LanguageModel:
         self.ends = parts.ends(anatomy.rows).union(beginning.tokens)
         self.sizes = Sizes(
             layers=len(layers),
-            hidden=down.shape[0],
-            memories=tuple(layer.down.shape[1] for layer in layers),
+            hidden=layers[0].ffn.hidden,
+            memories=tuple(layer.ffn.numbering.count for layer in layers),
             vocabulary=anatomy.rows,
             context=parts.context,
             parameters=count_parameters(anatomy.model),
-            ffn_parameters=sum(_ffn_parameters(layer) for layer in layers),
+            ffn_parameters=sum(layer.ffn.parameters for layer in layers),
         )
         self.longest = self.sizes.context - beginning.length
         self._final_fold = self._fold_of(anatomy.final_norm)
@@ -131,6 +119,24 @@ class LanguageModel:
         if mined.get("fingerprint") == self.content:
             return bool(mined.get("beginning") == asdict(self.beginning))
         return bool(mined.get("fingerprint") == self.fingerprint)
+
+    def numbering(self, layer: int) -> Numbering:
+        """How the memories of a layer are numbered and named."""
+        return self.layer(layer).ffn.numbering
+
+    @cached_property
+    def numberings(self) -> dict[int, Numbering]:
+        """Those of all layers; empty where no layer has experts."""
+        found = {layer: self.numbering(layer) for layer in range(self.sizes.layers)}
+        return found if any(numbering.routed is not None for numbering in found.values()) else {}
+
+    def memories_at_once(self, layer: int) -> int:
+        """How many coefficients of a layer a token has: of a mixture those of the experts that it is routed to."""
+        numbering = self.numbering(layer)
+        if numbering.routed is None:
+            return numbering.count
+        chosen = min(numbering.routed, experts_chosen(self.anatomy.model.config))
+        return chosen * numbering.widths[0] + sum(numbering.widths[numbering.routed :])
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -180,16 +186,15 @@ class LanguageModel:
 
     def keys(self, layer: int) -> Tensor:
         """The keys [memory, hidden]; of a gated layer the gates."""
-        return self.layer(layer).gate.weight()
+        return self.layer(layer).ffn.keys()
 
     def up_keys(self, layer: int) -> Tensor | None:
         """The second keys [memory, hidden] of a gated layer, else None."""
-        up = self.layer(layer).up
-        return None if up is None else up.weight()
+        return self.layer(layer).ffn.up_keys()
 
     def values(self, layer: int) -> Tensor:
         """The values [memory, hidden]: row i is v_i."""
-        return self.layer(layer).down.weight().T
+        return self.layer(layer).ffn.values()
 
     def head(self) -> Tensor:
         """The matrix E [vocab, hidden'], float32, whose products with folded vectors are their `gain` scores.
@@ -262,15 +267,15 @@ class LanguageModel:
         No attention mask is used: padding on the right is harmless in a causal model. With `stop_after` the forward
         ends as soon as that layer's coefficients were read, and None is returned.
         """
-        anatomy, abandon = self.anatomy, _abandon_in(get_ident())
+        anatomy, abandon = self.anatomy, abandon_in(get_ident())
         with ExitStack() as hooks:
             if stop_after is not None:
-                hooks.enter_context(self.layer(stop_after).down.module.register_forward_pre_hook(abandon))
+                hooks.enter_context(after_coefficients(self.layer(stop_after).ffn, abandon))
             if anatomy.backbone is None:
                 hooks.enter_context(anatomy.head.register_forward_pre_hook(abandon))
             try:
                 return self._forward(anatomy.model if anatomy.backbone is None else anatomy.backbone, ids)
-            except _Abandoned as reached:
+            except Abandoned as reached:
                 return reached.tensor if stop_after is None else None
 
     def logits(self, ids: Tensor) -> Tensor:
@@ -287,10 +292,3 @@ class LanguageModel:
         if not 0 <= layer < len(layers):
             raise MemoryIdError(f"layer {layer} does not exist; the model has layers 0 to {len(layers) - 1}")
         return layers[layer]
-
-
-def _ffn_parameters(layer: Layer) -> int:
-    """Weights and biases of the feed-forward maps, as many as there are numbers in them, however they are stored."""
-    maps = [linear for linear in (layer.gate, layer.up, layer.down) if linear is not None]
-    shapes = [(*linear.shape, linear.bias() is not None) for linear in maps]
-    return sum(out * (inside + biased) for out, inside, biased in shapes)

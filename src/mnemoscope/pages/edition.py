@@ -46,9 +46,9 @@ class Edition:
 
     def row(self, name: str, memory: MemoryId) -> dict[str, Any]:
         """The one row of a memory in `values` or `activity`; raises AtlasDamaged."""
-        rows = self.table(name, memory.layer)
-        found = rows.row(memory.memory, named=True) if memory.memory < rows.height else None
-        if found is None or found["memory"] != memory.memory:
+        rows, number = self.table(name, memory.layer), self.atlas.number(memory)
+        found = rows.row(number, named=True) if number < rows.height else None
+        if found is None or found["memory"] != number:
             where = f"each memory of layer {memory.layer}"
             raise AtlasDamaged(f"{self.atlas.path}: table {name} does not have one row for {where}")
         return found
@@ -58,7 +58,7 @@ class Edition:
         tops = self.tables.get(
             ("tops", memory.layer), lambda: self.table("values", memory.layer)["top_tokens"].list.first().to_numpy()
         )
-        return int(tops[memory.memory])
+        return int(tops[self.atlas.number(memory)])
 
     def patterns(self, memory: MemoryId) -> list[dict[str, Any]] | None:
         """The memory's patterns in their order; None where patterns were not made."""
@@ -70,7 +70,7 @@ class Edition:
             return rows, rows["layer"].to_numpy().astype(np.int64) * _SPAN + rows["memory"].to_numpy()
 
         rows, places = self.tables.get("patterns", make)
-        here = memory.layer * _SPAN + memory.memory
+        here = memory.layer * _SPAN + self.atlas.number(memory)
         first, last = np.searchsorted(places, [here, here + 1])
         return rows.slice(int(first), int(last - first)).to_dicts()
 
@@ -96,7 +96,7 @@ class Edition:
             pieces = [memories[first:last] for first, last in ends] or [memories[:0]]
         names, counts = np.unique(np.concatenate(pieces), return_counts=True)
         found = zip(names.tolist(), counts.tolist(), strict=True)
-        return {MemoryId(name // _SPAN, name % _SPAN): count for name, count in found}
+        return {self.atlas.name(name // _SPAN, name % _SPAN): count for name, count in found}
 
     def _layer_places(self, layer: int, sentences: Sequence[int] | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The positive triggers of a layer, in all sentences or in these: sentence and position as one number, and the

@@ -219,7 +219,7 @@ def layer_page(edition: Edition, layer: int, choice: Choice) -> Page:
         "page": choice.page,
         "pages": max(1, -(-found.height // ROWS)),
         "choice": choice.model_dump(exclude={"page"}),
-        "rows": [{"name": f"L{layer}.M{row['memory']}", **row} for row in listed],
+        "rows": [{"name": str(edition.atlas.name(layer, row["memory"])), **row} for row in listed],
         "previous": edition.atlas.layers[place - 1] if place else None,
         "next": edition.atlas.layers[place + 1] if place + 1 < len(edition.atlas.layers) else None,
         "numbers": layer_numbers(edition, layer),
@@ -238,7 +238,8 @@ def _picture(edition: Edition, layer: int, choice: Choice) -> str:
         rows = layer_rows(edition, layer)
         shown = choose(rows.with_row_index("row"), choice)["row"].sort().to_list()
         titles = _titles(edition, layer)
-        return picture(layers_frame(edition), rows, shown=shown, titles=titles, link=f"/L{layer}.M")
+        links = [f"/{name}" for name in _names(edition, layer)]
+        return picture(layers_frame(edition), rows, shown=shown, titles=titles, links=links)
 
     return draw() if choice.is_narrowed else edition.pages.get(("picture", layer), draw)
 
@@ -255,15 +256,20 @@ def layers_frame(edition: Edition) -> "Frame":
     return edition.tables.get("layers frame", make)
 
 
+def _names(edition: Edition, layer: int) -> list[str]:
+    """The memories of the layer's rows."""
+    return [str(edition.atlas.name(layer, memory)) for memory in layer_rows(edition, layer)["memory"].to_list()]
+
+
 def _titles(edition: Edition, layer: int) -> list[str]:
     """What each memory's point in the picture says."""
 
     def make() -> list[str]:
-        rows = layer_rows(edition, layer).select("memory", "top_text", "rate", "max_probability")
+        rows = layer_rows(edition, layer).select("top_text", "rate", "max_probability")
         return [
-            f"L{layer}.M{memory} {'' if text is None else show_token(text)}: fires at {format_value(rate, 'share')},"
+            f"{name} {'' if text is None else show_token(text)}: fires at {format_value(rate, 'share')},"
             f" largest probability {format_value(most, 'share')}"
-            for memory, text, rate, most in rows.iter_rows()
+            for name, (text, rate, most) in zip(_names(edition, layer), rows.iter_rows(), strict=True)
         ]
 
     return edition.pages.get(("titles", layer), make)

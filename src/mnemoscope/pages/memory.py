@@ -91,13 +91,14 @@ def reference(edition: Edition, wanted: MemoryId) -> dict[str, Any]:
 
 def _beside(edition: Edition, wanted: MemoryId, step: int) -> str | None:
     """The memory before or after, also in the next layer that was mined; None at the atlas's ends."""
-    layers, memory = edition.atlas.layers, wanted.memory + step
-    if 0 <= memory < edition.atlas.memories(wanted.layer):
-        return str(MemoryId(wanted.layer, memory))
+    atlas, layers = edition.atlas, edition.atlas.layers
+    memory = atlas.number(wanted) + step
+    if 0 <= memory < atlas.memories(wanted.layer):
+        return str(atlas.name(wanted.layer, memory))
     at = layers.index(wanted.layer) + step
     if not 0 <= at < len(layers):
         return None
-    return str(MemoryId(layers[at], 0 if step > 0 else edition.atlas.memories(layers[at]) - 1))
+    return str(atlas.name(layers[at], 0 if step > 0 else atlas.memories(layers[at]) - 1))
 
 
 def _value(edition: Edition, value: dict[str, Any]) -> dict[str, Any]:
@@ -150,7 +151,8 @@ def _activity(found: dict[str, Any]) -> dict[str, Any]:
     ]
     names = ("prefixes", "positive", "mean", "min", "max", "sampled", "std")
     share = found["positive"] / found["prefixes"] if found["prefixes"] else None
-    return {**{name: found[name] for name in names}, "share": share, "bins": bins}
+    every = found.get("all_prefixes", found["prefixes"])
+    return {**{name: found[name] for name in names}, "all_prefixes": every, "share": share, "bins": bins}
 
 
 def bars(activity: dict[str, Any]) -> list[dict[str, Any]]:
@@ -167,9 +169,10 @@ def bars(activity: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _by_value(edition: Edition, wanted: MemoryId) -> list[dict[str, Any]]:
     """The stored neighbours: memory, cosine, and the token that its value ranks first."""
-    rows = edition.atlas.rows_where("neighbours", wanted.layer, column="memory", ids=[wanted.memory])
+    atlas = edition.atlas
+    rows = atlas.rows_where("neighbours", wanted.layer, column="memory", ids=[atlas.number(wanted)])
     return [
-        memory_token(edition, MemoryId(row["other_layer"], row["other_memory"])) | {"cosine": row["cosine"]}
+        memory_token(edition, atlas.name(row["other_layer"], row["other_memory"])) | {"cosine": row["cosine"]}
         for row in rows.sort("rank").to_dicts()
     ]
 

@@ -8,7 +8,6 @@ import polars as pl
 from mnemoscope.atlas.manifest import RUN
 from mnemoscope.atlas.tables import model_words
 from mnemoscope.figures.examples import best_examples
-from mnemoscope.memory import MemoryId
 from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.page import Page
 from mnemoscope.pages.questions import answers_of, draw_small
@@ -85,7 +84,7 @@ def striking_memories(edition: Edition) -> list[dict[str, Any]]:
     """The most striking memories; `example` is a trigger that the value foretells, if there is one."""
     found = []
     for row in best_examples(edition.atlas, STRIKING).to_dicts():
-        memory = MemoryId(row["layer"], row["memory"])
+        memory = edition.atlas.name(row["layer"], row["memory"])
         says = row["top_token"]
         (shown,) = group_triggers(triggers_view(edition, memory, patterns=(), foretold=says), 1, says=says)
         found.append(

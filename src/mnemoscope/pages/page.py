@@ -25,6 +25,8 @@ NAV = (
 """What stands at the head of every page."""
 TRACE = ("Trace", "/trace")
 """The same where there is a model."""
+ROUTING = ("Routing", "/routing")
+"""The same where the model has experts."""
 DEAD = "This page is not among those that were written"
 """What a link says when it is pointed at but leads nowhere."""
 
@@ -66,7 +68,8 @@ class Frame:
     @property
     def nav(self) -> tuple[tuple[str, str], ...]:
         """The labels and addresses of the pages that every page leads to."""
-        return NAV if self.differs is None else (*NAV, TRACE)
+        routing = (ROUTING,) if self.edition.atlas.has("routing") else ()
+        return (*NAV[:2], *routing, *NAV[2:], *(() if self.differs is None else (TRACE,)))
 
     def is_below(self, address: str) -> bool:
         """Whether the page is the one at this address, or below it."""

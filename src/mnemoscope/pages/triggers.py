@@ -24,7 +24,7 @@ def triggers_view(
     one alone: of the best positive prefix that this token follows, or the first where it follows none.
     """
     atlas = edition.atlas
-    table = atlas.rows_where("triggers", wanted.layer, column="memory", ids=[wanted.memory])
+    table = atlas.rows_where("triggers", wanted.layer, column="memory", ids=[atlas.number(wanted)])
     rows = table.sort(-pl.col("sign").cast(pl.Int32), "rank").to_dicts()
     if foretold is not None:
         followed = (row for row in rows if row["sign"] == 1 and row["next_token"] == foretold)

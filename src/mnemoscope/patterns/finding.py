@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.derived_manifest import record_hashes
+from mnemoscope.atlas.experts import with_experts
 from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
@@ -54,7 +55,8 @@ def write_patterns(atlas: Atlas, *, progress: Progress = ignore_progress) -> int
     """
     rows, kind = list(find_patterns(atlas, progress=progress)), TABLES["patterns"]
     columns = {field.name: pa.array([getattr(row, field.name) for row in rows], field.type) for field in kind.columns}
-    write_table(atlas.path / kind.path(), columns, name=kind.name, provenance=atlas.manifest.provenance)
+    stored = with_experts(columns, atlas.numberings, None)
+    write_table(atlas.path / kind.path(), stored, name=kind.name, provenance=atlas.manifest.provenance)
     record_hashes(atlas, "analyses", [kind.path()])
     return len(rows)
 

@@ -110,7 +110,8 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     """
     patterns = require_table(atlas, "patterns")
     rows = Predictions(atlas)
-    memories = np.array([atlas.memories(layer) for layer in atlas.layers])[rows.place]
+    # Of a model of experts, the memories that the prefix was routed to (definitions.md section 7.1).
+    memories = rows.get("routed_memories", np.array([atlas.memories(layer) for layer in atlas.layers])[rows.place])
     found = AnswerBuilder(QUESTION, {"at_layer": pl.Int16})
     active = rows.share(rows["active"] / memories)
     found.add_layers("active", active)

@@ -160,6 +160,10 @@ class Predictions:
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self._columns[name]
 
+    def get(self, name: str, otherwise: NDArray[Any]) -> NDArray[Any]:
+        """A column that only some atlases have."""
+        return self._columns.get(name, otherwise)
+
     def once(self) -> NDArray[np.bool_]:
         """Marks one row of every prefix."""
         first = np.zeros(len(self.place), bool)

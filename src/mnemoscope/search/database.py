@@ -9,14 +9,14 @@ import re
 import sqlite3
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mnemoscope.memory import MemoryId
+from mnemoscope.memory import MemoryId, Numbering
 from mnemoscope.search.text import TOKENIZER
 
 VERSION = 1
@@ -84,20 +84,28 @@ PLAIN_TABLES = tuple(re.findall(r"CREATE TABLE (\w+)", TABLES))
 class MemoryNumbering:
     """Memories as numbers counted over all layers, and back."""
 
-    def __init__(self, layers: Sequence[tuple[int, int, int]]) -> None:
-        """`layers`: layer, its first number, its count."""
+    def __init__(self, layers: Sequence[tuple[int, int, int]], within: Callable[[int], Numbering]) -> None:
+        """`layers`: layer, its first number, its count; `within` is how a layer's own are numbered."""
+        self._within = within
         self._layers = {layer: (first, count) for layer, first, count in layers}
         self._firsts = sorted((first, layer) for layer, first, _ in layers)
 
     def id(self, number: int) -> MemoryId:
         """The memory of that number."""
         first, layer = self._firsts[bisect_right(self._firsts, (number, 1 << 62)) - 1]
-        return MemoryId(layer, number - first)
+        return self._within(layer).name(layer, number - first)
 
     def number(self, memory: MemoryId) -> int | None:
         """The number of the memory, or None where the atlas has no such memory."""
-        first, count = self._layers.get(memory.layer, (0, 0))
-        return first + memory.memory if memory.memory < count else None
+        if memory.layer not in self._layers:
+            return None
+        own = self._within(memory.layer).number(memory)
+        return None if own is None else self.counted(memory.layer, own)
+
+    def counted(self, layer: int, memory: int) -> int | None:
+        """The number of a memory that is counted through its layer."""
+        first, count = self._layers.get(layer, (0, 0))
+        return first + memory if memory < count else None
 
     def ranges(self, layers: Sequence[int] | None) -> Ranges:
         """The numbers of these layers, neighbours joined; of all where None; KeyError for a layer that is not there."""

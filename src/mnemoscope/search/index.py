@@ -68,7 +68,7 @@ class Index:
         with self._connections.one() as database:
             about = dict(database.execute("SELECT name, said FROM about").fetchall())
             layers = database.execute("SELECT layer, first, count FROM layers ORDER BY layer").fetchall()
-        self._numbering = MemoryNumbering(layers)
+        self._numbering = MemoryNumbering(layers, self.atlas.numbering)
         self._spaced = about["spaced"] == "1"
         self.missing_fields = tuple(name for name in about["lacking"].split(",") if name)
         """Fields of which the atlas has nothing to search yet, such as patterns before `analyze`."""

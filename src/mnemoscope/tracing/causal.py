@@ -119,19 +119,20 @@ def causal_check(
     chosen = atlas[memory].id
     check(model, [Intervention(chosen)])
     prefixes = _prefixes(model, atlas, chosen, sign=sign, count=triggers)
-    others = np.delete(np.arange(model.sizes.memories[chosen.layer]), chosen.memory)
-    drawn = np.sort(np.random.default_rng((seed, chosen.layer, chosen.memory)).permutation(others)[:controls])
+    number = atlas.number(chosen)
+    others = np.delete(np.arange(model.sizes.memories[chosen.layer]), number)
+    drawn = np.sort(np.random.default_rng((seed, chosen.layer, number)).permutation(others)[:controls])
     with torch.inference_mode():
-        place = torch.tensor([chosen.memory], device=model.device)
+        place = torch.tensor([number], device=model.device)
         folded = folded_values(model, chosen.layer, place, torch.full_like(place, sign))
         own = top(model.scorer().scores(folded), tokens)[0][0]
-    zeroed = [chosen.memory, *drawn.tolist()]
+    zeroed = [number, *drawn.tolist()]
     changes = np.stack(
         [_changes(model, words, following, chosen.layer, zeroed, own, at=at) for words, following in prefixes]
     )
     texts = model.vocabulary()[0]
     return CausalCheck(
-        chosen, sign, at, seed, len(prefixes), tuple(MemoryId(chosen.layer, other) for other in drawn.tolist()),
+        chosen, sign, at, seed, len(prefixes), tuple(atlas.name(chosen.layer, other) for other in drawn.tolist()),
         tuple(Token(id, texts[id]) for id in own.tolist()), _summary(changes, seed=seed),
     )  # fmt: skip
 

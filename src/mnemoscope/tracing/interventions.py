@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import InterventionError, MemoryIdError
-from mnemoscope.memory import MemoryId
+from mnemoscope.memory import MemoryId, Numbering
 from mnemoscope.model_options import AS_USUAL, ModelOptions
 from mnemoscope.models import LanguageModel, overwrite_coefficients
 
@@ -109,16 +109,17 @@ def check(model: LanguageModel, changes: Sequence[Intervention]) -> None:
     sizes = model.sizes
     for change in changes:
         memory = change.memory
-        if memory.expert is not None:
+        if memory.expert_text and not model.numberings:
             raise InterventionError(f"{memory} names an expert, but {model.spec} has none; write L{memory.layer}.M...")
         if memory.layer >= sizes.layers:
             raise InterventionError(
                 f"{memory} is outside the model, which has layers 0 to {sizes.layers - 1}; name one of them"
             )
-        if memory.memory >= sizes.memories[memory.layer]:
-            last = sizes.memories[memory.layer] - 1
+        numbering = model.numbering(memory.layer)
+        if numbering.number(memory) is None:
             raise InterventionError(
-                f"{memory} is outside the model: its layer {memory.layer} has memories 0 to {last}; name one of them"
+                f"{memory} is outside the model: its layer {memory.layer} has {_range_text(numbering)}; "
+                "name one of them"
             )
         if isinstance(change.at, int) and change.at >= model.longest:
             raise InterventionError(
@@ -126,6 +127,10 @@ def check(model: LanguageModel, changes: Sequence[Intervention]) -> None:
             )
         if abs(change.value) > torch.finfo(model.dtype).max:
             raise InterventionError(f"{change} is beyond what {model.dtype} can hold; choose a smaller number")
+
+
+def _range_text(numbering: Numbering) -> str:
+    return numbering.range_text() if numbering.routed is not None else f"memories 0 to {numbering.count - 1}"
 
 
 @contextmanager
@@ -146,9 +151,11 @@ def intervene(
     """
     changes = interventions_of(interventions, how=how, at=at)
     check(model, changes)
-    by_layer: dict[int, list[Intervention]] = {}
+    by_layer: dict[int, list[tuple[int, Intervention]]] = {}
     for change in changes:
-        by_layer.setdefault(change.memory.layer, []).append(change)
+        number = model.numbering(change.memory.layer).number(change.memory)
+        assert number is not None
+        by_layer.setdefault(change.memory.layer, []).append((number, change))
     first, thread = model.beginning.length, get_ident()
     with overwrite_coefficients(
         model, {layer: _overwrite(own, first=first, thread=thread) for layer, own in by_layer.items()}
@@ -156,13 +163,13 @@ def intervene(
         yield changes
 
 
-def _overwrite(changes: list[Intervention], *, first: int, thread: int) -> Callable[[Tensor], Tensor]:
+def _overwrite(changes: list[tuple[int, Intervention]], *, first: int, thread: int) -> Callable[[Tensor], Tensor]:
     def change_coefficients(coefficients: Tensor) -> Tensor:
         if get_ident() != thread:
             return coefficients
         out = coefficients.clone()
-        for change in changes:
-            place = out[:, _columns(change.at, first=first, length=out.shape[1]), change.memory.memory]
+        for number, change in changes:
+            place = out[:, _columns(change.at, first=first, length=out.shape[1]), number]
             if change.how == "set":
                 place.fill_(change.value)
             else:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import OptionError
-from mnemoscope.memory import MemoryId
+from mnemoscope.memory import Numbering
 from mnemoscope.models import Block, LanguageModel, read_blocks
 from mnemoscope.tracing.interventions import Intervention, Interventions, intervene
 from mnemoscope.tracing.predictions import best_predictions, ids_of, prompt_tokens
@@ -183,17 +183,20 @@ def _layer_states(
     states = []
     for layer, own in enumerate(columns):
         rows = zip(*(column.tolist() for column in (voted[layer], ffn_votes[layer], *own)), strict=True)
-        states.append(tuple(_layer_state(layer, j, predicted, row, texts) for j, row in enumerate(rows)))
+        naming = model.numbering(layer)
+        states.append(tuple(_layer_state(layer, j, predicted, row, texts, naming) for j, row in enumerate(rows)))
     return tuple(states)
 
 
-def _layer_state(layer: int, j: int, predicted: Predicted, row: tuple[Any, ...], texts: list[str]) -> LayerState:
+def _layer_state(
+    layer: int, j: int, predicted: Predicted, row: tuple[Any, ...], texts: list[str], naming: Numbering
+) -> LayerState:
     """One state, of a row of the columns that `_layer_states` makes."""
     own_votes, ffn_vote, dominant, coefficients, parts, total, active, effective, top_share, major = row
     residual, ffn, output = (predicted[name, layer, j] for name in STREAMS)
     event = event_of(residual[0].token.id, ffn[0].token.id, output[0].token.id)
     memories = tuple(
-        Dominant(MemoryId(layer, i), m, 1 if m > 0 else -1, c, c / total, Token(vote, texts[vote]), vote == ffn_vote)
+        Dominant(naming.name(layer, i), m, 1 if m > 0 else -1, c, c / total, Token(vote, texts[vote]), vote == ffn_vote)
         for i, m, c, vote in zip(dominant, coefficients, parts, own_votes, strict=True)
         if c > 0
     )

@@ -1,6 +1,7 @@
 """How good a model is: its held-out loss, that of a 5-gram model, and the share of its memories that never fire."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,6 +13,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
 from torch.nn.utils.rnn import pad_sequence
 
+from mnemoscope.models import Group
+from mnemoscope.models.expert_taps import tap_experts
+from mnemoscope.models.experts import find_routed
 from mnemoscope.training.text import Text
 
 Ids = NDArray[np.int64]
@@ -63,6 +67,8 @@ def held_out_loss(model: Any, text: Text, context: int, *, most: int | None = No
 @torch.inference_mode()
 def dead_shares(model: Any, sentences: list[list[int]], *, batch: int = 64) -> list[float]:
     """Per layer, the share of memories that are above zero at no token of `sentences`, each read alone."""
+    if model.config.model_type == "mixtral":
+        return _dead_in_experts(model, sentences, batch)
     values = [block.mlp.dense_4h_to_h for block in model.gpt_neox.layers]
     alive = [torch.zeros(value.in_features, dtype=torch.bool) for value in values]
     for ids, own in _pad([np.array(sentence, np.int64) for sentence in sentences], batch):
@@ -77,6 +83,27 @@ def dead_shares(model: Any, sentences: list[list[int]], *, batch: int = 64) -> l
         finally:
             for hook in hooks:
                 hook.remove()
+    return [1 - float(fired.float().mean()) for fired in alive]
+
+
+def _dead_in_experts(model: Any, sentences: list[list[int]], batch: int) -> list[float]:
+    """`dead_shares` of a mixture, whose coefficients are weighed by the router."""
+    routed = [found[1] for block in model.base_model.layers if (found := find_routed(block)) is not None]
+    alive = [torch.zeros(one.count, one.width, dtype=torch.bool) for one in routed]
+    for ids, own in _pad([np.array(sentence, np.int64) for sentence in sentences], batch):
+
+        def note(fired: Tensor, group: Group, own: Tensor = own) -> Group:
+            assert group.experts is not None
+            rows = own.flatten()[group.tokens]
+            some = (group.coefficients > 0)[rows]
+            for expert in range(group.count):
+                fired[expert] |= some[group.experts[rows] == expert].any(0)
+            return group
+
+        with ExitStack() as taps:
+            for one, fired in zip(routed, alive, strict=True):
+                taps.enter_context(tap_experts(one, partial(note, fired), looks=lambda: True))
+            model.base_model(ids, use_cache=False)
     return [1 - float(fired.float().mean()) for fired in alive]
 
 

@@ -75,9 +75,7 @@ def card(recipe: Recipe, wanted: Wanted, figures: dict[str, Any]) -> str:
     if wanted.corpora:
         alone = f"{figures['sentences_read_alone']:,} training sentences, each read alone"
     return f"""{_OWN_HEAD if wanted.corpora else _BUILT_IN_HEAD}
-* **Architecture**: {recipe.layers} pre-norm blocks, hidden size {recipe.hidden}, {recipe.memories} memories a layer
-  (ReLU, ungated), {recipe.heads} heads, rotary positions, {recipe.context} tokens of context, tied head, byte-level BPE
-  of {recipe.vocabulary} tokens; GPT-NeoX class with sequential residuals; bfloat16.
+{_architecture(recipe)}
 * **Data**: {_data(wanted)};
   {figures["training_tokens"]:,} tokens. Each sentence is followed by a line feed; {recipe.sentence_windows:.0%} of the
   windows are the beginning token and then text from the start of a sentence.
@@ -123,6 +121,18 @@ passes the weights on.
 """
 
 
+def _architecture(recipe: Recipe) -> str:
+    layer = f"{recipe.memories} memories a layer\n  (ReLU, ungated)"
+    kind = "GPT-NeoX class with sequential residuals"
+    if recipe.experts:
+        experts = f"{recipe.experts} experts of {recipe.memories} memories"
+        layer, kind = f"{experts}\n  a layer (SiLU, gated), {recipe.top_experts} for a token", "Mixtral class"
+    return f"""\
+* **Architecture**: {recipe.layers} pre-norm blocks, hidden size {recipe.hidden}, {layer}, {recipe.heads} heads,\
+ rotary positions, {recipe.context} tokens of context, tied head, byte-level BPE
+  of {recipe.vocabulary} tokens; {kind}; bfloat16."""
+
+
 def _data(wanted: Wanted) -> str:
     if not wanted.corpora:
         return """the English documentation on the training machine: the topics of `pydoc_data`, the docstrings of the
@@ -134,6 +144,10 @@ def _data(wanted: Wanted) -> str:
 def _terms(recipe: Recipe) -> str:
     """What stands beside the loss: said in the card, since it shapes what the memories are."""
     found = ""
+    if recipe.experts:
+        found += f"""\
+* **Balance**: beside the loss stands {recipe.balance:g} times a term that is least where all experts are used alike.
+"""
     if recipe.sparsity:
         found += f"""\
 * **Sparsity**: beside the loss stands the log of each layer's effective number of memories at a token (of its

@@ -24,8 +24,7 @@ from mnemoscope.progress import Checkpoints, Progress, ignore_progress
 from mnemoscope.training.evaluate import held_out_loss
 from mnemoscope.training.export import export
 from mnemoscope.training.recipe import Recipe
-from mnemoscope.training.sparsity import MemoryTerms
-from mnemoscope.training.step import Workers, attend_in_float32, batch_loss, faster_dtype, keep_freed_memory
+from mnemoscope.training.step import Terms, Workers, attend_in_float32, batch_loss, faster_dtype, keep_freed_memory
 from mnemoscope.training.text import Prepared, Text, Wanted, prepare_text, windows
 
 EVALUATED_TOKENS = 100_000
@@ -85,10 +84,10 @@ class _Run:
         self.dtype = faster_dtype(self.device)
         if self.device.type == "cpu":
             attend_in_float32(self.model)
-        self.workers = Workers(self.model, recipe.batch)
+        self.workers = Workers(self.model, recipe.batch, balance=recipe.balance)
         parameters: dict[str, list[Tensor]] = {"matrices": [], "tables": [], "vectors": []}
         for name, parameter in self.model.named_parameters():
-            if parameter.ndim == 2 and "embed" not in name:
+            if parameter.ndim >= 2 and "embed" not in name:  # an expert's are stacked
                 parameters["matrices"].append(parameter)
             else:
                 parameters["tables" if parameter.ndim >= 2 else "vectors"].append(parameter)
@@ -114,7 +113,7 @@ class _Run:
         recipe, sparsity = self.recipe, self.recipe.sparsity_at(self.step)
         between = torch.tensor(text.between_sentences, device=self.device)
 
-        def take(model: torch.nn.Module, terms: MemoryTerms, part: Tensor) -> float:
+        def take(model: torch.nn.Module, terms: Terms, part: Tensor) -> float:
             loss = batch_loss(model, part[:, :-1], part[:, 1:], dtype=self.dtype)
             own = torch.isin(part[:, :-1], between, invert=True)
             penalty = terms.penalty(own, sparsity=sparsity, free=recipe.free_memories, revival=recipe.revival)

@@ -2,13 +2,14 @@
 
 The architecture is the paper's kind: a decoder with pre-norm blocks, ungated feed-forward layers with ReLU, and a
 tied head. It is stored as a GPT-NeoX configuration with sequential residuals, so that `transformers` loads it alone;
-rotary positions because they learn faster than a position table at this size.
+rotary positions because they learn faster than a position table at this size. With experts it is a Mixtral: gated
+feed-forward layers, of which a router chooses some for every token.
 """
 
 from dataclasses import asdict, dataclass
 
 import torch
-from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, MixtralConfig, MixtralForCausalLM
 
 from mnemoscope.errors import OptionError
 
@@ -25,6 +26,13 @@ class Recipe:
     layers: int = 6
     hidden: int = 128
     memories: int = 512
+    """Of a layer, or with experts of each of them."""
+    experts: int = 0
+    """Experts of each layer; 0 for a dense model."""
+    top_experts: int = 2
+    """Experts that a token is routed to."""
+    balance: float = 0.02
+    """Weight of the push for experts that are used alike; only with experts."""
     heads: int = 4
     vocabulary: int = 1024
     context: int = 256
@@ -59,7 +67,11 @@ class Recipe:
                 raise OptionError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.optimiser not in ("muon", "adamw"):
             raise OptionError(f"the matrices are updated by muon or adamw, not by {self.optimiser!r}")
-        for name in ("sparsity", "revival"):
+        if self.experts and not 1 <= self.top_experts <= self.experts:
+            raise OptionError(f"a token cannot go to {self.top_experts} of {self.experts} experts")
+        if self.experts and (self.sparsity or self.revival or self.optimiser == "muon"):
+            raise OptionError("sparsity, revival and muon are for dense models; leave them out with experts")
+        for name in ("sparsity", "revival", "balance"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise OptionError(f"{name} must be 0 or more, not {getattr(self, name)}")
         if not 1 <= self.free_memories < float("inf"):
@@ -92,6 +104,8 @@ class Recipe:
     def model(self) -> torch.nn.Module:
         """The model with its initial weights, float32; the same for the same seed."""
         torch.manual_seed(self.seed)
+        if self.experts:
+            return self._mixture()
         config = GPTNeoXConfig(
             vocab_size=self.vocabulary,
             hidden_size=self.hidden,
@@ -111,5 +125,30 @@ class Recipe:
         with torch.no_grad():
             for name, weight in model.named_parameters():
                 if name.endswith(("attention.dense.weight", "mlp.dense_4h_to_h.weight")):  # what writes to the stream
+                    weight.mul_((2 * self.layers) ** -0.5)
+        return model
+
+    def _mixture(self) -> torch.nn.Module:
+        model = MixtralForCausalLM(
+            MixtralConfig(
+                vocab_size=self.vocabulary,
+                hidden_size=self.hidden,
+                num_hidden_layers=self.layers,
+                num_attention_heads=self.heads,
+                num_key_value_heads=self.heads,
+                intermediate_size=self.memories,
+                num_local_experts=self.experts,
+                num_experts_per_tok=self.top_experts,
+                sliding_window=None,
+                tie_word_embeddings=True,
+                max_position_embeddings=self.context,
+                initializer_range=0.02,
+                bos_token_id=0,
+                eos_token_id=0,
+            )
+        )
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if name.endswith(("o_proj.weight", "down_proj")):  # what writes to the stream
                     weight.mul_((2 * self.layers) ** -0.5)
         return model

@@ -19,8 +19,11 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
+from mnemoscope.training.balance import BalanceTerm
 from mnemoscope.training.sparsity import MemoryTerms
 
+Terms = MemoryTerms | BalanceTerm
+"""What stands beside the loss."""
 CHUNK = 256
 """Positions whose logits exist at one time: few enough that they stay in a processor's cache."""
 
@@ -32,18 +35,21 @@ class Workers:
     another (LOG.md). A GPU has one worker. The gradients' mean is taken in the order of the parts.
     """
 
-    def __init__(self, model: Any, batch: int) -> None:
+    def __init__(self, model: Any, batch: int, *, balance: float = 0.0) -> None:
         on_cpu = next(model.parameters()).device.type == "cpu"
         count = math.gcd(batch, torch.get_num_threads()) if on_cpu else 1
         self._models = [model, *(copy.deepcopy(model) for _ in range(count - 1))]
         for replica in self._models[1:]:
             for own, shared in zip(replica.parameters(), model.parameters(), strict=True):
                 own.data = shared.data
-        self._terms = [MemoryTerms(one) for one in self._models]
+        mixture = model.config.model_type == "mixtral"
+        self._terms: list[Terms] = [
+            BalanceTerm(one, balance) if mixture else MemoryTerms(one) for one in self._models
+        ]
         # OpenMP's number of threads is each thread's own.
         self._pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) if count > 1 else None
 
-    def share_out(self, take: Callable[[Any, MemoryTerms, Tensor], float], batch: Tensor) -> float:
+    def share_out(self, take: Callable[[Any, Terms, Tensor], float], batch: Tensor) -> float:
         """Takes each part of the batch, which leaves its gradient; the mean of what is given back.
 
         The model's gradients are then the mean of the parts'.
@@ -97,7 +103,7 @@ def batch_loss(model: torch.nn.Module, inputs: Tensor, targets: Tensor, *, dtype
     """The mean loss of `targets [batch, position]` after `inputs [batch, position]`, in nats; products in `dtype`."""
     network: Any = model
     with torch.autocast(inputs.device.type, dtype=dtype, enabled=dtype != torch.float32):
-        hidden = network.gpt_neox(inputs, use_cache=False).last_hidden_state
+        hidden = network.base_model(inputs, use_cache=False).last_hidden_state
     head = network.get_output_embeddings().weight
     loss: Tensor = _ChunkedLoss.apply(hidden.reshape(-1, hidden.shape[-1]), head, targets.reshape(-1), dtype)  # type: ignore[no-untyped-call]
     return loss

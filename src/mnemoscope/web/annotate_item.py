@@ -34,7 +34,7 @@ Pattern = Annotated[str, Form(pattern=r"^\d{0,2}$", description="The pattern's n
 Key = Annotated[str, Form(max_length=100, description="Another for every judgement; the same to send one again")]
 Name = Annotated[str, Path(max_length=100, description="A memory, such as L10.M222")]
 ITEMS = PLACE + "/items/{code}"
-_MEMORY = re.compile(r"L\d{1,9}\.M\d{1,9}", re.ASCII)
+_MEMORY = re.compile(r"L\d{1,9}(\.[ES]\d{1,9})?\.M\d{1,9}", re.ASCII)
 """A memory that is judged outside the campaign goes by its name."""
 
 

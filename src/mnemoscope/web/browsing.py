@@ -13,6 +13,7 @@ from mnemoscope.pages.memory import memory_page
 from mnemoscope.pages.overview import overview_page
 from mnemoscope.pages.page import Page
 from mnemoscope.pages.questions import answers_of, question_page, questions_page
+from mnemoscope.pages.routing import routing_page
 from mnemoscope.pages.trace import CHANGES, PROMPT, Change, TraceAddress
 from mnemoscope.web.page_routes import both
 from mnemoscope.web.site import Site
@@ -49,6 +50,13 @@ def router(site: Site) -> APIRouter:
         if choice.page > (last := found.data["pages"]):
             raise HTTPException(404, f"There is no page {choice.page} of these memories; the last one is {last}.")
         return found
+
+    @both(routes, site, "/routing", name="layers_routing")
+    def routing(request: Request) -> Page:
+        """Which experts get which tokens, of a model of experts."""
+        if not site.edition().atlas.has("routing"):
+            raise HTTPException(404, "The model has no experts, so nothing is routed.")
+        return routing_page(site.edition())
 
     @both(routes, site, "/questions", name="questions_questions")
     def questions(request: Request) -> Page:

@@ -31,7 +31,7 @@ Fields = Annotated[
 ]
 Layers = Annotated[str, Query(max_length=400, description="Only these layers, such as 0-3,7")]
 Number = Annotated[int, Query(ge=1, le=LAST, description="Which page of hits, from 1")]
-_MEMORY = re.compile(r"\s*[lL]\d+\.[mM]\d+\s*")
+_MEMORY = re.compile(r"\s*[lL]\d+(\.[eEsS]\d+)?\.[mM]\d+\s*")
 
 
 def router(site: Site, background: "BackgroundIndex") -> APIRouter:

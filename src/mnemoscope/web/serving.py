@@ -12,7 +12,6 @@ from functools import partial
 
 from mnemoscope.errors import MnemoscopeError, ServeError
 from mnemoscope.formatting import show_text
-from mnemoscope.memory import MemoryId
 from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.layers import Choice, layer_page, layers_page
 from mnemoscope.pages.memory import memory_page
@@ -94,7 +93,7 @@ def _slow_things(edition: Edition) -> Iterator[Callable[[], object]]:
     """What takes longest the first time: templates, the overview, what memories' pages read, layers, figures."""
     layers = edition.atlas.layers
     pages: tuple[Callable[[Edition], Page], ...] = (
-        partial(memory_page, wanted=MemoryId(layers[0], 0)),
+        partial(memory_page, wanted=edition.atlas.name(layers[0], 0)),
         layers_page,
         *(partial(layer_page, layer=layer, choice=Choice()) for layer in layers),
         questions_page,

@@ -94,12 +94,13 @@ def selection(edition: Edition, wanted: str | None) -> list[MemoryId]:
     if each < 1:
         raise OptionError(f"--memories {wanted} writes no memory; give at least 1 per layer")
     ordered = best_examples(atlas, sum(atlas.memories(layer) for layer in atlas.layers))
-    found = {MemoryId(layer, memory) for layer, memory in ordered.select("layer", "memory").head(STRIKING).iter_rows()}
+    striking = ordered.select("layer", "memory").head(STRIKING)
+    found = {atlas.name(layer, memory) for layer, memory in striking.iter_rows()}
     for layer in atlas.layers:
         best = ordered.filter(ordered["layer"] == layer)["memory"].to_list()
         rows = layer_rows(edition, layer).sort(["max_probability", "memory"], descending=[True, False])
         first = list(dict.fromkeys([*best, *rows["memory"].to_list()]))[:each]
-        found |= {MemoryId(layer, memory) for memory in first}
+        found |= {atlas.name(layer, memory) for memory in first}
     return sorted(found)
 
 
@@ -154,7 +155,7 @@ class _Writer:
         self._alias: dict[str, str] = {}
         self._assets: set[str] = set()
         for layer in edition.atlas.layers:
-            self._add_layer(layer, [one.memory for one in chosen if one.layer == layer])
+            self._add_layer(layer, [edition.atlas.number(one) for one in chosen if one.layer == layer])
         total = sum(edition.atlas.memories(layer) for layer in edition.atlas.layers)
         self._note = (
             f"Pages of {len(chosen):,} of the {total:,} memories, written as files by mnemoscope report --browse."

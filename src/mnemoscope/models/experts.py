@@ -1,0 +1,255 @@
+"""A mixture of experts as memories: stacked matrices, what weighs them, and the shared experts beside them.
+
+A coefficient is the activation times the router's weight (definitions.md section 7.1). A shared expert is a dense
+layer whose own gate, if it has one, is its weight. What is here is where the numbers lie; expert_taps.py reads and
+changes them as the model runs.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mnemoscope.errors import ModelUnsupported
+from mnemoscope.memory import Numbering
+from mnemoscope.models.expert_gating import Gating, Layout, gating_of, plainly
+from mnemoscope.models.feed_forward import Activation, DenseFeedForward
+
+
+@dataclass(frozen=True)
+class RoutedExperts:
+    """Experts whose matrices lie stacked in one module.
+
+    `layout` says how gate and up share the first stack (None: no gate), `gating` joins them; `transposed` stacks hold
+    [in, out]. `weighs_input`: the weight is in the input (Llama 4), so it is inside the activation, and the module
+    is given every token once for every expert.
+    """
+
+    module: nn.Module
+    count: int
+    width: int
+    layout: Layout | None
+    gating: Gating
+    activation: Activation
+    transposed: bool
+    weighs_input: bool = False
+    router: nn.Module | None = None
+
+    def first_map(self, expert: int) -> tuple[Tensor, Tensor | None]:
+        """Matrix [memories or twice as many, hidden] before the activation and its bias, as they are stored."""
+        name = "up_proj" if self.layout is None else "gate_up_proj"
+        return self._matrix(name, expert), self._bias(name, expert)
+
+    def second_map(self, expert: int) -> tuple[Tensor, Tensor | None]:
+        """Matrix [hidden, memory] after the activation and its bias."""
+        return self._matrix("down_proj", expert), self._bias("down_proj", expert)
+
+    def _matrix(self, name: str, expert: int) -> Tensor:
+        matrix: Tensor = getattr(self.module, name).detach()[expert]
+        return matrix.T if self.transposed else matrix
+
+    def _bias(self, name: str, expert: int) -> Tensor | None:
+        bias = getattr(self.module, f"{name}_bias", None)
+        return None if bias is None else bias.detach()[expert]
+
+    def gate(self, expert: int) -> tuple[Tensor, Tensor | None]:
+        """Keys [memory, hidden] and their bias."""
+        return self._half(expert, 0)
+
+    def up(self, expert: int) -> tuple[Tensor, Tensor | None]:
+        """Second keys [memory, hidden] and their bias."""
+        return self._half(expert, 1)
+
+    def _half(self, expert: int, half: int) -> tuple[Tensor, Tensor | None]:
+        matrix, bias = self.first_map(expert)
+        if self.layout is None:
+            return matrix, bias
+        part = slice(half, None, 2) if self.layout == "interleaved" else slice(half * self.width, None)
+        part = part if self.layout == "interleaved" or half else slice(0, self.width)
+        return matrix[part], None if bias is None else bias[part]
+
+    def activate(self, made: Tensor) -> Tensor:
+        """The module's own activation of what the first map made."""
+        if self.layout is None:
+            return self.activation(made)
+        own = getattr(self.module, "_apply_gate", None)
+        if own is not None:
+            return own(made)  # type: ignore[no-any-return]
+        gate, up = made.chunk(2, dim=-1)
+        return self.gating(gate, up)
+
+
+@dataclass(frozen=True)
+class SharedExpert:
+    """An expert that every token goes through; `switch` is the map to one number whose sigmoid weighs it."""
+
+    dense: DenseFeedForward
+    switch: nn.Module | None = None
+
+    def weigh(self, inputs: Tensor) -> Tensor | None:
+        """The weight [..., 1] of every token; None where all have 1."""
+        return None if self.switch is None else torch.sigmoid(self.switch.forward(inputs))
+
+
+@dataclass(frozen=True)
+class MixtureFeedForward:
+    """Routed and shared experts of one layer; see `FeedForward` for what it answers."""
+
+    entry: nn.Module
+    exits: tuple[nn.Module, ...]
+    routed: RoutedExperts
+    shared: tuple[SharedExpert, ...]
+
+    @cached_property
+    def numbering(self) -> Numbering:
+        """See `FeedForward`."""
+        widths = [self.routed.width] * self.routed.count + [each.dense.numbering.count for each in self.shared]
+        return Numbering(tuple(widths), self.routed.count)
+
+    @property
+    def hidden(self) -> int:
+        """See `FeedForward`."""
+        return int(self.routed.second_map(0)[0].shape[0])
+
+    @property
+    def gated(self) -> bool:
+        """See `FeedForward`."""
+        return self.routed.layout is not None
+
+    @property
+    def activation(self) -> Activation:
+        """See `FeedForward`."""
+        return self.routed.activation
+
+    @property
+    def is_probed(self) -> bool:
+        """See `FeedForward`."""
+        return any(each.dense.is_probed for each in self.shared)
+
+    @property
+    def parameters(self) -> int:
+        """See `FeedForward`."""
+        own = sum(parameter.numel() for parameter in self.routed.module.parameters())
+        return own + sum(each.dense.parameters for each in self.shared)
+
+    def keys(self) -> Tensor:
+        """See `FeedForward`."""
+        return torch.cat([*(self.routed.gate(e)[0] for e in self._experts()), *(s.dense.keys() for s in self.shared)])
+
+    def up_keys(self) -> Tensor | None:
+        """See `FeedForward`."""
+        if not self.gated:
+            return None
+        shared = [up for each in self.shared if (up := each.dense.up_keys()) is not None]
+        return torch.cat([*(self.routed.up(e)[0] for e in self._experts()), *shared])
+
+    def values(self) -> Tensor:
+        """See `FeedForward`."""
+        routed = (self.routed.second_map(e)[0].T for e in self._experts())
+        return torch.cat([*routed, *(each.dense.values() for each in self.shared)])
+
+    def recall(self, inputs: Tensor, weights: Tensor | None) -> Tensor:
+        """Of keys, formula and weights alone: nothing of the forward that is tapped."""
+        assert weights is not None
+        found = []
+        for expert in self._experts():
+            weight = weights[..., expert, None].to(inputs.dtype)
+            taken = inputs * weight if self.routed.weighs_input else inputs
+            made = self._recall_one(taken, expert)
+            found.append(made.where(weight != 0, 0) if self.routed.weighs_input else made * weight)
+        for place, each in enumerate(self.shared, start=self.routed.count):
+            found.append(each.dense.recall(inputs) * weights[..., place, None].to(inputs.dtype))
+        return torch.cat(found, dim=-1)
+
+    def _recall_one(self, inputs: Tensor, expert: int) -> Tensor:
+        gate = nn.functional.linear(inputs, *self.routed.gate(expert))
+        if self.routed.layout is None:
+            return self.routed.activation(gate)
+        return self.routed.gating(gate, nn.functional.linear(inputs, *self.routed.up(expert)))
+
+    def rounding(self, inputs: Tensor, weights: Tensor | None) -> Tensor:
+        """How far the coefficients move with one part of gate and up each, which round: their sensitivity.
+
+        It is larger than they are where a sum cancels, as GPT-OSS's up + 1 does.
+        """
+        assert weights is not None
+        found, small = [], 2.0**-10
+        for expert in self._experts():
+            weight = weights[..., expert, None].to(inputs.dtype)
+            taken = inputs * weight if self.routed.weighs_input else inputs
+            gate = nn.functional.linear(taken, *self.routed.gate(expert)).float()
+            up = gate if not self.gated else nn.functional.linear(taken, *self.routed.up(expert)).float()
+            made = self.routed.gating(gate, up)
+            moved = self.routed.gating(gate * (1 + small), up) - made, self.routed.gating(gate, up * (1 + small)) - made
+            size = (moved[0].abs() + moved[1].abs()) / small
+            found.append(size * (weight != 0) if self.routed.weighs_input else size * weight)
+        for place, each in enumerate(self.shared, start=self.routed.count):
+            found.append(each.dense.recall(inputs).float() * weights[..., place, None])
+        return torch.cat(found, dim=-1)
+
+    def write(self, coefficients: Tensor) -> Tensor:
+        """An expert at a time: the values of all are not copied."""
+        total = torch.zeros(*coefficients.shape[:-1], self.hidden, device=coefficients.device)
+        firsts = self.numbering.firsts
+        for expert in self._experts():
+            own = coefficients[..., firsts[expert] : firsts[expert] + self.routed.width].float()
+            total += own @ self.routed.second_map(expert)[0].T.float()
+        for first, each in zip(firsts[self.routed.count :], self.shared, strict=True):
+            total += each.dense.write(coefficients[..., first : first + each.dense.numbering.count])
+        return total
+
+    def bias(self, weights: Tensor | None) -> Tensor | None:
+        """The experts' biases by their weights [..., hidden]."""
+        assert weights is not None
+        biases = [self.routed.second_map(e)[1] for e in self._experts()]
+        biases += [each.dense.down.bias() for each in self.shared]
+        terms = [weights[..., e, None].float() * bias.float() for e, bias in enumerate(biases) if bias is not None]
+        return torch.stack(terms).sum(0) if terms else None
+
+    def _experts(self) -> range:
+        return range(self.routed.count)
+
+
+def find_routed(block: nn.Module) -> tuple[str, RoutedExperts] | None:
+    """The routed experts of a block and the path of their module; None in a block that has none.
+
+    Raises ModelUnsupported for experts that compute in a way that we do not know.
+    """
+    for path, module in block.named_modules():
+        weighs_input = type(module).__name__ in _WEIGH_INPUT
+        if weighs_input or isinstance(getattr(module, "is_concatenated", None), bool):
+            return path, _routed_of(module, block.get_submodule(path.rpartition(".")[0]), weighs_input=weighs_input)
+        if type(module).__name__.endswith("Experts") or _is_list_of_experts(path, module):
+            raise ModelUnsupported(f"its experts ({type(module).__name__} at {path!r}) cannot be read yet")
+    return None
+
+
+_WEIGH_INPUT = ("Llama4TextExperts",)
+"""Classes that compute every expert of inputs which the router has weighed."""
+
+
+def _is_list_of_experts(path: str, module: nn.Module) -> bool:
+    return isinstance(module, nn.ModuleList) and path.rpartition(".")[2] == "experts" and len(module) > 1
+
+
+def _routed_of(module: Any, around: Any, *, weighs_input: bool) -> RoutedExperts:
+    name = type(module).__name__
+    if getattr(module, "has_post_expert_norm", False):
+        raise ModelUnsupported(f"its experts ({name}) have a norm of their own each, which cannot be read yet")
+    if not is_stack(module.down_proj):
+        raise ModelUnsupported(f"its experts ({name}) hold no plain matrices; load it with --dequantize")
+    transposed = weighs_input or bool(module.is_transposed)
+    count, *shape = module.down_proj.shape
+    activation = getattr(module, "act_fn", nn.functional.silu)
+    layout, gating = (None, plainly(activation)) if not getattr(module, "has_gate", True) else gating_of(module)
+    return RoutedExperts(
+        module, int(count), int(shape[0] if transposed else shape[1]), layout, gating, activation, transposed,
+        weighs_input, around.router if weighs_input else None,
+    )  # fmt: skip
+
+
+def is_stack(weight: object) -> bool:
+    """Whether a parameter is a plain stack of matrices."""
+    return type(weight) is nn.Parameter and weight.dim() == 3 and weight.is_floating_point()

@@ -1,0 +1,64 @@
+"""The page of routing, of a model of experts: which expert gets which tokens, and what its memories share."""
+
+from typing import TYPE_CHECKING, Any
+
+from mnemoscope.errors import AtlasUnfinished
+from mnemoscope.intervals import Estimate
+from mnemoscope.pages.edition import Edition
+from mnemoscope.pages.page import Page
+
+if TYPE_CHECKING:
+    from mnemoscope.figures.routing import LayerRouting
+
+
+def routing_page(edition: Edition) -> Page:
+    """Every layer's experts with their shares of the tokens; raises AtlasUnfinished where no layer has experts."""
+    if not edition.atlas.has("routing"):
+        raise AtlasUnfinished(f"the model of {edition.atlas.path} has no experts, so nothing is routed")
+    found = edition.tables.get("routing", lambda: _read(edition))
+    vocabulary = edition.atlas.vocabulary
+    layers = [
+        {
+            "layer": one.layer,
+            "evenness": one.evenness,
+            "same": _estimate(one.same),
+            "different": _estimate(one.different),
+            "experts": [
+                row
+                | {
+                    "fires_on": [vocabulary.token(token) for token in row["fires_on"]],
+                    "first": _first(edition, one, row),
+                }
+                for row in one.experts
+            ],
+        }
+        for one in found
+    ]
+    return Page("routing.html", "Routing", {"layers": layers}, lambda: {"drawing": _drawing(edition, found)})
+
+
+def _read(edition: Edition) -> list["LayerRouting"]:
+    # The room of figures loads the drawing library.
+    from mnemoscope.figures.routing import routing
+
+    return routing(edition.atlas)
+
+
+def _drawing(edition: Edition, layers: list["LayerRouting"]) -> str:
+    def draw() -> str:
+        from mnemoscope.figures.page_svg import page_svg
+        from mnemoscope.figures.routing import routing_chart
+
+        label = "Tokens of every routed expert by layer, times an even share"
+        return page_svg(routing_chart(layers), name="routing", label=label, silent=True)
+
+    return edition.pages.get("routing drawing", draw)
+
+
+def _estimate(found: Estimate) -> dict[str, Any]:
+    return {"value": found.value, "count": found.count, "low": found.low, "high": found.high}
+
+
+def _first(edition: Edition, layer: "LayerRouting", row: dict[str, Any]) -> str:
+    """The expert's first memory."""
+    return str(edition.atlas.numbering(layer.layer).name_in(layer.layer, row["expert"], 0))

@@ -1,0 +1,63 @@
+"""What is told of routing, against counts by hand, of an atlas of experts whose routing is known by construction."""
+
+from collections import Counter
+from itertools import combinations
+from math import log
+from pathlib import Path
+
+import pytest
+
+from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.errors import AtlasUnfinished
+from mnemoscope.figures.page_svg import page_svg
+from mnemoscope.figures.routing import routing, routing_chart
+from mnemoscope.mining import mine
+from mnemoscope.models.handmade_experts import EXPERTS, LAYERS, PLANTED_EXPERTS, ROUTES, SENTENCES, WORDS
+
+
+@pytest.fixture(scope="module")
+def atlas(tmp_path_factory: pytest.TempPathFactory) -> Atlas:
+    folder = tmp_path_factory.mktemp("routing")
+    (folder / "text.txt").write_text("\n".join(SENTENCES) + "\n")
+    (folder / "other.txt").write_text("the bird\n")
+    return open_atlas(
+        mine("handmade:experts", folder / "text.txt", out=folder / "atlas", split="line", per_sentence="all",
+             validation=folder / "other.txt", removals=0)
+    )  # fmt: skip
+
+
+def test_shares_and_evenness(atlas: Atlas) -> None:
+    words = [word for sentence in SENTENCES for word in sentence.split()]
+    found = routing(atlas)
+    assert [one.layer for one in found] == list(range(LAYERS))
+    for one in found:
+        counts = Counter(e for word in words for e in ROUTES[one.layer, WORDS.index(word)])
+        assert [row["name"] for row in one.experts] == [f"E{e}" for e in range(EXPERTS)]
+        assert [row["share"] for row in one.experts] == pytest.approx([counts[e] / len(words) for e in range(EXPERTS)])
+        p = [counts[e] / (2 * len(words)) for e in range(EXPERTS)]
+        assert one.evenness == pytest.approx(-sum(x * log(x) for x in p) / log(EXPERTS))
+
+
+def test_overlaps_are_those_of_the_planted_words(atlas: Atlas) -> None:
+    """A memory fires on one word, so two of them share all of their tokens or none."""
+    for one in routing(atlas):
+        planted = [p for p in PLANTED_EXPERTS if p.memory.layer == one.layer]
+        pairs = list(combinations(planted, 2))
+        for alike, found in ((True, one.same), (False, one.different)):
+            own = [a.word == b.word for a, b in pairs if (a.memory.expert == b.memory.expert) is alike]
+            assert found.count == 2_000
+            assert found.low is not None
+            assert found.low - 0.02 <= sum(own) / len(own) <= found.high + 0.02
+
+
+def test_it_is_drawn(atlas: Atlas) -> None:
+    svg = page_svg(routing_chart(routing(atlas)), name="routing", label="routing", silent=True)
+    assert svg.count("<path") >= EXPERTS * LAYERS
+    assert all(f">E{e}<" in svg for e in range(EXPERTS))
+
+
+def test_a_dense_model_has_none(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the cat sat\nthe dog ran home\n")
+    out = mine("handmade:planted", tmp_path / "text.txt", out=tmp_path / "atlas", split="line", removals=0)
+    with pytest.raises(AtlasUnfinished):
+        routing(open_atlas(out))

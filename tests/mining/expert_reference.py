@@ -1,0 +1,133 @@
+"""What an atlas of a mixture of experts must say, by the loop of `expert_models.HandRead`, a sentence at a time.
+
+The brute-force reference of dense models is filled with the loop's numbers, memories counted through the experts; an
+atlas is made flat in the same way by `flattened`, which only adds numbers up. Which prefixes count for a routed memory
+is looked at here.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from mining.agreement import assert_neighbours, assert_text_tables, assert_triggers, assert_values, tie
+from mining.reference import Reference, Sentence
+from models.expert_models import HandRead, blocks_of
+
+
+class ExpertReference(Reference):
+    """`weights[layer][sentence]` is `[position, expert]`; `close` are prefixes whose routing hangs by a hair."""
+
+    def __init__(self, hf: Any, name: str, sentences: list[Sentence], *, beginning: int | None) -> None:
+        self.hf, self.sentences, self.hand = hf, sentences, HandRead(hf, name)
+        self.first = 1 if beginning is None else 0
+        self.mined = [number for number, sentence in enumerate(sentences) if not sentence.held_out]
+        self.layers = len(blocks_of(hf))
+        self.coefficients = [{} for _ in range(self.layers)]
+        self.weights: list[dict[int, np.ndarray]] = [{} for _ in range(self.layers)]
+        extra = [] if beginning is None else [beginning]
+        for number in self.mined:
+            found, weights = self.hand.read(extra + sentences[number].tokens)
+            for layer in range(self.layers):
+                self.coefficients[layer][number] = found[layer][len(extra) :].numpy()
+                self.weights[layer][number] = weights[layer][len(extra) :].numpy()
+
+    def values(self, layer: int) -> np.ndarray:
+        return self.hand.values(layer).double().numpy()
+
+    def _norms(self, layer: int) -> list[Any]:
+        block, model = blocks_of(self.hf)[layer], self.hf.model
+        sandwich = [block.get_submodule(path) for path in ("post_feedforward_layernorm", "post_mlp_layernorm")
+                    if self.hand.case.block == "sandwich" and path in dict(block.named_modules())]  # fmt: skip
+        final = getattr(model, "final_layernorm", None) if self.hand.case.kind == "jamba" else model.norm
+        return [*sandwich, final]
+
+    def routed(self, layer: int) -> np.ndarray:
+        """The weights `[prefix, expert]` of all prefixes that count."""
+        return np.concatenate([self.weights[layer][n][self.first :] for n in self.mined])
+
+
+def flattened(atlas: Path, hand: HandRead, out: Path) -> Path:
+    """A copy of the atlas whose memories are counted through their layer's experts."""
+    shutil.copytree(atlas, out)
+    for path in sorted(out.rglob("*.parquet")):
+        table = pl.read_parquet(path)
+        if "expert" not in table.columns or path.stem == "routing":
+            continue
+        own = int(path.stem.rpartition("-")[2]) if path.stem.startswith("layer-") else None
+        for layer, expert, memory in (("layer", "expert", "memory"), ("other_layer", "other_expert", "other_memory")):
+            if memory in table.columns:
+                rows = table.select(pl.lit(own).alias("l") if layer not in table.columns else pl.col(layer).alias("l"),
+                                    pl.col(expert).alias("e"), pl.col(memory).alias("m")).rows()  # fmt: skip
+                flat = [m if e is None else sum(hand.widths(at)[:e]) + m for at, e, m in rows]
+                table = table.with_columns(pl.Series(memory, flat, dtype=pl.Int32))
+        table.write_parquet(path)
+    return out
+
+
+def assert_mixture(atlas: Path, reference: ExpertReference, scratch: Path, *, keep: int, vocabulary: int) -> None:
+    """Every table of the pass over the text and of the values; nothing that the model left at a router's edge."""
+    flat = flattened(atlas, reference.hand, scratch)
+    layers = range(reference.layers)
+    for layer in layers:
+        assert_triggers(flat, reference, layer, keep=keep, signs=(1, -1))
+        assert_values(flat, reference, layer)
+        _assert_router_weights(atlas, reference, layer)
+        _assert_activity(atlas, reference, layer)
+    assert_neighbours(flat, reference, layers)
+    assert_text_tables(flat, reference, vocabulary=vocabulary)
+    _assert_routing(atlas, reference)
+
+
+def _assert_router_weights(atlas: Path, reference: ExpertReference, layer: int) -> None:
+    table = pl.read_parquet(atlas / f"triggers/layer-{layer:03d}.parquet")
+    assert table.columns[:2] == ["expert", "memory"]
+    if layer in reference.hand.case.dense:
+        assert table["expert"].null_count() == table["router_weight"].null_count() == table.height
+        return
+    for row in table.iter_rows(named=True):
+        weight = reference.weights[layer][row["sentence"]][row["position"], row["expert"]]
+        assert abs(weight - row["router_weight"]) <= 1e-5, row
+
+
+def _assert_activity(atlas: Path, reference: ExpertReference, layer: int) -> None:
+    table = pl.read_parquet(atlas / f"activity/layer-{layer:03d}.parquet")
+    whole, routed, widths = reference.everything(layer), reference.routed(layer), reference.hand.widths(layer)
+    assert set(table["all_prefixes"]) == {len(whole)}
+    dense, column = layer in reference.hand.case.dense, 0
+    rows = iter(table.iter_rows(named=True))
+    for expert, width in enumerate(widths):
+        shared = dense or (reference.hand.case.shared is not None and expert == len(widths) - 1)
+        own = whole if shared else whole[routed[:, expert] != 0]
+        for memory in range(width):
+            row, x = next(rows), own[:, column]
+            assert (row["expert"], row["memory"]) == (None if dense else expert, memory)
+            assert row["prefixes"] == row["sampled"] == len(own)
+            assert sum(row["histogram"]) == len(own)
+            assert (x > 1e-5).sum() <= row["positive"] <= (x > -1e-5).sum()
+            for name, number in {"mean": x.mean(), "min": x.min(), "max": x.max(), "std": x.std()}.items():
+                assert abs(row[name] - number) <= tie(number), f"L{layer} {expert} {memory}: {name}"
+            column += 1
+    assert next(rows, None) is None
+
+
+def _assert_routing(atlas: Path, reference: ExpertReference) -> None:
+    table = pl.read_parquet(atlas / "routing.parquet")
+    expected = []
+    for layer in reference.hand.moe:
+        weights, experts = reference.routed(layer), 4
+        first = weights[:, :experts].argmax(1)
+        for expert in range(weights.shape[1]):
+            shared = expert >= experts
+            tokens = len(weights) if shared else int((weights[:, expert] != 0).sum())
+            chosen = 0 if shared else int((first == expert).sum())
+            expected.append((layer, expert, tokens, float(weights[:, expert].astype(float).sum()), chosen))
+    assert table.columns == ["layer", "expert", "tokens", "weight_sum", "first_choice"]
+    for row, wanted in zip(table.rows(), expected, strict=True):
+        assert row[:3] == wanted[:3]
+        assert abs(row[3] - wanted[3]) <= 1e-5 * max(1.0, wanted[3])
+        assert row[4] == wanted[4]
+
+

@@ -1,0 +1,130 @@
+"""Brute force == mined, for mixtures of experts of every kind; parts, merges and resumed runs make the same bytes."""
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+
+import mnemoscope as ms
+from mining.conftest import byte_tokenizer, tables_of
+from mining.equal_atlases import assert_equal_atlases
+from mining.expert_reference import ExpertReference, assert_mixture, flattened
+from mining.reference import documents_of, sentences_of
+from mnemoscope.atlas import open_atlas, verify
+from mnemoscope.errors import MemoryIdError
+from mnemoscope.mining import mine
+from mnemoscope.models import load_model
+from models.conftest import build
+from models.expert_models import MIXTURES, build_mixture
+
+END = "<|endoftext|>"
+
+
+def reference_of(hf: Any, name: str, tokenizer: Any, text: str, *, beginning: int | None) -> ExpertReference:
+    longest = 64 - (beginning is not None)
+    found = sentences_of(documents_of(text, "line"), lambda line: [line], tokenizer, longest=longest)
+    return ExpertReference(hf, name, found, beginning=beginning)
+
+
+@pytest.mark.parametrize("name", list(MIXTURES))
+def test_every_mixture(name: str, text: Path, tmp_path: Path) -> None:
+    hf, tokenizer = build_mixture(name), byte_tokenizer(bos_token=END, eos_token=END)
+    out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "atlas", split="line", triggers=7, removals=2)
+    reference = reference_of(hf, name, tokenizer, text.read_text(), beginning=0)
+    assert_mixture(out, reference, tmp_path / "flat", keep=7, vocabulary=280)
+    assert verify(out) == []
+
+
+def test_without_a_beginning_token_and_in_small_batches(text: Path, tmp_path: Path) -> None:
+    hf, tokenizer = build_mixture("qwen2_moe"), byte_tokenizer()
+    options = {"split": "line", "triggers": 7, "removals": 0, "prefixes": 10, "batch_tokens": 100}
+    out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "atlas", **options)
+    reference = reference_of(hf, "qwen2_moe", tokenizer, text.read_text(), beginning=None)
+    assert_mixture(out, reference, tmp_path / "flat", keep=7, vocabulary=280)
+
+
+def test_parts_of_a_mixture_merge_to_the_bytes_of_one_run(text: Path, tmp_path: Path) -> None:
+    model = load_model(build_mixture("deepseek_v2"), tokenizer=byte_tokenizer(bos_token=END))
+    options = {"split": "line", "triggers": 7, "removals": 2, "prefixes": 20, "batch_tokens": 200}
+    whole = mine(model, text, out=tmp_path / "whole", **options)
+    parts = [mine(model, text, out=tmp_path / f"part{i}", part=f"{i}/2", **options) for i in (1, 2)]
+    merged = ms.merge(tmp_path / "merged", parts, model=model)
+    assert tables_of(merged) == tables_of(whole)
+    assert verify(merged) == []
+
+
+def test_an_atlas_of_experts_is_read_by_name(text: Path, tmp_path: Path) -> None:
+    model = load_model(build_mixture("deepseek_v2"), tokenizer=byte_tokenizer(bos_token=END))
+    out = mine(model, text, out=tmp_path / "atlas", split="line", triggers=7, removals=2, prefixes=20)
+    atlas = open_atlas(out)
+    assert atlas.manifest["model"]["experts"] == 4
+    assert atlas.manifest["model"]["shared_experts"] == 1
+    for name, expert in (("L0.M3", None), ("L1.E2.M5", 2), ("L1.S0.M7", 4)):
+        memory = atlas[name]
+        assert str(memory.id) == name
+        for rows in (memory.triggers(None), memory.value(), memory.activity(), memory.neighbours(), memory.patterns()):
+            assert set(rows["expert"]) <= {expert}
+            assert set(rows["memory"]) <= {memory.id.memory}
+        assert memory.activity().height == 1
+        # A name leads to the memory whose numbers these are.
+        best = memory.triggers().row(0, named=True)
+        trace = ms.trace(model, atlas.vocabulary.text(atlas.prefixes([(best["sentence"], best["position"])])[0]))
+        assert trace.positions
+    for wrong in ("L0.E0.M3", "L1.M3", "L1.E4.M0", "L1.E0.M24", "L1.S1.M0", "L2.M0"):
+        with pytest.raises(MemoryIdError, match="is not in"):
+            atlas[wrong]
+
+
+class Widths:
+    """Stands for `HandRead` where only the experts' widths are asked for."""
+
+    def __init__(self, *widths: int) -> None:
+        self._widths = list(widths)
+
+    def widths(self, layer: int) -> list[int]:
+        return self._widths
+
+
+def twin(name: str, dense: Any, **changes: Any) -> Any:
+    """A mixture with the weights of `dense` outside its feed-forward layers."""
+    hf = build_mixture(name, **changes)
+    known = {path: weight for path, weight in dense.state_dict().items() if ".mlp." not in path}
+    hf.load_state_dict(known, strict=False)
+    return hf
+
+
+@pytest.mark.parametrize("split", [1, 2, 3])
+def test_a_dense_layer_in_experts_has_the_same_atlas(split: int, text: Path, tmp_path: Path) -> None:
+    """One expert that is always chosen, or rows shared among experts that are all chosen, is the dense layer."""
+    dense = build_mixture("qwen3_moe", mlp_only_layers=[0, 1], intermediate_size=24)
+    width = 24 // split
+    sizes = dict.fromkeys(("num_experts", "num_local_experts", "num_experts_per_tok"), split)
+    hf = twin("qwen3_moe", dense, moe_intermediate_size=width, **sizes)
+    for own, block in zip(dense.model.layers, hf.model.layers, strict=True):
+        own.mlp.down_proj.weight *= split
+        gate, up, down = own.mlp.gate_proj.weight, own.mlp.up_proj.weight, own.mlp.down_proj.weight
+        block.mlp.gate.weight.zero_()  # so that every expert has the weight 1 / split
+        for e in range(split):
+            part = slice(e * width, (e + 1) * width)
+            block.mlp.experts.gate_up_proj[e] = torch.cat([gate[part], up[part]])
+            block.mlp.experts.down_proj[e] = down[:, part]
+        up /= split
+    tokenizer = byte_tokenizer(bos_token=END)
+    options = {"split": "line", "triggers": 7, "removals": 3, "prefixes": 20}
+    one, other = (
+        mine(load_model(own, tokenizer=tokenizer), text, out=tmp_path / name, **options)
+        for own, name in ((dense, "dense"), (hf, "experts"))
+    )
+    flat = flattened(other, Widths(*[width] * split), tmp_path / "flat")
+    for path in (flat / "values").iterdir():  # in the dense twin the weight lies in the second keys
+        pl.read_parquet(path).with_columns((pl.col("up_norm") / split).cast(pl.Float32)).write_parquet(path)
+    assert_equal_atlases(one, flat)
+
+
+def test_experts_keep_25_triggers_unless_told_otherwise(text: Path, tmp_path: Path) -> None:
+    tokenizer, options = byte_tokenizer(bos_token=END), {"split": "line", "removals": 0, "prefixes": 5}
+    for name, hf, kept in (("experts", build_mixture("mixtral"), 25), ("dense", build("llama"), 50)):
+        out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / name, **options)
+        assert open_atlas(out).manifest.plan["triggers"] == kept

@@ -1,0 +1,231 @@
+"""Tiny random mixtures of experts, and what their coefficients are by hand.
+
+Each entry says, from transformers' source, where a layer's experts are and how one of them makes its coefficients: a
+reference that shares nothing with the package. `coefficients_of` reads what the router decided off the model's own
+forward and does the rest with a loop over tokens.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, silu
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging
+
+HIDDEN, WIDTH, EXPERTS = 16, 24, 4
+_SIZES = {
+    "hidden_size": HIDDEN, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8,
+    "intermediate_size": WIDTH, "moe_intermediate_size": WIDTH, "max_position_embeddings": 64, "pad_token_id": 0,
+    "num_experts": EXPERTS, "num_local_experts": EXPERTS, "n_routed_experts": EXPERTS, "num_experts_per_tok": 2,
+    "n_shared_experts": 1, "num_shared_experts": 1,
+}  # fmt: skip
+_LATENT = {"q_lora_rank": None, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8}
+_GROUPS = {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
+
+
+def _halves(experts: Any, e: int, x: Tensor) -> Tensor:
+    gate, up = experts.gate_up_proj[e][:WIDTH], experts.gate_up_proj[e][WIDTH:]
+    return silu(gate @ x) * (up @ x)
+
+
+def _oss(experts: Any, e: int, x: Tensor) -> Tensor:
+    made = x @ experts.gate_up_proj[e] + experts.gate_up_proj_bias[e]
+    gate = made[0::2].clamp(max=7.0)
+    return (made[1::2].clamp(-7.0, 7.0) + 1) * gate * torch.sigmoid(1.702 * gate)
+
+
+def _llama4(experts: Any, e: int, x: Tensor) -> Tensor:
+    made = x @ experts.gate_up_proj[e]
+    return made[WIDTH:] * silu(made[:WIDTH])
+
+
+def _mlp(mlp: Any, x: Tensor) -> Tensor:
+    return silu(linear(x, mlp.gate_proj.weight)) * linear(x, mlp.up_proj.weight)
+
+
+def _fused(mlp: Any, x: Tensor) -> Tensor:
+    gate, up = linear(x, mlp.input_linear.weight).chunk(2, dim=-1)
+    return silu(gate) * up
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A tiny mixture: its settings, the module of its experts and those of shared ones (paths in a block)."""
+
+    kind: str
+    settings: dict[str, Any]
+    experts: str = "mlp.experts"
+    shared: str | None = None
+    switch: str | None = None
+    down: str = "down_proj"
+    """The shared expert's last map."""
+    make: Callable[[Any, int, Tensor], Tensor] = _halves
+    make_shared: Callable[[Any, Tensor], Tensor] = _mlp
+    in_features_first: bool = False
+    block: str = "pre-norm"
+    dense: tuple[int, ...] = ()
+    """Layers without experts."""
+    weighs_input: bool = False
+
+
+_SHARED = "mlp.shared_experts"
+_SPARSE = "block_sparse_moe.experts"
+MIXTURES = {
+    "mixtral": Experts("mixtral", {}),
+    "qwen2_moe": Experts(
+        "qwen2_moe", {"shared_expert_intermediate_size": 20}, shared="mlp.shared_expert",
+        switch="mlp.shared_expert_gate",
+    ),
+    "qwen3_moe": Experts("qwen3_moe", {}),
+    "qwen3_next": Experts(
+        "qwen3_next",
+        {"shared_expert_intermediate_size": 20, "linear_num_key_heads": 2, "linear_num_value_heads": 2,
+         "linear_key_head_dim": 8, "linear_value_head_dim": 8, "layer_types": ["linear_attention", "full_attention"]},
+        shared="mlp.shared_expert", switch="mlp.shared_expert_gate",
+    ),
+    "olmoe": Experts("olmoe", {}),
+    "phimoe": Experts("phimoe", {}),
+    "deepseek_v2": Experts(
+        "deepseek_v2", _LATENT | _GROUPS | {"routed_scaling_factor": 2.5}, shared=_SHARED, dense=(0,)
+    ),
+    "deepseek_v3": Experts(
+        "deepseek_v3", _LATENT | _GROUPS | {"routed_scaling_factor": 2.5, "head_dim": 4}, shared=_SHARED, dense=(0,)
+    ),
+    "gpt_oss": Experts("gpt_oss", {}, make=_oss, in_features_first=True),
+    "granitemoe": Experts("granitemoe", {"residual_multiplier": 0.4, "logits_scaling": 3.0}, experts=_SPARSE),
+    "granitemoeshared": Experts(
+        "granitemoeshared", {"shared_intermediate_size": 20, "residual_multiplier": 0.4}, experts=_SPARSE,
+        shared="shared_mlp", make_shared=_fused, down="output_linear",
+    ),
+    "glm4_moe": Experts("glm4_moe", _GROUPS | {"routed_scaling_factor": 1.5}, shared=_SHARED, dense=(0,)),
+    "llama4": Experts(
+        "llama4_text", {"intermediate_size_mlp": 20, "interleave_moe_layer_step": 1}, experts="feed_forward.experts",
+        shared="feed_forward.shared_expert", make=_llama4, in_features_first=True, weighs_input=True,
+    ),
+    "jamba": Experts(
+        "jamba",
+        {"expert_layer_period": 2, "expert_layer_offset": 1, "attn_layer_period": 2, "attn_layer_offset": 1,
+         "mamba_d_state": 4, "mamba_d_conv": 2, "use_mamba_kernels": False},
+        experts="feed_forward.experts", dense=(0,),
+    ),
+    "flex_olmo": Experts("flex_olmo", {}, block="sandwich"),
+    "dots1": Experts("dots1", _GROUPS, shared=_SHARED, dense=(0,)),
+    "afmoe": Experts("afmoe", {"num_dense_layers": 1}, shared=_SHARED, dense=(0,), block="sandwich"),
+}  # fmt: skip
+
+
+def build_mixture(name: str, *, rows: int = 280, **changes: Any) -> Any:
+    """The tiny random model of an entry; biases, gains and routers are random too."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        settings = {"vocab_size": rows, "bos_token_id": None, "eos_token_id": None, **_SIZES, **MIXTURES[name].settings}
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(MIXTURES[name].kind, **settings | changes))
+    finally:
+        logging.set_verbosity(before)
+    with torch.no_grad():
+        for path, parameter in model.named_parameters():
+            gain = parameter.dim() == 1 and not path.endswith("bias")
+            parameter.copy_(torch.randn_like(parameter) * 0.3 + float(gain))
+    return model.eval().requires_grad_(False)
+
+
+def blocks_of(hf: Any) -> Any:
+    """The blocks of a tiny mixture."""
+    return hf.model.layers
+
+
+class HandRead:
+    """Coefficients of one tiny mixture, by a loop over the tokens of one sentence and the experts that each chose."""
+
+    def __init__(self, hf: Any, name: str) -> None:
+        self.hf, self.case = hf, MIXTURES[name]
+        self.moe = [layer for layer in range(len(blocks_of(hf))) if layer not in self.case.dense]
+
+    def widths(self, layer: int) -> list[int]:
+        """The memories of every expert of a layer; one number for a dense layer."""
+        block = blocks_of(self.hf)[layer]
+        if layer in self.case.dense:
+            return [self._dense(block).down_proj.weight.shape[1]]
+        shared = [] if self.case.shared is None else [self._shared_down(block).weight.shape[1]]
+        return [WIDTH] * EXPERTS + shared
+
+    def _dense(self, block: Any) -> Any:
+        return block.feed_forward if self.case.kind == "jamba" else block.mlp
+
+    def _shared_down(self, block: Any) -> Any:
+        return block.get_submodule(f"{self.case.shared}.{self.case.down}")
+
+    def values(self, layer: int) -> Tensor:
+        """The values [memory, hidden], expert by expert."""
+        block = blocks_of(self.hf)[layer]
+        if layer in self.case.dense:
+            return self._dense(block).down_proj.weight.T
+        down = block.get_submodule(self.case.experts).down_proj
+        rows = [down[e] if self.case.in_features_first else down[e].T for e in range(EXPERTS)]
+        return torch.cat([*rows, *([] if self.case.shared is None else [self._shared_down(block).weight.T])])
+
+    @torch.no_grad()
+    def read(self, ids: list[int]) -> tuple[list[Tensor], list[Tensor]]:
+        """For every layer coefficients [token, memory] and weights [token, expert]; a dense layer's weights are 1."""
+        seen: dict[str, Any] = {}
+        hooks = []
+        for layer, block in enumerate(blocks_of(self.hf)):
+            watched = [self.case.experts, "feed_forward.router"] if layer in self.moe else []
+            for path in watched:
+                if path.endswith("router") and not self.case.weighs_input:
+                    continue
+                module = block.get_submodule(path)
+                hooks.append(module.register_forward_pre_hook(
+                    lambda _, args, named, key=f"{layer}.{path}": seen.__setitem__(key, (*args, *named.values())),
+                    with_kwargs=True,
+                ))  # fmt: skip
+                hooks.append(module.register_forward_hook(
+                    lambda _, args, out, key=f"{layer}.{path}.out": seen.__setitem__(key, out)
+                ))  # fmt: skip
+            entry = block.get_submodule(self.case.experts.rpartition(".")[0] if layer in self.moe else self._path())
+            hooks.append(entry.register_forward_pre_hook(
+                lambda _, args, layer=layer: seen.__setitem__(f"{layer}.x", args[0].reshape(-1, HIDDEN))
+            ))  # fmt: skip
+        self.hf(input_ids=torch.tensor([ids]))
+        for hook in hooks:
+            hook.remove()
+        pairs = [self._layer(layer, seen) for layer in range(len(blocks_of(self.hf)))]
+        return [one for one, _ in pairs], [other for _, other in pairs]
+
+    def _path(self) -> str:
+        return "feed_forward" if self.case.kind == "jamba" else "mlp"
+
+    def _layer(self, layer: int, seen: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        block, x = blocks_of(self.hf)[layer], seen[f"{layer}.x"]
+        if layer in self.case.dense:
+            return _mlp(self._dense(block), x), torch.ones(len(x), 1)
+        experts = block.get_submodule(self.case.experts)
+        widths = self.widths(layer)
+        weights = torch.zeros(len(x), len(widths))
+        if self.case.weighs_input:
+            weights[:, :EXPERTS] = seen[f"{layer}.feed_forward.router.out"][0]
+        else:
+            _, index, given = seen[f"{layer}.{self.case.experts}"][:3]
+            for token, (chosen, weight) in enumerate(zip(index.tolist(), given.tolist(), strict=True)):
+                for e, w in zip(chosen, weight, strict=True):
+                    weights[token, e] += w
+        found = torch.zeros(len(x), sum(widths))
+        for token in range(len(x)):
+            for e in range(EXPERTS):
+                w, own = weights[token, e], slice(e * WIDTH, (e + 1) * WIDTH)
+                if w != 0:
+                    taken = x[token] * w if self.case.weighs_input else x[token]
+                    made = self.case.make(experts, e, taken)
+                    found[token, own] = made if self.case.weighs_input else made * w
+        if self.case.shared is not None:
+            weights[:, EXPERTS] = 1.0
+            if self.case.switch is not None:
+                weights[:, EXPERTS] = torch.sigmoid(linear(x, block.get_submodule(self.case.switch).weight))[:, 0]
+            made = self.case.make_shared(block.get_submodule(self.case.shared), x)
+            found[:, EXPERTS * WIDTH :] = made * weights[:, EXPERTS, None]
+        return found, weights

@@ -1,0 +1,210 @@
+"""Mixtures of experts: found, proved, and read as a loop over tokens reads them; planted faults are noticed."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from mnemoscope.errors import ModelUnsupported, ProofFailed
+from mnemoscope.models import experts as experts_module
+from mnemoscope.models import load_model, overwrite_coefficients, read_blocks, read_coefficients
+from mnemoscope.models.expert_taps import tap_experts
+from models.expert_models import EXPERTS, MIXTURES, WIDTH, HandRead, blocks_of, build_mixture
+
+IDS = [3, 17, 200, 45, 9, 120, 33]
+
+
+@pytest.fixture(params=list(MIXTURES))
+def mixture(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def read(model: Any, ids: list[int]) -> dict[int, torch.Tensor]:
+    found: dict[int, torch.Tensor] = {}
+    with read_coefficients(model, lambda layer, own: found.__setitem__(layer, own[0].clone())):
+        model.backbone(torch.tensor([ids]))
+    return found
+
+
+def test_coefficients_and_values_are_those_of_the_loop(mixture: str, tokenizer: Any) -> None:
+    hf, case = build_mixture(mixture), MIXTURES[mixture]
+    hand = HandRead(hf, mixture)
+    expected, weights = hand.read(IDS)
+    model = load_model(hf, tokenizer=tokenizer)
+    assert model.block == case.block
+    blocks = {}
+    with read_blocks(model, lambda layer, block: blocks.__setitem__(layer, block)):
+        model.backbone(torch.tensor([IDS]))
+    found = read(model, IDS)
+    for layer in range(model.sizes.layers):
+        numbering = model.numbering(layer)
+        assert list(numbering.widths) == hand.widths(layer)
+        assert (numbering.routed is None) == (layer in case.dense)
+        torch.testing.assert_close(found[layer], expected[layer], atol=1e-5, rtol=1e-5)
+        assert torch.equal(blocks[layer].coefficients[0], found[layer])
+        assert torch.equal(model.values(layer), hand.values(layer))
+        if numbering.routed is None:
+            assert blocks[layer].weights is None
+        else:
+            torch.testing.assert_close(blocks[layer].weights[0], weights[layer].float(), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_proof_holds_in_half_precision(mixture: str, dtype: str, tokenizer: Any) -> None:
+    if mixture in ("jamba", "qwen3_next") and dtype == "float16":
+        pytest.skip("overflows in random models of the kind")
+    load_model(build_mixture(mixture), tokenizer=tokenizer, dtype=dtype)
+
+
+def test_the_users_model_is_left_as_it_was(mixture: str, tokenizer: Any) -> None:
+    hf = build_mixture(mixture)
+    before = hf(input_ids=torch.tensor([IDS])).logits
+    implementation = hf.config._experts_implementation
+    model = load_model(hf, tokenizer=tokenizer)
+    read(model, IDS)
+    assert not any("forward" in vars(module) for module in hf.modules())
+    assert hf.config._experts_implementation == implementation
+    assert torch.equal(hf(input_ids=torch.tensor([IDS])).logits, before)
+
+
+def test_overwriting_with_the_same_numbers_changes_next_to_nothing(mixture: str, tokenizer: Any) -> None:
+    model = load_model(build_mixture(mixture), tokenizer=tokenizer)
+    ids = torch.tensor([IDS])
+    plain = model.logits(ids)
+    changes = dict.fromkeys(range(model.sizes.layers), torch.clone)
+    with overwrite_coefficients(model, changes):
+        torch.testing.assert_close(model.logits(ids), plain, atol=2e-4, rtol=1e-4)
+
+
+def test_only_what_is_routed_is_set(tokenizer: Any) -> None:
+    """The coefficient is that of one memory: the stream moves by its value where the token is routed, else not."""
+    hf = build_mixture("qwen2_moe")
+    model, last = load_model(hf, tokenizer=tokenizer), 1
+    before, after, ids = {}, {}, torch.tensor([IDS])
+    with read_blocks(model, before.__setitem__):
+        model.backbone(ids)
+    chosen = (before[last].weights[0] != 0).sum(0)
+    some = next(e for e in range(EXPERTS) if 0 < chosen[e] < len(IDS))
+    for number in (some * WIDTH + 5, EXPERTS * WIDTH + 3):
+        old = before[last].coefficients[0, :, number]
+
+        def change(own: torch.Tensor, number: int = number) -> torch.Tensor:
+            out = own.clone()
+            out[:, :, number] = 7.0
+            return out
+
+        with overwrite_coefficients(model, {last: change}), read_blocks(model, after.__setitem__):
+            model.backbone(ids)
+        routed = before[last].weights[0, :, min(number // WIDTH, EXPERTS)] != 0
+        expected = torch.where(routed, 7.0 - old, 0)[:, None] * model.values(last)[number]
+        moved = (after[last].ffn_output - before[last].ffn_output)[0]
+        torch.testing.assert_close(moved, expected, atol=1e-4, rtol=1e-4)
+        assert torch.equal(after[last].coefficients[0, :, number] != 0, routed)
+
+
+def test_an_expert_named_twice_counts_once_with_its_weights_added(tokenizer: Any) -> None:
+    hf = build_mixture("mixtral")
+    model = load_model(hf, tokenizer=tokenizer)
+    routed = model.layer(0).ffn.routed
+    x = torch.randn(3, 16, generator=torch.Generator().manual_seed(1))
+    index, weights = torch.tensor([[1, 1], [1, 2], [0, 4]]), torch.tensor([[0.3, 0.2], [0.0, 0.6], [0.5, 0.7]])
+    seen = []
+    with tap_experts(routed, lambda group: seen.append(group) or group, looks=lambda: True):
+        out = routed.module(x, index, weights)
+    (group,) = seen
+    assert (group.experts.tolist(), group.tokens.tolist()) == ([0, 1, 2], [2, 0, 1])
+    assert group.weights.tolist() == pytest.approx([0.5, 0.5, 0.6])
+    torch.testing.assert_close(out[0], routed.module(x[:1], torch.tensor([[1, 1]]), torch.tensor([[0.3, 0.2]]))[0])
+
+
+def fault(monkeypatch: pytest.MonkeyPatch, name: str, of: Any) -> None:
+    monkeypatch.setattr(experts_module.RoutedExperts, name, of)
+
+
+FAULTS = {
+    "gate and up swapped": ("gate", lambda self, e: self._half(e, 1)),
+    "expert index off by one": ("second_map", lambda self, e: (self._matrix("down_proj", (e + 1) % self.count),
+                                                            self._bias("down_proj", (e + 1) % self.count))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("planted", FAULTS)
+def test_the_proof_notices(planted: str, mixture: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault(monkeypatch, *FAULTS[planted])
+    with pytest.raises((ProofFailed, ModelUnsupported)):
+        load_model(build_mixture(mixture), tokenizer=tokenizer)
+
+
+def test_the_proof_notices_that_interleaving_is_ignored(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = experts_module.gating_of
+    monkeypatch.setattr(experts_module, "gating_of", lambda module: ("halves", right(module)[1]))
+    with pytest.raises(ProofFailed, match="'keys'"):
+        load_model(build_mixture("gpt_oss"), tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize("name", ["mixtral", "deepseek_v2", "gpt_oss"])
+def test_the_proof_notices_that_the_routers_weight_or_its_scaling_is_left_out(
+    name: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mnemoscope.models import expert_taps
+
+    right = expert_taps._compute
+
+    def without(routed: Any, takes: Any, hidden: Any, index: Any, weights: Any) -> Any:
+        factor = 2.5 if name == "deepseek_v2" else 1.0
+        return right(routed, takes, hidden, index, weights / factor if factor > 1 else torch.ones_like(weights))
+
+    monkeypatch.setattr(expert_taps, "_compute", without)
+    with pytest.raises(ProofFailed, match="'ablation'"):
+        load_model(build_mixture(name), tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize("name", [name for name, case in MIXTURES.items() if case.shared])
+def test_the_proof_notices_that_a_shared_expert_is_left_out(
+    name: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mnemoscope.models import block_structure
+
+    monkeypatch.setattr(block_structure, "_check_sum", lambda *given: None)
+    monkeypatch.setattr(block_structure, "_shared", lambda *given: [])
+    with pytest.raises(ProofFailed, match="'ablation'"):
+        load_model(build_mixture(name), tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize("name", ["qwen2_moe", "qwen3_next"])
+def test_the_proof_notices_that_a_shared_experts_gate_is_left_out(
+    name: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mnemoscope.models import block_structure
+
+    monkeypatch.setattr(block_structure, "_check_sum", lambda *given: None)
+    monkeypatch.setattr(experts_module.SharedExpert, "weigh", lambda self, inputs: None)
+    with pytest.raises(ProofFailed, match="'ablation'"):
+        load_model(build_mixture(name), tokenizer=tokenizer)
+
+
+def test_experts_that_drop_tokens_are_refused(tokenizer: Any) -> None:
+    """A capacity: the third token and on of every expert are dropped by the model's own forward."""
+    hf = build_mixture("mixtral")
+    experts = blocks_of(hf)[1].mlp.experts
+    own = type(experts).forward
+
+    class Capped(type(experts)):
+        def forward(self, hidden, index, weights):
+            kept = torch.zeros_like(weights)
+            for e in range(EXPERTS):
+                kept += torch.where((index == e) & ((index == e).any(1).cumsum(0)[:, None] <= 3), weights, 0)
+            return own(self, hidden, index, kept)
+
+    experts.__class__ = Capped
+    with pytest.raises((ProofFailed, ModelUnsupported)):
+        load_model(hf, tokenizer=tokenizer)
+
+
+def test_a_list_of_experts_is_refused_by_name(tokenizer: Any) -> None:
+    hf = build_mixture("mixtral")
+    for block in blocks_of(hf):
+        block.mlp.experts = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(EXPERTS))
+        block.mlp.forward = lambda x, own=block.mlp.experts: sum(each(x) for each in own)
+    with pytest.raises(ModelUnsupported, match=r"its experts \(ModuleList at 'mlp.experts'\) cannot be read yet"):
+        load_model(hf, tokenizer=tokenizer)

@@ -1,0 +1,69 @@
+"""The pages of an atlas of experts: routing, a layer, a memory by its name, a trace; a dense atlas has no routing."""
+
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from mnemoscope.mining import mine
+from mnemoscope.models.handmade_experts import EXPERTS, MEMORIES, PLANTED_EXPERTS, SENTENCES
+from web.planted_atlas import planted_atlas
+from web.served import client, patient
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
+    folder = tmp_path_factory.mktemp("experts")
+    (folder / "text.txt").write_text("\n".join(SENTENCES * 2) + "\n")
+    atlas = mine("handmade:experts", folder / "text.txt", out=folder / "atlas", split="line")
+    return client(atlas, model="handmade:experts")
+
+
+def test_routing_is_told_and_drawn(reader: TestClient) -> None:
+    page, data = reader.get("/routing"), reader.get("/routing.json").json()
+    assert page.status_code == 200
+    assert page.text.count('<section aria-labelledby="layer-') == len(data["layers"]) == 2
+    assert [row["name"] for row in data["layers"][0]["experts"]] == [f"E{e}" for e in range(EXPERTS)]
+    assert ">Routing<" in reader.get("/").text
+
+
+def test_every_memory_has_a_page_and_its_neighbours_are_beside_it(reader: TestClient) -> None:
+    name, seen = "L0.E0.M0", []
+    while name is not None:
+        data = reader.get(f"/{name}.json").json()
+        assert data["memory"] == name
+        seen.append(name)
+        name = data["next"]
+    assert seen == [f"L{layer}.E{e}.M{m}" for layer in range(2) for e in range(EXPERTS) for m in range(MEMORIES)]
+    for wrong in ("L0.M0", "L0.E4.M0", "L0.S0.M0", "L0.E0.M4"):
+        assert reader.get(f"/{wrong}").status_code == 404
+
+
+def test_a_memory_says_how_many_prefixes_its_expert_gets(reader: TestClient) -> None:
+    planted = next(one for one in PLANTED_EXPERTS if one.memory.expert == 2)
+    data = reader.get(f"/{planted.memory}.json").json()
+    activity = data["activity"]
+    assert 0 < activity["prefixes"] < activity["all_prefixes"]
+    assert f"those of {activity['all_prefixes']:,} that its expert gets" in reader.get(f"/{planted.memory}").text
+    assert {one["token"]["text"].strip() for one in data["triggers"]} == {planted.word}
+
+
+def test_layers_link_to_memories_by_their_names(reader: TestClient) -> None:
+    page = reader.get("/layers/1").text
+    for expert in range(EXPERTS):
+        assert f'href="/L1.E{expert}.M1"' in page
+    names = [row["name"] for row in reader.get("/layers/1.json").json()["rows"]]
+    assert names == [f"L1.E{e}.M{m}" for e in range(EXPERTS) for m in range(MEMORIES)]
+
+
+def test_search_finds_memories_by_their_names(reader: TestClient) -> None:
+    planted = PLANTED_EXPERTS[5]
+    found = patient(reader, f"/search.json?q={planted.word}").json()
+    assert str(planted.memory) in {hit["memory"] for hit in found["hits"]}
+    assert reader.get("/search?q=l0.e1.m2").headers["location"] == "/L0.E1.M2"
+
+
+def test_a_dense_atlas_has_no_routing(tmp_path: Path) -> None:
+    reader = client(planted_atlas(tmp_path))
+    assert reader.get("/routing").status_code == 404
+    assert ">Routing<" not in reader.get("/").text
