@@ -5,15 +5,20 @@ atlas is made flat in the same way by `flattened`, which only adds numbers up. W
 is looked at here.
 """
 
+import copy
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+import torch
+from torch import Tensor
 
 from mining.agreement import assert_neighbours, assert_text_tables, assert_triggers, assert_values, tie
 from mining.reference import Reference, Sentence
+from mining.slow_model import Place, SlowTransformer
 from models.expert_models import HandRead, blocks_of
 
 
@@ -63,7 +68,7 @@ def flattened(atlas: Path, hand: HandRead, out: Path) -> Path:
                                     pl.col(expert).alias("e"), pl.col(memory).alias("m")).rows()  # fmt: skip
                 flat = [m if e is None else sum(hand.widths(at)[:e]) + m for at, e, m in rows]
                 table = table.with_columns(pl.Series(memory, flat, dtype=pl.Int32))
-        table.write_parquet(path)
+        table.drop("expert", "other_expert", strict=False).write_parquet(path)
     return out
 
 
@@ -131,3 +136,37 @@ def _assert_routing(atlas: Path, reference: ExpertReference) -> None:
         assert row[4] == wanted[4]
 
 
+class SlowMixture(SlowTransformer):
+    """The slow model of a mixture, in float64: coefficients by the loop, blocks by plain hooks."""
+
+    def __init__(self, hf: Any, name: str, *, beginning: int | None) -> None:
+        self.hf, self.beginning = copy.deepcopy(hf).double(), beginning
+        self.hf.config._experts_implementation = "eager"  # others do not multiply in float64
+        self.hand = HandRead(self.hf, name)
+        self._names = dict(self.hf.named_modules())
+        self.layers = len(blocks_of(self.hf))
+        self._blocks = [path for path in self._names if re.fullmatch(r"model\.layers\.\d+", path)]
+        self._final, self._project = self.hf.model.norm, None
+
+    def values(self, layer: int) -> Tensor:
+        return self.hand.values(layer)
+
+    @torch.no_grad()
+    def read(self, tokens: list[int]) -> tuple[list[Place], Tensor]:
+        ids = [*([] if self.beginning is None else [self.beginning]), *tokens]
+        outputs: list[Tensor] = []
+
+        def note(_: Any, inputs: Any, out: Any) -> None:
+            outputs.append((out[0] if isinstance(out, tuple) else out).reshape(len(ids), -1)[-1])
+
+        hooks = [block.register_forward_hook(note) for block in blocks_of(self.hf)]
+        logits = self.hf(input_ids=torch.tensor([ids])).logits[0, -1]
+        for hook in hooks:
+            hook.remove()
+        places = []
+        for layer, (coefficients, output) in enumerate(zip(self.hand.read(ids)[0], outputs, strict=True)):
+            update = coefficients[-1] @ self.values(layer)
+            if self._sandwich_norm(layer) is not None:
+                update = self._sandwich_norm(layer)(update[None])[0]
+            places.append(Place(output - update, coefficients[-1], update, output))
+        return places, logits

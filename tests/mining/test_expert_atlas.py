@@ -8,10 +8,17 @@ import pytest
 import torch
 
 import mnemoscope as ms
-from mining.conftest import byte_tokenizer, tables_of
+from mining.conftest import byte_tokenizer, odd_text, tables_of
 from mining.equal_atlases import assert_equal_atlases
-from mining.expert_reference import ExpertReference, assert_mixture, flattened
+from mining.expert_reference import ExpertReference, SlowMixture, assert_mixture, flattened
 from mining.reference import documents_of, sentences_of
+from mining.reference_passes import (
+    check_predictions,
+    check_removals,
+    check_values_at_work,
+    distinct,
+    given,
+)
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import MemoryIdError
 from mnemoscope.mining import mine
@@ -128,3 +135,35 @@ def test_experts_keep_25_triggers_unless_told_otherwise(text: Path, tmp_path: Pa
     for name, hf, kept in (("experts", build_mixture("mixtral"), 25), ("dense", build("llama"), 50)):
         out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / name, **options)
         assert open_atlas(out).manifest.plan["triggers"] == kept
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "deepseek_v2", "flex_olmo"])
+def test_predictions_values_at_work_and_removals(name: str, tmp_path: Path) -> None:
+    """As for dense models (test_passes.py), by the loop; `routed_memories` by hand."""
+    hf, tokenizer = build_mixture(name), byte_tokenizer(bos_token=END, eos_token=END)
+    raw, other = odd_text(40), odd_text(30, seed=1)
+    (tmp_path / "text.txt").write_text(raw)
+    (tmp_path / "other.txt").write_text(other)
+    out = mine(
+        load_model(hf, tokenizer=tokenizer), tmp_path / "text.txt", out=tmp_path / "atlas", split="line",
+        validation=tmp_path / "other.txt", triggers=6, removals=4, prefixes=24, seed=3, batch_tokens=300,
+    )  # fmt: skip
+    slow, mined = SlowMixture(hf, name, beginning=0), distinct(raw, tokenizer, 0)
+    flat = flattened(out, slow.hand, tmp_path / "flat")
+    table = pl.read_parquet(flat / "predictions.parquet")
+    table.drop("routed_memories").write_parquet(flat / "predictions.parquet")
+    text = given(mined, distinct(other, tokenizer, 0), len(documents_of(raw, "line")), 0)
+    prefixes, _ = check_predictions(flat, slow, text, asked=24)
+    assert len(prefixes) == 24
+    assert check_values_at_work(flat, slow, text, prefixes) > 40
+    tokens = {number: sentence.tokens for number, sentence in enumerate(mined)}
+    rows, _ = check_removals(flat, slow, tokens, seed=3, removals=4, layers=(0, 1))
+    assert len(rows) > 60
+    assert any(row["removed_coefficient"] == 0 for row in rows), "the text's removals lose an expert now and then"
+    reachable = {(row["prefix"], row["layer"]): row["routed_memories"] for row in table.to_dicts()}
+    for row in prefixes:
+        ids = [0, *text.tokens[row["sentence"]][: row["position"] + 1]]
+        for layer, weights in enumerate(slow.hand.read(ids)[1]):
+            widths = slow.hand.widths(layer)
+            own = sum(width for width, weight in zip(widths, weights[-1].tolist(), strict=True) if weight)
+            assert reachable[row["prefix"], layer] == own

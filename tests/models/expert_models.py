@@ -203,10 +203,10 @@ class HandRead:
     def _layer(self, layer: int, seen: dict[str, Any]) -> tuple[Tensor, Tensor]:
         block, x = blocks_of(self.hf)[layer], seen[f"{layer}.x"]
         if layer in self.case.dense:
-            return _mlp(self._dense(block), x), torch.ones(len(x), 1)
+            return _mlp(self._dense(block), x), torch.ones(len(x), 1, dtype=x.dtype)
         experts = block.get_submodule(self.case.experts)
         widths = self.widths(layer)
-        weights = torch.zeros(len(x), len(widths))
+        weights = torch.zeros(len(x), len(widths), dtype=x.dtype)
         if self.case.weighs_input:
             weights[:, :EXPERTS] = seen[f"{layer}.feed_forward.router.out"][0]
         else:
@@ -214,7 +214,7 @@ class HandRead:
             for token, (chosen, weight) in enumerate(zip(index.tolist(), given.tolist(), strict=True)):
                 for e, w in zip(chosen, weight, strict=True):
                     weights[token, e] += w
-        found = torch.zeros(len(x), sum(widths))
+        found = torch.zeros(len(x), sum(widths), dtype=x.dtype)
         for token in range(len(x)):
             for e in range(EXPERTS):
                 w, own = weights[token, e], slice(e * WIDTH, (e + 1) * WIDTH)

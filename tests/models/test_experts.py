@@ -67,6 +67,20 @@ def test_the_users_model_is_left_as_it_was(mixture: str, tokenizer: Any) -> None
     assert torch.equal(hf(input_ids=torch.tensor([IDS])).logits, before)
 
 
+def test_a_forward_of_the_modules_own_is_put_back(tokenizer: Any) -> None:
+    hf = build_mixture("mixtral")
+    module = blocks_of(hf)[0].mlp.experts
+    calls, right = [], module.forward
+    module.forward = wrapped = lambda *given: calls.append(1) or right(*given)
+    model = load_model(hf, tokenizer=tokenizer)
+    assert module.forward is wrapped
+    seen = len(calls)
+    read(model, IDS)
+    assert len(calls) == seen, "while somebody reads, the module computes with the package's forward"
+    model.logits(torch.tensor([IDS]))
+    assert len(calls) == seen + 1
+
+
 def test_overwriting_with_the_same_numbers_changes_next_to_nothing(mixture: str, tokenizer: Any) -> None:
     model = load_model(build_mixture(mixture), tokenizer=tokenizer)
     ids = torch.tensor([IDS])

@@ -57,7 +57,8 @@ def _is_numbering(value: Any) -> bool:
     if not (isinstance(value, dict) and names <= value.keys() and _LIST.test(value["shared"])):
         return False
     sizes = (value["routed"], *value["shared"])
-    return _COUNT.test(value["memories"]) and all(map(_ROWS.test, sizes)) and len(sizes) <= _MOST_EXPERTS
+    experts = len(sizes) + (value["routed"] if _COUNT.test(value["routed"]) else 0)
+    return _COUNT.test(value["memories"]) and all(map(_ROWS.test, sizes)) and experts <= _MOST_EXPERTS
 
 
 _PROOF = Form(_or_null(_values(_or_null(_NUMBER.test))), "an object of numbers")

@@ -183,7 +183,7 @@ class Tables:
         except FileNotFoundError:
             remedy = rebuild_command(self.path, name, self.manifest)
             raise AtlasDamaged(f"{where} is missing; restore it, or make it with {remedy}") from None
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise AtlasDamaged(
                 f"{where} cannot be read ({reason}); mine the atlas again or restore the file"

@@ -21,7 +21,6 @@ from mnemoscope.models.projections import AdaptiveSoftmax
 
 _ACTIVATION_ENTRIES = ("hidden_act", "activation_function", "hidden_activation", "activation", "ffn_activation", "afn")
 _CHOSEN_ENTRIES = ("num_experts_per_tok", "moe_topk", "moe_k", "num_selected_experts")
-_EXPERT_ENTRIES = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
 
 
 @dataclass(frozen=True)
@@ -111,19 +110,10 @@ def check_supported(config: Any) -> None:
         raise ModelUnsupported(f"model type {kind!r} is an encoder; only decoder language models can be read")
 
 
-def experts_of(config: Any) -> int:
-    """How many experts a configuration says that a layer has; 0 for none."""
-    return _first_count(config, _EXPERT_ENTRIES)
-
-
 def experts_chosen(config: Any) -> int:
     """How many routed experts a token goes to, as the configuration says; 2 where it does not."""
-    return _first_count(config, _CHOSEN_ENTRIES) or 2
-
-
-def _first_count(config: Any, names: tuple[str, ...]) -> int:
-    stated = (getattr(config.get_text_config(decoder=True), name, None) for name in names)
-    return next((count for count in stated if isinstance(count, int) and count > 0), 0)
+    stated = (getattr(config.get_text_config(decoder=True), name, None) for name in _CHOSEN_ENTRIES)
+    return next((count for count in stated if isinstance(count, int) and count > 0), 2)
 
 
 def family_of(config: Any) -> Family | None:

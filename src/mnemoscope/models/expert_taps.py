@@ -45,6 +45,8 @@ Take = Callable[[Group], Group]
 """Is given what the routed experts computed; gives back what they are to have computed."""
 
 _taps: "WeakKeyDictionary[nn.Module, list[tuple[Looks, Take]]]" = WeakKeyDictionary()
+_replaced: "WeakKeyDictionary[nn.Module, Callable[..., Tensor] | None]" = WeakKeyDictionary()
+"""The forward that a tapped module had of its own, beside its class's: libraries that offload set one."""
 _changing = Lock()
 
 
@@ -59,6 +61,7 @@ def tap_experts(routed: RoutedExperts, take: Take, *, looks: Looks) -> Iterator[
         taps = _taps.setdefault(routed.module, [])
         taps.append(tap)
         if len(taps) == 1:
+            _replaced[routed.module] = routed.module.__dict__.get("forward")
             routed.module.forward = _forward_of(routed, taps, routed.module.forward)
     try:
         yield
@@ -67,6 +70,8 @@ def tap_experts(routed: RoutedExperts, take: Take, *, looks: Looks) -> Iterator[
             taps.remove(tap)
             if not taps:
                 del routed.module.__dict__["forward"], _taps[routed.module]
+                if (own := _replaced.pop(routed.module)) is not None:
+                    routed.module.forward = own
 
 
 def _forward_of(
