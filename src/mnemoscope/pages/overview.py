@@ -63,6 +63,7 @@ def overview_words(edition: Edition, data: dict[str, Any]) -> dict[str, Any]:
     said = {
         "warnings": warnings(edition.atlas),
         "glance": draw_small(edition, *GLANCE),
+        "some": str(edition.atlas.name(edition.atlas.layers[-1], 0)),
         "opened_by": model_words(manifest, otherwise=manifest.model.spec or "MODEL"),
     }
     if data["unanswered"]:
