@@ -180,7 +180,7 @@ def test_the_proof_notices_that_a_shared_expert_is_left_out(
     from mnemoscope.models import block_structure
 
     monkeypatch.setattr(block_structure, "_check_sum", lambda *given: None)
-    monkeypatch.setattr(block_structure, "_shared", lambda *given: [])
+    monkeypatch.setattr(block_structure, "_find_shared", lambda *given: [])
     with pytest.raises(ProofFailed, match="'ablation'"):
         load_model(build_mixture(name), tokenizer=tokenizer)
 

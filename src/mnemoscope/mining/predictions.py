@@ -155,7 +155,7 @@ class PredictionPass:
         def keep(layer: int, block: Block) -> None:
             ffn = block.ffn_output, block.ffn_update
             streams = (block.residual, *ffn, block.layer_output, block.coefficients)
-            kept[layer] = tuple(stream[each, column] for stream in (*streams, self._routed(layer, block)))
+            kept[layer] = tuple(stream[each, column] for stream in (*streams, self._reachable(layer, block)))
 
         with torch.inference_mode():
             with read_blocks(self._model, keep, layers=sorted({*self._plan.layers, self._last}), own_thread=True):
@@ -165,7 +165,7 @@ class PredictionPass:
                 part = slice(start, start + rows)
                 self._project({layer: tuple(s[part] for s in streams) for layer, streams in kept.items()}, chosen[part])
 
-    def _routed(self, layer: int, block: Block) -> Tensor:
+    def _reachable(self, layer: int, block: Block) -> Tensor:
         """How many memories each token `[batch, position]` is routed to."""
         widths = torch.tensor(self._model.numbering(layer).widths, device=block.residual.device)
         if block.weights is None:

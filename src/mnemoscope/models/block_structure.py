@@ -73,7 +73,7 @@ def _mixture(seen: Observation, path: str, block: nn.Module, place: str, experts
             break
     else:
         raise Unclear("what its experts give does not add up to what its blocks give")
-    shared = _shared(inside, [call.path for call in exits], place, block)
+    shared = _find_shared(inside, [call.path for call in exits], place, block)
     _check_sum(of, place, experts, shared, whole.given)
     row, scale = found
     ended = sorted((call.path for call in exits), key=[call.path for call in inside].index, reverse=True)
@@ -106,7 +106,7 @@ def _no_row(path: str) -> Family:
     return Family("structural", blocks=path, keys="", down="", activation="", in_place=True)
 
 
-def _shared(
+def _find_shared(
     inside: list[ModuleCall], exits: list[str], routed: str, block: nn.Module
 ) -> list[tuple[tuple[str, str], SharedExpert]]:
     """The shared experts inside these modules, each with the paths of its down-projection and of its keys."""

@@ -36,14 +36,14 @@ def gating_of(module: Any) -> tuple[Layout, Gating]:
     with torch.inference_mode():
         wanted = own(made)
         halves, interleaved = made.chunk(2, dim=-1), (made[..., ::2], made[..., 1::2])
-        for gating in (plainly(activation), *_clamped(activation, limit, alpha)):
+        for gating in (plainly(activation), *_bounded_ways(activation, limit, alpha)):
             for layout, (gate, up) in (("halves", halves), ("interleaved", interleaved)):
                 if same(gating(gate, up), wanted):
                     return layout, gating  # type: ignore[return-value]
     raise ModelUnsupported(f"how its experts ({type(module).__name__}) join gate and up is not known")
 
 
-def _clamped(activation: Activation, limit: float, alpha: float) -> tuple[Gating, ...]:
+def _bounded_ways(activation: Activation, limit: float, alpha: float) -> tuple[Gating, ...]:
     """Ways of joining that bound what goes in."""
 
     def glu_plus_one(gate: Tensor, up: Tensor) -> Tensor:

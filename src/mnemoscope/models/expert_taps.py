@@ -172,7 +172,7 @@ def change(
     returns counts where a token was routed.
     """
 
-    def changed(group: Group) -> Tensor | None:
+    def wanted_of(group: Group) -> Tensor | None:
         """What the group's coefficients are to be; None where they stay."""
         whole = group.coefficients.new_zeros(group.of, ffn.numbering.count)
         place(whole, group)
@@ -180,11 +180,11 @@ def change(
         return None if made is None else taken_from(made, group)
 
     def take(group: Group) -> Group:
-        wanted = changed(group)
+        wanted = wanted_of(group)
         return group if wanted is None else replace(group, coefficients=wanted)
 
     def tap(inputs: tuple[Any, ...], group: Group) -> tuple[Any, ...] | None:
-        wanted = changed(group)
+        wanted = wanted_of(group)
         if wanted is None:
             return None
         if group.weights is not None:

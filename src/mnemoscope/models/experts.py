@@ -114,7 +114,7 @@ class MixtureFeedForward:
         return int(self.routed.second_map(0)[0].shape[0])
 
     @property
-    def gated(self) -> bool:
+    def has_gate(self) -> bool:
         """See `FeedForward`."""
         return self.routed.layout is not None
 
@@ -140,7 +140,7 @@ class MixtureFeedForward:
 
     def up_keys(self) -> Tensor | None:
         """See `FeedForward`."""
-        if not self.gated:
+        if not self.has_gate:
             return None
         shared = [up for each in self.shared if (up := each.dense.up_keys()) is not None]
         return torch.cat([*(self.routed.up(e)[0] for e in self._experts()), *shared])
@@ -180,7 +180,7 @@ class MixtureFeedForward:
             weight = weights[..., expert, None].to(inputs.dtype)
             taken = inputs * weight if self.routed.weighs_input else inputs
             gate = nn.functional.linear(taken, *self.routed.gate(expert)).float()
-            up = gate if not self.gated else nn.functional.linear(taken, *self.routed.up(expert)).float()
+            up = gate if not self.has_gate else nn.functional.linear(taken, *self.routed.up(expert)).float()
             made = self.routed.gating(gate, up)
             moved = self.routed.gating(gate * (1 + small), up) - made, self.routed.gating(gate, up * (1 + small)) - made
             size = (moved[0].abs() + moved[1].abs()) / small

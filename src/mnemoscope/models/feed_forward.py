@@ -35,7 +35,7 @@ class FeedForward(Protocol):
         """The width of the stream."""
 
     @property
-    def gated(self) -> bool:
+    def has_gate(self) -> bool:
         """Whether every memory has two keys."""
 
     @property
@@ -100,7 +100,7 @@ class DenseFeedForward:
         return self.down.shape[0]
 
     @property
-    def gated(self) -> bool:
+    def has_gate(self) -> bool:
         """See `FeedForward`."""
         return self.up is not None
 

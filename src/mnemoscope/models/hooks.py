@@ -227,13 +227,13 @@ def _watch(
             seen.clear()
             callback(layer, block)
 
-    def gathered(coefficients: Tensor, weights: Tensor | None) -> None:
+    def note_coefficients(coefficients: Tensor, weights: Tensor | None) -> None:
         seen["coefficients"] = coefficients
         if weights is not None:
             seen["weights"] = weights
 
     enters(parts.ffn.entry, "ffn_input")
-    _gather(model, layer, gathered, hooks, looks)
+    _gather(model, layer, note_coefficients, hooks, looks)
     for number, module in enumerate(parts.ffn.exits):
         leaves(module, f"ffn_output{number}")
     if parts.post_norm is not None:

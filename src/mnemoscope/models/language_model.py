@@ -80,7 +80,7 @@ class LanguageModel:
         self.fingerprint = fingerprint(content, beginning)
         self.family = anatomy.family
         self.block = layers[0].kind
-        self.gated = any(layer.ffn.gated for layer in layers)
+        self.gated = any(layer.ffn.has_gate for layer in layers)
         self.activation = anatomy.activation
         # Of a probed map the dtype is that in which its module multiplies; the streams have the head's.
         head = matrix_of(anatomy.head) if anatomy.two_level is None else layers[0].ffn.values()

@@ -100,9 +100,9 @@ class MemoryNumbering:
         if memory.layer not in self._layers:
             return None
         own = self._within(memory.layer).number(memory)
-        return None if own is None else self.counted(memory.layer, own)
+        return None if own is None else self.number_of(memory.layer, own)
 
-    def counted(self, layer: int, memory: int) -> int | None:
+    def number_of(self, layer: int, memory: int) -> int | None:
         """The number of a memory that is counted through its layer."""
         first, count = self._layers.get(layer, (0, 0))
         return first + memory if memory < count else None

@@ -205,7 +205,7 @@ class Annotations:
         self._described: list[tuple[str, str, int]] = []
         if judgements is not None:
             rows = judgements.filter(~pl.col("control") & (pl.col("kind") != "none") & (pl.col("description") != ""))
-            self._memories = [numbering.counted(*key) for key in rows.select("layer", "memory").iter_rows()]
+            self._memories = [numbering.number_of(*key) for key in rows.select("layer", "memory").iter_rows()]
             self._described = rows.select("kind", "description", pl.col("triggers").list.len()).rows()
 
     def rank(self, query: Query, within: Ranges, *, most: int) -> Ranking:
