@@ -74,8 +74,9 @@ def _shift(rows: Frame, numberings: Numberings, layer: int | None, sign: int) ->
     for of, expert, memory in _NAMES:
         if memory in names and expert in names:
             at = pl.col(of).cast(pl.Int64) if of in names else pl.lit(layer, pl.Int64)
+            there = {own: found for own, found in numberings.items() if of in names or own == layer}
             first = (at * _SPAN + pl.col(expert).cast(pl.Int64).fill_null(0)).replace_strict(
-                _firsts(numberings), return_dtype=pl.Int32
+                _firsts(there), return_dtype=pl.Int32
             )
             rows = rows.with_columns((pl.col(memory) + sign * first).cast(pl.Int32).alias(memory))
     return rows
