@@ -15,7 +15,7 @@ from mnemoscope.errors import ModelUnsupported, OptionError
 from mnemoscope.mining import mine
 from mnemoscope.models import load_model
 from mnemoscope.models.huggingface import builtin_folder
-from models.test_probed import Rounding, load, network_of
+from models.test_probed import Rounding, in_four_bits, load, network_of
 
 # peft asks transformers by an old name.
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
@@ -113,15 +113,7 @@ def test_a_model_without_quantised_weights_has_nothing_to_widen() -> None:
 
 def test_a_model_in_memory_is_widened_in_a_copy() -> None:
     bitsandbytes = pytest.importorskip("bitsandbytes")
-    network = network_of("llama")
-    for layer in network.model.layers:
-        for name in ("gate_proj", "up_proj", "down_proj"):
-            own = getattr(layer.mlp, name)
-            four = bitsandbytes.nn.Linear4bit(
-                own.in_features, own.out_features, bias=False, compute_dtype=torch.float32, quant_type="nf4"
-            )
-            four.load_state_dict({"weight": own.weight.detach()})
-            setattr(layer.mlp, name, four.to("cpu"))
+    network = in_four_bits(network_of("llama"))
     probed, read = load(network), load_model(network, tokenizer=byte_tokenizer(), dequantize=True)
     assert (probed.probed, read.probed) == (True, False)
     torch.testing.assert_close(probed.values(0), read.values(0), atol=1e-6, rtol=1e-5)

@@ -133,9 +133,9 @@ def test_a_quantised_model_is_mined_as_the_one_with_widened_weights(name: str, b
     assert load(network).fingerprint == model.fingerprint != twin.fingerprint
 
 
-def test_a_four_bit_model_of_bitsandbytes() -> None:
+def in_four_bits(network: Any) -> Any:
+    """The network, changed: its feed-forward maps are bitsandbytes' of four bits."""
     bitsandbytes = pytest.importorskip("bitsandbytes")
-    network = network_of("llama")
     for layer in network.model.layers:
         for name in ("gate_proj", "up_proj", "down_proj"):
             own = getattr(layer.mlp, name)
@@ -144,6 +144,12 @@ def test_a_four_bit_model_of_bitsandbytes() -> None:
             )
             four.load_state_dict({"weight": own.weight.detach()})
             setattr(layer.mlp, name, four.to("cpu"))
+    return network
+
+
+def test_a_four_bit_model_of_bitsandbytes() -> None:
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    network = in_four_bits(network_of("llama"))
     model = load(network)
     assert model.probed
     down = network.model.layers[0].mlp.down_proj
