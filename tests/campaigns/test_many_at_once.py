@@ -11,6 +11,7 @@ from sqlalchemy import func, select
 
 from mnemoscope.annotations import Store, open_store
 from mnemoscope.atlas import Atlas
+from mnemoscope.campaigns.database import Database, address
 from mnemoscope.judgements.tables import annotators, campaigns, items, judgements, version
 from saving_annotators import save_all
 
@@ -108,3 +109,23 @@ def test_servers_that_begin_at_once_make_one_campaign(shared_atlas: Atlas, place
         tables = (version, campaigns, items, annotators)
         counts = [connection.execute(select(func.count()).select_from(table)).scalar_one() for table in tables]
     assert counts == [1, 1, 4 + 5 + 4, 6]
+
+
+def test_servers_that_open_one_new_file_at_once_wait_for_each_other(tmp_path: Path) -> None:
+    failed: list[BaseException] = []
+
+    def open_file(place: Path, gate: threading.Barrier) -> None:
+        gate.wait()
+        try:
+            Database(address(place, tmp_path), atlas="0" * 64).close()
+        except BaseException as error:
+            failed.append(error)
+
+    for number in range(25):
+        gate = threading.Barrier(6)
+        threads = [threading.Thread(target=open_file, args=(tmp_path / f"{number}.sqlite", gate)) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert failed == []

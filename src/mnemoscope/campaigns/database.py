@@ -7,6 +7,7 @@ they mean.
 import re
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
@@ -103,10 +104,19 @@ class Database:
     def _keep_a_log(self) -> None:
         """Makes SQLite write a log beside the file, so that readers and a writer need not wait for each other.
 
-        The file keeps to this for good, so it is asked for only once the file is known to be ours.
+        The file keeps to this for good, so it is asked for only once the file is known to be ours. SQLite does not wait
+        here for another process that opens the file too, so it is asked again.
         """
+        until = time.monotonic() + WAIT_SECONDS
         with self._in_plain_words("stored"), self._turn, closing(self.engine.raw_connection()) as connection:
-            connection.execute("PRAGMA journal_mode = WAL")
+            while True:
+                try:
+                    connection.execute("PRAGMA journal_mode = WAL")
+                    return
+                except sqlite3.OperationalError as error:
+                    if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                        raise
+                time.sleep(0.01)
 
     def _check(self, connection: Connection, *, missing: set[str]) -> None:
         name, atlas = self.name, self.atlas
