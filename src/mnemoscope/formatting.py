@@ -7,7 +7,7 @@ text from anywhere gets through to a terminal or a page.
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, Literal
 
@@ -84,10 +84,24 @@ def join_words(parts: Sequence[str]) -> str:
 
 def format_layers(layers: Sequence[int], *, bare: bool = False) -> str:
     """`layer 3`, `layers 3-7`, `layers 3, 5`, and without the word if `bare`: for sorted layers, at least one."""
-    word = "" if bare else "layer " if len(layers) == 1 else "layers "
-    if len(layers) > 1 and list(layers) == list(range(layers[0], layers[-1] + 1)):
-        return f"{word}{layers[0]}-{layers[-1]}"
-    return word + ", ".join(str(layer) for layer in layers)
+    return _format_numbers(layers, "" if bare else "layer")
+
+
+def _format_numbers(numbers: Sequence[int], noun: str) -> str:
+    word = "" if not noun else f"{noun} " if len(numbers) == 1 else f"{noun}s "
+    if len(numbers) > 1 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{word}{numbers[0]}-{numbers[-1]}"
+    return word + ", ".join(map(str, numbers))
+
+
+def format_blocks(layers: Sequence[int], others: Mapping[str, str]) -> str:
+    """`layers 0, 1 are those of blocks 1, 3; Mamba in block 0, Attention in block 2`: for blocks without a layer."""
+    kinds: dict[str, list[int]] = {}
+    for number, kind in others.items():
+        kinds.setdefault(kind, []).append(int(number))
+    rest = (f"{kind} in {_format_numbers(sorted(own), 'block')}" for kind, own in kinds.items())
+    own = f"{format_layers(range(len(layers)))} {'is that' if len(layers) == 1 else 'are those'}"
+    return f"{own} of {_format_numbers(layers, 'block')}; without one: {', '.join(rest)}"
 
 
 def pluralise(count: int, noun: str, plural: str | None = None) -> str:

@@ -46,8 +46,7 @@ class ExpertReference(Reference):
         block, model = blocks_of(self.hf)[layer], self.hf.model
         sandwich = [block.get_submodule(path) for path in ("post_feedforward_layernorm", "post_mlp_layernorm")
                     if self.hand.case.block == "sandwich" and path in dict(block.named_modules())]  # fmt: skip
-        final = getattr(model, "final_layernorm", None) if self.hand.case.kind == "jamba" else model.norm
-        return [*sandwich, final]
+        return [*sandwich, model.get_submodule(self.hand.case.final_norm)]
 
     def routed(self, layer: int) -> np.ndarray:
         """The weights `[prefix, expert]` of all prefixes that count."""
@@ -77,7 +76,7 @@ def assert_mixture(atlas: Path, reference: ExpertReference, scratch: Path, *, ke
     flat = flattened(atlas, reference.hand, scratch)
     layers = range(reference.layers)
     for layer in layers:
-        assert_triggers(flat, reference, layer, keep=keep, signs=(1, -1))
+        assert_triggers(flat, reference, layer, keep=keep, signs=(1, -1) if reference.hand.case.gated else (1,))
         assert_values(flat, reference, layer)
         _assert_router_weights(atlas, reference, layer)
         _assert_activity(atlas, reference, layer)
@@ -146,7 +145,7 @@ class SlowMixture(SlowTransformer):
         self._names = dict(self.hf.named_modules())
         self.layers = len(blocks_of(self.hf))
         self._blocks = [path for path in self._names if re.fullmatch(r"model\.layers\.\d+", path)]
-        self._final, self._project = self.hf.model.norm, None
+        self._final, self._project = self.hf.model.get_submodule(self.hand.case.final_norm), None
 
     def values(self, layer: int) -> Tensor:
         return self.hand.values(layer)

@@ -137,7 +137,7 @@ def test_experts_keep_25_triggers_unless_told_otherwise(text: Path, tmp_path: Pa
         assert open_atlas(out).manifest.plan["triggers"] == kept
 
 
-@pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "deepseek_v2", "flex_olmo"])
+@pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "deepseek_v2", "flex_olmo", "nemotron_h"])
 def test_predictions_values_at_work_and_removals(name: str, tmp_path: Path) -> None:
     """As for dense models (test_passes.py), by the loop; `routed_memories` by hand."""
     hf, tokenizer = build_mixture(name), byte_tokenizer(bos_token=END, eos_token=END)

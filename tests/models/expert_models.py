@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, silu
+from torch.nn.functional import linear, relu, silu
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
@@ -46,6 +46,14 @@ def _mlp(mlp: Any, x: Tensor) -> Tensor:
     return silu(linear(x, mlp.gate_proj.weight)) * linear(x, mlp.up_proj.weight)
 
 
+def _squared(experts: Any, e: int, x: Tensor) -> Tensor:
+    return relu(experts.up_proj[e] @ x).square()
+
+
+def _squared_mlp(mlp: Any, x: Tensor) -> Tensor:
+    return relu(linear(x, mlp.up_proj.weight)).square()
+
+
 def _fused(mlp: Any, x: Tensor) -> Tensor:
     gate, up = linear(x, mlp.input_linear.weight).chunk(2, dim=-1)
     return silu(gate) * up
@@ -69,6 +77,10 @@ class Experts:
     dense: tuple[int, ...] = ()
     """Layers without experts."""
     weighs_input: bool = False
+    gated: bool = True
+    final_norm: str = "norm"
+    whole: str = "mlp"
+    """The feed-forward layer of a block without experts."""
 
 
 _SHARED = "mlp.shared_experts"
@@ -109,7 +121,15 @@ MIXTURES = {
         "jamba",
         {"expert_layer_period": 2, "expert_layer_offset": 1, "attn_layer_period": 2, "attn_layer_offset": 1,
          "mamba_d_state": 4, "mamba_d_conv": 2, "use_mamba_kernels": False},
-        experts="feed_forward.experts", dense=(0,),
+        experts="feed_forward.experts", dense=(0,), whole="feed_forward", final_norm="final_layernorm",
+    ),
+    "nemotron_h": Experts(
+        "nemotron_h",
+        {"layers_block_type": ["attention", "moe", "mlp", "mamba"], "num_hidden_layers": 4, "mamba_num_heads": 4,
+         "moe_shared_expert_intermediate_size": 20, "mamba_head_dim": 8, "ssm_state_size": 4, "n_groups": 2,
+         "routed_scaling_factor": 2.5, "n_group": 1, "topk_group": 1},
+        experts="mixer.experts", shared="mixer.shared_experts", make=_squared, make_shared=_squared_mlp, dense=(1,),
+        gated=False, whole="mixer", final_norm="norm_f",
     ),
     "flex_olmo": Experts("flex_olmo", {}, block="sandwich"),
     "dots1": Experts("dots1", _GROUPS, shared=_SHARED, dense=(0,)),
@@ -135,8 +155,8 @@ def build_mixture(name: str, *, rows: int = 280, **changes: Any) -> Any:
 
 
 def blocks_of(hf: Any) -> Any:
-    """The blocks of a tiny mixture."""
-    return hf.model.layers
+    """The blocks of a tiny mixture that have a feed-forward layer."""
+    return [block for block in hf.model.layers if getattr(block, "block_type", "mlp") in ("moe", "mlp")]
 
 
 class HandRead:
@@ -155,7 +175,7 @@ class HandRead:
         return [WIDTH] * EXPERTS + shared
 
     def _dense(self, block: Any) -> Any:
-        return block.feed_forward if self.case.kind == "jamba" else block.mlp
+        return block.get_submodule(self.case.whole)
 
     def _shared_down(self, block: Any) -> Any:
         return block.get_submodule(f"{self.case.shared}.{self.case.down}")
@@ -187,7 +207,7 @@ class HandRead:
                 hooks.append(module.register_forward_hook(
                     lambda _, args, out, key=f"{layer}.{path}.out": seen.__setitem__(key, out)
                 ))  # fmt: skip
-            entry = block.get_submodule(self.case.experts.rpartition(".")[0] if layer in self.moe else self._path())
+            entry = block.get_submodule(self.case.experts.rpartition(".")[0] if layer in self.moe else self.case.whole)
             hooks.append(entry.register_forward_pre_hook(
                 lambda _, args, layer=layer: seen.__setitem__(f"{layer}.x", args[0].reshape(-1, HIDDEN))
             ))  # fmt: skip
@@ -197,13 +217,10 @@ class HandRead:
         pairs = [self._layer(layer, seen) for layer in range(len(blocks_of(self.hf)))]
         return [one for one, _ in pairs], [other for _, other in pairs]
 
-    def _path(self) -> str:
-        return "feed_forward" if self.case.kind == "jamba" else "mlp"
-
     def _layer(self, layer: int, seen: dict[str, Any]) -> tuple[Tensor, Tensor]:
         block, x = blocks_of(self.hf)[layer], seen[f"{layer}.x"]
         if layer in self.case.dense:
-            return _mlp(self._dense(block), x), torch.ones(len(x), 1, dtype=x.dtype)
+            return self.case.make_shared(self._dense(block), x), torch.ones(len(x), 1, dtype=x.dtype)
         experts = block.get_submodule(self.case.experts)
         widths = self.widths(layer)
         weights = torch.zeros(len(x), len(widths), dtype=x.dtype)

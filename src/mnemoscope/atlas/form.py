@@ -61,6 +61,10 @@ def _is_numbering(value: Any) -> bool:
     return _COUNT.test(value["memories"]) and all(map(_ROWS.test, sizes)) and experts <= _MOST_EXPERTS
 
 
+_BLOCKS = Form(lambda value: _LIST.test(value) and all(map(_COUNT.test, value)), "a list of whole numbers from 0 on")
+_OTHER_BLOCKS = Form(
+    lambda value: _TEXTS.test(value) and all(map(str.isdecimal, value)), "an object of texts by the number of a block"
+)
 _PROOF = Form(_or_null(_values(_or_null(_NUMBER.test))), "an object of numbers")
 _TEXTS = Form(_values(_TEXT.test), "an object of texts")
 _EXCLUDED = Form(_values(_COUNT.test), "an object of whole numbers from 0 on")
@@ -128,6 +132,10 @@ class MinedModel:
     gated: bool = False
     head: Name = "linear"
     beginning: Annotated[Beginning, _OBJECT] = field(default_factory=Beginning)
+    layer_blocks: Annotated[Sequence[int], _BLOCKS] = ()
+    """Of a model with blocks without a feed-forward layer: the block of every layer; else empty."""
+    other_blocks: Annotated[Mapping[str, str], _OTHER_BLOCKS] = field(default_factory=dict)
+    """What the other blocks hold, by the number of the block."""
     proof: Annotated[Mapping[str, float | None] | None, _PROOF] = None
 
 

@@ -7,6 +7,7 @@ import typer
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting, spoken_time
 from mnemoscope.cli.runner import emit
+from mnemoscope.formatting import format_blocks
 from mnemoscope.mining_options import AUTO, DTYPES
 from mnemoscope.model_options import ModelOptions
 
@@ -55,6 +56,8 @@ def inspect(
     sizes = " or ".join(dict.fromkeys(map(_spoken_layer, facts["memories"], facts["layer_experts"])))
     print(f"  sizes       {facts['layers']} layers x {sizes}, "
           f"hidden {facts['hidden']:,}, vocabulary {facts['vocabulary']:,}, context {facts['context']:,}")  # fmt: skip
+    if "other_blocks" in facts:
+        print(f"  blocks      {format_blocks(facts['layer_blocks'], facts['other_blocks'])}")
     print(f"  parameters  {facts['parameters']:,}, {100 * facts['ffn_share']:.0f} % of them in feed-forward layers")
     token = "" if beginning["token"] is None else f", token {beginning['token']}"
     print(f"  beginning   {beginning['kind']}{token}")

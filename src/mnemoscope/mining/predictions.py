@@ -30,7 +30,7 @@ from mnemoscope.mining.steps import RunContext, digest, run_checkpointed
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.hooks import Block, read_blocks
+from mnemoscope.models.hooks import Block, read_blocks, read_final
 from mnemoscope.tracing import distribution, rank_of, top
 from mnemoscope.tracing.scores import activity_of, folded_updates, output_norm_scale, votes_in
 
@@ -129,7 +129,6 @@ class PredictionPass:
     ) -> None:
         self._model, self._plan, self._prefixes, self._sentences, self._votes = model, plan, prefixes, sentences, votes
         self._extra = model.beginning.length
-        self._last = model.sizes.layers - 1
         lengths = prefixes.position + 1
         self._order = np.argsort(lengths, kind="stable")
         self.cuts = pack(lengths[self._order] + self._extra, area=plan.batch_tokens, rows=_ROWS)
@@ -151,6 +150,7 @@ class PredictionPass:
         each = torch.arange(len(chosen), device=device)
         column = torch.from_numpy(positions + self._extra).to(device)
         kept: dict[int, tuple[Tensor, ...]] = {}
+        final: list[Tensor] = []
 
         def keep(layer: int, block: Block) -> None:
             ffn = block.ffn_output, block.ffn_update
@@ -158,12 +158,16 @@ class PredictionPass:
             kept[layer] = tuple(stream[each, column] for stream in (*streams, self._reachable(layer, block)))
 
         with torch.inference_mode():
-            with read_blocks(self._model, keep, layers=sorted({*self._plan.layers, self._last}), own_thread=True):
+            with (
+                read_blocks(self._model, keep, layers=self._plan.layers, own_thread=True),
+                read_final(self._model, lambda stream: final.append(stream[each, column]), own_thread=True),
+            ):
                 self._model.backbone(ids)
             rows = max(1, _SCORES // self._model.sizes.vocabulary)
             for start in range(0, len(chosen), rows):
                 part = slice(start, start + rows)
-                self._project({layer: tuple(s[part] for s in streams) for layer, streams in kept.items()}, chosen[part])
+                streams = {layer: tuple(s[part] for s in own) for layer, own in kept.items()}
+                self._project(streams, final[0][part], chosen[part])
 
     def _reachable(self, layer: int, block: Block) -> Tensor:
         """How many memories each token `[batch, position]` is routed to."""
@@ -172,10 +176,9 @@ class PredictionPass:
             return widths.sum().expand(block.residual.shape[:2])
         return ((block.weights != 0) * widths).sum(-1)
 
-    def _project(self, streams: Mapping[int, tuple[Tensor, ...]], chosen: NDArray[np.int64]) -> None:
-        """Reads the answers of some prefixes off what was kept of every layer."""
+    def _project(self, streams: Mapping[int, tuple[Tensor, ...]], last: Tensor, chosen: NDArray[np.int64]) -> None:
+        """Reads the answers of some prefixes off what was kept of every layer, and off the final stream."""
         model = self._model
-        last = streams[self._last][3]
         final = top(model.scores(last, projection="lens"), 1)[0][:, 0]
         self.answers["final_top"][chosen] = final.cpu().numpy()
         final_scale = model.norm_scale(last, layer=None)

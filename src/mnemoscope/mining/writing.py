@@ -244,6 +244,7 @@ def model_facts(model: LanguageModel) -> dict[str, Any]:
         "values": "probed" if model.probed else "read",
         "head": "linear" if model.linear_head else "adaptive softmax",
         **({"experts": routed, "shared_experts": shared} if experts else {}),
+        **model.anatomy.hybrid_facts(),
         "sizes": {
             **vars(model.sizes),
             "memories": list(model.sizes.memories),

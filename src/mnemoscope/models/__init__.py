@@ -1,7 +1,7 @@
 """Language models whose feed-forward layers can be read as memories."""
 
 from mnemoscope.models.expert_taps import Group
-from mnemoscope.models.hooks import Block, overwrite_coefficients, read_blocks, read_coefficients
+from mnemoscope.models.hooks import Block, overwrite_coefficients, read_blocks, read_coefficients, read_final
 from mnemoscope.models.language_model import LanguageModel, Proof, Sizes
 from mnemoscope.models.loading import device_of, load_model
 from mnemoscope.models.tokens import Beginning
@@ -18,4 +18,5 @@ __all__ = [
     "overwrite_coefficients",
     "read_blocks",
     "read_coefficients",
+    "read_final",
 ]

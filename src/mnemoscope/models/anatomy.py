@@ -5,8 +5,9 @@ the table does not know, from its structure (structure.py). Nothing here runs th
 load-time proof (proof.py) does.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -59,7 +60,9 @@ class Anatomy:
     """A causal language model's parts. `backbone` is the module that runs the blocks without the head.
 
     backbone None: the model has no such module, so its own forward is abandoned where the head would start.
-    `two_level` is the head where it is an adaptive softmax, which has no one matrix.
+    `two_level` is the head where it is an adaptive softmax, which has no one matrix. `layers` are the blocks that have
+    a feed-forward layer; `without` names what the others hold, by the number of the block; `last` is the block whose
+    output is the final stream, where that is not the last layer's.
     """
 
     family: str
@@ -73,6 +76,24 @@ class Anatomy:
     logit_scale: float = 1.0
     softcap: float | None = None
     two_level: AdaptiveSoftmax | None = None
+    without: Mapping[int, str] = field(default_factory=dict)
+    last: nn.Module | None = None
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """The number of every layer's block: not the layer's own where there are blocks without a layer."""
+        count = len(self.layers) + len(self.without)
+        return tuple(number for number in range(count) if number not in self.without)
+
+    def hybrid_facts(self) -> dict[str, Any]:
+        """Of a model with blocks that have no layer: each layer's block, and the class of what another block holds."""
+        rest = {str(number): name for number, name in self.without.items()}
+        return {"layer_blocks": list(self.blocks), "other_blocks": rest} if rest else {}
+
+    @property
+    def last_block(self) -> nn.Module:
+        """The block whose output is the final stream."""
+        return self.layers[-1].block if self.last is None else self.last
 
     @property
     def rows(self) -> int:

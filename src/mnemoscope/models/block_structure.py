@@ -16,7 +16,7 @@ from mnemoscope.models.anatomy import Layer, resolve_dense, resolve_layer
 from mnemoscope.models.experts import MixtureFeedForward, RoutedExperts, SharedExpert, find_routed
 from mnemoscope.models.families import Family
 from mnemoscope.models.feed_forward import Activation
-from mnemoscope.models.observed import HALF_TOLERANCE, ModuleCall, Observation, distance, same
+from mnemoscope.models.observed import HALF_TOLERANCE, ModuleCall, Observation, distance, mixes_positions, same
 
 _FUNCTIONS = ("relu", "gelu", "gelu_pytorch_tanh", "silu", "relu2", "tanh", "sigmoid", "quick_gelu", "mish")
 
@@ -37,23 +37,58 @@ class _Keys:
     fused: tuple[str, str] | None = None
 
 
-def layers_of(seen: Observation, path: str, blocks: list[nn.Module], hidden: int) -> tuple[tuple[Layer, ...], str]:
-    """Every block's layer, and the name of the function that the first block's keys pass.
+@dataclass(frozen=True)
+class Blocks:
+    """The layers of the blocks that have one, what the others hold by their number, and the first function's name."""
 
-    What is found in a block goes for all that are made of the same modules.
+    layers: tuple[Layer, ...]
+    without: Mapping[int, str]
+    activation: str
+
+
+def read_structure(model: nn.Module, seen: Observation, path: str, blocks: list[nn.Module], hidden: int) -> Blocks:
+    """Every block's layer, where it has one.
+
+    What is found in a block goes for all that are made of the same modules. Raises Unclear for a block whose
+    feed-forward layer cannot be read, and where no block has one.
     """
-    layers, rows, name = [], {}, ""
+    layers, rows, without, name = [], {}, {}, ""
     for number, block in enumerate(blocks):
         kind = tuple((inside, type(module)) for inside, module in block.named_modules())
         routed = find_routed(block)
         if kind not in rows and routed is None:
-            rows[kind] = _row(seen, path, number, hidden)
-            name = name or str(rows[kind][0].activation_name)
-        if routed is None:
-            layers.append(resolve_layer(block, *rows[kind]))
-        else:
+            try:
+                rows[kind] = _row(seen, path, number, hidden)
+                name = name or str(rows[kind][0].activation_name)
+            except Unclear:
+                mixer = _lone_mixer(model, seen, f"{path}.{number}")
+                if mixer is None:
+                    raise
+                rows[kind] = mixer
+        if routed is not None:
             layers.append(_mixture(seen, f"{path}.{number}", block, *routed))
-    return tuple(layers), name
+        elif isinstance(found := rows[kind], str):
+            without[number] = found
+        else:
+            layers.append(resolve_layer(block, *found))
+    if not layers:
+        raise Unclear(f"what its blocks add is made by {', '.join(dict.fromkeys(without.values()))}, not by memories")
+    return Blocks(tuple(layers), without, name)
+
+
+def _lone_mixer(model: nn.Module, seen: Observation, path: str) -> str | None:
+    """The class of the module that alone makes a block's update, if it mixes positions, as no feed-forward layer does;
+    None where the block may have a feed-forward layer.
+    """
+    block = seen.calls[path]
+    for call in sorted(seen.within(path), key=lambda call: call.path.count(".")):
+        if call.given.shape == block.given.shape:
+            moved = block.given - block.taken
+            scale = float((moved * call.given).sum() / call.given.square().sum().clamp_min(1e-30))
+            alone = same(block.taken + call.given * scale, block.given)
+            if alone and call.changes and mixes_positions(model, f"{path}.{call.path}", len(seen.logits.T)):
+                return type(call.module).__name__
+    return None
 
 
 def _mixture(seen: Observation, path: str, block: nn.Module, place: str, experts: RoutedExperts) -> Layer:

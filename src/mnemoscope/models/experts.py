@@ -70,6 +70,15 @@ class RoutedExperts:
         part = part if self.layout == "interleaved" or half else slice(0, self.width)
         return matrix[part], None if bias is None else bias[part]
 
+    def maps(self, inputs: Tensor, expert: int) -> list[Tensor]:
+        """What the keys of one expert make of inputs, before any function: gate and up, or the one that there is."""
+        parts = [self.gate(expert)] if self.layout is None else [self.gate(expert), self.up(expert)]
+        return [nn.functional.linear(inputs, *part) for part in parts]
+
+    def join(self, *maps: Tensor) -> Tensor:
+        """The activation of what `maps` gives."""
+        return self.activation(*maps) if self.layout is None else self.gating(*maps)
+
     def activate(self, made: Tensor) -> Tensor:
         """The module's own activation of what the first map made."""
         if self.layout is None:
@@ -157,17 +166,11 @@ class MixtureFeedForward:
         for expert in self._experts():
             weight = weights[..., expert, None].to(inputs.dtype)
             taken = inputs * weight if self.routed.weighs_input else inputs
-            made = self._recall_one(taken, expert)
+            made = self.routed.join(*self.routed.maps(taken, expert))
             found.append(made.where(weight != 0, 0) if self.routed.weighs_input else made * weight)
         for place, each in enumerate(self.shared, start=self.routed.count):
             found.append(each.dense.recall(inputs) * weights[..., place, None].to(inputs.dtype))
         return torch.cat(found, dim=-1)
-
-    def _recall_one(self, inputs: Tensor, expert: int) -> Tensor:
-        gate = nn.functional.linear(inputs, *self.routed.gate(expert))
-        if self.routed.layout is None:
-            return self.routed.activation(gate)
-        return self.routed.gating(gate, nn.functional.linear(inputs, *self.routed.up(expert)))
 
     def rounding(self, inputs: Tensor, weights: Tensor | None) -> Tensor:
         """How far the coefficients move with one part of gate and up each, which round: their sensitivity.
@@ -179,11 +182,12 @@ class MixtureFeedForward:
         for expert in self._experts():
             weight = weights[..., expert, None].to(inputs.dtype)
             taken = inputs * weight if self.routed.weighs_input else inputs
-            gate = nn.functional.linear(taken, *self.routed.gate(expert)).float()
-            up = gate if not self.has_gate else nn.functional.linear(taken, *self.routed.up(expert)).float()
-            made = self.routed.gating(gate, up)
-            moved = self.routed.gating(gate * (1 + small), up) - made, self.routed.gating(gate, up * (1 + small)) - made
-            size = (moved[0].abs() + moved[1].abs()) / small
+            maps = [each.float() for each in self.routed.maps(taken, expert)]
+            made = self.routed.join(*maps)
+            moved = [
+                self.routed.join(*(each * (1 + small) if each is one else each for each in maps)) - made for one in maps
+            ]
+            size = torch.stack(moved).abs().sum(0) / small
             found.append(size * (weight != 0) if self.routed.weighs_input else size * weight)
         for place, each in enumerate(self.shared, start=self.routed.count):
             found.append(each.dense.recall(inputs).float() * weights[..., place, None])

@@ -185,6 +185,22 @@ def read_blocks(
         yield
 
 
+@contextmanager
+def read_final(model: LanguageModel, callback: Callable[[Tensor], None], *, own_thread: bool = False) -> Iterator[None]:
+    """Calls `callback(stream [batch, position, hidden])` with the last block's output, whether it has a layer or not."""
+    looks = _Watched(own_thread)
+
+    def ending(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if looks():
+            callback(_split_batch(first(output), model.shape))
+
+    handle = model.anatomy.last_block.register_forward_hook(ending)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 class _Watched:
     """Whether hooks look at the forward that runs them; see the module's docstring."""
 

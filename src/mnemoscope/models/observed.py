@@ -89,6 +89,33 @@ def observe(model: Any, rows: int) -> Observation:
         return Observation(calls, flat(run(model, ids_for(model, rows))))
 
 
+def mixes_positions(model: nn.Module, path: str, rows: int) -> bool:
+    """Whether what a module gives at one position depends on what it takes at an earlier one.
+
+    Asked in two forwards of the model over a few ids below `rows`; in the second, what the module takes at the first
+    position is changed.
+    """
+    module, given = model.get_submodule(path), []
+
+    def disturb(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        changed = {id(value): value.clone() for value in (*inputs, *named.values()) if _is_hidden(value)}
+        for value in changed.values():
+            value.view(len(IDS), len(IDS[0]), -1)[:, 0] *= -2
+        return tuple(changed.get(id(each), each) for each in inputs), {
+            name: changed.get(id(each), each) for name, each in named.items()
+        }
+
+    def note(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        given.append(first(output).reshape(len(IDS), len(IDS[0]), -1)[:, 1:].clone())
+
+    with ExitStack() as hooks:
+        hooks.enter_context(module.register_forward_hook(note))
+        run(model, ids_for(model, rows))
+        hooks.enter_context(module.register_forward_pre_hook(disturb, with_kwargs=True))
+        run(model, ids_for(model, rows))
+    return not same(given[0], given[-1])
+
+
 def ids_for(model: nn.Module, rows: int) -> Tensor:
     """The ids of the small forward, below `rows`."""
     return torch.tensor(IDS, device=next(model.parameters()).device) % rows

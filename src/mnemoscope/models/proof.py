@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mnemoscope.errors import ModelUnsupported, ProofFailed
 from mnemoscope.models.anatomy import Layer
-from mnemoscope.models.hooks import Block, overwrite_coefficients, read_blocks, stream_of
+from mnemoscope.models.hooks import Block, overwrite_coefficients, read_blocks, read_final, stream_of
 from mnemoscope.models.language_model import LanguageModel, Proof
 from mnemoscope.models.observed import distance, first
 
@@ -57,7 +57,7 @@ def prove(model: LanguageModel) -> Proof:
     own = pad_sequence([torch.ones(len(sentence), dtype=torch.bool) for sentence in sentences], batch_first=True)
     scale = _Scale(own.to(model.device), LIMITS.get(model.dtype, HALF_LIMIT), model.dtype)
     with torch.inference_mode():
-        blocks, calls, logits = _run(model, ids)
+        blocks, calls, final, logits = _run(model, ids)
         # With experts, the logits are those of a forward of ours: the model's own is what must be causal.
         _check_causal(model, ids, model.logits(ids) if model.numberings else logits, limit=scale.limit)
         layers = []
@@ -68,7 +68,7 @@ def prove(model: LanguageModel) -> Proof:
             layers.append((residual, ablation, keys))
             for name, error in (("residual", residual), ("ablation", ablation), ("keys", keys)):
                 _refuse_above(model, name, error, scale.limit, layer)
-        scores = scale.error(model.scores(blocks[-1].layer_output, projection="lens"), logits)
+        scores = scale.error(model.scores(final, projection="lens"), logits)
         _refuse_above(model, "scores", scores, scale.limit, len(blocks) - 1)
     residual, ablation, keys = (max(column) for column in zip(*layers, strict=True))
     return Proof(residual, ablation, keys, scores, tuple(layers))
@@ -106,9 +106,10 @@ Call = partial[Any]
 """A block with the arguments that it was called with, to be called again."""
 
 
-def _run(model: LanguageModel, ids: Tensor) -> tuple[list[Block], list[Call], Tensor]:
-    """Every block's tensors and call in one forward of the whole model, and its logits."""
+def _run(model: LanguageModel, ids: Tensor) -> tuple[list[Block], list[Call], Tensor, Tensor]:
+    """Every block's tensors and call in one forward of the whole model, the final stream, and the logits."""
     blocks: dict[int, Block] = {}
+    final: list[Tensor] = []
     calls: dict[nn.Module, Call] = {}
 
     def note(block: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -119,11 +120,13 @@ def _run(model: LanguageModel, ids: Tensor) -> tuple[list[Block], list[Call], Te
         for parts in layers:
             hooks.enter_context(parts.block.register_forward_pre_hook(note, with_kwargs=True))
         hooks.enter_context(read_blocks(model, blocks.__setitem__))
+        hooks.enter_context(read_final(model, final.append))
         logits = model.logits(ids)
     missing = [layer for layer in range(len(layers)) if layer not in blocks]
     if missing:
         raise ProofFailed(f"layer {missing[0]}: the block never ran; the {model.anatomy.family!r} anatomy does not fit")
-    return [blocks[layer] for layer in range(len(layers))], [calls[parts.block] for parts in layers], logits
+    ordered = [blocks[layer] for layer in range(len(layers))]
+    return ordered, [calls[parts.block] for parts in layers], final[0], logits
 
 
 def _copy(value: Any) -> Any:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.anatomy import Anatomy, activation_name, text_config
-from mnemoscope.models.block_structure import Unclear, layers_of
+from mnemoscope.models.block_structure import Unclear, read_structure
 from mnemoscope.models.observed import ModuleCall, Observation, flat, ids_for, observe, run, same
 
 
@@ -25,7 +25,7 @@ def infer(model: Any) -> Anatomy:
     try:
         path, blocks = _blocks(model, getattr(config, "num_hidden_layers", None))
         seen = observe(model, int(config.vocab_size))
-        layers, name = layers_of(seen, path, blocks, int(config.hidden_size))
+        found = read_structure(model, seen, path, blocks, int(config.hidden_size))
         head = _head(model, seen)
         norm, project = _after_blocks(seen, f"{path}.{len(blocks) - 1}", head)
         factor, softcap = _scaling(head.given, seen.logits, config)
@@ -34,8 +34,10 @@ def infer(model: Any) -> Anatomy:
         raise ModelUnsupported(f"family {kind!r} is unknown and {reason}") from None
     except (AttributeError, KeyError) as error:
         raise ModelUnsupported(f"family {kind!r} is unknown and its blocks are not alike ({error})") from None
-    name = activation_name(config, name)
-    return Anatomy("structural", model, backbone, layers, norm, project, head.module, name, factor, softcap)
+    return Anatomy(
+        "structural", model, backbone, found.layers, norm, project, head.module,
+        activation_name(config, found.activation), factor, softcap, without=found.without, last=blocks[-1],
+    )  # fmt: skip
 
 
 def _blocks(model: nn.Module, count: object) -> tuple[str, list[nn.Module]]:

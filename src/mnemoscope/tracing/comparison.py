@@ -169,7 +169,7 @@ def compare(
     streams = []
     for own in ((), changes):
         with model.lock, torch.inference_mode(), intervene(model, own):
-            streams.append(run_blocks(model, own_tokens)[-1].output)
+            streams.append(run_blocks(model, own_tokens)[1])
     texts = model.vocabulary()[0]
     differences = []
     for j, (kl, shares) in enumerate(_shares(model, streams[0], streams[1], top)):

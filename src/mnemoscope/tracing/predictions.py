@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import InterventionError, NotFinite, OptionError, PromptError
-from mnemoscope.models import Block, LanguageModel, read_blocks
+from mnemoscope.models import LanguageModel, read_final
 from mnemoscope.tracing.interventions import Interventions, check, intervene, interventions_of
 from mnemoscope.tracing.records import Prediction, Record, Token
 from mnemoscope.tracing.scores import split_rows, top
@@ -144,13 +144,9 @@ def generate(
 
 
 def last_streams(model: LanguageModel, ids: Tensor) -> Tensor:
-    """The last layer's output `[batch, hidden]` at the last position of `ids [batch, position]`."""
+    """The final stream `[batch, hidden]` at the last position of `ids [batch, position]`."""
     found: list[Tensor] = []
-
-    def keep(_: int, block: Block) -> None:
-        found.append(block.layer_output[:, -1].clone())
-
-    with read_blocks(model, keep, layers=[model.sizes.layers - 1]):
+    with read_final(model, lambda stream: found.append(stream[:, -1].clone())):
         model.backbone(ids)
     return found[0]
 

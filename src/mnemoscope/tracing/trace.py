@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mnemoscope.errors import OptionError
 from mnemoscope.memory import Numbering
-from mnemoscope.models import Block, LanguageModel, read_blocks
+from mnemoscope.models import Block, LanguageModel, read_blocks, read_final
 from mnemoscope.tracing.interventions import Intervention, Interventions, intervene
 from mnemoscope.tracing.predictions import best_predictions, ids_of, prompt_tokens
 from mnemoscope.tracing.records import Dominant, LayerState, Position, Prediction, Token, decision, plain
@@ -109,13 +109,17 @@ def trace(
         raise OptionError(f"top={top}, memories={memories} cannot be met; top must be 1 or more, memories 0 or more")
     tokens = prompt_tokens(model, prompt)
     with model.lock, torch.inference_mode(), intervene(model, interventions) as changes:
-        blocks = run_blocks(model, tokens)
+        blocks, last = run_blocks(model, tokens)
         predicted = _predictions(model, blocks, top, changed=bool(changes))
+        if torch.equal(last, blocks[-1].output):
+            finals = [predicted["output", len(blocks) - 1, j] for j in range(len(tokens))]
+        else:  # the last block has no feed-forward layer
+            finals = list(best_predictions(model, last, top, changed=bool(changes)))
         places = _layer_states(model, blocks, predicted, memories)
     texts = model.vocabulary()[0]
     positions = []
     for j, token in enumerate(tokens):
-        final = places[-1][j].output
+        final = finals[j]
         residual, output = (
             decision([getattr(states[j], name)[0].token.id for states in places], final[0].token.id)
             for name in ("residual", "output")
@@ -136,18 +140,19 @@ class Streams:
     coefficients: Tensor
 
 
-def run_blocks(model: LanguageModel, tokens: list[int]) -> list[Streams]:
-    """One forward of the prompt; every layer's streams and coefficients at its own positions."""
+def run_blocks(model: LanguageModel, tokens: list[int]) -> tuple[list[Streams], Tensor]:
+    """One forward of the prompt; every layer's streams and coefficients at its own positions, and the final stream."""
     first = model.beginning.length
     found: dict[int, Streams] = {}
+    final: list[Tensor] = []
 
     def keep(layer: int, block: Block) -> None:
         parts = (block.residual, block.ffn_update, block.layer_output, block.coefficients)
         found[layer] = Streams(*(part[0, first:].clone() for part in parts))
 
-    with read_blocks(model, keep):
+    with read_blocks(model, keep), read_final(model, lambda stream: final.append(stream[0, first:].clone())):
         model.backbone(ids_of(model, tokens))
-    return [found[layer] for layer in range(model.sizes.layers)]
+    return [found[layer] for layer in range(model.sizes.layers)], final[0]
 
 
 Predicted = dict[tuple[str, int, int], tuple[Prediction, ...]]
