@@ -200,7 +200,7 @@ def resolve_dense(block: nn.Module, row: Family) -> DenseFeedForward:
     if row.fused is not None:
         gate, up = gate.halves(row.fused)
     activation = block.get_submodule(row.activation) if isinstance(row.activation, str) else row.activation
-    return DenseFeedForward(gate, up, linear_map(row.down), activation)
+    return DenseFeedForward(gate, up, linear_map(row.down), activation, _part(block, row.inner_norm))
 
 
 def _part(module: nn.Module, path: str | None) -> nn.Module | None:

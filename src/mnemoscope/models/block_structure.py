@@ -35,6 +35,7 @@ class _Keys:
     name: str
     up: ModuleCall | None = None
     fused: tuple[str, str] | None = None
+    inner_norm: str | None = None
 
 
 @dataclass(frozen=True)
@@ -189,6 +190,7 @@ def _row_of(keys: _Keys, down: ModuleCall, maps: Mapping[ModuleCall, bool], path
         keys=keys.gate.path,
         up=None if keys.up is None else keys.up.path,
         fused=keys.fused,
+        inner_norm=keys.inner_norm,
         down=down.path,
         activation=keys.activation,
         activation_name=keys.name,
@@ -210,8 +212,19 @@ def _is_transposed(call: ModuleCall) -> bool | None:
 
 
 def _keys(inside: list[ModuleCall], maps: list[ModuleCall], down: ModuleCall) -> _Keys | None:
-    """The keys and f that explain the down-projection's input best, or None where nothing does."""
-    wanted = down.taken
+    """The keys and f that explain the down-projection's input best, or None where nothing does: that input itself, or
+    else what a norm right before it reads.
+    """
+    norms = [call for call in inside if call.changes and call is not down and same(call.given, down.taken)]
+    for norm in (None, *(call for call in norms if call.taken.shape == call.given.shape)):
+        found = _keys_of(inside, maps, down, down.taken if norm is None else norm.taken)
+        if found is not None:
+            return found if norm is None else replace(found, inner_norm=norm.path)
+    return None
+
+
+def _keys_of(inside: list[ModuleCall], maps: list[ModuleCall], down: ModuleCall, wanted: Tensor) -> _Keys | None:
+    """The keys and f whose product is `wanted`, or nearly."""
     found = []
     for function, name, f in _activations(inside, wanted.shape):
         for gate in maps:
@@ -231,9 +244,9 @@ def _keys(inside: list[ModuleCall], maps: list[ModuleCall], down: ModuleCall) ->
 
 
 def _activations(inside: list[ModuleCall], shape: torch.Size) -> Iterator[tuple[str | Activation, str, Activation]]:
-    """Candidates for f: the block's own modules without weights, then the well-known functions."""
+    """Candidates for f: the block's own modules with at most some numbers, then the well-known functions."""
     for call in inside:
-        plain = not list(call.module.parameters()) and not list(call.module.children())
+        plain = all(p.numel() == 1 for p in call.module.parameters()) and not list(call.module.children())
         if plain and call.taken.shape == call.given.shape == shape and call.changes:
             yield call.path, type(call.module).__name__.lower(), call.module
     for name in _FUNCTIONS:

@@ -82,12 +82,13 @@ class FeedForward(Protocol):
 
 @dataclass(frozen=True)
 class DenseFeedForward:
-    """f(x K) V, or f(x G) * (x U) V where there is an `up`."""
+    """f(x K) V, or f(x G) * (x U) V where there is an `up`; `inner_norm` stands between the activation and V."""
 
     gate: LinearMap
     up: LinearMap | None
     down: LinearMap
     activation: Activation
+    inner_norm: nn.Module | None = None
 
     @cached_property
     def numbering(self) -> Numbering:
@@ -145,7 +146,8 @@ class DenseFeedForward:
     def recall(self, inputs: Tensor, weights: Tensor | None = None) -> Tensor:
         """See `FeedForward`."""
         made = self.activation(self.gate(inputs))
-        return made if self.up is None else made * self.up(inputs)
+        made = made if self.up is None else made * self.up(inputs)
+        return made if self.inner_norm is None else self.inner_norm(made)
 
     def rounding(self, inputs: Tensor, weights: Tensor | None = None) -> None:
         """See `FeedForward`."""
@@ -160,7 +162,9 @@ class DenseFeedForward:
         return None if bias is None else bias.float()
 
 
-def goes_negative(activation: Activation, *, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether f takes values below zero; asked of the function itself, since names are many."""
+def goes_negative(ffn: FeedForward, *, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether coefficients can lie below zero; f itself is asked whether it does, since names are many."""
+    if ffn.has_gate or (isinstance(ffn, DenseFeedForward) and ffn.inner_norm is not None):
+        return True
     with torch.inference_mode():
-        return bool((activation(torch.linspace(-30, 30, 2401, dtype=dtype, device=device)) < 0).any())
+        return bool((ffn.activation(torch.linspace(-30, 30, 2401, dtype=dtype, device=device)) < 0).any())

@@ -86,8 +86,7 @@ class LanguageModel:
         head = matrix_of(anatomy.head) if anatomy.two_level is None else layers[0].ffn.values()
         self.dtype, self.device = head.dtype, head.device
         self.final_norm = anatomy.final_norm is not None
-        f = layers[0].ffn.activation
-        self.has_negative = self.gated or goes_negative(f, dtype=self.dtype, device=self.device)
+        self.has_negative = any(goes_negative(layer.ffn, dtype=self.dtype, device=self.device) for layer in layers)
         self.signs = (1, -1) if self.has_negative else (1,)
         self.linear_head = anatomy.two_level is None
         self.probed = any(layer.ffn.is_probed for layer in layers)

@@ -30,6 +30,8 @@ class ModuleCall:
     module: nn.Module
     taken: Tensor
     given: Tensor
+    moment: int = 0
+    """How many calls ended before it."""
 
     @property
     def changes(self) -> bool:
@@ -39,10 +41,16 @@ class ModuleCall:
 
 @dataclass(frozen=True)
 class Observation:
-    """The first call of every module, by path, in the order in which they ended; and the model's logits."""
+    """The first call of every module, by path, in the order in which they ended; other calls; the model's logits."""
 
     calls: dict[str, ModuleCall]
+    again: list[ModuleCall]
     logits: Tensor
+
+    def after(self, call: ModuleCall) -> list[ModuleCall]:
+        """All calls that ended after this one, in order."""
+        every = [*self.calls.values(), *self.again]
+        return sorted((each for each in every if each.moment > call.moment), key=lambda each: each.moment)
 
     def within(self, prefix: str) -> list[ModuleCall]:
         """The calls of the modules inside `prefix`, their paths from there, the last to end first."""
@@ -65,6 +73,7 @@ def _takes(forward: Callable[..., Any], name: str) -> bool:
 def observe(model: Any, rows: int) -> Observation:
     """One forward of the model over a few ids below `rows`, with every module watched."""
     calls: dict[str, ModuleCall] = {}
+    again: list[ModuleCall] = []
 
     def watch(path: str, module: nn.Module) -> None:
         taken: list[Tensor] = []
@@ -76,8 +85,10 @@ def observe(model: Any, rows: int) -> Observation:
         def end(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
             given = first(output) if isinstance(output, tuple | list | Tensor) and len(output) else None
             before = taken.pop()
-            if path not in calls and given is not None and _is_hidden(given) and before.numel():
-                calls[path] = ModuleCall(path, module, before, flat(given).clone())
+            if given is not None and _is_hidden(given) and before.numel():
+                call = ModuleCall(path, module, before, flat(given).clone(), len(calls) + len(again))
+                if calls.setdefault(path, call) is not call:
+                    again.append(call)
 
         hooks.enter_context(module.register_forward_pre_hook(start, with_kwargs=True))
         hooks.enter_context(module.register_forward_hook(end))
@@ -86,7 +97,8 @@ def observe(model: Any, rows: int) -> Observation:
         for path, module in model.named_modules():
             if path:
                 watch(path, module)
-        return Observation(calls, flat(run(model, ids_for(model, rows))))
+        logits = flat(run(model, ids_for(model, rows)))
+    return Observation(calls, again, logits)
 
 
 def mixes_positions(model: nn.Module, path: str, rows: int) -> bool:

@@ -27,7 +27,7 @@ def infer(model: Any) -> Anatomy:
         seen = observe(model, int(config.vocab_size))
         found = read_structure(model, seen, path, blocks, int(config.hidden_size))
         head = _head(model, seen)
-        norm, project = _after_blocks(seen, f"{path}.{len(blocks) - 1}", head)
+        norm, project, before = _after_blocks(seen, f"{path}.{len(blocks) - 1}", head)
         factor, softcap = _scaling(head.given, seen.logits, config)
         backbone = _backbone(model, path, head.taken)
     except Unclear as reason:
@@ -36,7 +36,7 @@ def infer(model: Any) -> Anatomy:
         raise ModelUnsupported(f"family {kind!r} is unknown and its blocks are not alike ({error})") from None
     return Anatomy(
         "structural", model, backbone, found.layers, norm, project, head.module,
-        activation_name(config, found.activation), factor, softcap, without=found.without, last=blocks[-1],
+        activation_name(config, found.activation), before * factor, softcap, without=found.without, last=blocks[-1],
     )  # fmt: skip
 
 
@@ -63,24 +63,29 @@ def _head(model: Any, seen: Observation) -> ModuleCall:
     raise Unclear("no module of it computes scores over the vocabulary")
 
 
-def _after_blocks(seen: Observation, last: str, head: ModuleCall) -> tuple[nn.Module | None, nn.Module | None]:
-    """The final norm and the projection between the last block and the head, each where there is one."""
-    stream, calls = seen.calls[last].given, list(seen.calls.values())
-    later = calls[calls.index(seen.calls[last]) + 1 :]
+def _after_blocks(seen: Observation, last: str, head: ModuleCall) -> tuple[nn.Module | None, nn.Module | None, float]:
+    """The final norm and the projection between the last block and the head, each where there is one, and the factor
+    by which what they give is scaled before the head reads it.
+    """
+    stream, later = seen.calls[last].given, seen.after(seen.calls[last])
     leaves = [call for call in later if call is not head and not list(call.module.children())]
 
     def is_map(call: ModuleCall) -> bool:
         return getattr(call.module, "weight", torch.empty(0)).dim() == 2
 
     if same(stream, head.taken):
-        return None, None
+        return None, None, 1.0
     for one in leaves:
         if same(one.taken, stream) and same(one.given, head.taken):
-            return (None, one.module) if is_map(one) else (one.module, None)
+            return (None, one.module, 1.0) if is_map(one) else (one.module, None, 1.0)
     for one in leaves:
         for two in leaves:
             if same(one.taken, stream) and same(two.taken, one.given) and same(two.given, head.taken) and is_map(two):
-                return one.module, two.module
+                return one.module, two.module, 1.0
+    for one in leaves:
+        scaled = _factor(one.given, head.taken) if same(one.taken, stream) and not is_map(one) else None
+        if scaled is not None and getattr(head.module, "bias", None) is None:
+            return one.module, None, scaled
     raise Unclear("what lies between its last block and its head is unclear")
 
 
@@ -88,13 +93,22 @@ def _scaling(scores: Tensor, logits: Tensor, config: Any) -> tuple[float, float 
     """The factor or soft-cap that turns the head's scores into logits."""
     if same(scores, logits):
         return 1.0, None
-    cap = getattr(config, "final_logit_softcapping", None)
-    if isinstance(cap, float | int) and cap and same(torch.tanh(scores / cap) * cap, logits):
-        return 1.0, float(cap)
-    factor = float((scores * logits).sum() / scores.square().sum())
-    if scores.shape == logits.shape and same(scores * factor, logits):
+    for name, cap in config.to_dict().items():
+        if "logit" in name and "cap" in name and isinstance(cap, float | int) and cap:
+            if same(torch.tanh(scores / cap) * cap, logits):
+                return 1.0, float(cap)
+    factor = _factor(scores, logits)
+    if factor is not None:
         return factor, None
     raise Unclear("its logits are not its head's scores, scaled or capped")
+
+
+def _factor(one: Tensor, other: Tensor) -> float | None:
+    """The number that makes one tensor the other; None where there is none."""
+    if one.shape != other.shape:
+        return None
+    factor = float((one * other).sum() / one.square().sum())
+    return factor if same(one * factor, other) else None
 
 
 def _backbone(model: Any, path: str, wanted: Tensor) -> nn.Module | None:
