@@ -40,11 +40,14 @@ class _Keys:
 
 @dataclass(frozen=True)
 class Blocks:
-    """The layers of the blocks that have one, what the others hold by their number, and the first function's name."""
+    """The layers of the blocks that have one, what the others hold by their number, the first function's name, and the
+    number of the last block that runs.
+    """
 
     layers: tuple[Layer, ...]
     without: Mapping[int, str]
     activation: str
+    last: int
 
 
 def read_structure(model: nn.Module, seen: Observation, path: str, blocks: list[nn.Module], hidden: int) -> Blocks:
@@ -54,7 +57,11 @@ def read_structure(model: nn.Module, seen: Observation, path: str, blocks: list[
     feed-forward layer cannot be read, and where no block has one.
     """
     layers, rows, without, name = [], {}, {}, ""
+    running = [number for number in range(len(blocks)) if f"{path}.{number}" in seen.calls]
     for number, block in enumerate(blocks):
+        if number not in running:  # such as cross-attention to a picture
+            without[number] = f"{type(block).__name__}, which text alone does not run"
+            continue
         kind = tuple((inside, type(module)) for inside, module in block.named_modules())
         routed = find_routed(block)
         if kind not in rows and routed is None:
@@ -74,7 +81,7 @@ def read_structure(model: nn.Module, seen: Observation, path: str, blocks: list[
             layers.append(resolve_layer(block, *found))
     if not layers:
         raise Unclear(f"what its blocks add is made by {', '.join(dict.fromkeys(without.values()))}, not by memories")
-    return Blocks(tuple(layers), without, name)
+    return Blocks(tuple(layers), without, name, running[-1])
 
 
 def _lone_mixer(model: nn.Module, seen: Observation, path: str) -> str | None:

@@ -14,12 +14,16 @@ from typing import Any
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoTokenizer,
     GgufConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from mnemoscope.errors import ModelDamaged, ModelNotFound, ModelUnsupported, OptionError
@@ -166,15 +170,13 @@ def _load_stored(
     with one_line_errors(source):
         config = AutoConfig.from_pretrained(place, **arguments)
     check_supported(config)
-    if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not trust:
-        raise ModelUnsupported(f"model type {config.model_type!r} is no causal language model that transformers knows")
+    load = _loader_of(config, trust)
     tokenizer = _tokenizer(place, arguments, source=source) if with_tokenizer else None
     if gguf_file is not None:
         arguments["quantization_config"] = GgufConfig(dequantize=True)
     elif opening.dequantize:
         widen_at_load(config, source)
         arguments["config"] = config
-    load: Any = AutoModelForCausalLM.from_pretrained
     with one_line_errors(source):
         model, notes = load(place, dtype="auto", output_loading_info=True, **arguments)
     missing = sorted(notes["missing_keys"])
@@ -183,6 +185,15 @@ def _load_stored(
             f"model {source!r} lacks {len(missing)} of its weights, the first is {missing[0]!r}; take a complete copy"
         )
     return model, tokenizer
+
+
+def _loader_of(config: Any, trust: bool) -> Any:
+    """What makes a model of the configuration's type: one that reads pictures too is read by its text half."""
+    if config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or trust:
+        return AutoModelForCausalLM.from_pretrained
+    if config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
+        return AutoModelForImageTextToText.from_pretrained
+    raise ModelUnsupported(f"model type {config.model_type!r} is no causal language model that transformers knows")
 
 
 def _tokenizer(place: str, arguments: dict[str, Any], *, source: str | None = None) -> Any:

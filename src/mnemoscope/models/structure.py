@@ -23,11 +23,11 @@ def infer(model: Any) -> Anatomy:
     config = text_config(model)
     kind = str(getattr(config, "model_type", "") or type(model).__name__)
     try:
-        path, blocks = _blocks(model, getattr(config, "num_hidden_layers", None))
         seen = observe(model, int(config.vocab_size))
+        path, blocks = _blocks(model, seen, getattr(config, "num_hidden_layers", None))
         found = read_structure(model, seen, path, blocks, int(config.hidden_size))
         head = _head(model, seen)
-        norm, project, before = _after_blocks(seen, f"{path}.{len(blocks) - 1}", head)
+        norm, project, before = _after_blocks(seen, f"{path}.{found.last}", head)
         factor, softcap = _scaling(head.given, seen.logits, config)
         backbone = _backbone(model, path, head.taken)
     except Unclear as reason:
@@ -36,16 +36,25 @@ def infer(model: Any) -> Anatomy:
         raise ModelUnsupported(f"family {kind!r} is unknown and its blocks are not alike ({error})") from None
     return Anatomy(
         "structural", model, backbone, found.layers, norm, project, head.module,
-        activation_name(config, found.activation), before * factor, softcap, without=found.without, last=blocks[-1],
+        activation_name(config, found.activation), before * factor, softcap, without=found.without, last=blocks[found.last],
     )  # fmt: skip
 
 
-def _blocks(model: nn.Module, count: object) -> tuple[str, list[nn.Module]]:
-    lists = [
+def _blocks(model: nn.Module, seen: Observation, count: object) -> tuple[str, list[nn.Module]]:
+    """The path of the blocks, and the blocks: of the towers of a multimodal model, those that text goes through."""
+    towers = [
         (path, list(module))
         for path, module in model.named_modules()
-        if isinstance(module, nn.ModuleList) and len(module) == count and any(True for _ in module.parameters())
+        if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) == count
+        and any(True for _ in module.parameters())
     ]
+    lists = [
+        (path, modules)
+        for path, modules in towers
+        if any(f"{path}.{number}" in seen.calls for number in range(len(modules)))
+    ]
+    if towers and not lists:
+        raise Unclear("its blocks do not pass on one stream of hidden states")
     if len(lists) != 1:
         raise Unclear(
             f"its blocks cannot be told: {len(lists)} lists of num_hidden_layers = {count} modules, "
