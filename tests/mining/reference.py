@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
-_DOWN = re.compile(r"\.(mlp\.c_proj|fc2|mlp\.dense_4h_to_h|mlp\.down_proj|mlp\.fc_out)$")
+_DOWN = re.compile(
+    r"\.(mlp\.c_proj|fc2|mlp\.dense_4h_to_h|mlp\.down_proj|mlp\.fc_out|mlp_block\.down_proj|feed_forward\.value)$"
+)
 _IN_A_BLOCK = re.compile(r"\.\d+\.")
-_FINAL_NORM = re.compile(r"(^|\.)(ln_f|final_layer_norm|final_layernorm|norm)$")
+_FINAL_NORM = re.compile(r"(^|\.)(ln_f|final_layer_norm|final_layernorm|final_norm|ln_out|norm)$")
 
 
 @dataclass

@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from transformers import AutoModelForCausalLM
 
 from mining.agreement import assert_activity, assert_agrees, assert_triggers, assert_values
 from mining.conftest import byte_tokenizer, odd_text
+from mining.equal_atlases import assert_equal_atlases
 from mining.reference import Reference, documents_of, sentences_of
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.corpus import split_sentences
@@ -16,6 +18,7 @@ from mnemoscope.errors import ModelNotFound, OptionError
 from mnemoscope.mining import batch_loader, mine
 from mnemoscope.models import load_model
 from models.conftest import CASES, ROWS, build
+from models.uncommon_models import UNCOMMON, build_seeing, build_uncommon
 
 END = "<|endoftext|>"
 
@@ -33,6 +36,29 @@ def test_every_family(family: str, text: Path, tmp_path: Path) -> None:
     assert_agrees(out, reference, keep=7, layers=(0, 1), vocabulary=ROWS)
     assert verify(out) == []
     open_atlas(out)["L1.M3"].triggers()
+
+
+@pytest.mark.parametrize("name", list(UNCOMMON))
+def test_every_uncommon_structure(name: str, text: Path, tmp_path: Path) -> None:
+    hf, tokenizer = build_uncommon(name), byte_tokenizer(bos_token=END, eos_token=END)
+    model = load_model(hf, tokenizer=tokenizer)
+    out = mine(model, text, out=tmp_path / "atlas", split="line", triggers=7, removals=2, prefixes=20)
+    reference = reference_of(hf, tokenizer, text.read_text(), beginning=0, context=64)
+    assert_agrees(out, reference, keep=7, layers=range(model.sizes.layers), vocabulary=ROWS)
+    assert verify(out) == []
+
+
+def test_the_text_half_of_a_model_that_reads_pictures_is_the_text_model(text: Path, tmp_path: Path) -> None:
+    seeing, tokenizer = build_seeing("llava"), byte_tokenizer(bos_token=END, eos_token=END)
+    alone = AutoModelForCausalLM.from_config(seeing.config.text_config).eval().requires_grad_(False)
+    alone.model.load_state_dict(seeing.model.language_model.state_dict())
+    alone.lm_head.load_state_dict(seeing.lm_head.state_dict())
+    options = {"split": "line", "triggers": 7, "removals": 2, "prefixes": 20}
+    one, other = (
+        mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / name, **options)
+        for name, hf in (("seeing", seeing), ("alone", alone))
+    )
+    assert_equal_atlases(one, other)
 
 
 def test_the_text_has_everything_odd(text: Path) -> None:

@@ -61,12 +61,12 @@ def _is_numbering(value: Any) -> bool:
     return _COUNT.test(value["memories"]) and all(map(_ROWS.test, sizes)) and experts <= _MOST_EXPERTS
 
 
+_PROOF = Form(_or_null(_values(_or_null(_NUMBER.test))), "an object of numbers")
+_TEXTS = Form(_values(_TEXT.test), "an object of texts")
 _BLOCKS = Form(lambda value: _LIST.test(value) and all(map(_COUNT.test, value)), "a list of whole numbers from 0 on")
 _OTHER_BLOCKS = Form(
     lambda value: _TEXTS.test(value) and all(map(str.isdecimal, value)), "an object of texts by the number of a block"
 )
-_PROOF = Form(_or_null(_values(_or_null(_NUMBER.test))), "an object of numbers")
-_TEXTS = Form(_values(_TEXT.test), "an object of texts")
 _EXCLUDED = Form(_values(_COUNT.test), "an object of whole numbers from 0 on")
 _REMOVALS = Form(lambda value: _COUNT.test(value) or value == "all", 'a whole number, or "all"')
 _PLAN = Form(_OBJECT.test, _OBJECT.words, counts=("seed", "triggers"))

@@ -34,6 +34,7 @@ class Layer:
     post_norm: nn.Module | None = None
     output_norm: nn.Module | None = None
     attention: nn.Module | None = None
+    output_gate: nn.Module | None = None
     update_scale: float = 1.0
     in_place: bool = False
 
@@ -45,6 +46,11 @@ class Layer:
         if self.output_norm is not None:
             return "post-norm"
         return "sandwich" if self.post_norm is not None else "pre-norm"
+
+    @staticmethod
+    def through_gate(ffn_output: Tensor, opened: Tensor) -> Tensor:
+        """The update for what the output gate's map gave (definitions.md section 1, gates inside)."""
+        return ffn_output * torch.sigmoid(opened)
 
     def update(self, ffn_output: Tensor) -> Tensor:
         """What the block adds for a feed-forward output: u of definitions.md section 1."""
@@ -185,6 +191,7 @@ def resolve_layer(block: nn.Module, row: Family, scale: float = 1.0, ffn: FeedFo
         post_norm=_part(block, row.post_norm),
         output_norm=_part(block, row.output_norm),
         attention=_part(block, row.attention),
+        output_gate=_part(block, row.output_gate),
         update_scale=scale,
         in_place=row.in_place,
     )

@@ -5,37 +5,20 @@ experts is the module around them; norms and stream are found by which tensors e
 the blocks, says what a guess this is.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor, nn
-from transformers.activations import ACT2FN
 
 from mnemoscope.models.anatomy import Layer, resolve_dense, resolve_layer
 from mnemoscope.models.experts import MixtureFeedForward, RoutedExperts, SharedExpert, find_routed
 from mnemoscope.models.families import Family
-from mnemoscope.models.feed_forward import Activation
-from mnemoscope.models.observed import HALF_TOLERANCE, ModuleCall, Observation, distance, mixes_positions, same
-
-_FUNCTIONS = ("relu", "gelu", "gelu_pytorch_tanh", "silu", "relu2", "tanh", "sigmoid", "quick_gelu", "mish")
+from mnemoscope.models.key_structure import Keys, find_keys, is_transposed
+from mnemoscope.models.observed import ModuleCall, Observation, mixes_positions, same
 
 
 class Unclear(Exception):
     """Says what of the model cannot be told."""
-
-
-@dataclass(frozen=True)
-class _Keys:
-    """How the coefficients may come about: f (a path or a function), and its error against what was seen."""
-
-    error: float
-    gate: ModuleCall
-    activation: str | Activation
-    name: str
-    up: ModuleCall | None = None
-    fused: tuple[str, str] | None = None
-    inner_norm: str | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +39,10 @@ def read_structure(model: nn.Module, seen: Observation, path: str, blocks: list[
     What is found in a block goes for all that are made of the same modules. Raises Unclear for a block whose
     feed-forward layer cannot be read, and where no block has one.
     """
-    layers, rows, without, name = [], {}, {}, ""
+    layers: list[Layer] = []
+    rows: dict[tuple[tuple[str, type], ...], tuple[Family, float] | str] = {}
+    without: dict[int, str] = {}
+    name = ""
     running = [number for number in range(len(blocks)) if f"{path}.{number}" in seen.calls]
     for number, block in enumerate(blocks):
         if number not in running:  # such as cross-attention to a picture
@@ -66,8 +52,9 @@ def read_structure(model: nn.Module, seen: Observation, path: str, blocks: list[
         routed = find_routed(block)
         if kind not in rows and routed is None:
             try:
-                rows[kind] = _row(seen, path, number, hidden)
-                name = name or str(rows[kind][0].activation_name)
+                row, scale = _row(seen, path, number, hidden)
+                name = name or str(row.activation_name)
+                rows[kind] = row, scale
             except Unclear:
                 mixer = _lone_mixer(model, seen, f"{path}.{number}")
                 if mixer is None:
@@ -159,12 +146,12 @@ def _find_shared(
         if any(f"{call.path}.".startswith(f"{path}.") for path in exits)
         and not f"{call.path}.".startswith(f"{routed}.")
     ]
-    maps = {call: turned for call in own if (turned := _is_transposed(call)) is not None}
+    maps = {call: turned for call in own if (turned := is_transposed(call)) is not None}
     # A router of one expert gives one number, too, but is of a class of its own.
     switches = [call for call in maps if call.given.shape[1] == 1 and type(call.module).__name__.startswith("Linear")]
     found = []
     for down in maps:
-        keys = None if down in switches else _keys(own, list(maps), down)
+        keys = None if down in switches else find_keys(own, list(maps), down)
         if keys is not None:
             dense = resolve_dense(block, _row_of(keys, down, maps, ""))
             found.append(((down.path, keys.gate.path), dense))
@@ -178,19 +165,36 @@ def _row(seen: Observation, path: str, number: int, hidden: int) -> tuple[Family
     """The row that describes a block, and the factor by which its feed-forward output enters the stream."""
     block = seen.calls[f"{path}.{number}"]
     inside = seen.within(block.path)
-    maps = {call: transposed for call in inside if (transposed := _is_transposed(call)) is not None}
+    maps = {call: transposed for call in inside if (transposed := is_transposed(call)) is not None}
     for down in maps:
-        keys = _keys(inside, list(maps), down) if down.given.shape[1] == hidden else None
+        keys = find_keys(inside, list(maps), down) if down.given.shape[1] == hidden else None
         if keys is None:
             continue
         row = _row_of(keys, down, maps, path)
         found = _with_norms(row, block, inside, down, keys.gate.taken)
+        found = found or _with_output_gate(row, block, inside, maps, down)
         if found is not None:
             return found
     raise Unclear("no linear map of its blocks can be read as the values of a feed-forward layer")
 
 
-def _row_of(keys: _Keys, down: ModuleCall, maps: Mapping[ModuleCall, bool], path: str) -> Family:
+def _with_output_gate(
+    row: Family, block: ModuleCall, inside: list[ModuleCall], maps: Mapping[ModuleCall, bool], down: ModuleCall
+) -> tuple[Family, float] | None:
+    """The row with the map whose sigmoid multiplies the feed-forward output, and with the norm that reads the residual.
+
+    What the keys read need not be what that norm gives: RWKV mixes it with the position before.
+    """
+    for gate in maps:
+        if gate is not down and gate.given.shape == down.given.shape:
+            update = Layer.through_gate(down.given, gate.given)
+            for norm in inside:
+                if norm.changes and norm.taken.shape == update.shape and same(norm.taken + update, block.given):
+                    return replace(row, output_gate=gate.path, ffn_norm=norm.path), 1.0
+    return None
+
+
+def _row_of(keys: Keys, down: ModuleCall, maps: Mapping[ModuleCall, bool], path: str) -> Family:
     return Family(
         "structural",
         blocks=path,
@@ -204,60 +208,6 @@ def _row_of(keys: _Keys, down: ModuleCall, maps: Mapping[ModuleCall, bool], path
         in_place=True,
         transposed=tuple(call.path for call, transposed in maps.items() if transposed),
     )
-
-
-def _is_transposed(call: ModuleCall) -> bool | None:
-    """Whether a linear map stores its matrix as [in, out]; None for what is no such map, told by its numbers."""
-    weight, bias = getattr(call.module, "weight", None), getattr(call.module, "bias", None)
-    if not isinstance(weight, Tensor) or weight.dim() != 2:
-        return None
-    rest: Tensor | float = bias if isinstance(bias, Tensor) else 0.0
-    for transposed, matrix in ((False, weight.T), (True, weight)):
-        if matrix.shape[0] == call.taken.shape[1] and same(call.taken @ matrix + rest, call.given):
-            return transposed
-    return None
-
-
-def _keys(inside: list[ModuleCall], maps: list[ModuleCall], down: ModuleCall) -> _Keys | None:
-    """The keys and f that explain the down-projection's input best, or None where nothing does: that input itself, or
-    else what a norm right before it reads.
-    """
-    norms = [call for call in inside if call.changes and call is not down and same(call.given, down.taken)]
-    for norm in (None, *(call for call in norms if call.taken.shape == call.given.shape)):
-        found = _keys_of(inside, maps, down, down.taken if norm is None else norm.taken)
-        if found is not None:
-            return found if norm is None else replace(found, inner_norm=norm.path)
-    return None
-
-
-def _keys_of(inside: list[ModuleCall], maps: list[ModuleCall], down: ModuleCall, wanted: Tensor) -> _Keys | None:
-    """The keys and f whose product is `wanted`, or nearly."""
-    found = []
-    for function, name, f in _activations(inside, wanted.shape):
-        for gate in maps:
-            if gate.given.shape == wanted.shape and gate is not down:
-                raw = f(gate.given)
-                found.append(_Keys(distance(raw, wanted), gate, function, name))
-                for up in maps:
-                    if up.given.shape == wanted.shape and same(up.taken, gate.taken):
-                        found.append(_Keys(distance(raw * up.given, wanted), gate, function, name, up=up))
-            elif gate.given.shape == (wanted.shape[0], 2 * wanted.shape[1]):
-                one, two = gate.given.chunk(2, dim=1)
-                for raw, other, fused in ((one, two, ("gate", "up")), (two, one, ("up", "gate"))):
-                    found.append(_Keys(distance(f(raw) * other, wanted), gate, function, name, fused=fused))
-    best = min(found, key=lambda keys: keys.error, default=None)
-    limit = 1e-4 if wanted.dtype == torch.float32 else HALF_TOLERANCE
-    return best if best is not None and best.error < limit else None
-
-
-def _activations(inside: list[ModuleCall], shape: torch.Size) -> Iterator[tuple[str | Activation, str, Activation]]:
-    """Candidates for f: the block's own modules with at most some numbers, then the well-known functions."""
-    for call in inside:
-        plain = all(p.numel() == 1 for p in call.module.parameters()) and not list(call.module.children())
-        if plain and call.taken.shape == call.given.shape == shape and call.changes:
-            yield call.path, type(call.module).__name__.lower(), call.module
-    for name in _FUNCTIONS:
-        yield ACT2FN[name], name, ACT2FN[name]
 
 
 def _with_norms(

@@ -25,6 +25,7 @@ class Family:
     attention     parallel blocks only: the module whose output joins the stream together with the feed-forward's
     update_scale, logit_scale, logit_divisor, softcap   names of configuration entries that hold the number
     activation_name   the name of f, where the configuration does not give it
+    output_gate   a map whose sigmoid multiplies every entry of the feed-forward output (RWKV)
     inner_norm    a norm between the activation and the down-projection
     in_place      the block changes the feed-forward output after computing it, so a hook must clone
     transposed    maps that store their matrix as [in, out], where their class does not tell (Conv1D's does)
@@ -42,6 +43,7 @@ class Family:
     post_norm: str | None = None
     output_norm: str | None = None
     inner_norm: str | None = None
+    output_gate: str | None = None
     attention: str | None = None
     final_norm: str | None = None
     project: str | None = None

@@ -31,6 +31,7 @@ class Block:
     """What passed through one block; every tensor [batch, position, ...], named as in definitions.md section 1.
 
     `weights [batch, position, expert]` are the routers', zero where a token was not routed; None in a dense layer.
+    `opened [batch, position, hidden]` is what the map of an output gate gave; None where there is no such gate.
     """
 
     residual: Tensor
@@ -40,6 +41,7 @@ class Block:
     ffn_update: Tensor
     layer_output: Tensor
     weights: Tensor | None = None
+    opened: Tensor | None = None
 
 
 def stream_of(inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
@@ -186,19 +188,18 @@ def read_blocks(
 
 
 @contextmanager
-def read_final(model: LanguageModel, callback: Callable[[Tensor], None], *, own_thread: bool = False) -> Iterator[None]:
-    """Calls `callback(stream [batch, position, hidden])` with the last block's output, whether it has a layer or not."""
+def read_final(
+    model: LanguageModel, callback: Callable[[Tensor], None], *, own_thread: bool = False
+) -> Iterator[None]:
+    """Calls `callback(stream [batch, position, hidden])` with the last block's output, even where it has no layer."""
     looks = _Watched(own_thread)
 
     def ending(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         if looks():
             callback(_split_batch(first(output), model.shape))
 
-    handle = model.anatomy.last_block.register_forward_hook(ending)
-    try:
+    with model.anatomy.last_block.register_forward_hook(ending):
         yield
-    finally:
-        handle.remove()
 
 
 class _Watched:
@@ -254,6 +255,8 @@ def _watch(
         leaves(module, f"ffn_output{number}")
     if parts.post_norm is not None:
         leaves(parts.post_norm, "normed_output")
+    if parts.output_gate is not None:
+        leaves(parts.output_gate, "opened")
     if parts.attention is not None:
         hooks.enter_context(parts.block.register_forward_pre_hook(starting, with_kwargs=True))
         leaves(parts.attention, "attention")
@@ -272,9 +275,11 @@ def _assemble(model: LanguageModel, layer: int, seen: dict[str, Tensor], output:
         written = [seen[f"ffn_output{number}"] for number in range(len(parts.ffn.exits))]
         ffn_output = sum(written[1:], start=written[0])
         update = ffn_output if parts.post_norm is None else seen["normed_output"]
+        if parts.output_gate is not None:
+            update = parts.through_gate(update, seen["opened"])
         tensors = (residual, seen["ffn_input"], seen["coefficients"], ffn_output, parts.scale(update), output)
         shaped = tuple(_split_batch(tensor, model.shape) for tensor in tensors)
-        return Block(*shaped, seen.get("weights"))  # type: ignore[call-arg]
+        return Block(*shaped, seen.get("weights"), seen.get("opened"))  # type: ignore[call-arg]
     except KeyError as missing:
         raise ModelUnsupported(
             f"layer {layer} of this {model.anatomy.family} model ran without its {missing.args[0]!r} being seen; "

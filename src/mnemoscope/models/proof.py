@@ -158,6 +158,8 @@ def _ablation_error(model: LanguageModel, layer: int, block: Block, call: Call, 
         predicted = moved_by(parts.output_norm, stream + votes + rest, stream + rest)
     elif parts.post_norm is not None:
         predicted = moved_by(parts.update, votes + rest, rest)
+    elif block.opened is not None:
+        predicted = parts.through_gate(votes, block.opened.float())
     else:
         predicted = votes * parts.update_scale
     whole = block.layer_output

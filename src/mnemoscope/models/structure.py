@@ -36,7 +36,8 @@ def infer(model: Any) -> Anatomy:
         raise ModelUnsupported(f"family {kind!r} is unknown and its blocks are not alike ({error})") from None
     return Anatomy(
         "structural", model, backbone, found.layers, norm, project, head.module,
-        activation_name(config, found.activation), before * factor, softcap, without=found.without, last=blocks[found.last],
+        activation_name(config, found.activation), before * factor, softcap, without=found.without,
+        last=blocks[found.last],
     )  # fmt: skip
 
 
@@ -102,10 +103,10 @@ def _scaling(scores: Tensor, logits: Tensor, config: Any) -> tuple[float, float 
     """The factor or soft-cap that turns the head's scores into logits."""
     if same(scores, logits):
         return 1.0, None
-    for name, cap in config.to_dict().items():
-        if "logit" in name and "cap" in name and isinstance(cap, float | int) and cap:
-            if same(torch.tanh(scores / cap) * cap, logits):
-                return 1.0, float(cap)
+    stated = (value for name, value in config.to_dict().items() if "logit" in name and "cap" in name)
+    for cap in stated:
+        if isinstance(cap, float | int) and cap and same(torch.tanh(scores / cap) * cap, logits):
+            return 1.0, float(cap)
     factor = _factor(scores, logits)
     if factor is not None:
         return factor, None

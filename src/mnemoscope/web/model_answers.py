@@ -61,8 +61,8 @@ def heat_map(worker: ModelWorker, prompt: str, changes: Changes, stream: str) ->
         ranks: list[int] = []
         shares: list[float] = []
         with model.lock, torch.inference_mode(), intervene(model, changes):
-            blocks = run_blocks(model, tokens)
-            ends = torch.split(blocks[-1].output, step)
+            blocks, last = run_blocks(model, tokens)
+            ends = torch.split(last, step)
             final = torch.cat([top(model.scores(end, projection="lens"), 1)[0][:, 0] for end in ends])
             rows = torch.split(torch.cat([getattr(block, stream) for block in blocks]), step)
             for row, own in zip(rows, torch.split(final.repeat(len(blocks)), step), strict=True):

@@ -1,0 +1,123 @@
+"""Uncommon structures of real models: gates and norms inside, blocks without a layer, the text halves of others."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import linear
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from mnemoscope.cli import main
+from mnemoscope.errors import ModelUnsupported, ProofFailed
+from mnemoscope.models import load_model, read_blocks, read_final
+from mnemoscope.models.proof import prove
+from models.expert_models import build_mixture
+from models.uncommon_models import MEMORIES, SEEING, UNCOMMON, build_seeing, build_uncommon
+
+IDS = torch.tensor([[3, 17, 200, 45, 9, 120, 33]])
+
+
+@pytest.fixture(params=list(UNCOMMON))
+def uncommon(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def test_coefficients_and_values_are_those_by_hand(uncommon: str, tokenizer: Any) -> None:
+    hf, case = build_uncommon(uncommon), UNCOMMON[uncommon]
+    model, taken, blocks = load_model(hf, tokenizer=tokenizer), {}, {}
+    own = list(hf.get_submodule(case.blocks))
+    hooks = [
+        block.get_submodule(case.keys).register_forward_pre_hook(
+            lambda _, inputs, layer=layer: taken.__setitem__(layer, inputs[0])
+        )
+        for layer, block in enumerate(own)
+    ]
+    with read_blocks(model, blocks.__setitem__):
+        model.backbone(IDS)
+    for hook in hooks:
+        hook.remove()
+    assert (model.signs, model.sizes.memories) == (case.signs, (case.memories,) * len(own))
+    for layer, block in enumerate(own):
+        by_hand = case.coefficients(block, taken[layer])
+        torch.testing.assert_close(blocks[layer].coefficients, by_hand, atol=2e-5, rtol=2e-5)
+        assert torch.equal(model.values(layer), block.get_submodule(case.down).weight.T)
+        streams = blocks[layer].residual + blocks[layer].ffn_update
+        torch.testing.assert_close(streams, blocks[layer].layer_output, atol=1e-5, rtol=1e-5)
+    scores = model.scores(blocks[len(own) - 1].layer_output, projection="lens")
+    torch.testing.assert_close(scores, hf(input_ids=IDS).logits, atol=1e-4, rtol=1e-4)
+
+
+def test_the_output_gate_of_rwkv_is_no_part_of_the_coefficients(tokenizer: Any) -> None:
+    hf = build_uncommon("rwkv")
+    model, blocks, opened = load_model(hf, tokenizer=tokenizer), {}, {}
+    layer = hf.rwkv.blocks[1].feed_forward
+    hook = layer.receptance.register_forward_hook(lambda *given: opened.setdefault("map", given[2]))
+    with read_blocks(model, blocks.__setitem__, layers=[1]):
+        model.backbone(IDS)
+    hook.remove()
+    written = linear(blocks[1].coefficients, layer.value.weight)
+    torch.testing.assert_close(blocks[1].ffn_output, written, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(blocks[1].ffn_update, written / (1 + (-opened["map"]).exp()), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "check"), [("bitnet", "keys"), ("rwkv", "residual")])
+def test_the_proof_notices_a_forgotten_norm_or_gate(name: str, check: str, tokenizer: Any) -> None:
+    model = load_model(build_uncommon(name), tokenizer=tokenizer)
+    first, *others = model.anatomy.layers
+    if name == "bitnet":
+        first = replace(first, ffn=replace(first.ffn, inner_norm=None))
+    else:
+        first = replace(first, output_gate=None)
+    model.anatomy = replace(model.anatomy, layers=(first, *others))
+    with pytest.raises(ProofFailed, match=f"layer 0, check '{check}'"):
+        prove(model)
+
+
+def test_a_hybrid_is_read_where_it_has_memories_and_the_rest_is_named(
+    tokenizer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hf = build_mixture("nemotron_h")
+    model = load_model(hf, tokenizer=tokenizer)
+    assert model.anatomy.blocks == (1, 2)
+    assert model.anatomy.without == {0: "NemotronHAttention", 3: "NemotronHMamba2Mixer"}
+    final = []
+    with read_final(model, final.append):
+        model.backbone(IDS)
+    torch.testing.assert_close(model.scores(final[0], projection="lens"), hf(input_ids=IDS).logits)
+    hf.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    assert main(["inspect", str(tmp_path)]) == 0
+    assert (
+        "  blocks      layers 0-1 are those of blocks 1-2; without one: NemotronHAttention in block 0,"
+        " NemotronHMamba2Mixer in block 3\n"
+    ) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("kind", "mixer"), [("mamba", "MambaMixer"), ("falcon_mamba", "FalconMambaMixer")])
+def test_a_model_without_memories_is_refused(kind: str, mixer: str, tokenizer: Any) -> None:
+    hf = AutoModelForCausalLM.from_config(AutoConfig.for_model(
+        kind, hidden_size=16, num_hidden_layers=2, vocab_size=280, state_size=4, bos_token_id=None, eos_token_id=None
+    ))  # fmt: skip
+    with pytest.raises(ModelUnsupported, match=f"what its blocks add is made by {mixer}, not by memories$"):
+        load_model(hf, tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize("kind", list(SEEING))
+def test_the_text_half_of_a_model_that_reads_pictures(kind: str, tokenizer: Any, tmp_path: Path) -> None:
+    hf = build_seeing(kind)
+    hf.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    model = load_model(str(tmp_path))
+    assert model.sizes.memories == (MEMORIES, MEMORIES)
+    text = hf.model.language_model
+    blocks = {}
+    with read_blocks(model, blocks.__setitem__):
+        states = model.backbone(IDS)
+    torch.testing.assert_close(states, text(input_ids=IDS).last_hidden_state, atol=1e-5, rtol=1e-5)
+    for layer, number in enumerate(model.anatomy.blocks):
+        assert torch.equal(model.values(layer), text.layers[number].mlp.down_proj.weight.T)
+    if kind == "mllama":
+        assert model.anatomy.blocks == (0, 2)
+        assert "which text alone does not run" in model.anatomy.without[1]

@@ -1,0 +1,135 @@
+"""Tiny random models whose blocks, or whose ways to the scores, are not the usual ones; and the text halves of some
+that read pictures.
+
+Each entry says by hand, from transformers' source, how a block's coefficients come from what the keys read: a reference
+that shares nothing with the package.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, silu, softplus
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers.utils import logging
+
+ROWS, HIDDEN, MEMORIES = 280, 16, 24
+SIZES: dict[str, Any] = {
+    "hidden_size": HIDDEN, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8,
+    "intermediate_size": MEMORIES, "max_position_embeddings": 64, "vocab_size": ROWS, "pad_token_id": 0,
+    "bos_token_id": None, "eos_token_id": None,
+}  # fmt: skip
+_LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8}
+
+
+def _gated(block: Any, x: Tensor) -> Tensor:
+    return silu(linear(x, block.mlp.gate_proj.weight)) * linear(x, block.mlp.up_proj.weight)
+
+
+def _bitnet(block: Any, x: Tensor) -> Tensor:
+    raw = linear(x, block.mlp.gate_proj.weight).relu().square() * linear(x, block.mlp.up_proj.weight)
+    norm = block.mlp.ffn_sub_norm
+    return raw / (raw.square().mean(-1, keepdim=True) + norm.variance_epsilon).sqrt() * norm.weight
+
+
+def _xielu(block: Any, x: Tensor) -> Tensor:
+    f, x = block.mlp.act_fn, linear(x, block.mlp.up_proj.weight)
+    rising, falling = softplus(f.alpha_p), f.beta + softplus(f.alpha_n)
+    return torch.where(x > 0, rising * x * x + f.beta * x, (x.clamp(max=f.eps).exp() - 1 - x) * falling + f.beta * x)
+
+
+def _squared(keys: str) -> Callable[[Any, Tensor], Tensor]:
+    return lambda block, x: linear(x, block.get_submodule(keys).weight).relu().square()
+
+
+def _halved_gemma(block: Any, x: Tensor) -> Tensor:
+    mlp = block.mlp_block
+    gate, up = (linear(x, each.weight, each.bias) for each in (mlp.gate_proj, mlp.up_proj))
+    return torch.nn.functional.gelu(gate, approximate="tanh") * up
+
+
+@dataclass(frozen=True)
+class Uncommon:
+    """A tiny model: its settings, the maps around its memories (paths in a block), and its coefficients by hand."""
+
+    kind: str
+    coefficients: Callable[[Any, Tensor], Tensor]
+    settings: dict[str, Any] = field(default_factory=dict)
+    keys: str = "mlp.gate_proj"
+    down: str = "mlp.down_proj"
+    blocks: str = "model.layers"
+    memories: int = MEMORIES
+    signs: tuple[int, ...] = (1, -1)
+
+
+UNCOMMON = {
+    "bitnet": Uncommon("bitnet", _bitnet, {"hidden_act": "relu2"}),
+    "apertus": Uncommon("apertus", _xielu, {"hidden_act": "xielu"}, keys="mlp.up_proj"),
+    "nanochat": Uncommon(
+        "nanochat", _squared("mlp.fc1"), {"hidden_act": "relu2", "final_logit_softcapping": 5.0}, keys="mlp.fc1",
+        down="mlp.fc2", signs=(1,),
+    ),
+    "minicpm3": Uncommon("minicpm3", _gated, _LATENT | {"scale_emb": 2.0, "scale_depth": 1.4, "dim_model_base": 4}),
+    "recurrent_gemma": Uncommon(
+        "recurrent_gemma", _halved_gemma, {"num_hidden_layers": 3, "lru_width": HIDDEN, "logits_soft_cap": 4.0},
+        keys="mlp_block.gate_proj", down="mlp_block.down_proj", memories=MEMORIES // 2,
+    ),
+    "rwkv": Uncommon(
+        "rwkv", _squared("feed_forward.key"),
+        {"attention_hidden_size": HIDDEN, "context_length": 64, "num_hidden_layers": 7}, keys="feed_forward.key",
+        down="feed_forward.value", blocks="rwkv.blocks", signs=(1,),
+    ),
+}  # fmt: skip
+
+_SEEING = {
+    "hidden_size": 16, "num_hidden_layers": 2, "depth": 2, "num_attention_heads": 2, "num_heads": 2,
+    "intermediate_size": MEMORIES, "image_size": 16, "patch_size": 8, "embed_dim": 16, "out_hidden_size": 16,
+    "projection_dim": 16, "num_global_layers": 1, "attention_heads": 2, "max_num_tiles": 1,
+    "supported_aspect_ratios": [[1, 1]], "intermediate_layers_indices": [0],
+}  # fmt: skip
+_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+_TEXT = SIZES | {"bos_token_id": 1, "eos_token_id": 2}
+_POSITIONS = {"rope_parameters": _ROPE | {"mrope_section": [1, 1, 2]}}
+SEEING = {
+    "gemma3": ({}, {"mm_tokens_per_image": 4}),
+    "llava": ({"model_type": "llama"}, {"vision_config": _SEEING | {"model_type": "clip_vision_model"}}),
+    "mistral3": ({"model_type": "mistral"}, {"vision_config": _SEEING | {"model_type": "pixtral"}}),
+    "qwen2_vl": (_POSITIONS, {}),
+    "qwen2_5_vl": (_POSITIONS, {}),
+    "qwen3_vl": (_POSITIONS, {}),
+    "mllama": ({"num_hidden_layers": 3, "cross_attention_layers": [1], "rope_parameters": _ROPE}, {}),
+}
+"""What is particular to the text half, and to the whole, of models that read pictures."""
+
+
+def build_uncommon(name: str, **changes: Any) -> Any:
+    """The tiny random model of an entry of UNCOMMON."""
+    case = UNCOMMON[name]
+    return _fill(lambda: AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(case.kind, **SIZES | case.settings | changes)
+    ))  # fmt: skip
+
+
+def build_seeing(kind: str) -> Any:
+    """The tiny random model of an entry of SEEING."""
+    own, whole = SEEING[kind]
+    settings = {"text_config": _TEXT | own, "vision_config": _SEEING, "image_token_id": 5} | whole
+    return _fill(lambda: AutoModelForImageTextToText.from_config(AutoConfig.for_model(kind, **settings)))
+
+
+def _fill(make: Callable[[], Any]) -> Any:
+    """The model with random numbers everywhere; gains around one."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        torch.manual_seed(0)
+        model = make()
+    finally:
+        logging.set_verbosity(before)
+    with torch.no_grad():
+        for path, parameter in model.named_parameters():
+            gain = parameter.dim() == 1 and not path.endswith("bias")
+            parameter.copy_(torch.randn_like(parameter) * 0.3 + float(gain))
+    return model.eval().requires_grad_(False)
