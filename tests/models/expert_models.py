@@ -156,7 +156,8 @@ def build_mixture(name: str, *, rows: int = 280, **changes: Any) -> Any:
 
 def blocks_of(hf: Any) -> Any:
     """The blocks of a tiny mixture that have a feed-forward layer."""
-    return [block for block in hf.model.layers if getattr(block, "block_type", "mlp") in ("moe", "mlp")]
+    hybrid = hf.config.model_type == "nemotron_h"
+    return [block for block in hf.model.layers if not hybrid or block.block_type in ("moe", "mlp")]
 
 
 class HandRead:

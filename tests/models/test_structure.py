@@ -140,6 +140,11 @@ class TwoTowers(MadeUp):
         super().__init__(config)
         self.shadows = nn.ModuleList([LanternBlock(config.hidden_size) for _ in range(config.num_hidden_layers)])
 
+    def forward(self, input_ids):
+        for shadow in self.shadows:
+            shadow(self.glossary(input_ids))
+        return super().forward(input_ids)
+
 
 class Echo(MadeUp):
     """Says something that is not its head's scores."""

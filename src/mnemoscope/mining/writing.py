@@ -243,8 +243,7 @@ def model_facts(model: LanguageModel) -> dict[str, Any]:
         "final_norm": model.final_norm,
         "values": "probed" if model.probed else "read",
         "head": "linear" if model.linear_head else "adaptive softmax",
-        **({"experts": routed, "shared_experts": shared} if experts else {}),
-        **model.anatomy.hybrid_facts(),
+        **({"experts": routed, "shared_experts": shared} if experts else {}), **model.anatomy.hybrid_facts(),
         "sizes": {
             **vars(model.sizes),
             "memories": list(model.sizes.memories),
