@@ -79,6 +79,8 @@ class Experts:
     weighs_input: bool = False
     gated: bool = True
     final_norm: str = "norm"
+    scale: float = 1.0
+    """What the layer multiplies the sum of all experts by."""
     whole: str = "mlp"
     """The feed-forward layer of a block without experts."""
 
@@ -130,6 +132,10 @@ MIXTURES = {
          "routed_scaling_factor": 2.5, "n_group": 1, "topk_group": 1},
         experts="mixer.experts", shared="mixer.shared_experts", make=_squared, make_shared=_squared_mlp, dense=(1,),
         gated=False, whole="mixer", final_norm="norm_f",
+    ),
+    "cohere2_moe": Experts(
+        "cohere2_moe", {"shared_expert_combination_strategy": "average", "num_shared_experts": 1}, shared=_SHARED,
+        block="parallel", scale=0.5,
     ),
     "flex_olmo": Experts("flex_olmo", {}, block="sandwich"),
     "dots1": Experts("dots1", _GROUPS, shared=_SHARED, dense=(0,)),
@@ -231,7 +237,7 @@ class HandRead:
             _, index, given = seen[f"{layer}.{self.case.experts}"][:3]
             for token, (chosen, weight) in enumerate(zip(index.tolist(), given.tolist(), strict=True)):
                 for e, w in zip(chosen, weight, strict=True):
-                    weights[token, e] += w
+                    weights[token, e] += w * self.case.scale
         found = torch.zeros(len(x), sum(widths), dtype=x.dtype)
         for token in range(len(x)):
             for e in range(EXPERTS):
@@ -241,7 +247,7 @@ class HandRead:
                     made = self.case.make(experts, e, taken)
                     found[token, own] = made if self.case.weighs_input else made * w
         if self.case.shared is not None:
-            weights[:, EXPERTS] = 1.0
+            weights[:, EXPERTS] = self.case.scale
             if self.case.switch is not None:
                 weights[:, EXPERTS] = torch.sigmoid(linear(x, block.get_submodule(self.case.switch).weight))[:, 0]
             made = self.case.make_shared(block.get_submodule(self.case.shared), x)

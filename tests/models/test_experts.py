@@ -181,7 +181,7 @@ def test_the_proof_notices_that_a_shared_expert_is_left_out(
 ) -> None:
     from mnemoscope.models import block_structure
 
-    monkeypatch.setattr(block_structure, "_check_sum", lambda *given: None)
+    monkeypatch.setattr(block_structure, "_factors", lambda *given: [1.0] * (1 + len(given[3])))
     monkeypatch.setattr(block_structure, "_find_shared", lambda *given: [])
     with pytest.raises(ProofFailed, match="'ablation'"):
         load_model(build_mixture(name), tokenizer=tokenizer)
@@ -193,7 +193,7 @@ def test_the_proof_notices_that_a_shared_experts_gate_is_left_out(
 ) -> None:
     from mnemoscope.models import block_structure
 
-    monkeypatch.setattr(block_structure, "_check_sum", lambda *given: None)
+    monkeypatch.setattr(block_structure, "_factors", lambda *given: [1.0] * (1 + len(given[3])))
     monkeypatch.setattr(experts_module.SharedExpert, "weigh", lambda self, inputs: None)
     with pytest.raises(ProofFailed, match="'ablation'"):
         load_model(build_mixture(name), tokenizer=tokenizer)

@@ -8,6 +8,7 @@ the blocks, says what a guess this is.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor, nn
 
 from mnemoscope.models.anatomy import Layer, resolve_dense, resolve_layer
@@ -104,31 +105,40 @@ def _mixture(seen: Observation, path: str, block: nn.Module, place: str, experts
     else:
         raise Unclear("what its experts give does not add up to what its blocks give")
     shared = _find_shared(inside, [call.path for call in exits], place, block)
-    _check_sum(of, place, experts, shared, whole.given)
+    own, *each = _factors(of, place, experts, shared, whole.given)
     row, scale = found
     ended = sorted((call.path for call in exits), key=[call.path for call in inside].index, reverse=True)
     ffn = MixtureFeedForward(
-        block.get_submodule(entry.path), tuple(map(block.get_submodule, ended)), experts,
-        tuple(expert for _, expert in shared),
+        block.get_submodule(entry.path), tuple(map(block.get_submodule, ended)), replace(experts, scale=own),
+        tuple(replace(expert, scale=factor) for (_, expert), factor in zip(shared, each, strict=True)),
     )  # fmt: skip
     return resolve_layer(block, row, scale, ffn)
 
 
-def _check_sum(
+def _factors(
     of: Mapping[str, ModuleCall],
     place: str,
     experts: RoutedExperts,
     shared: list[tuple[tuple[str, str], SharedExpert]],
     whole: Tensor,
-) -> None:
-    """Raises Unclear where the experts, those at `place` and the shared ones, do not add up to the whole layer."""
+) -> list[float]:
+    """The constants with which the experts at `place`, and each shared one, enter the whole layer; mostly 1.
+
+    Raises Unclear where they do not add up to it.
+    """
     given = of[place].given
-    total = given.view(experts.count, -1, given.shape[-1]).sum(0) if experts.weighs_input else given
+    parts = [given.view(experts.count, -1, given.shape[-1]).sum(0) if experts.weighs_input else given]
     for (down, keys), expert in shared:
         weight = expert.weigh(of[keys].taken)
-        total = total + of[down].given * (1.0 if weight is None else weight)
-    if not same(total, whole):
+        parts.append(of[down].given * (1.0 if weight is None else weight))
+    if same(torch.stack(parts).sum(0), whole):
+        return [1.0] * len(parts)
+    table = torch.stack([part.flatten() for part in parts], dim=1).double()
+    factors = torch.linalg.lstsq(table, whole.flatten().double()).solution
+    if experts.weighs_input or not same((table @ factors).view_as(whole).to(whole.dtype), whole):
         raise Unclear("what its experts give, routed and shared, is not what their layer gives")
+    found: list[float] = factors.to(whole.dtype).tolist()
+    return found
 
 
 def _no_row(path: str) -> Family:

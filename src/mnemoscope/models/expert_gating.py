@@ -1,5 +1,6 @@
 """How a module of experts lays gate and up together and joins them, found by asking it."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -20,6 +21,11 @@ def plainly(activation: Activation) -> Gating:
     return lambda gate, up: activation(gate) * up
 
 
+def wholly(activation: Callable[..., Tensor]) -> Gating:
+    """A function that joins gate and up itself."""
+    return lambda gate, up: activation(gate, up)
+
+
 def gating_of(module: Any) -> tuple[Layout, Gating]:
     """How the module lays gate and up together and joins them, found by asking it; raises ModelUnsupported."""
     weight = module.gate_up_proj
@@ -36,11 +42,18 @@ def gating_of(module: Any) -> tuple[Layout, Gating]:
     with torch.inference_mode():
         wanted = own(made)
         halves, interleaved = made.chunk(2, dim=-1), (made[..., ::2], made[..., 1::2])
-        for gating in (plainly(activation), *_bounded_ways(activation, limit, alpha)):
+        ways = plainly(activation), *_bounded_ways(activation, limit, alpha)
+        for gating in (wholly(activation),) if _takes_two(activation) else ways:
             for layout, (gate, up) in (("halves", halves), ("interleaved", interleaved)):
                 if same(gating(gate, up), wanted):
                     return layout, gating  # type: ignore[return-value]
     raise ModelUnsupported(f"how its experts ({type(module).__name__}) join gate and up is not known")
+
+
+def _takes_two(activation: Callable[..., Tensor]) -> bool:
+    """Whether a function is given gate and up, not the gate alone."""
+    taken = inspect.signature(getattr(activation, "forward", activation)).parameters.values()
+    return sum(parameter.default is parameter.empty for parameter in taken) == 2
 
 
 def _bounded_ways(activation: Activation, limit: float, alpha: float) -> tuple[Gating, ...]:

@@ -95,7 +95,7 @@ def _compute(routed: RoutedExperts, takes: list[Take], hidden: Tensor, index: Te
     experts, tokens = table[:, : routed.count].T.nonzero(as_tuple=True)
     rows = Group(
         hidden, len(hidden), count=routed.count, experts=experts, tokens=tokens,
-        weights=table[tokens, experts].to(hidden.dtype),
+        weights=table[tokens, experts].to(hidden.dtype) * routed.scale,
     )  # fmt: skip
     return _run(routed, takes, rows)
 
@@ -135,7 +135,8 @@ def _run(routed: RoutedExperts, takes: list[Take], rows: Group) -> Tensor:
             if bias is not None:
                 written = written + (bias if rows.weights is None else rows.weights[a:b, None] * bias)
             total.index_add_(0, places[a:b], written.float())
-    return total.to(inputs.dtype)
+    # The coefficients have the factor that the layer puts to what this module gives.
+    return (total / routed.scale).to(inputs.dtype)
 
 
 def visit(ffn: MixtureFeedForward, visitor: Callable[[Group], None], *, looks: Looks, hooks: ExitStack) -> None:

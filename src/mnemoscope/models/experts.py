@@ -24,7 +24,8 @@ class RoutedExperts:
 
     `layout` says how gate and up share the first stack (None: no gate), `gating` joins them; `transposed` stacks hold
     [in, out]. `weighs_input`: the weight is in the input (Llama 4), so it is inside the activation, and the module
-    is given every token once for every expert.
+    is given every token once for every expert. What the module gives enters the layer `scale` times, so that belongs
+    to the router's weights.
     """
 
     module: nn.Module
@@ -36,6 +37,7 @@ class RoutedExperts:
     transposed: bool
     weighs_input: bool = False
     router: nn.Module | None = None
+    scale: float = 1.0
 
     def first_map(self, expert: int) -> tuple[Tensor, Tensor | None]:
         """Matrix [memories or twice as many, hidden] before the activation and its bias, as they are stored."""
@@ -96,10 +98,14 @@ class SharedExpert:
 
     dense: DenseFeedForward
     switch: nn.Module | None = None
+    scale: float = 1.0
+    """How many times what it gives enters the layer."""
 
     def weigh(self, inputs: Tensor) -> Tensor | None:
         """The weight [..., 1] of every token; None where all have 1."""
-        return None if self.switch is None else torch.sigmoid(self.switch.forward(inputs))
+        if self.switch is None:
+            return None if self.scale == 1.0 else inputs.new_full((*inputs.shape[:-1], 1), self.scale)
+        return torch.sigmoid(self.switch.forward(inputs)) * self.scale
 
 
 @dataclass(frozen=True)
