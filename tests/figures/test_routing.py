@@ -11,8 +11,10 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.figures.page_svg import page_svg
 from mnemoscope.figures.routing import routing, routing_chart
+from mnemoscope.formatting import format_value
 from mnemoscope.mining import mine
 from mnemoscope.models.handmade_experts import EXPERTS, LAYERS, PLANTED_EXPERTS, ROUTES, SENTENCES, WORDS
+from mnemoscope.reports import write_report
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +63,18 @@ def test_a_dense_model_has_none(tmp_path: Path) -> None:
     out = mine("handmade:planted", tmp_path / "text.txt", out=tmp_path / "atlas", split="line", removals=0)
     with pytest.raises(AtlasUnfinished):
         routing(open_atlas(out))
+
+
+def test_the_report_has_the_figure_and_the_numbers(atlas: Atlas, tmp_path: Path) -> None:
+    report = write_report(atlas, tmp_path / "report")
+    assert {f"figures/routing.{ending}" for ending in ("svg", "png", "pdf")} <= set(report.files)
+    page = (report.directory / "index.html").read_text()
+    section = page[page.index('<section id="routing"') : page.index('<section id="memories"')]
+    for one in routing(atlas):
+        routed = sorted(one.experts, key=lambda row: -row["tokens"])
+        assert f'<th scope="row">{one.layer}</th><td class="n">{format_value(one.evenness, "share")}</td>' in section
+        most = f'{routed[0]["name"]} <small class="soft">{format_value(routed[0]["share"], "share")}</small>'
+        assert f'<td class="n">{most}</td>' in section
+    again = write_report(atlas, tmp_path / "again")
+    for path in report.files:
+        assert (report.directory / path).read_bytes() == (again.directory / path).read_bytes(), path

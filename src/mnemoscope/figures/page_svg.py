@@ -28,7 +28,7 @@ SPOKEN = ("point", "bar", "tick", "circle")
 _LONG = re.compile(r"(\d+\.\d\d)\d+")
 _LAYER = re.compile(r"; layer: (\d+)")
 """A layer in a tooltip, which stands behind the fields of the axes."""
-_CLIP = re.compile(r"clip\d+")
+_NUMBERED = re.compile(r"(?<=[\"#])(clip|gradient_)\d+(?=[\")])")
 
 
 def grammar() -> str:
@@ -36,11 +36,14 @@ def grammar() -> str:
     return ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 
 
-def number_clips(svg: str, *, prefix: str = "clip") -> str:
-    """The drawing with its clipping paths numbered from 0; the renderer goes on counting from figure to figure."""
-    names = dict.fromkeys(_CLIP.findall(svg))
-    new = {name: f"{prefix}{index}" for index, name in enumerate(names)}
-    return _CLIP.sub(lambda found: new[found.group()], svg)
+def number_parts(svg: str, *, prefix: str = "") -> str:
+    """The drawing with its clipping paths and gradients numbered from 0, and their names prefixed; the renderer goes on
+    counting from figure to figure.
+    """
+    new: dict[str, str] = {}
+    for found in _NUMBERED.finditer(svg):
+        new.setdefault(found.group(), f"{prefix}{found[1]}{len(new)}")
+    return _NUMBERED.sub(lambda found: new[found.group()], svg)
 
 
 def page_svg(specification: dict[str, Any], *, name: str, label: str, silent: bool = False) -> str:
@@ -54,7 +57,7 @@ def page_svg(specification: dict[str, Any], *, name: str, label: str, silent: bo
     roomy = config | {"legend": {"columnPadding": 34} | config["legend"]}
     untitled = {key: part for key, part in specification.items() if key != "title"}
     shown = untitled | {"background": None, "padding": 4, "config": roomy}
-    drawn = number_clips(vl_convert.vegalite_to_svg(shown, vl_version=grammar()), prefix=f"{name}-clip")
+    drawn = number_parts(vl_convert.vegalite_to_svg(shown, vl_version=grammar()), prefix=f"{name}-")
     root = ElementTree.fromstring(drawn)
     kept = ElementTree.Element("svg", _attributes(root))
     role = "img" if silent else "group"

@@ -21,6 +21,10 @@ FIRES_ON = 6
 """Tokens told of an expert."""
 LEAST = 5
 """Triggers that must end in a token for it to be told."""
+_LEGEND = alt.Legend(
+    title="x even", titleFontWeight="normal", titleColor="currentColor", labelColor="currentColor",
+    values=[0.25, 0.5, 1, 2, 4],
+)  # fmt: skip
 PAIRS = 2_000
 """Pairs of memories compared, of one expert and of two."""
 
@@ -122,8 +126,12 @@ def _overlaps(numbering: Numbering, triggers: pl.DataFrame, *, seed: int, layer:
     return same, different
 
 
-def routing_chart(layers: list[LayerRouting]) -> dict[str, Any]:
-    """The shares of tokens by layer and expert as Vega-Lite, against an even share: twice as many is as far as half."""
+def routing_chart(layers: list[LayerRouting], *, about: str | None = None) -> dict[str, Any]:
+    """The shares of tokens by layer and expert as Vega-Lite, against an even share: twice as many is as far as half.
+
+    With `about` it has a title that says so, and a legend; a page says both in words.
+    """
+    legend = None if about is None else _LEGEND
     rows = [
         {"layer": one.layer, "expert": row["name"], "order": row["expert"], "share": row["share"], "against": against}
         for one in layers
@@ -139,12 +147,14 @@ def routing_chart(layers: list[LayerRouting]) -> dict[str, Any]:
             y=alt.Y("layer:O", title="layer", sort="descending"),
             color=alt.Color(
                 "against:Q",
-                legend=None,  # a page says it in words
+                legend=legend,
                 scale=alt.Scale(type="log", base=2, scheme="blueorange", domain=[0.25, 1, 4], clamp=True),
             ),
         )
         .properties(width=max(120, min(900, 26 * len(names))), height=max(60, 22 * len(layers)), name="routing")
     )
+    if about is not None:
+        drawn = drawn.properties(title=alt.TitleParams("Tokens of every routed expert", subtitle=about))
     return {**drawn.to_dict(), "config": STYLE, "datasets": {"routing": rows}}
 
 

@@ -3,7 +3,8 @@
 What other pages show as well comes from their views; here is what a reader without a server needs besides.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -13,7 +14,11 @@ from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.overview import striking_memories
 from mnemoscope.pages.page import Page
 from mnemoscope.pages.questions import answers_of, question_view
+from mnemoscope.pages.routing import routing_views
 from mnemoscope.pages.triggers import group_triggers, shorten_start, triggers_view
+
+if TYPE_CHECKING:
+    from mnemoscope.figures.routing import LayerRouting
 
 TRIGGERS = 8
 """Different prefixes of a memory that are shown."""
@@ -21,7 +26,7 @@ PATTERNS = 5
 TOKENS = 6
 
 
-def report_page(edition: Edition, compositions: pl.DataFrame | None) -> Page:
+def report_page(edition: Edition, compositions: pl.DataFrame | None, routing: Sequence["LayerRouting"] = ()) -> Page:
     """The page; `compositions` are the cases of the last layer that the analysis lists, None where it lists none."""
     # The room of figures loads the drawing library; pages that are served without a figure do not need it.
     from mnemoscope.figures.examples import judged_sentence
@@ -44,6 +49,7 @@ def report_page(edition: Edition, compositions: pl.DataFrame | None) -> Page:
         "cases": [] if compositions is None or compositions.is_empty() else _cases(edition, compositions),
         "judged": judged_sentence(answers["refinement_events"]),
         "methods": methods(atlas, answers),
+        "routing": routing_views(edition, routing),
     }
     return Page("report.html", f"Memories of {data['model']}", data)
 

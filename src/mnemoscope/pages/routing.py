@@ -1,5 +1,6 @@
 """The page of routing, of a model of experts: which expert gets which tokens, and what its memories share."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mnemoscope.errors import AtlasUnfinished
@@ -16,11 +17,20 @@ def routing_page(edition: Edition) -> Page:
     if not edition.atlas.has("routing"):
         raise AtlasUnfinished(f"the model of {edition.atlas.path} has no experts, so nothing is routed")
     found = edition.tables.get("routing", lambda: _read(edition))
+    return Page("routing.html", "Routing", {"layers": routing_views(edition, found)}, lambda: {
+        "drawing": _drawing(edition, found)
+    })  # fmt: skip
+
+
+def routing_views(edition: Edition, layers: Sequence["LayerRouting"]) -> list[dict[str, Any]]:
+    """Every layer's numbers, and its experts as rows."""
     vocabulary = edition.atlas.vocabulary
-    layers = [
+    return [
         {
             "layer": one.layer,
             "evenness": one.evenness,
+            "most": max(routed, key=lambda row: row["tokens"]),
+            "fewest": min(routed, key=lambda row: row["tokens"]),
             "same": _estimate(one.same),
             "different": _estimate(one.different),
             "experts": [
@@ -32,9 +42,9 @@ def routing_page(edition: Edition) -> Page:
                 for row in one.experts
             ],
         }
-        for one in found
+        for one in layers
+        if (routed := [row for row in one.experts if row["first_share"] is not None])
     ]
-    return Page("routing.html", "Routing", {"layers": layers}, lambda: {"drawing": _drawing(edition, found)})
 
 
 def _read(edition: Edition) -> list["LayerRouting"]:

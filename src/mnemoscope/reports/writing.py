@@ -4,12 +4,13 @@ Inside an atlas the report is the folder `report`; elsewhere any folder that is 
 gives the same bytes. Everything is made before anything is written. Style, scripts, charts and tables are inside the
 page: it loads nothing, and its own content policy forbids that.
 
-The renderer goes on numbering its clipping paths from figure to figure, and lists the resources of a PDF in a random
-order; both are put in order here. One font and one weight per figure keep the order of a PDF's fonts fixed, too.
+The renderer goes on numbering clipping paths and gradients from figure to figure, and lists the resources of a PDF in a
+random order; both are put in order here. One font and one weight per figure keep the order of a PDF's fonts fixed, too.
 """
 
 import json
 import re
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.resources import files
@@ -22,7 +23,8 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import check_replaceable, made_files, record_hashes, write_beside
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.errors import OptionError
-from mnemoscope.figures.page_svg import grammar, number_clips
+from mnemoscope.figures.page_svg import grammar, number_parts
+from mnemoscope.figures.routing import LayerRouting, routing, routing_chart
 from mnemoscope.figures.sections import drawn_figure
 from mnemoscope.files import file_entry, storing, write_bytes, write_json
 from mnemoscope.pages.edition import Edition
@@ -35,6 +37,8 @@ from mnemoscope.questions.answers import LoadedAnswers, load_answers
 SIDE = "report"
 PAGE = "index.html"
 ENDINGS = ("svg", "png", "pdf")
+ROUTING = "routing"
+"""The figure of a model of experts, which answers none of the paper's questions."""
 SCALE = 2
 """Pixels of a PNG per unit of the drawing."""
 
@@ -70,13 +74,18 @@ def write_report(
         for question, answer in found.answers.items()
         if not answer.missing
     }
+    routed = routing(opened) if opened.has("routing") else []
+    about = f"model {opened.manifest.model.spec}, text {opened.manifest.corpus.spec}"
+    figures = specifications | ({ROUTING: routing_chart(routed, about=about)} if routed else {})
     contents: dict[str, bytes] = {}
-    for done, (question, chart) in enumerate(specifications.items()):
-        progress("figures", done, len(specifications), "figures")
+    for done, (question, chart) in enumerate(figures.items()):
+        progress("figures", done, len(figures), "figures")
         contents |= {f"figures/{question}.{ending}": data for ending, data in export_figure(chart).items()}
-    progress("figures", len(specifications), len(specifications), "figures")
-    drawings = {question: contents[f"figures/{question}.svg"].decode() for question in specifications}
-    page = render_page(found, specifications=specifications, drawings=drawings, vega=_vega(), inside=inside)
+    progress("figures", len(figures), len(figures), "figures")
+    drawings = {name: contents[f"figures/{name}.svg"].decode() for name in figures}
+    page = render_page(
+        found, specifications=specifications, drawings=drawings, vega=_vega(), inside=inside, routed=routed
+    )
     contents[PAGE] = page.encode()
     _write(opened, directory, contents, inside=inside)
     unanswered = {question: answer.missing for question, answer in found.answers.items() if answer.missing}
@@ -84,7 +93,13 @@ def write_report(
 
 
 def render_page(
-    found: LoadedAnswers, *, specifications: dict[str, Any], drawings: dict[str, str], vega: str, inside: bool
+    found: LoadedAnswers,
+    *,
+    specifications: dict[str, Any],
+    drawings: dict[str, str],
+    vega: str,
+    inside: bool,
+    routed: Sequence[LayerRouting] = (),
 ) -> str:
     """The page as HTML, which loads nothing; its links lead to its own sections.
 
@@ -92,7 +107,7 @@ def render_page(
     """
     edition = Edition(found.atlas)
     edition.tables.keep("answers", found.answers)
-    page = report_page(edition, found.cases)
+    page = report_page(edition, found.cases, routed)
     values = {
         "style": _part("page.css"),
         "scripts": [_escape_script(script) for script in (vega, _part("page.js"))],
@@ -127,7 +142,7 @@ def embed_json(value: object) -> str:
 
 def export_figure(specification: dict[str, Any]) -> dict[str, bytes]:
     """The figure by ending: `svg`, `png`, `pdf`."""
-    drawn = number_clips(vl_convert.vegalite_to_svg(specification, vl_version=grammar()))
+    drawn = number_parts(vl_convert.vegalite_to_svg(specification, vl_version=grammar()))
     # Text and axes take the colour around them; a file on its own has white paper.
     fixed = drawn.replace("currentColor", "#1f2328")
     return {
@@ -170,7 +185,7 @@ def _write(atlas: Atlas, directory: Path, contents: dict[str, bytes], *, inside:
     with write_beside(atlas) if inside else nullcontext():
         for path, data in sorted(contents.items()):
             write_bytes(directory / path, data)
-        for question in QUESTIONS:
+        for question in (*QUESTIONS, ROUTING):
             for ending in ENDINGS:
                 old = f"figures/{question}.{ending}"
                 if old not in contents:
