@@ -158,7 +158,7 @@ def _predictions(model: LanguageModel, blocks: list[Streams], count: int, *, cha
     """The `count` best predictions of all streams, in few products."""
     length = len(blocks[0].residual)
     keys = [(name, layer, j) for name in STREAMS for layer in range(len(blocks)) for j in range(length)]
-    rows = torch.cat([getattr(block, name) for name in STREAMS for block in blocks])
+    rows = torch.cat([getattr(block, name).to(model.device) for name in STREAMS for block in blocks])
     return dict(zip(keys, best_predictions(model, rows, count, changed=changed), strict=True))
 
 
