@@ -135,7 +135,8 @@ class BatchReader:
             found = self._sweep_experts(observer, places.of_experts(group, own), layer, sampled=share.sampled)
             for expert in range(group.count):
                 measures.experts[layer, group.expert + expert].take(number, *found.get(expert, ([], None)))
-            measures.add_weights(layer, number, weights_of(group, self.state.shape.width(layer))[own.to(group.coefficients.device)])
+            table = weights_of(group, self.state.shape.width(layer))
+            measures.add_weights(layer, number, table[own.to(table.device)])
 
         with read_groups(self.model, measure, layers=self.layers, own_thread=True):
             self.model.backbone(share.ids, stop_after=self.layers[-1])

@@ -73,6 +73,7 @@ def describe(model: LanguageModel) -> dict[str, Any]:
         "ffn_share": ffn_share,
         "dtype": str(model.dtype).removeprefix("torch."),
         "device": str(model.device),
+        "lies_on": list(model.lies_on),
     }
 
 

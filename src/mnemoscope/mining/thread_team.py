@@ -67,8 +67,8 @@ class ThreadTeam:
 def runs_side_by_side(model: LanguageModel) -> bool:
     """Whether threads may run the model at the same time: nothing of a forward pass is kept in its modules.
 
-    So no module is a stranger's, compiled, spread by somebody else, or turns its positions by the length of what it reads; and a
-    short forward leaves every module as it was.
+    So no module is a stranger's, compiled, spread by somebody else, or turns its positions by the length of what it
+    reads; and a short forward leaves every module as it was.
     """
     modules = list(model.anatomy.model.modules())
     if not all(map(_is_known, modules)):

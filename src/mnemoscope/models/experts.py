@@ -42,7 +42,7 @@ class RoutedExperts:
     @property
     def hidden(self) -> int:
         """The width of the stream."""
-        return int(self.module.down_proj.shape[2 if self.transposed else 1])  # type: ignore[union-attr,index,operator]
+        return int(self.module.down_proj.shape[2 if self.transposed else 1])  # type: ignore[index]
 
     def first_map(self, expert: int) -> tuple[Tensor, Tensor | None]:
         """Matrix [memories or twice as many, hidden] before the activation and its bias, as they are stored."""

@@ -27,7 +27,7 @@ from mnemoscope.models.fingerprint import fingerprint
 from mnemoscope.models.linear_maps import computes_in, count_parameters, matrix_of
 from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.observed import run
-from mnemoscope.models.offloading import device_of_module
+from mnemoscope.models.offloading import device_of_module, places_of
 from mnemoscope.models.projections import Fold, Head, LinearHead, Projection, fold_of, scale_of
 
 
@@ -64,7 +64,8 @@ class LanguageModel:
     sentence may have, after the beginning token; `ends` are the tokens after which a text that it writes is over: its
     end-of-text tokens, and the beginning token, with which another text would begin; `linear_head` says whether the
     head is one matrix (an adaptive softmax is not), `probed` whether keys or values are what their modules make of unit
-    vectors; `device` is that of the head and of what goes in, `devices` are those of the layers' values.
+    vectors; `device` is that of the head and of what goes in, `devices` are those of the layers, `lies_on` says where
+    the weights are.
     `lock` is held by whoever runs it with hooks, which see every forward: one thread at a time, which may enter again.
     `fingerprint` names the model and how its sentences begin, `content` the model alone; `source` and `opening` are how
     it was named and opened, `spec` is both in short.
@@ -87,6 +88,7 @@ class LanguageModel:
         last = anatomy.head if anatomy.two_level is None else layers[0].ffn.exits[0]
         self.dtype, self.device = computes_in(last)
         self.devices = tuple(device_of_module(layer.ffn.exits[-1]) for layer in layers)
+        self.lies_on = places_of(anatomy.model)
         self.final_norm = anatomy.final_norm is not None
         f = layers[0].ffn.activation
         self.has_negative = self.gated or goes_negative(f, dtype=self.dtype, device=self.device)
@@ -261,8 +263,9 @@ class LanguageModel:
         return fold_of(norm, self.sizes.hidden, dtype=self.dtype, device=self.device)
 
     def _project(self, vectors: Tensor) -> Tensor:
-        project = self.anatomy.project
-        return vectors if project is None else nn.functional.linear(vectors, matrix_of(project).to(self.device).detach().float())
+        if self.anatomy.project is None:
+            return vectors
+        return nn.functional.linear(vectors, matrix_of(self.anatomy.project).detach().to(self.device).float())
 
     def backbone(self, ids: Tensor, *, stop_after: int | None = None) -> Tensor | None:
         """The blocks' output [batch, position, hidden'] for ids [batch, position], without the head.

@@ -207,7 +207,7 @@ def _distance(a: Tensor, b: Tensor) -> float:
 def _sizes(module: nn.Module, transposed: bool) -> tuple[int, int]:
     """Outputs and inputs of a linear module."""
     if is_plain(module):
-        rows, columns = module.weight.shape  # type: ignore[misc,union-attr]
+        rows, columns = module.weight.shape  # type: ignore[misc]
         return (columns, rows) if transposed else (rows, columns)
     outside, inside = (getattr(module, name, None) for name in ("out_features", "in_features"))
     if not (isinstance(outside, int) and isinstance(inside, int)):

@@ -46,9 +46,10 @@ def load_model(
     `dict` names the `dict.txt` of a fairseq checkpoint where it does not lie beside it. `dtype` None means float32; a
     model already in memory keeps its own (and is put into evaluation mode, its weights untouched; another dtype or
     device works on a copy). `device` auto means a CUDA card where there is one, else the CPU; a model already in memory
-    stays where it is. `max_memory` bounds the weights of the device (`2GiB`) or of each (`{0: "20GiB", "cpu": "60GiB"}`);
-    a model that does not fit, or with auto does not fit into free memory, is spread: cards, CPU, disk. Raises
-    ModelNotFound, ModelUnsupported, ModelDamaged, ProofFailed, OptionError.
+    stays where it is. `max_memory` bounds the weights on the device (`2GiB`), or on each
+    (`{0: "20GiB", "cpu": "9GiB"}`): a model that does not fit, or with auto does not fit into
+    free memory, is spread: cards, CPU, disk. Raises ModelNotFound, ModelUnsupported, ModelDamaged, ProofFailed,
+    OptionError.
     """
     kind = None if dtype is None else dtype_of(dtype)
     place = None if device == AUTO else device_of(device)
@@ -76,7 +77,8 @@ def load_model(
         model.proof = prove(model)
         return model
     except RuntimeError as error:
-        raise ModelUnsupported(f"model {opened.spec!r} cannot be run: {first_line(error)}") from error
+        spread = ", where accelerate has spread it; give it more memory" if is_spread(opened.network) else ""
+        raise ModelUnsupported(f"model {opened.spec!r} cannot be run{spread}: {first_line(error)}") from error
 
 
 def _open(source: Any, tokenizer: Any, opening: ModelOptions, room: Room) -> LoadedParts:

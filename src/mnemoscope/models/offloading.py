@@ -30,11 +30,12 @@ class _Hold:
         """Puts the real weights into the module, in the dtype that they are to have, where they are not there."""
         away = {name: weight for name, weight in module._parameters.items() if weight is not None and weight.is_meta}
         device = _device(hook.execution_device)
-        with torch.inference_mode(False):
-            found = {
-                name: nn.Parameter(_stored(hook, name, module).to(device=device, dtype=weight.dtype), False)
-                for name, weight in away.items()
-            }
+        found = {}
+        with torch.inference_mode(False), torch.no_grad():
+            for name, weight in away.items():
+                real = _read_stored(hook, name, module).to(device=device, dtype=weight.dtype)
+                # Whether a gradient is wanted also decides how torch multiplies, and so last bits.
+                found[name] = nn.Parameter(real, weight.requires_grad)
         module._parameters.update(found)
         self._away = away
 
@@ -173,7 +174,7 @@ def _shared_forward(module: Any, hook: Any) -> Callable[..., Any]:
     return forward
 
 
-def _stored(hook: Any, name: str, module: nn.Module) -> Tensor:
+def _read_stored(hook: Any, name: str, module: nn.Module) -> Tensor:
     try:
         weight: Tensor = hook.weights_map[name]
         return weight

@@ -6,6 +6,7 @@ loads them (experts), from copies in a folder for temporary files. Where weights
 """
 
 import copy
+import logging
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -77,9 +78,8 @@ class Room:
         from accelerate import infer_auto_device_map
 
         with torch.device("meta"):
-            shape: Any = AutoModelForCausalLM.from_config(
-                copy.deepcopy(config), dtype=self.dtype, trust_remote_code=trust
-            )
+            build: Any = AutoModelForCausalLM.from_config
+            shape = build(copy.deepcopy(config), dtype=self.dtype, trust_remote_code=trust)
         shape.tie_weights()
         if _bytes_of(shape) <= next(iter(budgets.values())):
             return None
@@ -96,12 +96,17 @@ def load_spread(load: Callable[..., Any], place: str, device_map: DeviceMap, **a
     The folder for temporary files is removed when nobody has the model any more, at the latest when Python ends.
     """
     folder = tempfile.mkdtemp(prefix="mnemoscope-")
+    warner = logging.getLogger("accelerate.big_modeling")
+    level = warner.level
+    warner.setLevel(logging.ERROR)  # it warns that something was spread
     try:
         model, notes = load(place, device_map=device_map, offload_folder=folder, **arguments)
         share_modules(model)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+    finally:
+        warner.setLevel(level)
     finalize(model, shutil.rmtree, folder, ignore_errors=True)
     return model, notes
 
