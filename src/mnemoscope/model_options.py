@@ -100,8 +100,8 @@ def parse_max_memory(text: str) -> dict[int | str | None, int]:
 
 def write_max_memory(given: str | Mapping[int | str, int | str] | None) -> str | None:
     """The option as text, of `{0: "20GiB", "cpu": "60GiB"}` or a text; a number counts bytes."""
-    if given is None or isinstance(given, str):
-        return given
+    if not isinstance(given, Mapping):
+        return f"{given}B" if isinstance(given, int) else given
     return ",".join(f"{device}={f'{size}B' if isinstance(size, int) else size}" for device, size in given.items())
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from mnemoscope.errors import ModelDamaged
 from mnemoscope.models.linear_maps import is_of_adapters
-from mnemoscope.models.offloading import weight_of
+from mnemoscope.models.offloading import own_parameters, weight_of
 from mnemoscope.models.tokens import Beginning
 
 # `tie_word_embeddings` is among them since the list of weights says it.
@@ -65,12 +65,7 @@ def named_weights(model: nn.Module) -> dict[str, Tensor]:
 
     What lies elsewhere is a shape alone.
     """
-    found: dict[str, Tensor] = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    tied = getattr(model, "all_tied_weights_keys", None) or {}
-    for copied, original in tied.items():
-        # Hooks of accelerate's put other shapes in the place of tied weights that lie elsewhere.
-        if original in found and copied in found and found[original].is_meta and found[copied].is_meta:
-            del found[copied]
+    found: dict[str, Tensor] = {name: parameter.detach() for name, parameter in own_parameters(model).items()}
     stored = model.state_dict()
     found.update({name: buffer for name, buffer in model.named_buffers() if name in stored})
     return {part: plain for name, tensor in found.items() for part, plain in _plain_parts(name, tensor)}

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import ModelUnsupported
-from mnemoscope.models.offloading import device_of_module, weight_of
+from mnemoscope.models.offloading import device_of_module, own_parameters, weight_of
 
 _ADAPTERS = ("peft",)
 """Packages whose layers show the weight of the layer that they adapt, which is not what they compute."""
@@ -123,7 +123,7 @@ def computes_in(module: nn.Module) -> tuple[torch.dtype, torch.device]:
 
 def count_parameters(model: nn.Module) -> int:
     """The numbers in all parameters, each once; of a packed matrix as many as it stands for."""
-    count = sum(parameter.numel() for parameter in model.parameters())
+    count = sum(parameter.numel() for parameter in own_parameters(model).values())
     for module in model.modules():
         weight, outside, inside = (getattr(module, name, None) for name in ("weight", "out_features", "in_features"))
         if isinstance(weight, nn.Parameter) and isinstance(outside, int) and isinstance(inside, int):

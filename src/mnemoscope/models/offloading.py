@@ -6,7 +6,7 @@ torch's `meta` device, a shape without numbers. Whoever reads a weight outside o
 Of models that are spread here, several threads may run a module at one time: the first fetches, the last lets go.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from threading import Lock
 from typing import Any
@@ -104,6 +104,14 @@ def device_of_module(module: nn.Module) -> torch.device:
     return torch.device("cpu")
 
 
+def own_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Every parameter once, by its first name, also where accelerate has untied those that lie elsewhere."""
+    found = dict(model.named_parameters())
+    tied: Mapping[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
+    away = {name for name, weight in found.items() if weight.is_meta}
+    return {name: weight for name, weight in found.items() if not (name in away and tied.get(name) in away)}
+
+
 def is_spread(model: nn.Module) -> bool:
     """Whether accelerate has spread a model over devices, or would move it as it runs."""
     return any(getattr(module, "_hf_hook", None) is not None for module in model.modules())
@@ -111,10 +119,12 @@ def is_spread(model: nn.Module) -> bool:
 
 def places_of(model: nn.Module) -> tuple[str, ...]:
     """Where a model's weights lie: graphics cards first, then `cpu`, then `disk`."""
-    spread: Any = getattr(model, "hf_device_map", None)
-    if not isinstance(spread, dict) or not is_spread(model):
-        return (str(device_of_module(model)),)
-    names = {place if place == "disk" else str(_device(place)) for place in spread.values()}
+    names = set()
+    for module in model.modules():
+        hook = _hook_of(module)
+        for name, weight in module._parameters.items():
+            if weight is not None:
+                names.add(_where_stored(hook, name) if weight.is_meta else str(weight.device))
     return tuple(sorted(names, key=lambda name: (name == "disk", name == "cpu", name)))
 
 
@@ -172,6 +182,13 @@ def _shared_forward(module: Any, hook: Any) -> Callable[..., Any]:
             return own(*send_to_device(inputs, device), **send_to_device(named, device, skip_keys=hook.skip_keys))
 
     return forward
+
+
+def _where_stored(hook: Any, name: str) -> str:
+    """`cpu` or `disk`: where a weight lies while nobody needs it."""
+    weights = hook.weights_map
+    loader = getattr(weights, "dataset", weights)
+    return "cpu" if f"{getattr(weights, 'prefix', '')}{name}" in getattr(loader, "state_dict", loader) else "disk"
 
 
 def _read_stored(hook: Any, name: str, module: nn.Module) -> Tensor:
