@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from mining.conftest import byte_tokenizer, odd_text, tables_of
-from mnemoscope.cli import main
 from mnemoscope.atlas import open_atlas
+from mnemoscope.cli import main
 from mnemoscope.errors import Interrupted
 from mnemoscope.mining import merge, mine
 from mnemoscope.mining.thread_team import ThreadTeam

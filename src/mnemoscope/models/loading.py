@@ -21,7 +21,7 @@ from mnemoscope.models.fingerprint import check_finite, content_fingerprint
 from mnemoscope.models.huggingface import open_model
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.loaded_parts import LoadedParts, first_line
-from mnemoscope.models.offloading import check_reachable, device_of_module, is_spread
+from mnemoscope.models.offloading import check_reachable, device_of_module, is_placed, is_spread
 from mnemoscope.models.proof import prove
 from mnemoscope.models.spreading import Room, refuse
 
@@ -47,8 +47,8 @@ def load_model(
     model already in memory keeps its own (and is put into evaluation mode, its weights untouched; another dtype or
     device works on a copy). `device` auto means a CUDA card where there is one, else the CPU; a model already in memory
     stays where it is. `max_memory` bounds the weights on the device (`2GiB`), or on each
-    (`{0: "20GiB", "cpu": "9GiB"}`): a model that does not fit, or with auto does not fit into
-    free memory, is spread: cards, CPU, disk. Raises ModelNotFound, ModelUnsupported, ModelDamaged, ProofFailed,
+    (`{0: "20GiB", "cpu": "9GiB"}`): a model that does not fit there, or into the free memory of `auto`,
+    `cpu` or `cuda`, is spread: cards, CPU, disk. Raises ModelNotFound, ModelUnsupported, ModelDamaged, ProofFailed,
     OptionError.
     """
     kind = None if dtype is None else dtype_of(dtype)
@@ -63,9 +63,10 @@ def load_model(
         room.budgets()
     opened = _open(source, tokenizer, opening, room)
     check_reachable(opened.network)
-    if place is None:
-        settled = opened.own or getattr(opened.network, "hf_device_map", None) is not None
-        place = device_of_module(opened.network) if settled else device_of(AUTO)
+    if is_placed(opened.network) or (place is None and opened.own):
+        place = device_of_module(opened.network)
+    elif place is None:
+        place = device_of(AUTO)
     elif opened.own and is_spread(opened.network):
         raise OptionError("a model that accelerate has spread stays where it lies; leave out device")
     kind = torch.float32 if kind is None and not opened.own else kind

@@ -129,13 +129,19 @@ def places_of(model: nn.Module) -> tuple[str, ...]:
 
 
 def share_modules(model: nn.Module) -> None:
-    """Lets several threads run a model that was spread; the model is changed."""
+    """Lets several threads run a model that was spread by `load_spread`; the model is changed."""
+    _shared.add(model)
     for module in model.modules():
         hook = _hook_of(module)
         if hook is not None and hook.offload:
             module.forward = _shared_forward(module, hook)
         if hook is not None:
             _shared.add(module)
+
+
+def is_placed(model: nn.Module) -> bool:
+    """Whether a model was put in its places as it was loaded, so that it is not to be moved."""
+    return model in _shared
 
 
 def may_be_shared(module: nn.Module) -> bool:

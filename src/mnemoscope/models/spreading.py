@@ -32,7 +32,10 @@ DeviceMap = dict[str, Any]
 
 @dataclass(frozen=True)
 class Room:
-    """The dtype that a model is to run in, the device asked for (None: whichever), and `--max-memory`."""
+    """The dtype that a model is to run in, the device asked for (None: whichever), and `--max-memory`.
+
+    A device without a number, such as `cuda`, is a kind: a run that was begun with `auto` goes on with that.
+    """
 
     dtype: torch.dtype
     device: torch.device | None = None
@@ -40,41 +43,48 @@ class Room:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the user said how much memory there is; else only `auto` spreads."""
+        """Whether the user said how much memory there is."""
         return self.max_memory is not None
 
     def budgets(self) -> dict[int | str, int]:
         """Bytes for weights by device: the cards that may be used, and `cpu`; raises OptionError."""
-        import psutil
-
         asked = {} if self.max_memory is None else parse_max_memory(self.max_memory)
-        cards = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-        if self.device is not None:
-            if self.device.type not in ("cpu", "cuda"):
-                raise OptionError(f"--max-memory is of graphics cards of CUDA and of the CPU, not of {self.device}")
-            cards = [] if self.device.type == "cpu" else [self.device.index or 0]
+        if self.is_bounded and self.device is not None and self.device.type not in ("cpu", "cuda"):
+            raise OptionError(f"--max-memory is of graphics cards of CUDA and of the CPU, not of {self.device}")
+        cards = self._cards()
         named = [device for device in asked if isinstance(device, int)]
         if wrong := [device for device in named if device not in cards]:
             there = f"{self.device} was asked for" if self.device is not None else f"there are {len(cards)} cards here"
             raise OptionError(f"--max-memory names card {wrong[0]}, but {there}; name a card that can be used")
-        used = named or cards
-        lone = asked.get(None)
-        free: dict[int | str, int] = {card: int(_USABLE * torch.cuda.mem_get_info(card)[0]) for card in used}
-        if lone is not None:
-            free = dict.fromkeys(free, lone)
-        free["cpu"] = int(_USABLE * psutil.virtual_memory().available) if used or lone is None else lone
-        return free | {device: size for device, size in asked.items() if device is not None}
+        lone, used = asked.get(None), named or cards
+        found: dict[int | str, int] = {card: _usable(card) if lone is None else lone for card in used}
+        found["cpu"] = _usable("cpu") if used or lone is None else lone
+        return found | {device: size for device, size in asked.items() if device is not None}
+
+    def _cards(self) -> list[int]:
+        if self.device is not None and self.device.index is not None:
+            return [self.device.index] if self.device.type == "cuda" else []
+        if not torch.cuda.is_available() or (self.device is not None and self.device.type != "cuda"):
+            return []
+        return list(range(torch.cuda.device_count()))
+
+    @property
+    def _may_spread(self) -> bool:
+        """Whether the device is a kind of device that can be spread over, or whichever."""
+        return self.device is None or (self.device.type in ("cpu", "cuda") and self.device.index is None)
 
     def device_map(self, config: Any, *, stored: int | None, trust: bool) -> DeviceMap | None:
         """Where each part of the model of that configuration goes; None where it fits its device whole.
 
         `stored`: the bytes of its files, where they are known; `trust`: whether the model's own code may run.
         """
-        if not self.is_bounded and self.device is not None:
+        if not self.is_bounded and not self._may_spread:
+            return None
+        # Without asking every card, which would take some of its memory.
+        first = next(iter(self._cards()), "cpu")
+        if not self.is_bounded and stored is not None and _WIDENED * stored <= _usable(first):
             return None
         budgets = self.budgets()
-        if stored is not None and _WIDENED * stored <= next(iter(budgets.values())):
-            return None
         from accelerate import infer_auto_device_map
 
         with torch.device("meta"):
@@ -115,6 +125,15 @@ def refuse(max_memory: str | None, what: str) -> None:
     """Raises where the memory is bounded for a kind of model that cannot be spread."""
     if max_memory is not None:
         raise ModelUnsupported(f"{what} cannot be spread over devices; leave out --max-memory")
+
+
+def _usable(device: int | str) -> int:
+    """Bytes of a device's free memory that weights may take."""
+    if isinstance(device, int):
+        return int(_USABLE * torch.cuda.mem_get_info(device)[0])
+    import psutil
+
+    return int(_USABLE * psutil.virtual_memory().available)
 
 
 def _bytes_of(model: nn.Module) -> int:
