@@ -286,6 +286,13 @@ def test_adapters_and_quantised_weights_are_not_spread(stored: Any, tmp_path: Pa
         load_model(folder, max_memory=f"{size // 2}B")
 
 
+def test_what_mps_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_model("handmade:worked-example")
+    monkeypatch.setattr(model, "device", torch.device("mps"))
+    with pytest.raises(OptionError, match="mps has no numbers of 64 bits"):
+        trace(model, "x")
+
+
 # Graphics cards, of which there are none here: what is asked of accelerate, and one test for a machine that has two.
 
 

@@ -25,6 +25,7 @@ from mnemoscope.mining_options import AUTO, DTYPES, MiningOptions
 from mnemoscope.model_options import AS_USUAL, ModelOptions, write_max_memory
 from mnemoscope.models import LanguageModel, device_of, load_model
 from mnemoscope.progress import Progress, ignore_progress
+from mnemoscope.tracing.scores import check_wide_numbers
 
 
 def mine(
@@ -105,6 +106,7 @@ def run_mining(
         model = load_model(
             model, dtype=options.dtype, device=_device(directory, options), **options.opening.keywords()
         )
+    check_wide_numbers(model)
     torch.set_num_threads(torch.get_num_threads())  # also forbids the matrix library to use fewer when it likes
     plan = MiningPlan.derive(
         options, model, corpus=source.spec, validation=None if validation is None else validation.spec

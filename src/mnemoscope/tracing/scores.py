@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.errors import OptionError
 from mnemoscope.models import LanguageModel
 
 BLOCK = 64
@@ -110,6 +111,12 @@ def distribution(scores: Tensor, *, highest: Tensor | None = None, scratch: Tens
     mean = terms.mul_(scores).sum(1) / total
     log_normaliser = total.log() + shift[:, 0]
     return Distribution(log_normaliser, 1 / total, log_normaliser - mean)
+
+
+def check_wide_numbers(model: LanguageModel) -> None:
+    """Raises OptionError on a device that has no float64, in which contributions and sums are computed."""
+    if model.device.type == "mps":
+        raise OptionError("mps has no numbers of 64 bits, which sums need; take --device cpu (inspect can use mps)")
 
 
 def event_of(residual: int, ffn: int, output: int) -> str:

@@ -20,6 +20,7 @@ from mnemoscope.tracing.records import Dominant, LayerState, Position, Predictio
 from mnemoscope.tracing.rendering import WIDTH, choose_position, fit, layer_lines, position_lines, trace_html
 from mnemoscope.tracing.scores import (
     activity_of,
+    check_wide_numbers,
     contributions,
     event_of,
     folded_updates,
@@ -107,6 +108,7 @@ def trace(
     """
     if top < 1 or memories < 0:
         raise OptionError(f"top={top}, memories={memories} cannot be met; top must be 1 or more, memories 0 or more")
+    check_wide_numbers(model)
     tokens = prompt_tokens(model, prompt)
     with model.lock, torch.inference_mode(), intervene(model, interventions) as changes:
         blocks = run_blocks(model, tokens)
