@@ -5,10 +5,13 @@ numbers, and every command or script that is shown to a reader is made from it. 
 """
 
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
+
+from mnemoscope.errors import OptionError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,12 @@ class ModelOptions:
     dictionary: str | os.PathLike[str] | None = None
     """The `dict.txt` of a fairseq checkpoint, where it does not lie beside it."""
     trust_remote_code: bool = False
+    max_memory: str | None = None
+    """How much of each device the weights may take, such as `2GiB` or `0=20GiB,cpu=60GiB`; changes no number."""
+
+    def __post_init__(self) -> None:
+        if self.max_memory is not None:
+            parse_max_memory(self.max_memory)
 
     def spec_of(self, source: str) -> str:
         """What the model of that name is called with its adapter: `gpt2+my-adapter`."""
@@ -64,3 +73,41 @@ PLANNED = ("revision", "adapter", "tokenizer", "dequantize")
 """What is part of a plan: `dict.txt` is known by its content there, and code by its text."""
 _KEYWORDS = {"dictionary": "dict"}
 """Fields whose option has another name."""
+
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def parse_max_memory(text: str) -> dict[int | str | None, int]:
+    """Bytes by device, of `0=20GiB,cpu=60GiB`: a card's number or `cpu`; by None of one size alone.
+
+    Raises OptionError.
+    """
+    found: dict[int | str | None, int] = {}
+    for piece in text.split(","):
+        name, separator, size = piece.rpartition("=")
+        name = name.strip().lower().removeprefix("cuda:")
+        device = int(name) if re.fullmatch(r"\d{1,4}", name) else (name if separator else None)
+        bytes_ = _bytes_of(size)
+        known = device is None or device == "cpu" or isinstance(device, int)
+        if bytes_ is None or not known or device in found or (device is None and "," in text):
+            raise OptionError(
+                f"--max-memory {text!r} does not say how much of which device; write 2GiB, or 0=20GiB,cpu=60GiB"
+                " (a card's number, or cpu; the disk takes the rest)"
+            )
+        found[device] = bytes_
+    return found
+
+
+def write_max_memory(given: str | Mapping[int | str, int | str] | None) -> str | None:
+    """The option as text, of `{0: "20GiB", "cpu": "60GiB"}` or a text; a number counts bytes."""
+    if not isinstance(given, Mapping):
+        return f"{given}B" if isinstance(given, int) else given
+    return ",".join(f"{device}={f'{size}B' if isinstance(size, int) else size}" for device, size in given.items())
+
+
+def _bytes_of(size: str) -> int | None:
+    """The bytes of `20GiB` (powers of 1,024) or `20GB` (of 1,000); None where it is no size."""
+    found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*([KMGT]?)(I?)B\s*", size, re.ASCII | re.IGNORECASE)
+    if found is None or (found[3] and not found[2]):
+        return None
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** _POWERS[found[2].upper()])

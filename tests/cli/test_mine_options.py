@@ -17,7 +17,7 @@ EVERY_OPTION = """
     --validation v.txt --split line --triggers 7 --per-sentence all --layers 0-3,7 --max-sentences 9 --max-tokens 99
     --prefixes 5 --removals all --neighbours 4 --part 2/3 --batch-tokens 512 --dtype bfloat16 --device cuda:1 --seed 3
     --checkpoint-every 0.5 --keep-work --text-field body --revision main --trust-remote-code --force --json
-    --adapter lora --tokenizer words --dequantize --dict dict.txt
+    --adapter lora --tokenizer words --dequantize --dict dict.txt --max-memory 0=20GiB,cpu=60GiB
 """
 
 Capture = pytest.CaptureFixture[str]
@@ -66,7 +66,7 @@ def test_defaults_are_the_contract_s(mining: FakeMining, tmp_path: Path, capsys:
         "keep_work": False, "text_field": "text", "force": False, "accept_versions": False,
         "opening": {
             "adapter": None, "tokenizer": None, "dequantize": False, "revision": None, "dictionary": None,
-            "trust_remote_code": False,
+            "trust_remote_code": False, "max_memory": None,
         },
     }  # fmt: skip
     printed, progress = capsys.readouterr()
@@ -85,7 +85,7 @@ def test_every_option_arrives(mining: FakeMining, tmp_path: Path, capsys: Captur
         "force": True, "accept_versions": False,
         "opening": {
             "adapter": "lora", "tokenizer": "words", "dequantize": True, "revision": "main",
-            "dictionary": Path("dict.txt"), "trust_remote_code": True,
+            "dictionary": Path("dict.txt"), "trust_remote_code": True, "max_memory": "0=20GiB,cpu=60GiB",
         },
     }  # fmt: skip
     assert '"part": {' in capsys.readouterr().out

@@ -87,7 +87,7 @@ def compare_loops(
     """
     if batches.tokens(range(batches.count)) <= warm:
         raise OptionError(_TOO_SHORT.format(warm=warm))
-    reader = BatchReader(model, MiningState(StateShape.of(model, keep=keep), device=model.device))
+    reader = BatchReader(model, MiningState(StateShape.of(model, keep=keep), devices=model.devices))
     research = ResearchLoop(model, keep)
     user = UserLoop(model, batches.in_text_order())
 
@@ -220,7 +220,7 @@ def mine_batches(
     model: LanguageModel, batches: Sequence[Batch], *, keep: int = TRIGGERS
 ) -> tuple[MiningState, float]:
     """The state after some batches, and tokens per second."""
-    reader = BatchReader(model, MiningState(StateShape.of(model, keep=keep), device=model.device))
+    reader = BatchReader(model, MiningState(StateShape.of(model, keep=keep), devices=model.devices))
     with Stopwatch(model.device) as watch:
         for batch in batches:
             reader.read(batch)

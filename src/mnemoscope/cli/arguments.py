@@ -44,6 +44,12 @@ _OPENING: dict[str, Any] = {
     "trust_remote_code": Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
     ],
+    "max_memory": Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="For weights: 2GiB, or 0=20GiB,cpu=60GiB; a larger model is spread, to disk at last."
+        ),
+    ],
 }
 """The option of every field of ModelOptions, in the order of --help."""
 AcceptVersions = Annotated[

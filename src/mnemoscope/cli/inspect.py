@@ -65,7 +65,7 @@ def inspect(
         print(f"  head        {facts['head']}")
     if facts["values"] != "read":
         print(f"  values      {facts['values']}: what the layers make of unit vectors")
-    print(f"  numbers     {facts['dtype']} on {facts['device']}")
+    print(f"  numbers     {facts['dtype']} on {' and '.join(facts['lies_on'])}")
     print("  proof       " + ", ".join(f"{name} {error:.1e}" for name, error in facts["proof"].items()))
     if cost is not None:
         about = "" if cost.exact else "about "

@@ -84,8 +84,8 @@ class Observer:
     """
 
     def __init__(self) -> None:
-        self._room: dict[torch.dtype, Tensor] = {}
-        self._bins: dict[tuple[int, bool], BinCounter] = {}
+        self._room: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+        self._bins: dict[tuple[int, bool, torch.device], BinCounter] = {}
 
     def forget(self) -> None:
         """Forgets bins of blocks whose histogram nobody took."""
@@ -153,15 +153,16 @@ class Observer:
 
     def _scratch(self, piece: Tensor, dtype: torch.dtype) -> Tensor:
         """Room of the shape of `piece`."""
-        room, size = self._room.get(dtype), piece.numel()
+        room, size = self._room.get((dtype, piece.device)), piece.numel()
         if room is None or len(room) < size:
-            room = self._room[dtype] = torch.empty(size, dtype=dtype, device=piece.device)
+            room = self._room[dtype, piece.device] = torch.empty(size, dtype=dtype, device=piece.device)
         return room[:size].view(piece.shape)
 
     def _counter(self, memories: int, negative: bool, device: torch.device) -> BinCounter:
-        if (memories, negative) not in self._bins:
-            self._bins[memories, negative] = BinCounter(memories, negative=negative, device=device)
-        return self._bins[memories, negative]
+        kind = memories, negative, device
+        if kind not in self._bins:
+            self._bins[kind] = BinCounter(memories, negative=negative, device=device)
+        return self._bins[kind]
 
 
 class Activity:

@@ -135,7 +135,8 @@ class BatchReader:
             found = self._sweep_experts(observer, places.of_experts(group, own), layer, sampled=share.sampled)
             for expert in range(group.count):
                 measures.experts[layer, group.expert + expert].take(number, *found.get(expert, ([], None)))
-            measures.add_weights(layer, number, weights_of(group, self.state.shape.width(layer))[own])
+            table = weights_of(group, self.state.shape.width(layer))
+            measures.add_weights(layer, number, table[own.to(table.device)])
 
         with read_groups(self.model, measure, layers=self.layers, own_thread=True):
             self.model.backbone(share.ids, stop_after=self.layers[-1])
@@ -203,7 +204,8 @@ class BatchReader:
         """
         finite = [one.finite() for piece in self._measured for own in piece.experts.values() for one in own.measured]
         if finite:
-            self._unchecked.append((self._pieces, torch.stack(finite).all()))
+            everywhere = [one.to(self.model.device) for one in finite]
+            self._unchecked.append((self._pieces, torch.stack(everywhere).all()))
             if may_look(self.model.device):
                 self.check()
         size = self._team.size

@@ -46,8 +46,9 @@ class Places:
         """The blocks of a dense layer's coefficients `[batch, position, memory]`."""
         lengths = self.batch.lengths
         edges = [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist(), len(lengths)]
+        sentences = self.batch.sentences.to(coefficients.device)
         blocks = [
-            CoefficientBlock(coefficients[a:b, 1 : int(lengths[a]) + 1 - self.skipped], self.batch.sentences[a:b])
+            CoefficientBlock(coefficients[a:b, 1 : int(lengths[a]) + 1 - self.skipped], sentences[a:b])
             for a, b in pairwise(edges)
         ]
         return [block for block in blocks if block.coefficients.shape[1]]
@@ -57,12 +58,13 @@ class Places:
         column = torch.arange(self.batch.ids.shape[1])
         lengths = torch.from_numpy(self.batch.lengths)[:, None]
         own = (column >= 1) & (column < lengths + self.beginning)
-        return own.flatten().to(self.batch.ids.device)
+        return own.flatten()
 
     def of_experts(self, group: Group, own: Tensor) -> list[CoefficientBlock]:
         """The blocks of experts, whose rows go by expert and sentence; `own` as the method of that name gives it."""
-        (rows, width), device = self.batch.ids.shape, own.device
+        (rows, width), device = self.batch.ids.shape, group.coefficients.device
         tokens = torch.arange(len(own), device=device) if group.tokens is None else group.tokens
+        own, sentences = own.to(device), self.batch.sentences.to(device)
         at = own[tokens].nonzero()[:, 0]
         tokens = tokens[at]
         experts = torch.zeros_like(tokens) if group.experts is None else group.experts[at]
@@ -77,6 +79,6 @@ class Places:
                 place = starts[chosen, None] + torch.arange(count, device=device)
                 of, row = pairs[chosen] // rows, pairs[chosen] % rows
                 routed = Routed(group.first, group.count, of, positions[place], weights[place])
-                blocks.append(CoefficientBlock(group.coefficients[at[place]], self.batch.sentences[row], routed))
+                blocks.append(CoefficientBlock(group.coefficients[at[place]], sentences[row], routed))
                 begin += length
         return blocks

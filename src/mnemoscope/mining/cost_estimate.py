@@ -73,6 +73,7 @@ def describe(model: LanguageModel) -> dict[str, Any]:
         "ffn_share": ffn_share,
         "dtype": str(model.dtype).removeprefix("torch."),
         "device": str(model.device),
+        "lies_on": list(model.lies_on),
     }
 
 
@@ -138,7 +139,7 @@ def _held_out_share(counts: dict[str, Any]) -> float:
 
 def _token_seconds(model: LanguageModel, loader: BatchLoader, progress: Progress) -> tuple[float, float]:
     """Seconds per token of batches with histogram and of batches without, after a few that are not timed."""
-    reader = BatchReader(model, MiningState(StateShape.of(model, keep=default_triggers(model)), device=model.device))
+    reader = BatchReader(model, MiningState(StateShape.of(model, keep=default_triggers(model)), devices=model.devices))
     spent, read = {True: 0.0, False: 0.0}, {True: 0, False: 0}
     for number in range(4 * loader.count):
         batch = replace(loader(number % loader.count), sampled=number % 2 == 0)

@@ -6,7 +6,7 @@ the values, removals and predictions that it had saved.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from mnemoscope.mining.run_folder import FoundFolder, begin_run, check_writable,
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.writing import finish_atlas, provenance_of, write_mined_tables
-from mnemoscope.model_options import ModelOptions
+from mnemoscope.model_options import ModelOptions, write_max_memory
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.progress import Progress, ignore_progress
 
@@ -50,6 +50,7 @@ def merge(
     revision: str | None = None,
     dict: str | os.PathLike[str] | None = None,
     trust_remote_code: bool = False,
+    max_memory: str | Mapping[int | str, int | str] | None = None,
     accept_versions: bool = False,
     force: bool = False,
     progress: Progress | None = None,
@@ -64,7 +65,7 @@ def merge(
     """
     opening = ModelOptions(
         revision=revision, adapter=adapter, tokenizer=tokenizer, dequantize=dequantize, dictionary=dict,
-        trust_remote_code=trust_remote_code,
+        trust_remote_code=trust_remote_code, max_memory=write_max_memory(max_memory),
     )  # fmt: skip
     directory = Path(out)
     folders = [Path(part) for part in parts]

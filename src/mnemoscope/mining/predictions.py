@@ -146,16 +146,15 @@ class PredictionPass:
         positions = self._prefixes.position[chosen]
         places = zip(self._prefixes.sentence[chosen].tolist(), positions.tolist(), strict=True)
         ids = pad([self._sentences.of(sentence)[: position + 1] for sentence, position in places], self._model)
-        device = self._model.device
-        each = torch.arange(len(chosen), device=device)
-        column = torch.from_numpy(positions + self._extra).to(device)
+        each, column = torch.arange(len(chosen)), torch.from_numpy(positions + self._extra)
         kept: dict[int, tuple[Tensor, ...]] = {}
         final: list[Tensor] = []
 
         def keep(layer: int, block: Block) -> None:
             ffn = block.ffn_output, block.ffn_update
             streams = (block.residual, *ffn, block.layer_output, block.coefficients)
-            kept[layer] = tuple(stream[each, column] for stream in (*streams, self._reachable(layer, block)))
+            place = each.to(block.residual.device), column.to(block.residual.device)
+            kept[layer] = tuple(stream[place] for stream in (*streams, self._reachable(layer, block)))
 
         with torch.inference_mode():
             with (
@@ -226,11 +225,12 @@ class PredictionPass:
         is_major = found.pop("is_major")
         vote = torch.where(coefficients > 0, votes.positive, votes.negative)
         voting = coefficients != 0
-        for_ffn = voting & (vote == ffn_vote_top[:, None])
+        ffn_top, all_top = (tops.to(vote.device)[:, None] for tops in (ffn_vote_top, output_top))
+        for_ffn = voting & (vote == ffn_top)
         return found | {
             "votes_ffn": for_ffn.sum(1),
             "votes_ffn_major": (for_ffn & is_major).sum(1),
-            "votes_output": (voting & (vote == output_top[:, None])).sum(1),
+            "votes_output": (voting & (vote == all_top)).sum(1),
         }
 
     def _check(self, layer: int, chosen: NDArray[np.int64], place: int) -> None:
@@ -280,7 +280,7 @@ def predictions_of(
 
     The folder must hold the values. Raises NotFinite, Interrupted, StoreFailed.
     """
-    votes = {layer: votes_of(context.directory, layer, device=model.device) for layer in plan.layers}
+    votes = {layer: votes_of(context.directory, layer, device=model.devices[layer]) for layer in plan.layers}
     work = PredictionPass(model, plan, prefixes, sentences, votes)
     voted = (tensor.cpu() for layer in plan.layers for tensor in vars(votes[layer]).values())
     inputs = digest(plan.hash(), *vars(prefixes).values(), *sentences.arrays(), *voted)

@@ -6,7 +6,7 @@ it makes. `work/` inside the atlas holds the tokenized text and the saved states
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -22,9 +22,10 @@ from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining.text_pass import read_text
 from mnemoscope.mining.writing import finish_atlas, write_mined_tables, write_text_tables
 from mnemoscope.mining_options import AUTO, DTYPES, MiningOptions
-from mnemoscope.model_options import AS_USUAL, ModelOptions
+from mnemoscope.model_options import AS_USUAL, ModelOptions, write_max_memory
 from mnemoscope.models import LanguageModel, device_of, load_model
 from mnemoscope.progress import Progress, ignore_progress
+from mnemoscope.tracing.scores import check_wide_numbers
 
 
 def mine(
@@ -56,6 +57,7 @@ def mine(
     revision: str | None = None,
     dict: str | os.PathLike[str] | None = None,
     trust_remote_code: bool = False,
+    max_memory: str | Mapping[int | str, int | str] | None = None,
     accept_versions: bool = False,
     force: bool = False,
     progress: Progress | None = None,
@@ -69,7 +71,7 @@ def mine(
     """
     opening = ModelOptions(
         revision=revision, adapter=adapter, tokenizer=tokenizer, dequantize=dequantize, dictionary=dict,
-        trust_remote_code=trust_remote_code,
+        trust_remote_code=trust_remote_code, max_memory=write_max_memory(max_memory),
     )  # fmt: skip
     options = MiningOptions(
         validation=validation, split=split, triggers=triggers, per_sentence=per_sentence, layers=layers,
@@ -104,6 +106,7 @@ def run_mining(
         model = load_model(
             model, dtype=options.dtype, device=_device(directory, options), **options.opening.keywords()
         )
+    check_wide_numbers(model)
     torch.set_num_threads(torch.get_num_threads())  # also forbids the matrix library to use fewer when it likes
     plan = MiningPlan.derive(
         options, model, corpus=source.spec, validation=None if validation is None else validation.spec

@@ -55,20 +55,25 @@ class StateShape:
 
 
 class MiningState:
-    """The accumulators of every mined layer and the number of the next batch."""
+    """The accumulators of every mined layer and the number of the next batch.
 
-    def __init__(self, shape: StateShape, *, device: torch.device | str = "cpu") -> None:
+    `devices` are those of all layers of the model, on which each layer is counted; the CPU where it is left out.
+    """
+
+    def __init__(self, shape: StateShape, *, devices: Sequence[torch.device] | None = None) -> None:
         self.shape = shape
         self.next_batch = 0
         self.halved: list[int] = []
         """Batches that were computed in halves because memory ran out."""
         widths = {layer: numbering.widths for layer, numbering in shape.experts.items()}
+        on = {layer: torch.device("cpu") if devices is None else devices[layer] for layer in shape.memories}
         self.activity = {
-            layer: Activity(count, widths=widths.get(layer), device=device) for layer, count in shape.memories.items()
+            layer: Activity(count, widths=widths.get(layer), device=on[layer])
+            for layer, count in shape.memories.items()
         }
-        self.routing = {layer: Routing(len(own), device=device) for layer, own in widths.items()}
+        self.routing = {layer: Routing(len(own), device=on[layer]) for layer, own in widths.items()}
         self.triggers = {
-            (layer, sign): Triggers(count, shape.keep, weighted=layer in widths, device=device)
+            (layer, sign): Triggers(count, shape.keep, weighted=layer in widths, device=on[layer])
             for layer, count in shape.memories.items()
             for sign in shape.signs
         }

@@ -23,7 +23,7 @@ def read_text(
     It is saved now and then, and at the end. Raises NotFinite (nothing of that batch counted), Interrupted (state
     saved), StoreFailed.
     """
-    state = MiningState(StateShape.of(model, keep=plan.triggers, layers=plan.layers), device=model.device)
+    state = MiningState(StateShape.of(model, keep=plan.triggers, layers=plan.layers), devices=model.devices)
     checkpoint, plan_hash = context.work / CHECKPOINT, plan.hash()
     if checkpoint.is_file():
         state.load(checkpoint, plan=plan_hash)

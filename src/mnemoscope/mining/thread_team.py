@@ -14,6 +14,7 @@ from typing import Self
 import torch
 
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.offloading import may_be_shared
 
 MOST = 8
 """Threads of a team: Python is held by one at a time, so more of them would wait for it. Cores are divided evenly."""
@@ -66,8 +67,8 @@ class ThreadTeam:
 def runs_side_by_side(model: LanguageModel) -> bool:
     """Whether threads may run the model at the same time: nothing of a forward pass is kept in its modules.
 
-    So no module is a stranger's, compiled, offloaded, or turns its positions by the length of what it reads; and a
-    short forward leaves every module as it was.
+    So no module is a stranger's, compiled, spread by somebody else, or turns its positions by the length of what it
+    reads; and a short forward leaves every module as it was.
     """
     modules = list(model.anatomy.model.modules())
     if not all(map(_is_known, modules)):
@@ -85,8 +86,7 @@ def _is_known(module: torch.nn.Module) -> bool:
     package, _, rest = type(module).__module__.partition(".")
     turns = str(getattr(module, "rope_type", ""))
     by_length = any(kind in turns for kind in _BY_LENGTH)
-    offloaded = getattr(module, "_hf_hook", None) is not None
-    return package in _LIBRARIES and not rest.startswith("_dynamo") and not by_length and not offloaded
+    return package in _LIBRARIES and not rest.startswith("_dynamo") and not by_length and may_be_shared(module)
 
 
 def _contents(modules: Sequence[torch.nn.Module]) -> dict[tuple[int, str], object]:

@@ -200,7 +200,7 @@ def neighbour_table(model: LanguageModel, layer: int, layers: Sequence[int], *, 
     With `most` 0 nothing is compared, and the columns are empty.
     """
     tiny = torch.finfo(torch.float32).tiny
-    everything = torch.cat([normalize(model.values(other).float(), eps=tiny) for other in layers])
+    everything = torch.cat([normalize(model.values(other).float(), eps=tiny).to(model.device) for other in layers])
     sizes = [model.sizes.memories[other] for other in layers]
     kept = min(most, sum(sizes) - 1)
     if kept == 0:

@@ -17,7 +17,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.families import FAMILIES, Family
 from mnemoscope.models.feed_forward import DenseFeedForward, FeedForward
-from mnemoscope.models.linear_maps import LinearMap, matrix_of
+from mnemoscope.models.linear_maps import LinearMap, rows_of
 from mnemoscope.models.projections import AdaptiveSoftmax
 
 _ACTIVATION_ENTRIES = ("hidden_act", "activation_function", "hidden_activation", "activation", "ffn_activation", "afn")
@@ -104,7 +104,7 @@ class Anatomy:
     @property
     def rows(self) -> int:
         """How many tokens the head scores."""
-        return matrix_of(self.head).shape[0] if self.two_level is None else self.two_level.rows
+        return rows_of(self.head) if self.two_level is None else self.two_level.rows
 
     def readout(self, stream: Tensor) -> Tensor:
         """The model's own scores [..., vocab] of stream vectors [..., hidden]."""
@@ -219,7 +219,7 @@ def head_of(model: Any) -> nn.Module:
     head = model.get_output_embeddings()
     if not isinstance(head, nn.Module):
         raise ModelUnsupported(f"{type(model).__name__} has no language-model head; load a causal language model")
-    matrix_of(head)
+    rows_of(head)  # refuses what is no linear map
     return head
 
 

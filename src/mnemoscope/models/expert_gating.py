@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.feed_forward import Activation
 from mnemoscope.models.observed import same
+from mnemoscope.models.offloading import device_of_module
 
 Layout = Literal["halves", "interleaved"]
 Gating = Callable[[Tensor, Tensor], Tensor]
@@ -30,7 +31,7 @@ def gating_of(module: Any) -> tuple[Layout, Gating]:
     """How the module lays gate and up together and joins them, found by asking it; raises ModelUnsupported."""
     weight = module.gate_up_proj
     generator = torch.Generator().manual_seed(0)
-    made = (10 * torch.randn(64, 64, generator=generator)).to(device=weight.device, dtype=weight.dtype)
+    made = (10 * torch.randn(64, 64, generator=generator)).to(device=device_of_module(module), dtype=weight.dtype)
     own = getattr(module, "_apply_gate", None)
     activation = getattr(module, "act_fn", nn.functional.silu)
     if own is None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from mnemoscope.models.experts import MixtureFeedForward, RoutedExperts
 from mnemoscope.models.observed import first, flat
+from mnemoscope.models.offloading import hold_weights
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ def _forward_of(
         if not looking:
             return own(*inputs, **named)
         compute = _compute_every if routed.weighs_input else _compute
-        return compute(routed, looking, *inputs, *named.values())
+        with hold_weights(routed.module):
+            return compute(routed, looking, *inputs, *named.values())
 
     return forward
 

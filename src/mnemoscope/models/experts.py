@@ -5,6 +5,7 @@ layer whose own gate, if it has one, is its weight. What is here is where the nu
 changes them as the model runs.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,6 +17,7 @@ from mnemoscope.errors import ModelUnsupported
 from mnemoscope.memory import Numbering
 from mnemoscope.models.expert_gating import Gating, Layout, gating_of, plainly
 from mnemoscope.models.feed_forward import Activation, DenseFeedForward
+from mnemoscope.models.offloading import hold_weights, weight_of
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,11 @@ class RoutedExperts:
     router: nn.Module | None = None
     scale: float = 1.0
 
+    @property
+    def hidden(self) -> int:
+        """The width of the stream."""
+        return int(self.module.down_proj.shape[2 if self.transposed else 1])  # type: ignore[index]
+
     def first_map(self, expert: int) -> tuple[Tensor, Tensor | None]:
         """Matrix [memories or twice as many, hidden] before the activation and its bias, as they are stored."""
         name = "up_proj" if self.layout is None else "gate_up_proj"
@@ -49,12 +56,12 @@ class RoutedExperts:
         return self._matrix("down_proj", expert), self._bias("down_proj", expert)
 
     def _matrix(self, name: str, expert: int) -> Tensor:
-        matrix: Tensor = getattr(self.module, name).detach()[expert]
+        matrix = weight_of(self.module, name).detach()[expert]
         return matrix.T if self.transposed else matrix
 
     def _bias(self, name: str, expert: int) -> Tensor | None:
-        bias = getattr(self.module, f"{name}_bias", None)
-        return None if bias is None else bias.detach()[expert]
+        has_one = isinstance(getattr(self.module, f"{name}_bias", None), Tensor)
+        return weight_of(self.module, f"{name}_bias").detach()[expert] if has_one else None
 
     def gate(self, expert: int) -> tuple[Tensor, Tensor | None]:
         """Keys [memory, hidden] and their bias."""
@@ -126,7 +133,7 @@ class MixtureFeedForward:
     @property
     def hidden(self) -> int:
         """See `FeedForward`."""
-        return int(self.routed.second_map(0)[0].shape[0])
+        return self.routed.hidden
 
     @property
     def has_gate(self) -> bool:
@@ -218,8 +225,10 @@ class MixtureFeedForward:
         terms = [weights[..., e, None].float() * bias.float() for e, bias in enumerate(biases) if bias is not None]
         return torch.stack(terms).sum(0) if terms else None
 
-    def _experts(self) -> range:
-        return range(self.routed.count)
+    def _experts(self) -> Iterator[int]:
+        """The routed experts; their matrices are at hand meanwhile, wherever they lie."""
+        with hold_weights(self.routed.module):
+            yield from range(self.routed.count)
 
 
 def find_routed(block: nn.Module) -> tuple[str, RoutedExperts] | None:

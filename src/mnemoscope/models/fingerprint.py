@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from mnemoscope.errors import ModelDamaged
 from mnemoscope.models.linear_maps import is_of_adapters
+from mnemoscope.models.offloading import own_parameters, weight_of
 from mnemoscope.models.tokens import Beginning
 
 # `tie_word_embeddings` is among them since the list of weights says it.
@@ -35,7 +36,7 @@ def content_fingerprint(model: nn.Module, config: dict[str, Any], tokenizer: dic
     digest = hashlib.sha256()
     for part in (_essentials(config), tokenizer):
         digest.update(json.dumps(part, sort_keys=True, default=str).encode())
-    for name, weight in sorted(named_weights(model).items()):
+    for name, weight in read_weights(model):
         digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
         digest.update(_bytes(weight))
     for source in _own_code(model):
@@ -60,11 +61,21 @@ def _own_code(model: nn.Module) -> list[bytes]:
 
 
 def named_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and stored buffer once, by its first name; of a quantised one the tensors that it is made of."""
-    found: dict[str, Tensor] = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    """Every parameter and stored buffer once, by its first name; of a quantised one the tensors that it is made of.
+
+    What lies elsewhere is a shape alone.
+    """
+    found: dict[str, Tensor] = {name: parameter.detach() for name, parameter in own_parameters(model).items()}
     stored = model.state_dict()
     found.update({name: buffer for name, buffer in model.named_buffers() if name in stored})
     return {part: plain for name, tensor in found.items() for part, plain in _plain_parts(name, tensor)}
+
+
+def read_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """`named_weights` sorted by name, one at a time: those that lie elsewhere are fetched for the time of one step."""
+    for name, weight in sorted(named_weights(model).items()):
+        path, _, own = name.rpartition(".")
+        yield name, weight_of(model.get_submodule(path), own).detach() if weight.is_meta else weight
 
 
 def _plain_parts(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -90,7 +101,7 @@ def active_adapters(model: nn.Module) -> list[list[object]]:
 
 def check_finite(model: nn.Module) -> None:
     """Raises ModelDamaged, naming the weight, where a weight is NaN or infinite."""
-    for name, weight in named_weights(model).items():
+    for name, weight in read_weights(model):
         if not weight.is_floating_point():
             continue
         # The sum is one quick pass; only where it overflowed or met a NaN is every entry looked at.

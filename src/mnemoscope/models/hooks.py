@@ -269,7 +269,8 @@ def _assemble(model: LanguageModel, layer: int, seen: dict[str, Tensor], output:
     parts = model.layer(layer)
     try:
         if parts.attention is not None:
-            residual = seen["block_input"] + seen["attention"]
+            attention = seen["attention"]  # the block's input may still lie where the block before it ran
+            residual = seen["block_input"].to(attention.device) + attention
         else:
             residual = seen["ffn_input" if parts.ffn_norm is None else "residual"]
         written = [seen[f"ffn_output{number}"] for number in range(len(parts.ffn.exits))]

@@ -26,7 +26,7 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
-from mnemoscope.errors import ModelDamaged, ModelNotFound, ModelUnsupported, OptionError
+from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, OptionError
 from mnemoscope.model_options import ModelOptions
 from mnemoscope.models import handmade
 from mnemoscope.models.adapters import ADAPTER_CONFIG, base_name, base_of, put_adapter
@@ -36,6 +36,7 @@ from mnemoscope.models.fingerprint import active_adapters
 from mnemoscope.models.gguf_file import SUFFIX, has_tokenizer, lone_file
 from mnemoscope.models.hub import one_line_errors, where
 from mnemoscope.models.loaded_parts import LoadedParts
+from mnemoscope.models.spreading import DeviceMap, Room, load_spread, refuse
 from mnemoscope.models.structure import infer
 from mnemoscope.models.tokens import Tokens, beginning_of, ends_of
 
@@ -51,23 +52,25 @@ _TOKENIZERS = (
     *("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "*.tiktoken", "tekken.json"),
 )
 
-def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions) -> LoadedParts:
+def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room) -> LoadedParts:
     """The transformers model of a hub id, a local folder, `builtin:NAME`, `handmade:NAME` or an object in memory.
 
-    `tokenizer` (an object, or what `opening` names) takes the place of the model's own. Raises ModelNotFound,
-    ModelUnsupported, ModelDamaged, OptionError.
+    `tokenizer` (an object, or what `opening` names) takes the place of the model's own; where the model does not fit
+    into `room` it is spread. Raises ModelNotFound, ModelUnsupported, ModelDamaged, OptionError.
     """
     source, adapted = base_of(source)
     own = isinstance(source, PreTrainedModel)
     if isinstance(tokenizer, str | Path):
         tokenizer = _tokenizer(str(tokenizer), where(str(tokenizer), None, opening.trust_remote_code))
     if isinstance(source, str | Path):
-        model, own_tokenizer, spec = _from_name(str(source), opening, with_tokenizer=tokenizer is None)
+        model, own_tokenizer, spec = _from_name(str(source), opening, room, with_tokenizer=tokenizer is None)
     elif own:
         if tokenizer is None:
             raise OptionError("a model in memory needs its tokenizer: load_model(model, tokenizer=tokenizer)")
         if opening.adapter is not None:
             raise OptionError("an adapter (adapter) goes with a model's name; put it on a model in memory with peft")
+        if opening.max_memory is not None:
+            raise OptionError("max_memory goes with a model's name; spread a model in memory with accelerate")
         check_supported(source.config)
         model, own_tokenizer, spec = source, None, f"memory:{type(source).__name__}{adapted}"
         if opening.dequantize:
@@ -98,23 +101,24 @@ def _context(config: Any) -> int:
     return next((value for value in stated if isinstance(value, int) and value > 0), _UNSTATED_CONTEXT)
 
 
-def _from_name(source: str, opening: ModelOptions, *, with_tokenizer: bool) -> tuple[Any, Any, str]:
+def _from_name(source: str, opening: ModelOptions, room: Room, *, with_tokenizer: bool) -> tuple[Any, Any, str]:
     """Model, tokenizer (None where it is not wanted) and spec of a name."""
     scheme, separator, name = source.partition(":")
     if separator and scheme == "handmade":
+        refuse(opening.max_memory, f"model {source!r}, which is made in memory,")
         network, tokenizer = handmade.build(name)
         if opening.dequantize:
             check_quantised(network, source)
     elif separator and scheme == "builtin":
         usual = replace(opening, revision=None, trust_remote_code=False)
-        network, tokenizer = _load_stored(str(builtin_folder(name)), source, usual, with_tokenizer)
+        network, tokenizer = _load_stored(str(builtin_folder(name)), source, usual, room, with_tokenizer)
     elif source.endswith(SUFFIX) and (file := Path(source).expanduser()).is_file():
         with lone_file(file) as folder:
-            network, tokenizer = _load_stored(folder, source, opening, with_tokenizer, gguf_file=file.name)
+            network, tokenizer = _load_stored(folder, source, opening, room, with_tokenizer, gguf_file=file.name)
     else:
         place, of_hub = _place_of(source)
         opening = opening if of_hub else replace(opening, revision=None)
-        network, tokenizer = _load_stored(place, source, opening, with_tokenizer)
+        network, tokenizer = _load_stored(place, source, opening, room, with_tokenizer)
     if opening.dequantize:
         network = dequantize(network, source)
     if opening.adapter is not None:
@@ -162,9 +166,11 @@ def _check_folder(folder: Path) -> None:
 
 
 def _load_stored(
-    place: str, source: str, opening: ModelOptions, with_tokenizer: bool, *, gguf_file: str | None = None
+    place: str, source: str, opening: ModelOptions, room: Room, with_tokenizer: bool, *, gguf_file: str | None = None
 ) -> tuple[Any, Any]:
-    """Model and tokenizer as stored in a folder, in a file there, or on the hub, in the stored dtype."""
+    """Model and tokenizer as stored in a folder, in a file there, or on the hub, in the stored dtype; spread where it
+    does not fit into `room`.
+    """
     trust = opening.trust_remote_code
     arguments = where(place, opening.revision, trust) | ({} if gguf_file is None else {"gguf_file": gguf_file})
     with one_line_errors(source):
@@ -177,8 +183,10 @@ def _load_stored(
     elif opening.dequantize:
         widen_at_load(config, source)
         arguments["config"] = config
+    spread = _device_map(place, source, config, opening, room, of_file=gguf_file is not None)
+    arguments |= {"dtype": "auto", "output_loading_info": True}
     with one_line_errors(source):
-        model, notes = load(place, dtype="auto", output_loading_info=True, **arguments)
+        model, notes = load(place, **arguments) if spread is None else load_spread(load, place, spread, **arguments)
     missing = sorted(notes["missing_keys"])
     if missing:
         raise ModelDamaged(
@@ -194,6 +202,28 @@ def _loader_of(config: Any, trust: bool) -> Any:
     if config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
         return AutoModelForImageTextToText.from_pretrained
     raise ModelUnsupported(f"model type {config.model_type!r} is no causal language model that transformers knows")
+
+
+def _device_map(
+    place: str, source: str, config: Any, opening: ModelOptions, room: Room, *, of_file: bool
+) -> DeviceMap | None:
+    """Where the parts of a stored model go that does not fit its device; None for one that does, or must."""
+    if of_file or opening.dequantize or getattr(config, "quantization_config", None) is not None:
+        refuse(opening.max_memory, f"model {source!r}, which is quantised,")
+        return None
+    files = [file for pattern in _WEIGHTS for file in Path(place).expanduser().glob(pattern)]
+    stored = sum(file.stat().st_size for file in files) if files else None
+    try:
+        with one_line_errors(source):
+            spread = room.device_map(config, stored=stored, trust=opening.trust_remote_code)
+    except ModelError:
+        if room.is_bounded:
+            raise
+        return None
+    if spread is not None and opening.adapter is not None:
+        refuse(opening.max_memory, f"model {source!r} with an adapter")
+        return None
+    return spread
 
 
 def _tokenizer(place: str, arguments: dict[str, Any], *, source: str | None = None) -> Any:

@@ -9,6 +9,7 @@ from transformers.activations import ACT2FN
 
 from mnemoscope.models.feed_forward import Activation
 from mnemoscope.models.observed import HALF_TOLERANCE, ModuleCall, distance, same
+from mnemoscope.models.offloading import weight_of
 
 _FUNCTIONS = ("relu", "gelu", "gelu_pytorch_tanh", "silu", "relu2", "tanh", "sigmoid", "quick_gelu", "mish")
 
@@ -31,7 +32,8 @@ def is_transposed(call: ModuleCall) -> bool | None:
     weight, bias = getattr(call.module, "weight", None), getattr(call.module, "bias", None)
     if not isinstance(weight, Tensor) or weight.dim() != 2:
         return None
-    rest: Tensor | float = bias if isinstance(bias, Tensor) else 0.0
+    weight = weight_of(call.module, "weight")
+    rest: Tensor | float = weight_of(call.module, "bias") if isinstance(bias, Tensor) else 0.0
     for transposed, matrix in ((False, weight.T), (True, weight)):
         if matrix.shape[0] == call.taken.shape[1] and same(call.taken @ matrix + rest, call.given):
             return transposed

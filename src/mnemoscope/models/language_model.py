@@ -24,9 +24,10 @@ from mnemoscope.models.abandoning import Abandoned, abandon_in, after_coefficien
 from mnemoscope.models.anatomy import Anatomy, Layer, experts_chosen
 from mnemoscope.models.feed_forward import goes_negative
 from mnemoscope.models.fingerprint import fingerprint
-from mnemoscope.models.linear_maps import count_parameters, matrix_of
+from mnemoscope.models.linear_maps import computes_in, count_parameters, matrix_of
 from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.observed import run
+from mnemoscope.models.offloading import device_of_module, places_of
 from mnemoscope.models.projections import Fold, Head, LinearHead, Projection, fold_of, scale_of
 
 
@@ -63,7 +64,8 @@ class LanguageModel:
     sentence may have, after the beginning token; `ends` are the tokens after which a text that it writes is over: its
     end-of-text tokens, and the beginning token, with which another text would begin; `linear_head` says whether the
     head is one matrix (an adaptive softmax is not), `probed` whether keys or values are what their modules make of unit
-    vectors.
+    vectors; `device` is that of the head and of what goes in, `devices` are those of the layers, `lies_on` says where
+    the weights are.
     `lock` is held by whoever runs it with hooks, which see every forward: one thread at a time, which may enter again.
     `fingerprint` names the model and how its sentences begin, `content` the model alone; `source` and `opening` are how
     it was named and opened, `spec` is both in short.
@@ -83,8 +85,10 @@ class LanguageModel:
         self.gated = any(layer.ffn.has_gate for layer in layers)
         self.activation = anatomy.activation
         # Of a probed map the dtype is that in which its module multiplies; the streams have the head's.
-        head = matrix_of(anatomy.head) if anatomy.two_level is None else layers[0].ffn.values()
-        self.dtype, self.device = head.dtype, head.device
+        last = anatomy.head if anatomy.two_level is None else layers[0].ffn.exits[0]
+        self.dtype, self.device = computes_in(last)
+        self.devices = tuple(device_of_module(layer.ffn.exits[-1]) for layer in layers)
+        self.lies_on = places_of(anatomy.model)
         self.final_norm = anatomy.final_norm is not None
         self.has_negative = any(goes_negative(layer.ffn, dtype=self.dtype, device=self.device) for layer in layers)
         self.signs = (1, -1) if self.has_negative else (1,)
@@ -176,7 +180,8 @@ class LanguageModel:
 
         A vote depends on the weights alone, so tracing keeps those that it has projected here.
         """
-        return [torch.full((2 * count,), -1, device=self.device) for count in self.sizes.memories]
+        each = zip(self.sizes.memories, self.devices, strict=True)
+        return [torch.full((2 * count,), -1, device=device) for count, device in each]
 
     @cached_property
     def known_norms(self) -> dict[int, Tensor]:
@@ -221,7 +226,7 @@ class LanguageModel:
         in the stream.
         """
         norm = None if layer is None else self._output_norm(layer)
-        return self._project(self._final_fold(self._fold_of(norm)(vectors)))
+        return self._project(self._final_fold(self._fold_of(norm)(vectors)).to(self.device))
 
     def norm_scale(self, vectors: Tensor, *, layer: int | None) -> Tensor:
         """What a norm that `fold` folds in divides each of the vectors `[n, hidden]` that it reads by: `[n]`, float32.
@@ -231,7 +236,7 @@ class LanguageModel:
         norm = self.anatomy.final_norm if layer is None else self._output_norm(layer)
         fold = self._final_fold if layer is None else self._fold_of(norm)
         with torch.inference_mode():
-            return scale_of(norm, fold, vectors.to(self.dtype))
+            return scale_of(norm, fold, vectors.to(self.dtype)).to(self.device)
 
     def multiplier(self, layer: int) -> float:
         """What the model multiplies a value of this layer by, besides its coefficient, on the way to the scores."""
@@ -257,8 +262,9 @@ class LanguageModel:
         return fold_of(norm, self.sizes.hidden, dtype=self.dtype, device=self.device)
 
     def _project(self, vectors: Tensor) -> Tensor:
-        project = self.anatomy.project
-        return vectors if project is None else nn.functional.linear(vectors, matrix_of(project).detach().float())
+        if self.anatomy.project is None:
+            return vectors
+        return nn.functional.linear(vectors, matrix_of(self.anatomy.project).detach().to(self.device).float())
 
     def backbone(self, ids: Tensor, *, stop_after: int | None = None) -> Tensor | None:
         """The blocks' output [batch, position, hidden'] for ids [batch, position], without the head.

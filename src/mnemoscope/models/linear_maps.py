@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import ModelUnsupported
+from mnemoscope.models.offloading import device_of_module, own_parameters, weight_of
 
 _ADAPTERS = ("peft",)
 """Packages whose layers show the weight of the layer that they adapt, which is not what they compute."""
@@ -73,8 +74,8 @@ class LinearMap:
         if self.is_probed:
             bias = probe_bias(self.module)
         else:
-            own = getattr(self.module, "bias", None)
-            bias = own.detach() if isinstance(own, Tensor) else None
+            has_one = isinstance(getattr(self.module, "bias", None), Tensor)
+            bias = weight_of(self.module, "bias").detach() if has_one else None
         return None if bias is None else bias[self.first : self.first + self.count]
 
     def __call__(self, inputs: Tensor) -> Tensor:
@@ -105,13 +106,24 @@ def matrix_of(module: nn.Module) -> Tensor:
     """
     if not is_plain(module):
         return probe(module)
-    weight: Tensor = module.weight  # type: ignore[assignment]
-    return weight
+    return weight_of(module, "weight")
+
+
+def rows_of(module: nn.Module) -> int:
+    """How many rows `matrix_of` has, without reading a plain one."""
+    weight: Tensor = module.weight if is_plain(module) else probe(module)  # type: ignore[assignment]
+    return weight.shape[0]
+
+
+def computes_in(module: nn.Module) -> tuple[torch.dtype, torch.device]:
+    """The dtype and the device of what a linear module gives out."""
+    weight: Tensor = module.weight if is_plain(module) else probe(module)  # type: ignore[assignment]
+    return weight.dtype, device_of_module(module) if weight.is_meta else weight.device
 
 
 def count_parameters(model: nn.Module) -> int:
     """The numbers in all parameters, each once; of a packed matrix as many as it stands for."""
-    count = sum(parameter.numel() for parameter in model.parameters())
+    count = sum(parameter.numel() for parameter in own_parameters(model).values())
     for module in model.modules():
         weight, outside, inside = (getattr(module, name, None) for name in ("weight", "out_features", "in_features"))
         if isinstance(weight, nn.Parameter) and isinstance(outside, int) and isinstance(inside, int):
@@ -125,6 +137,11 @@ def probe(module: nn.Module) -> Tensor:
 
     Raises ModelUnsupported where it cannot be asked, or is not linear (formats that quantise what goes into a layer).
     """
+    if any(weight.is_meta for weight in module.parameters()):
+        raise ModelUnsupported(
+            f"a {type(module).__name__}, whose matrix is packed or adapted, lies on the CPU or on disk while it is not"
+            " used, where it cannot be read; give the model a device that holds it"
+        )
     outside, inside = _sizes(module, False)
     dtype, device = _computes_in(module)
     at_once = max(1, _UNIT_VECTORS // max(inside, outside))
@@ -190,7 +207,7 @@ def _distance(a: Tensor, b: Tensor) -> float:
 def _sizes(module: nn.Module, transposed: bool) -> tuple[int, int]:
     """Outputs and inputs of a linear module."""
     if is_plain(module):
-        rows, columns = matrix_of(module).shape
+        rows, columns = module.weight.shape  # type: ignore[misc]
         return (columns, rows) if transposed else (rows, columns)
     outside, inside = (getattr(module, name, None) for name in ("out_features", "in_features"))
     if not (isinstance(outside, int) and isinstance(inside, int)):

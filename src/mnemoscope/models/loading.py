@@ -5,21 +5,25 @@ Opening is the job of huggingface.py and fairseq/; what they give is treated ali
 
 import copy
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from mnemoscope.errors import ModelUnsupported, OptionError
 from mnemoscope.mining_options import AUTO, DTYPES
-from mnemoscope.model_options import ModelOptions
+from mnemoscope.model_options import ModelOptions, write_max_memory
 from mnemoscope.models.fairseq import open_checkpoint
 from mnemoscope.models.fingerprint import check_finite, content_fingerprint
 from mnemoscope.models.huggingface import open_model
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.loaded_parts import LoadedParts, first_line
+from mnemoscope.models.offloading import check_reachable, device_of_module, is_placed, is_spread
 from mnemoscope.models.proof import prove
+from mnemoscope.models.spreading import Room, refuse
 
 
 def load_model(
@@ -33,6 +37,7 @@ def load_model(
     dtype: str | torch.dtype | None = None,
     device: str | torch.device = AUTO,
     trust_remote_code: bool = False,
+    max_memory: str | Mapping[int | str, int | str] | None = None,
 ) -> LanguageModel:
     """The LanguageModel of a hub id, a folder, `builtin:NAME`, `handmade:NAME`, `fairseq:PATH.pt` or a loaded model.
 
@@ -41,19 +46,29 @@ def load_model(
     `dict` names the `dict.txt` of a fairseq checkpoint where it does not lie beside it. `dtype` None means float32; a
     model already in memory keeps its own (and is put into evaluation mode, its weights untouched; another dtype or
     device works on a copy). `device` auto means a CUDA card where there is one, else the CPU; a model already in memory
-    stays where it is. Raises ModelNotFound, ModelUnsupported, ModelDamaged, ProofFailed, OptionError.
+    stays where it is. `max_memory` bounds the weights on the device (`2GiB`), or on each
+    (`{0: "20GiB", "cpu": "9GiB"}`): a model that does not fit there, or into the free memory of `auto`,
+    `cpu` or `cuda`, is spread: cards, CPU, disk. Raises ModelNotFound, ModelUnsupported, ModelDamaged, ProofFailed,
+    OptionError.
     """
     kind = None if dtype is None else dtype_of(dtype)
     place = None if device == AUTO else device_of(device)
     opening = ModelOptions(
         revision=revision, adapter=None if adapter is None else os.fspath(adapter),
         tokenizer=str(tokenizer) if isinstance(tokenizer, str | Path) else None, dequantize=dequantize,
-        dictionary=dict, trust_remote_code=trust_remote_code,
+        dictionary=dict, trust_remote_code=trust_remote_code, max_memory=write_max_memory(max_memory),
     )  # fmt: skip
-    opened = _open(source, tokenizer, opening)
-    if place is None:
-        named = isinstance(source, str | Path)
-        place = device_of(AUTO) if named else next(opened.network.parameters()).device
+    room = Room(kind or torch.float32, place, opening.max_memory)
+    if room.is_bounded:
+        room.budgets()
+    opened = _open(source, tokenizer, opening, room)
+    check_reachable(opened.network)
+    if is_placed(opened.network) or (place is None and opened.own):
+        place = device_of_module(opened.network)
+    elif place is None:
+        place = device_of(AUTO)
+    elif opened.own and is_spread(opened.network):
+        raise OptionError("a model that accelerate has spread stays where it lies; leave out device")
     kind = torch.float32 if kind is None and not opened.own else kind
     check_finite(opened.network)
     content = content_fingerprint(opened.network, opened.config, opened.tokens.description)
@@ -63,19 +78,21 @@ def load_model(
         model.proof = prove(model)
         return model
     except RuntimeError as error:
-        raise ModelUnsupported(f"model {opened.spec!r} cannot be run: {first_line(error)}") from error
+        spread = ", where accelerate has spread it; give it more memory" if is_spread(opened.network) else ""
+        raise ModelUnsupported(f"model {opened.spec!r} cannot be run{spread}: {first_line(error)}") from error
 
 
-def _open(source: Any, tokenizer: Any, opening: ModelOptions) -> LoadedParts:
+def _open(source: Any, tokenizer: Any, opening: ModelOptions, room: Room) -> LoadedParts:
     if not (isinstance(source, str | Path) and str(source).startswith("fairseq:")):
         if opening.dictionary is not None:
             raise OptionError("a dict.txt (--dict) goes with fairseq:PATH.pt only; leave it out")
-        return open_model(source, tokenizer=tokenizer, opening=opening)
+        return open_model(source, tokenizer=tokenizer, opening=opening, room=room)
     if tokenizer is not None:
         raise OptionError("a fairseq checkpoint reads text with its dict.txt; give dict instead of tokenizer")
     if opening.adapter is not None or opening.dequantize:
         left = "an adapter (--adapter)" if opening.adapter is not None else "--dequantize"
         raise OptionError(f"{left} does not go with a fairseq checkpoint; leave it out")
+    refuse(opening.max_memory, "a fairseq checkpoint")
     dictionary = None if opening.dictionary is None else Path(opening.dictionary)
     return replace(open_checkpoint(str(source), dictionary=dictionary), opening=opening)
 
@@ -106,6 +123,12 @@ def _place(model: Any, dtype: torch.dtype | None, device: torch.device, *, copie
         return _widen_around(model, dtype).eval()
     # Not the first alone: an adapter, or a weight that was widened, may have another dtype than the rest.
     weights = [weight for weight in model.parameters() if weight.is_floating_point()]
+    if is_spread(model):
+        if dtype is not None and any(weight.dtype != dtype for weight in weights):
+            if copied:
+                raise OptionError("a model that accelerate has spread keeps its dtype; leave out dtype, or load it so")
+            nn.Module.to(model, dtype=dtype)  # its own `to` refuses
+        return model.eval()
     if any((dtype is not None and weight.dtype != dtype) or weight.device != device for weight in weights):
         model = copy.deepcopy(model) if copied else model
         model = model.to(device=device, dtype=dtype)

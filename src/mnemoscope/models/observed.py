@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.models.loaded_parts import suppress_warnings
+from mnemoscope.models.offloading import device_of_module
 
 IDS = ((5, 1, 8, 3, 11, 2), (7, 4, 0, 9, 6, 10))
 
@@ -130,7 +131,7 @@ def mixes_positions(model: nn.Module, path: str, rows: int) -> bool:
 
 def ids_for(model: nn.Module, rows: int) -> Tensor:
     """The ids of the small forward, below `rows`."""
-    return torch.tensor(IDS, device=next(model.parameters()).device) % rows
+    return torch.tensor(IDS, device=device_of_module(model)) % rows
 
 
 def run(module: nn.Module, ids: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import ModelUnsupported
+from mnemoscope.models.offloading import hold_all_weights
 
 Projection = Literal["raw", "gain", "lens"]
 
@@ -35,7 +36,7 @@ class Fold:
 
     def __call__(self, vectors: Tensor) -> Tensor:
         """The folded vectors [..., hidden], float32."""
-        folded = vectors.float()
+        folded = vectors.float() if self.gain is None else vectors.to(self.gain.device).float()
         if self.centred:
             folded = folded - folded.mean(dim=-1, keepdim=True)
         return folded if self.gain is None else folded * self.gain
@@ -50,9 +51,10 @@ def fold_of(norm: nn.Module | None, hidden: int, *, dtype: torch.dtype, device: 
     if norm is None:
         return Fold(False, None)
     weight, bias = _gain_and_bias(norm, hidden)
+    device = device if weight is None else weight.device
     probes = torch.randn(_PROBES, hidden, generator=torch.Generator().manual_seed(0)).to(device=device, dtype=dtype)
     with torch.inference_mode():
-        out = norm(probes).float()
+        out = norm(probes).float().to(device)
     if bias is not None:
         out = out - bias.float()
     gains = [None] if weight is None else [weight.float(), 1.0 + weight.float()]
@@ -72,6 +74,7 @@ def scale_of(norm: nn.Module | None, fold: Fold, vectors: Tensor) -> Tensor:
     if norm is None:
         return torch.ones(len(vectors), device=vectors.device)
     _, bias = _gain_and_bias(norm, vectors.shape[-1])
+    vectors = vectors if fold.gain is None else vectors.to(fold.gain.device)
     out = norm(vectors).float()
     if bias is not None:
         out = out - bias.float()
@@ -82,12 +85,13 @@ def scale_of(norm: nn.Module | None, fold: Fold, vectors: Tensor) -> Tensor:
 
 def _gain_and_bias(norm: nn.Module, hidden: int) -> tuple[Tensor | None, Tensor | None]:
     weight = bias = None
-    for name, parameter in norm.named_parameters():
-        if parameter.shape == (hidden,):
-            if name.rpartition(".")[2] in ("bias", "beta"):
-                bias = parameter.detach()
-            else:
-                weight = parameter.detach()
+    with hold_all_weights(norm):
+        for name, parameter in norm.named_parameters():
+            if parameter.shape == (hidden,):
+                if name.rpartition(".")[2] in ("bias", "beta"):
+                    bias = parameter.detach()
+                else:
+                    weight = parameter.detach()
     return weight, bias
 
 

@@ -121,7 +121,7 @@ def _run(model: LanguageModel, ids: Tensor) -> tuple[list[Block], list[Call], Te
             hooks.enter_context(parts.block.register_forward_pre_hook(note, with_kwargs=True))
         hooks.enter_context(read_blocks(model, blocks.__setitem__))
         hooks.enter_context(read_final(model, final.append))
-        logits = model.logits(ids)
+        logits = model.logits(ids).to(model.device)
     missing = [layer for layer in range(len(layers)) if layer not in blocks]
     if missing:
         raise ProofFailed(f"layer {missing[0]}: the block never ran; the {model.anatomy.family!r} anatomy does not fit")
@@ -137,7 +137,8 @@ def _residual_error(parts: Layer, block: Block, call: Call, scale: "_Scale") -> 
     """(a): the error of r + u, or norm(r + u), against the block's own output."""
     if parts.output_norm is not None:
         return scale.error(parts.output_norm(block.residual + block.ffn_update), block.layer_output)
-    terms = (block.residual, block.ffn_update, stream_of(call.args, call.keywords))
+    before = stream_of(call.args, call.keywords).to(block.residual.device)
+    terms = (block.residual, block.ffn_update, before)
     return scale.error(block.residual + block.ffn_update, block.layer_output, terms=terms)
 
 
@@ -194,11 +195,12 @@ class _Scale:
         """
         if a.shape != b.shape:
             return float("inf")
-        difference = (a.float() - b.float()).abs()[self.own]
-        reference = b.float()[self.own].square().mean().sqrt().clamp_min(1e-6)
+        own = self.own.to(a.device)
+        difference = (a.float() - b.float()).abs()[own]
+        reference = b.float()[own].square().mean().sqrt().clamp_min(1e-6)
         error = float(difference.max() / reference)
         if error <= self.limit or not math.isfinite(error):
             return error
-        size = torch.stack([term.float().abs() for term in (a, b, *terms)]).amax(dim=0)[self.own]
+        size = torch.stack([term.float().abs() for term in (a, b, *terms)]).amax(dim=0)[own]
         rounding = ROUNDINGS * torch.finfo(self.dtype).eps / 2 * size
         return float((difference - rounding).max().clamp_min(0.0) / reference)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.errors import OptionError
 from mnemoscope.models import LanguageModel
 
 BLOCK = 64
@@ -112,6 +113,12 @@ def distribution(scores: Tensor, *, highest: Tensor | None = None, scratch: Tens
     return Distribution(log_normaliser, 1 / total, log_normaliser - mean)
 
 
+def check_wide_numbers(model: LanguageModel) -> None:
+    """Raises OptionError on a device that has no float64, in which contributions and sums are computed."""
+    if model.device.type == "mps":
+        raise OptionError("mps has no numbers of 64 bits, which sums need; take --device cpu (inspect can use mps)")
+
+
 def event_of(residual: int, ffn: int, output: int) -> str:
     """Which of EVENTS a layer is, from the top tokens of the residual, the feed-forward update and the output."""
     if output == residual:
@@ -198,11 +205,12 @@ def votes(model: LanguageModel, codes: Sequence[Tensor]) -> list[Tensor]:
     A vote depends on the weights so it is projected once for each model and kept; most prompts share memories.
     """
     kept = model.known_votes
+    codes = [own.to(known.device) for own, known in zip(codes, kept, strict=True)]
     new = [torch.unique(own[known[own] < 0]) for own, known in zip(codes, kept, strict=True)]
     folded = [folded_values(model, layer, own // 2, 1 - 2 * (own % 2)) for layer, own in enumerate(new)]
     found = torch.split(tops_of_folded(model, folded), [len(own) for own in new])
     for own, tokens, known in zip(new, found, kept, strict=True):
-        known[own] = tokens
+        known[own] = tokens.to(known.device)
     return [known[own] for own, known in zip(codes, kept, strict=True)]
 
 
@@ -231,5 +239,6 @@ def adopt_votes(model: LanguageModel, atlas: Atlas) -> bool:
 
 def folded_values(model: LanguageModel, layer: int, memories: Tensor, signs: Tensor) -> Tensor:
     """sign(m) v `[row, hidden']` of some memories `[row]` of a layer, folded; their top tokens are their votes."""
-    chosen = model.values(layer)[memories].float() * signs[:, None].float()
+    values = model.values(layer)
+    chosen = values[memories.to(values.device)].float() * signs.to(values.device)[:, None].float()
     return model.fold(chosen, layer=layer)

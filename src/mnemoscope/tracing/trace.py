@@ -20,6 +20,7 @@ from mnemoscope.tracing.records import Dominant, LayerState, Position, Predictio
 from mnemoscope.tracing.rendering import WIDTH, choose_position, fit, layer_lines, position_lines, trace_html
 from mnemoscope.tracing.scores import (
     activity_of,
+    check_wide_numbers,
     contributions,
     event_of,
     folded_updates,
@@ -107,6 +108,7 @@ def trace(
     """
     if top < 1 or memories < 0:
         raise OptionError(f"top={top}, memories={memories} cannot be met; top must be 1 or more, memories 0 or more")
+    check_wide_numbers(model)
     tokens = prompt_tokens(model, prompt)
     with model.lock, torch.inference_mode(), intervene(model, interventions) as changes:
         blocks, last = run_blocks(model, tokens)
@@ -163,7 +165,7 @@ def _predictions(model: LanguageModel, blocks: list[Streams], count: int, *, cha
     """The `count` best predictions of all streams, in few products."""
     length = len(blocks[0].residual)
     keys = [(name, layer, j) for name in STREAMS for layer in range(len(blocks)) for j in range(length)]
-    rows = torch.cat([getattr(block, name) for name in STREAMS for block in blocks])
+    rows = torch.cat([getattr(block, name).to(model.device) for name in STREAMS for block in blocks])
     return dict(zip(keys, best_predictions(model, rows, count, changed=changed), strict=True))
 
 

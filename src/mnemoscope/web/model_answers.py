@@ -64,7 +64,7 @@ def heat_map(worker: ModelWorker, prompt: str, changes: Changes, stream: str) ->
             blocks, last = run_blocks(model, tokens)
             ends = torch.split(last, step)
             final = torch.cat([top(model.scores(end, projection="lens"), 1)[0][:, 0] for end in ends])
-            rows = torch.split(torch.cat([getattr(block, stream) for block in blocks]), step)
+            rows = torch.split(torch.cat([getattr(block, stream).to(model.device) for block in blocks]), step)
             for row, own in zip(rows, torch.split(final.repeat(len(blocks)), step), strict=True):
                 scores = model.scores(row, projection="lens")
                 ranks += rank_of(scores, own).tolist()

@@ -1,0 +1,213 @@
+"""Weights that lie elsewhere than where they are computed with: fetched for as long as somebody needs them.
+
+A model that is larger than its device is spread by accelerate (spreading.py): some modules lie on other devices, the
+weights of some lie in main memory or on disk and come only while their module runs. In between such a weight is on
+torch's `meta` device, a shape without numbers. Whoever reads a weight outside of a forward asks here for the real one.
+Of models that are spread here, several threads may run a module at one time: the first fetches, the last lets go.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from threading import Lock
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+from torch import Tensor, nn
+
+from mnemoscope.errors import ModelDamaged, ModelUnsupported
+
+
+class _Hold:
+    """The weights of one module, and how many use them now."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.users = 0
+        self._away: dict[str, nn.Parameter] = {}
+
+    def fetch(self, module: nn.Module, hook: Any) -> None:
+        """Puts the real weights into the module, in the dtype that they are to have, where they are not there."""
+        away = {name: weight for name, weight in module._parameters.items() if weight is not None and weight.is_meta}
+        device = _device(hook.execution_device)
+        found = {}
+        with torch.inference_mode(False), torch.no_grad():
+            for name, weight in away.items():
+                real = _read_stored(hook, name, module).to(device=device, dtype=weight.dtype)
+                # Whether a gradient is wanted also decides how torch multiplies, and so last bits.
+                found[name] = nn.Parameter(real, weight.requires_grad)
+        module._parameters.update(found)
+        self._away = away
+
+    def let_go(self, module: nn.Module) -> None:
+        """Leaves the very parameters in the module that lay there before, so that tied ones stay tied."""
+        module._parameters.update(self._away)
+        self._away = {}
+
+
+_holds: "WeakKeyDictionary[nn.Module, _Hold]" = WeakKeyDictionary()
+_shared: "WeakSet[nn.Module]" = WeakSet()
+"""Modules whose own hook was replaced by one that threads may share."""
+_changing = Lock()
+
+
+@contextmanager
+def hold_weights(module: nn.Module) -> Iterator[None]:
+    """Keeps a module's own weights, not those of modules inside it, where it computes, for the time of the block.
+
+    Raises ModelDamaged where they cannot be read.
+    """
+    hook = _hook_of(module)
+    if hook is None or not hook.offload:
+        yield
+        return
+    with _changing:
+        hold = _holds.setdefault(module, _Hold())
+    with hold.lock:
+        if hold.users == 0:
+            hold.fetch(module, hook)
+        hold.users += 1
+    try:
+        yield
+    finally:
+        with hold.lock:
+            hold.users -= 1
+            if hold.users == 0:
+                hold.let_go(module)
+
+
+@contextmanager
+def hold_all_weights(module: nn.Module) -> Iterator[None]:
+    """As `hold_weights`, with those of all modules inside."""
+    with ExitStack() as holds:
+        for part in module.modules():
+            holds.enter_context(hold_weights(part))
+        yield
+
+
+def weight_of(module: nn.Module, name: str) -> Tensor:
+    """The real weight of that name of a module, on the device on which it computes."""
+    with hold_weights(module):
+        weight: Tensor = getattr(module, name)
+        return weight
+
+
+def device_of_module(module: nn.Module) -> torch.device:
+    """The device on which a module computes: that of its own weights, or of those inside it, while it runs."""
+    for part in module.modules():
+        hook = _hook_of(part)
+        if hook is not None and hook.offload:
+            return _device(hook.execution_device)
+        own = next((each for each in (*part.parameters(False), *part.buffers(False)) if not each.is_meta), None)
+        if own is not None:
+            return own.device
+    return torch.device("cpu")
+
+
+def own_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Every parameter once, by its first name, also where accelerate has untied those that lie elsewhere."""
+    found = dict(model.named_parameters())
+    tied: Mapping[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
+    away = {name for name, weight in found.items() if weight.is_meta}
+    return {name: weight for name, weight in found.items() if not (name in away and tied.get(name) in away)}
+
+
+def is_spread(model: nn.Module) -> bool:
+    """Whether accelerate has spread a model over devices, or would move it as it runs."""
+    return any(getattr(module, "_hf_hook", None) is not None for module in model.modules())
+
+
+def places_of(model: nn.Module) -> tuple[str, ...]:
+    """Where a model's weights lie: graphics cards first, then `cpu`, then `disk`."""
+    names = set()
+    for module in model.modules():
+        hook = _hook_of(module)
+        for name, weight in module._parameters.items():
+            if weight is not None:
+                names.add(_where_stored(hook, name) if weight.is_meta else str(weight.device))
+    return tuple(sorted(names, key=lambda name: (name == "disk", name == "cpu", name)))
+
+
+def share_modules(model: nn.Module) -> None:
+    """Lets several threads run a model that was spread by `load_spread`; the model is changed."""
+    _shared.add(model)
+    for module in model.modules():
+        hook = _hook_of(module)
+        if hook is not None and hook.offload:
+            module.forward = _shared_forward(module, hook)
+        if hook is not None:
+            _shared.add(module)
+
+
+def is_placed(model: nn.Module) -> bool:
+    """Whether a model was put in its places as it was loaded, so that it is not to be moved."""
+    return model in _shared
+
+
+def may_be_shared(module: nn.Module) -> bool:
+    """Whether threads may run a module at the same time, as far as fetching its weights goes."""
+    return getattr(module, "_hf_hook", None) is None or module in _shared
+
+
+def check_reachable(model: nn.Module) -> None:
+    """Raises ModelUnsupported, naming the weight, where a weight has no numbers and none can be fetched."""
+    for path, module in model.named_modules():
+        hook = _hook_of(module)
+        for name, weight in (*module._parameters.items(), *module._buffers.items()):
+            if weight is None or not weight.is_meta:
+                continue
+            stored = hook is not None and hook.offload and hook.weights_map is not None and name in hook.weights_map
+            if not stored or name in module._buffers:
+                where = f"{path}.{name}" if path else name
+                raise ModelUnsupported(
+                    f"weight {where!r} has no numbers (it is on 'meta', and no hook of accelerate's brings it); "
+                    "give it a device or the disk in the device map"
+                )
+
+
+def _hook_of(module: nn.Module) -> Any:
+    """The hook of accelerate's that places a module's own weights; None where there is none."""
+    hook = getattr(module, "_hf_hook", None)
+    if hook is None:
+        return None
+    from accelerate.hooks import AlignDevicesHook, SequentialHook
+
+    hooks = hook.hooks if isinstance(hook, SequentialHook) else (hook,)
+    placing = [each for each in hooks if isinstance(each, AlignDevicesHook)]
+    return next((each for each in placing if each.offload), placing[0] if placing else None)
+
+
+def _shared_forward(module: Any, hook: Any) -> Callable[..., Any]:
+    from accelerate.utils import send_to_device
+
+    own = module._old_forward
+
+    def forward(*inputs: Any, **named: Any) -> Any:
+        with hold_weights(module):
+            device = hook.execution_device
+            return own(*send_to_device(inputs, device), **send_to_device(named, device, skip_keys=hook.skip_keys))
+
+    return forward
+
+
+def _where_stored(hook: Any, name: str) -> str:
+    """`cpu` or `disk`: where a weight lies while nobody needs it."""
+    weights = hook.weights_map
+    loader = getattr(weights, "dataset", weights)
+    return "cpu" if f"{getattr(weights, 'prefix', '')}{name}" in getattr(loader, "state_dict", loader) else "disk"
+
+
+def _read_stored(hook: Any, name: str, module: nn.Module) -> Tensor:
+    try:
+        weight: Tensor = hook.weights_map[name]
+        return weight
+    except (KeyError, OSError, RuntimeError, TypeError) as error:
+        raise ModelDamaged(
+            f"the weight {name!r} of a {type(module).__name__} cannot be read from where it was put ({error}); "
+            "leave the model's files and the folder for temporary files alone while it is in use"
+        ) from None
+
+
+def _device(place: Any) -> torch.device:
+    """The device of a name or number of accelerate's."""
+    return torch.device(f"cuda:{place}" if isinstance(place, int) else place)
