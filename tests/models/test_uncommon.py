@@ -121,3 +121,12 @@ def test_the_text_half_of_a_model_that_reads_pictures(kind: str, tokenizer: Any,
     if kind == "mllama":
         assert model.anatomy.blocks == (0, 2)
         assert "which text alone does not run" in model.anatomy.without[1]
+
+
+def test_the_text_half_is_spread_like_a_text_model(tokenizer: Any, tmp_path: Path) -> None:
+    build_seeing("llava").save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    whole, spread = load_model(str(tmp_path)), load_model(str(tmp_path), max_memory="60kB")
+    assert (whole.lies_on, spread.lies_on) == (("cpu",), ("cpu", "disk"))
+    assert whole.fingerprint == spread.fingerprint
+    assert torch.equal(whole.logits(IDS), spread.logits(IDS))

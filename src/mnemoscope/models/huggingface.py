@@ -176,17 +176,20 @@ def _load_stored(
     with one_line_errors(source):
         config = AutoConfig.from_pretrained(place, **arguments)
     check_supported(config)
-    load = _loader_of(config, trust)
+    kind = _kind_of(config, trust)
     tokenizer = _tokenizer(place, arguments, source=source) if with_tokenizer else None
     if gguf_file is not None:
         arguments["quantization_config"] = GgufConfig(dequantize=True)
     elif opening.dequantize:
         widen_at_load(config, source)
         arguments["config"] = config
-    spread = _device_map(place, source, config, opening, room, of_file=gguf_file is not None)
+    spread = _device_map(place, source, kind, config, opening, room, of_file=gguf_file is not None)
     arguments |= {"dtype": "auto", "output_loading_info": True}
     with one_line_errors(source):
-        model, notes = load(place, **arguments) if spread is None else load_spread(load, place, spread, **arguments)
+        if spread is None:
+            model, notes = kind.from_pretrained(place, **arguments)
+        else:
+            model, notes = load_spread(kind.from_pretrained, place, spread, **arguments)
     missing = sorted(notes["missing_keys"])
     if missing:
         raise ModelDamaged(
@@ -195,17 +198,17 @@ def _load_stored(
     return model, tokenizer
 
 
-def _loader_of(config: Any, trust: bool) -> Any:
-    """What makes a model of the configuration's type: one that reads pictures too is read by its text half."""
+def _kind_of(config: Any, trust: bool) -> Any:
+    """The class that makes a model of the configuration's type: one that reads pictures too is read by its text half."""
     if config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or trust:
-        return AutoModelForCausalLM.from_pretrained
+        return AutoModelForCausalLM
     if config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
-        return AutoModelForImageTextToText.from_pretrained
+        return AutoModelForImageTextToText
     raise ModelUnsupported(f"model type {config.model_type!r} is no causal language model that transformers knows")
 
 
 def _device_map(
-    place: str, source: str, config: Any, opening: ModelOptions, room: Room, *, of_file: bool
+    place: str, source: str, kind: Any, config: Any, opening: ModelOptions, room: Room, *, of_file: bool
 ) -> DeviceMap | None:
     """Where the parts of a stored model go that does not fit its device; None for one that does, or must."""
     if of_file or opening.dequantize or getattr(config, "quantization_config", None) is not None:
@@ -215,7 +218,7 @@ def _device_map(
     stored = sum(file.stat().st_size for file in files) if files else None
     try:
         with one_line_errors(source):
-            spread = room.device_map(config, stored=stored, trust=opening.trust_remote_code)
+            spread = room.device_map(kind, config, stored=stored, trust=opening.trust_remote_code)
     except ModelError:
         if room.is_bounded:
             raise

@@ -16,7 +16,6 @@ from weakref import finalize
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM
 
 from mnemoscope.errors import ModelUnsupported, OptionError
 from mnemoscope.model_options import parse_max_memory
@@ -73,8 +72,8 @@ class Room:
         """Whether the device is a kind of device that can be spread over, or whichever."""
         return self.device is None or (self.device.type in ("cpu", "cuda") and self.device.index is None)
 
-    def device_map(self, config: Any, *, stored: int | None, trust: bool) -> DeviceMap | None:
-        """Where each part of the model of that configuration goes; None where it fits its device whole.
+    def device_map(self, kind: Any, config: Any, *, stored: int | None, trust: bool) -> DeviceMap | None:
+        """Where each part of the model of that configuration, which the class `kind` makes, goes; None where it fits its device whole.
 
         `stored`: the bytes of its files, where they are known; `trust`: whether the model's own code may run.
         """
@@ -88,8 +87,7 @@ class Room:
         from accelerate import infer_auto_device_map
 
         with torch.device("meta"):
-            build: Any = AutoModelForCausalLM.from_config
-            shape = build(copy.deepcopy(config), dtype=self.dtype, trust_remote_code=trust)
+            shape = kind.from_config(copy.deepcopy(config), dtype=self.dtype, trust_remote_code=trust)
         shape.tie_weights()
         if _bytes_of(shape) <= next(iter(budgets.values())):
             return None
