@@ -6,12 +6,11 @@ text a piece stands for, from the marks that its vocabulary uses, and which char
 
 import hashlib
 import inspect
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-from transformers.tokenization_python import Trie
 
 from mnemoscope.errors import ModelUnsupported, PromptError
 from mnemoscope.models.fingerprint import REMOTE_CODE
@@ -42,7 +41,8 @@ class PythonTokens:
                 " --tokenizer"
             )
         self._plain = plain.keys()
-        self._split: Any = Trie(*plain)  # type: ignore[no-untyped-call]
+        longest_first = sorted(map(re.escape, plain), key=len, reverse=True)
+        self._split = re.compile(f"({'|'.join(longest_first)})").split
         self._pieces: dict[Any, int] = tokenizer.get_vocab()
         self.description = _description(tokenizer, self._pieces)
 
@@ -52,7 +52,7 @@ class PythonTokens:
 
     def _encode(self, text: str) -> list[int]:
         tokens: list[Any] = []
-        for part in self._split.split(text) if self._plain else [text]:
+        for part in self._split(text) if self._plain else [text]:
             own = [part] if part in self._plain else self._tokenizer.tokenize(part, split_special_tokens=True)
             tokens += own if part else []
         ids = self._tokenizer.convert_tokens_to_ids(tokens)
