@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from transformers import ByT5Tokenizer
 
 import mnemoscope as ms
 from mining.conftest import byte_tokenizer, odd_text, tables_of
@@ -20,6 +21,7 @@ from mnemoscope.mining import merge, mine
 from mnemoscope.mining.cost_estimate import estimate
 from mnemoscope.models import load_model
 from models.conftest import build
+from web.served import client
 
 OPTIONS: dict[str, Any] = {"removals": 4, "prefixes": 30, "neighbours": 3, "batch_tokens": 128}
 Rows = list[list[int]]
@@ -132,6 +134,31 @@ def test_everything_reads_an_atlas_of_ids(atlases: dict[str, Path], capsys: pyte
     assert " --ids-field ids " in command
 
 
+def test_pages_of_an_atlas_of_ids(atlases: dict[str, Path], models: tuple[Path, Path]) -> None:
+    reader = client(atlases["bare"], model=str(models[1]))
+    assert "\u00b7259" in reader.get("/L1.M0").text
+    traced = reader.get("/trace.json?prompt=259+221+262").json()
+    assert traced["prompt"] == "259 221 262"
+    # What is said to come next can be added to the prompt, and be read again.
+    assert all(text.startswith(" ") and text[1:].isdecimal() for text in traced["following"])
+    assert "tokenizer='ids'" in traced["python"]
+    wrong = reader.get("/trace.json?prompt=the+cat")
+    assert wrong.status_code == 400
+    assert wrong.json()["message"].startswith("'the' is not a token id; without a tokenizer")
+
+
+def test_a_tokenizer_without_a_rust_half_gives_the_numbers_of_its_ids(texts: Any, tmp_path: Path) -> None:
+    """ByT5's tokens are the bytes and 3, so the reference needs no tokenizer."""
+    lines = [line for line in texts[0] if len(line.encode()) < 60][:40]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    ids = write(tmp_path / "a.jsonl", [[byte + 3 for byte in line.encode()] for line in lines])
+    model = load_model(build("gpt2-relu"), tokenizer=ByT5Tokenizer())
+    text = tmp_path / "a.txt"
+    one = mine(model, text, out=tmp_path / "one", validation=text, split="line", **OPTIONS)
+    other = mine(model, ids, out=tmp_path / "other", validation=ids, ids_field="ids", **OPTIONS)
+    assert differing(one, other) == {("sentences", "text")}
+
+
 def test_a_prompt_of_ids_is_traced(atlases: dict[str, Path], models: tuple[Path, Path]) -> None:
     whole, bare = (load_model(str(models[0])), load_model(str(models[1]), tokenizer="ids"))
     ids = whole.encode(["the cat sat on"])[0]
@@ -147,7 +174,7 @@ def test_a_prompt_of_ids_is_traced(atlases: dict[str, Path], models: tuple[Path,
     for wrong in ("-3", "3.5", "1_000", "\u0663", "9" * 19):
         with pytest.raises(PromptError, match="is not a token id"):
             bare.encode([wrong])
-    with pytest.raises(PromptError, match="the prompt has token 280, but the model has only 280 rows"):
+    with pytest.raises(PromptError, match=r"the prompt has token 280 \('280'\), but the model has only 280 rows"):
         ms.trace(bare, "280")
 
 

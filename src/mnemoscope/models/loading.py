@@ -67,7 +67,7 @@ def load_model(
         model = LanguageModel(opened, anatomy, revision=revision, content=content)
         model.proof = prove(model)
         return model
-    except RuntimeError as error:
+    except (RuntimeError, IndexError) as error:  # IndexError: embeddings with fewer rows than the head
         raise ModelUnsupported(f"model {opened.spec!r} cannot be run: {first_line(error)}") from error
 
 
