@@ -198,11 +198,13 @@ def _load_stored(
         arguments["config"] = config
     load: Any = AutoModelForCausalLM.from_pretrained
     folder = Path(place) if gguf_file is None and Path(place).is_dir() else None
+    plain = folder is not None and getattr(config, "quantization_config", None) is None
+    model, notes = None, {"missing_keys": ["all"]}
     with one_line_errors(source, folder=folder):
-        notes: dict[str, Any] = {"missing_keys": ["all"]}
-        if folder is None or is_usual(folder):
+        if folder is None or not plain or is_usual(folder):
             model, notes = load(place, dtype="auto", output_loading_info=True, **arguments)
-        if notes["missing_keys"] and folder is not None and getattr(config, "quantization_config", None) is None:
+        if folder is not None and plain and notes["missing_keys"]:
+            model = None  # before another one takes memory
             model, notes = load_stored_otherwise(folder, config, trust_remote_code=trust)
-    check_complete(notes, source)
+    check_complete(notes, source, of_hub=folder is None and gguf_file is None)
     return model, tokenizer

@@ -9,6 +9,7 @@ import inspect
 import re
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,8 @@ def _description(tokenizer: Any, pieces: dict[Any, int]) -> dict[str, Any]:
     """What decides the tokens: class and code of its own, vocabulary, what it would save, and its settings."""
     kind = type(tokenizer)
     files: dict[str, str] = {}
-    with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
+    # A class of somebody else's need not be able to save what it has; its settings and pieces are there all the same.
+    with suppress(NotImplementedError), tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
         for name in tokenizer.save_vocabulary(folder) or ():
             files[Path(name).name] = hashlib.sha256(Path(name).read_bytes()).hexdigest()
     code = [inspect.getfile(each) for each in kind.__mro__ if each.__module__.split(".")[0] == REMOTE_CODE]

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizer, PreTrainedTokenizerFast
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
+from transformers.utils.hub import cached_file
 
-from mnemoscope.errors import ModelNotFound, ModelUnsupported, TokenizerNotFound
+from mnemoscope.errors import ModelError, ModelNotFound, ModelUnsupported, TokenizerNotFound
 from mnemoscope.models.gguf_file import has_tokenizer
 from mnemoscope.models.hub import one_line_errors
 from mnemoscope.models.python_tokens import PythonTokens
@@ -40,17 +41,30 @@ def open_tokenizer(place: str, arguments: dict[str, Any], *, source: str | None 
         raise TokenizerNotFound(f"{name} holds no tokenizer; {_WHAT_TO_DO}")
     if folder.is_file():
         raise ModelNotFound(f"tokenizer {place!r} is a file; give the folder that holds it")
-    with one_line_errors(source or place, what="tokenizer" if source is None else "model"):
-        # Some model types make AutoTokenizer build that family's own splitting rules around the stored vocabulary,
-        # even where the tokenizer says that its tokenizer.json is all there is to it.
-        stated = get_tokenizer_config(place, **arguments).get("tokenizer_class")
-        kind: Any = PreTrainedTokenizerFast if stated in _PLAIN else AutoTokenizer
-        found = kind.from_pretrained(place, **arguments)
+    try:
+        with one_line_errors(source or place, what="tokenizer" if source is None else "model"):
+            # Some model types make AutoTokenizer build that family's own splitting rules around the stored vocabulary,
+            # even where the tokenizer says that its tokenizer.json is all there is to it.
+            stated = get_tokenizer_config(place, **arguments).get("tokenizer_class")
+            kind: Any = PreTrainedTokenizerFast if stated in _PLAIN else AutoTokenizer
+            found = kind.from_pretrained(place, **arguments)
+    except ModelError:
+        if source is None or folder.is_dir() or _has_files(place, arguments):
+            raise
+        raise TokenizerNotFound(f"{name} holds no tokenizer; {_WHAT_TO_DO}") from None
     if not _words(found):
         raise TokenizerNotFound(f"{name} holds no tokenizer that transformers reads words from; {_WHAT_TO_DO}")
     if file is None and (folder / "tokenizer.model").is_file() and not (folder / "tokenizer.json").is_file():
         _check_pieces(found, folder / "tokenizer.model", name)
     return found
+
+
+def _has_files(place: str, arguments: dict[str, Any]) -> bool:
+    """Whether a repository of the hub has a file of a tokenizer."""
+    quiet = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+    asked = {name: arguments.get(name) for name in ("revision", "local_files_only")}
+    find: Any = cached_file
+    return any(find(place, name, **asked, **quiet) is not None for name in _FILES if "*" not in name)
 
 
 def _check_pieces(tokenizer: Any, path: Path, name: str) -> None:
@@ -67,7 +81,9 @@ def _check_pieces(tokenizer: Any, path: Path, name: str) -> None:
         return
     for text in _PROBE:
         [ids] = reader_of(tokenizer).encode([text])
-        if tokenizer.convert_ids_to_tokens(ids) != processor.encode_as_pieces(text):
+        own = [None if token == tokenizer.unk_token_id else tokenizer.convert_ids_to_tokens(token) for token in ids]
+        its = processor.encode_as_ids(text)
+        if own != [None if processor.is_unknown(token) else processor.id_to_piece(token) for token in its]:
             raise ModelUnsupported(
                 f"transformers reads the tokenizer.model of {name} otherwise than SentencePiece; state its class in"
                 ' tokenizer_config.json, such as "tokenizer_class": "LlamaTokenizer", or name another as --tokenizer'
@@ -87,7 +103,7 @@ def reader_of(tokenizer: Any) -> SpecialReader:
     """
     if isinstance(tokenizer, Tokenizer) or isinstance(getattr(tokenizer, "backend_tokenizer", None), Tokenizer):
         return Tokens(tokenizer)
-    if isinstance(tokenizer, PreTrainedTokenizerBase):
+    if isinstance(tokenizer, PreTrainedTokenizer):
         return PythonTokens(tokenizer)
     raise ModelUnsupported(
         f"a {type(tokenizer).__name__} is no tokenizer of transformers or tokenizers; save it as a"

@@ -93,16 +93,18 @@ def load_stored_otherwise(folder: Path, config: Any, *, trust_remote_code: bool)
     return model, notes
 
 
-def check_complete(notes: Mapping[str, Any], source: str) -> None:
+def check_complete(notes: Mapping[str, Any], source: str, *, of_hub: bool) -> None:
     """Raises ModelDamaged where loading noted weights of the model that were not stored."""
     missing, others = sorted(notes["missing_keys"]), sorted(notes.get("unexpected_keys") or ())
     if not missing:
         return
     text = f"model {source!r} lacks {len(missing)} of its weights, the first is {missing[0]!r}"
     if others:
+        known = "download the repository, since wrappers' names are known in folders alone" if of_hub else (
+            "give them the names that transformers has for this model"
+        )  # fmt: skip
         raise ModelDamaged(
-            f"{text}, and holds {len(others)} of other names, such as {others[0]!r}; give them the names that"
-            " transformers has for this model, or take a complete copy"
+            f"{text}, and holds {len(others)} of other names, such as {others[0]!r}; {known}, or take a complete copy"
         )
     raise ModelDamaged(f"{text}; take a complete copy")
 
