@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.utils import logging
 
@@ -20,6 +20,7 @@ from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsu
 from mnemoscope.models import load_model
 from mnemoscope.models.weight_layouts import fitting_names
 from models.conftest import build
+from models.expert_models import build_mixture
 
 IDS = torch.tensor([[3, 1, 4, 1, 5]])
 State = dict[str, Tensor]
@@ -107,6 +108,20 @@ def test_wrapped_and_old_names_are_read_as_the_model_s_own(
 ) -> None:
     hf = build(family)
     check_same(folder(hf, LAYOUTS[layout](state_of(hf))), hf)
+
+
+@pytest.mark.parametrize("name", ["mixtral", "deepseek_v3"])
+def test_weights_that_have_other_names_on_disk_than_in_memory(name: str, folder: Callable[..., Path]) -> None:
+    """Transformers joins the matrices of experts when it loads them."""
+    hf = build_mixture(name)
+    place = folder(hf)
+    stored = load_file(place / "model.safetensors")
+    assert set(stored) != set(hf.state_dict())
+    (place / "model.safetensors").unlink()
+    torch.save({"state_dict": wrapped("model.")(stored)}, place / "pytorch_model.bin")
+    check_same(place, hf)
+    torch.save(wrapped("module.")(state_of(hf)), place / "pytorch_model.bin")
+    check_same(place, hf)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
