@@ -91,7 +91,9 @@ LAYOUTS: dict[str, Callable[[State], object]] = {
     "compiled blocks": lambda state: {
         name.replace(".0.", ".0._orig_mod.", 1): tensor for name, tensor in state.items()
     },
-    "with an optimizer": lambda state: {"model": state, "optimizer": {"state": {}, "lr": 0.1}, "epoch": 3},
+    "with an optimizer": lambda state: {
+        "rng": torch.zeros(3), "model": state, "optimizer": {"state": {}, "lr": 0.1}, "epoch": 3
+    },
     "Lightning": lambda state: {"state_dict": wrapped("model.")(state), "epoch": 3, "global_step": 10},
     "Lightning, compiled": lambda state: {"state_dict": wrapped("model._orig_mod.")(state)},
     "twice nested": lambda state: {"model": {"state_dict": state}},

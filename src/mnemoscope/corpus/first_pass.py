@@ -212,9 +212,9 @@ class FirstPass:
         flat = np.fromiter(chain.from_iterable(tokens), np.int64, int(records["tokens"].sum()))
         wrong = np.flatnonzero((flat < 0) | (flat >= self._vocabulary))
         if len(wrong):
-            ends = np.cumsum(records["tokens"])
+            ends = np.cumsum(records["tokens"], dtype=np.int64)
             sentence = int(np.searchsorted(ends, wrong[0], side="right"))
-            text, place = texts[sentence], int(wrong[0] - ends[sentence] + records["tokens"][sentence])
+            text, place = texts[sentence], int(wrong[0] - ends[sentence]) + int(records["tokens"][sentence])
             spans = self._encoder.offsets(text)
             # A window's own text can be read as other tokens than those that were cut.
             named = f" ({text[slice(*spans[place])]!r})" if len(spans) == records["tokens"][sentence] else ""

@@ -125,11 +125,13 @@ def _read(files: list[Path], folder: Path) -> dict[str, Tensor]:
 def _tensors_of(stored: Any, path: Path) -> dict[str, Tensor]:
     """The tensors of a state dict, which may lie in another; raises ModelDamaged."""
     seen = stored
-    while isinstance(seen, Mapping):
+    # Inside first: beside the weights a checkpoint may hold tensors of its own, such as a state of random numbers.
+    while isinstance(seen, Mapping) and any(isinstance(seen.get(name), Mapping) for name in _NESTED):
+        seen = next(seen[name] for name in _NESTED if isinstance(seen.get(name), Mapping))
+    if isinstance(seen, Mapping):
         tensors = {str(name): value for name, value in seen.items() if isinstance(value, Tensor)}
         if tensors:
             return tensors
-        seen = next((seen[name] for name in _NESTED if isinstance(seen.get(name), Mapping)), None)
     keys = f"the entries {', '.join(map(repr, list(stored)[:6]))}" if isinstance(stored, Mapping) else "no entries"
     raise ModelDamaged(
         f"{str(path)!r} has no weights where training code keeps them: it has {keys};"
