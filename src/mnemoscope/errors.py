@@ -47,6 +47,10 @@ class ModelNotFound(ModelError):
     """No such hub id, folder, checkpoint or built-in name, or no weights or dictionary there."""
 
 
+class TokenizerNotFound(ModelError):
+    """A model without a tokenizer, where none was named."""
+
+
 class ModelUnsupported(ModelError):
     """Encoders, blocks or experts that cannot be read, pickles that want to run code."""
 

@@ -60,6 +60,8 @@ class MiningOptions:
     """Whether the working copy of the text stays."""
     text_field: str = "text"
     """The text's field in JSONL or Parquet."""
+    ids_field: str | None = None
+    """The field of token ids that takes the place of a text; a row is one sentence then, whatever `split` says."""
     opening: ModelOptions = AS_USUAL
     """How the model is opened; of a model already loaded, its own count."""
     accept_versions: bool = False
@@ -68,6 +70,7 @@ class MiningOptions:
     """Whether a finished atlas, or one begun otherwise, is replaced."""
 
     def __post_init__(self) -> None:
+        check_fields(self.text_field, self.ids_field)
         if self.layers is not None:
             parse_layers(self.layers)
         if self.part is not None:
@@ -78,9 +81,22 @@ class MiningOptions:
             raise OptionError(f"--checkpoint-every must not be negative, not {self.checkpoint_every}")
 
     @property
+    def cut(self) -> str:
+        """How documents are cut into sentences: as `split` says, those of token ids not at all."""
+        return self.split if self.ids_field is None else "document"
+
+    @property
     def share(self) -> tuple[int, int] | None:
         """The part that is mined; None for the whole."""
         return None if self.part is None else parse_part(self.part)
+
+
+def check_fields(text_field: str, ids_field: str | None) -> None:
+    """Raises OptionError where a row is to be read as text and as ids."""
+    if ids_field is not None and text_field != MiningOptions.text_field:
+        raise OptionError(
+            f"--text-field {text_field!r} and --ids-field {ids_field!r}: a row is read as one of the two; leave one out"
+        )
 
 
 def parse_layers(layers: str | Sequence[int]) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ class ModelOptions:
     adapter: str | None = None
     """The folder or hub id of a PEFT adapter that is put on the model."""
     tokenizer: str | None = None
-    """The folder or hub id of the tokenizer that takes the place of the model's own."""
+    """The folder or hub id of the tokenizer that takes the place of the model's own; `ids`: texts are token ids."""
     dequantize: bool = False
     """Whether quantised weights are widened when they are loaded."""
     dictionary: str | os.PathLike[str] | None = None

@@ -63,7 +63,7 @@ def test_defaults_are_the_contract_s(mining: FakeMining, tmp_path: Path, capsys:
         "out": out, "validation": None, "split": "sentence", "triggers": None, "per_sentence": 1, "layers": None,
         "max_sentences": None, "max_tokens": None, "prefixes": 4000, "removals": None, "neighbours": 10, "part": None,
         "batch_tokens": None, "dtype": "float32", "device": "auto", "seed": 0, "checkpoint_every": 60.0,
-        "keep_work": False, "text_field": "text", "force": False, "accept_versions": False,
+        "keep_work": False, "text_field": "text", "ids_field": None, "force": False, "accept_versions": False,
         "opening": {
             "adapter": None, "tokenizer": None, "dequantize": False, "revision": None, "dictionary": None,
             "trust_remote_code": False, "max_memory": None,
@@ -82,7 +82,7 @@ def test_every_option_arrives(mining: FakeMining, tmp_path: Path, capsys: Captur
         "layers": (0, 1, 2, 3, 7), "max_sentences": 9, "max_tokens": 99, "prefixes": 5, "removals": "all",
         "neighbours": 4, "part": (2, 3), "batch_tokens": 512, "dtype": "bfloat16", "device": "cuda:1", "seed": 3,
         "checkpoint_every": 0.5, "keep_work": True, "text_field": "body",
-        "force": True, "accept_versions": False,
+        "ids_field": None, "force": True, "accept_versions": False,
         "opening": {
             "adapter": "lora", "tokenizer": "words", "dequantize": True, "revision": "main",
             "dictionary": Path("dict.txt"), "trust_remote_code": True, "max_memory": "0=20GiB,cpu=60GiB",
@@ -97,7 +97,7 @@ def test_every_option_arrives(mining: FakeMining, tmp_path: Path, capsys: Captur
         "--triggers 0", "--triggers -3", "--triggers many", "--layers 3-1", "--layers x", "--layers 1,", "--part 0/3",
         "--part 4/3", "--part 1", "--split word", "--per-sentence 2", "--dtype int8", "--max-tokens 0",
         "--max-sentences 0", "--batch-tokens 0", "--removals some", "--prefixes -1", "--neighbours -1",
-        "--checkpoint-every -1", "--seed -1", "--ray", "--ray auto", "--workers 4",
+        "--checkpoint-every -1", "--seed -1", "--text-field body --ids-field ids", "--ray", "--ray auto", "--workers 4",
     ],
 )  # fmt: skip
 def test_an_impossible_option_is_refused_at_once(

@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from mnemoscope.corpus import open_source, preparation, prepare, readers, sources, streams
+from mnemoscope.corpus import open_source, preparation, prepare, readers, row_fields, sources, streams
 from mnemoscope.corpus.readers import read_jsonl, read_parquet, read_text
+from mnemoscope.corpus.row_fields import RowField
 from mnemoscope.corpus.streams import Meter, text_blocks
 from mnemoscope.errors import CorpusUnreadable
 
@@ -23,7 +24,7 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> int:
     """The bound, lowered to what a test can write."""
-    for module in (streams, readers, sources, preparation):
+    for module in (streams, readers, row_fields, sources, preparation):
         monkeypatch.setattr(module, "LONGEST", 1_000)
     return 1_000
 
@@ -33,7 +34,7 @@ def test_a_line_is_bounded_in_every_packing(ending: str, short: int, tmp_path: P
     path = tmp_path / f"x.jsonl{ending}"
     row = b'{"text": "fits"}\n'
     path.write_bytes(PACKERS[ending](row + b'{"text": "' + b"a" * 300_000 + b'"}\n'))
-    reading = read_jsonl(path, Meter(), text_field="text")
+    reading = read_jsonl(path, Meter(), field=RowField("text"))
     assert next(reading) == ("fits", True)
     with pytest.raises(CorpusUnreadable, match=r"line 2 is longer than 1,000 characters; cut the text into"):
         next(reading)
@@ -49,17 +50,17 @@ def test_the_bound_itself_is_allowed(short: int, tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("a" * 1_000 + "\n" + "b" * 1_000)
     assert [len(line) for line, _ in read_text(tmp_path / "x.txt", Meter(), split="line")] == [1_000, 1_000]
     pq.write_table(pa.table({"text": ["a" * 1_000]}), tmp_path / "x.parquet")
-    assert [len(text) for text, _ in read_parquet(tmp_path / "x.parquet", Meter(), text_field="text")] == [1_000]
+    assert [len(text) for text, _ in read_parquet(tmp_path / "x.parquet", Meter(), field=RowField("text"))] == [1_000]
 
 
 def test_texts_of_parquet_are_bounded(short: int, tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["fits", None, "a" * 1_001]}), tmp_path / "x.parquet")
     with pytest.raises(CorpusUnreadable, match="row 3 of column 'text' is longer than 1,000 characters"):
-        list(read_parquet(tmp_path / "x.parquet", Meter(), text_field="text"))
+        list(read_parquet(tmp_path / "x.parquet", Meter(), field=RowField("text")))
     # Of some the file itself says that one must be too long; they are not unpacked.
     pq.write_table(pa.table({"n": [1], "text": ["a" * 9_000]}), tmp_path / "y.parquet", compression="zstd")
     with pytest.raises(CorpusUnreadable, match=r"y\.parquet: a row of column 'text' is longer"):
-        list(read_parquet(tmp_path / "y.parquet", Meter(), text_field="text"))
+        list(read_parquet(tmp_path / "y.parquet", Meter(), field=RowField("text")))
 
 
 def test_one_long_text_that_a_dictionary_repeats_is_not_unpacked_many_times(tmp_path: Path) -> None:
@@ -70,10 +71,10 @@ def test_one_long_text_that_a_dictionary_repeats_is_not_unpacked_many_times(tmp_
     )
     assert path.stat().st_size < 1_000
     with pq.ParquetFile(path) as file:
-        together = readers._rows_together(path, file.metadata, "text")
+        together = readers._rows_together(path, file.metadata, RowField("text"))
     assert 1 <= together <= 22
     before = pa.total_allocated_bytes()
-    reading = read_parquet(path, Meter(), text_field="text")
+    reading = read_parquet(path, Meter(), field=RowField("text"))
     assert len(next(reading)[0]) == 3_000_000
     assert pa.total_allocated_bytes() - before < 200_000_000
     reading.close()  # type: ignore[attr-defined]

@@ -234,7 +234,9 @@ def test_a_token_beyond_the_head(tmp_path: Path) -> None:
     with pytest.raises(ModelDamaged) as caught:
         make(tmp_path / "a.txt", tmp_path / "copy", vocabulary=max(tokens))
     highest = max(tokens)
-    assert f"token id {highest} is beyond the {highest} rows of the model's head (sentence " in str(caught.value)
+    assert f"token id {highest} ('entirely.') is beyond the {highest} rows of the model's head (document 1, " in str(
+        caught.value
+    )
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_what_was_read_before_the_checkpoint_is_not_encoded_again(
     make(open_source(str(text)), tmp_path / "whole", words=everything)
     real = Source.pieces
 
-    def broken(self: Source, skip: int = 0) -> Any:
+    def broken(self: Source, skip: int = 0, **options: Any) -> Any:
         for number, piece in enumerate(real(self, skip)):
             if number == pieces:
                 raise Stop

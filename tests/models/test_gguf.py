@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from mining.conftest import byte_tokenizer
 from mnemoscope.cli import main
-from mnemoscope.errors import MnemoscopeError, ModelDamaged, ModelNotFound, ModelUnsupported
+from mnemoscope.errors import MnemoscopeError, ModelDamaged, ModelNotFound, ModelUnsupported, TokenizerNotFound
 from mnemoscope.models import LanguageModel, gguf_file, load_model
 
 gguf = pytest.importorskip("gguf")
@@ -144,7 +144,7 @@ def test_what_lies_beside_the_file_is_not_read(tmp_path: Path) -> None:
 
 def test_a_file_without_a_tokenizer_takes_one_that_is_named(tmp_path: Path) -> None:
     bare = write(tmp_path / "bare.gguf", network(), "f16", words=False)
-    assert refused(ModelNotFound, bare).endswith("holds no tokenizer; name a folder or hub id that does as --tokenizer")
+    assert "holds no tokenizer; name a folder or hub id that does as --tokenizer" in refused(TokenizerNotFound, bare)
     byte_tokenizer(rows=280).save_pretrained(tmp_path / "words")
     model = load_model(bare, tokenizer=str(tmp_path / "words"))
     same_numbers(model, load_model(rounded("f16"), tokenizer=byte_tokenizer(rows=280)))

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from huggingface_hub import constants
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -16,8 +17,15 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, OptionError
-from mnemoscope.models import hub, load_model
+from mnemoscope.errors import (
+    ModelDamaged,
+    ModelError,
+    ModelNotFound,
+    ModelUnsupported,
+    OptionError,
+    TokenizerNotFound,
+)
+from mnemoscope.models import hub, load_for_ids, load_model
 
 SMALL = {
     "vocab_size": 280,
@@ -85,14 +93,14 @@ def test_a_model_in_training_is_read_at_rest(tiny, tokenizer):
 def test_the_tokenizer_may_lie_elsewhere(saved, tmp_path, tiny, tokenizer):
     bare = tmp_path / "bare"
     tiny("gpt2").save_pretrained(bare)
-    message = refused(ModelNotFound, str(bare))
-    assert message.endswith("holds no tokenizer; name a folder or hub id that does as --tokenizer")
+    message = refused(TokenizerNotFound, str(bare))
+    assert "holds no tokenizer; name a folder or hub id that does as --tokenizer, or mine token ids" in message
     named = load_model(str(bare), tokenizer=str(saved))
     assert (named.fingerprint, named.spec) == (load_model(str(saved)).fingerprint, str(bare))
     assert named.opening.tokenizer == str(saved)
     assert "no tokenizer './nothing'" in refused(ModelNotFound, str(saved), tokenizer="./nothing")
     assert "tokenizer" in refused(ModelNotFound, str(saved), tokenizer=str(saved / "tokenizer.json"))
-    assert "holds no tokenizer" in refused(ModelNotFound, str(saved), tokenizer=str(bare))
+    assert "holds no tokenizer" in refused(TokenizerNotFound, str(saved), tokenizer=str(bare))
     assert load_model(tiny("gpt2"), tokenizer=str(saved)).fingerprint == load_model(str(saved)).fingerprint
 
 
@@ -164,7 +172,7 @@ def test_damaged_folders(saved, tmp_path):
     cut = copy("cut")
     whole = (cut / "model.safetensors").read_bytes()
     (cut / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    assert "cannot be read" in refused(ModelDamaged, str(cut))
+    assert refused(ModelDamaged, str(cut)).endswith("model.safetensors is cut off or damaged; take a complete copy")
 
     lacking = copy("lacking")
     change(lacking, n_layer=3)
@@ -261,3 +269,55 @@ def test_every_refusal_is_a_model_error_or_an_option_error():
     assert issubclass(ModelNotFound, ModelError)
     assert issubclass(ModelUnsupported, ModelError)
     assert issubclass(ModelDamaged, ModelError)
+
+
+@pytest.fixture
+def hub_of(tmp_path, monkeypatch):
+    """Puts folders into a cache of the hub, without a network; makes the model's id of a name and a folder."""
+
+    def put(name, folder):
+        place, commit = tmp_path / "cache" / f"models--me--{name}", "a" * 40
+        (place / "refs").mkdir(parents=True)
+        (place / "refs" / "main").write_text(commit)
+        shutil.copytree(folder, place / "snapshots" / commit)
+        return f"me/{name}"
+
+    def unreachable(*arguments, **options):
+        raise socket.gaierror("no network in this test")
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(socket, "create_connection", unreachable)
+    monkeypatch.setattr(hub, "getproxies", dict)
+    return put
+
+
+def test_models_of_the_hub_without_a_tokenizer_or_with_other_names(hub_of, saved, tmp_path, tiny):
+    whole = load_model(hub_of("whole", saved))
+    assert whole.fingerprint == load_model(str(saved)).fingerprint
+    for family in ("gpt2", "llama"):
+        tiny(family).save_pretrained(tmp_path / f"bare-{family}")
+        name = hub_of(f"bare-{family}", tmp_path / f"bare-{family}")
+        message = refused(TokenizerNotFound, name)
+        assert message.startswith(f"{name!r} holds no tokenizer")
+        assert message.endswith("or mine token ids (--ids-field, or --tokenizer ids)")
+        ids = load_for_ids(name)
+        assert ids.opening.tokenizer == "ids"
+        assert ids.encode(["3 1 4"]) == [[3, 1, 4]]
+    with pytest.raises(ModelNotFound, match="no tokenizer 'me/none'"):
+        load_for_ids(name, tokenizer="me/none")
+    (saved / "model.safetensors").unlink()
+    torch.save({f"module.{name}": tensor for name, tensor in tiny("gpt2").state_dict().items()},
+               saved / "pytorch_model.bin")  # fmt: skip
+    assert "such as 'module.lm_head.weight'; download the repository, since wrappers' names are known in folders" in (
+        refused(ModelDamaged, hub_of("wrapped", saved))
+    )
+    assert load_model(str(saved)).fingerprint == whole.fingerprint
+
+
+def test_quantised_weights_in_an_unusual_file_are_not_searched(saved):
+    (saved / "model.safetensors").rename(saved / "weights.safetensors")
+    assert load_model(str(saved)).sizes.layers == 2
+    change(saved, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
+    with pytest.raises(ModelError) as caught:
+        load_model(str(saved))
+    assert "\n" not in str(caught.value)

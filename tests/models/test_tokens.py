@@ -11,6 +11,7 @@ from tokenizers import models as pieces
 from transformers import PreTrainedTokenizerFast
 
 from mnemoscope.errors import ModelUnsupported
+from mnemoscope.models.tokenizer_files import reader_of
 from mnemoscope.models.tokens import Beginning, Tokens, beginning_of, ends_of
 
 BYTES = {f"<0x{byte:02X}>": 3 + byte for byte in range(256)}
@@ -131,9 +132,9 @@ def test_the_users_tokenizer_is_left_as_it_was():
     assert json.loads(before)["truncation"] is not None
 
 
-def test_a_tokenizer_without_a_rust_half_is_refused():
-    with pytest.raises(ModelUnsupported, match=r"a SimpleNamespace has no tokenizer\.json form"):
-        Tokens(SimpleNamespace(bos_token_id=0))
+def test_what_is_no_tokenizer_is_refused():
+    with pytest.raises(ModelUnsupported, match=r"a SimpleNamespace is no tokenizer of transformers or tokenizers"):
+        reader_of(SimpleNamespace(bos_token_id=0))
 
 
 @pytest.mark.parametrize(

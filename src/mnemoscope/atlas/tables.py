@@ -26,7 +26,7 @@ from mnemoscope.mining_options import TRIGGERS, TRIGGERS_OF_EXPERTS, MiningOptio
 from mnemoscope.model_options import AS_USUAL
 
 _PLAN_OPTIONS = (
-    *("text_field", "validation", "split", "triggers", "per_sentence"),
+    *("text_field", "ids_field", "validation", "split", "triggers", "per_sentence"),
     *("max_sentences", "max_tokens", "dtype", "device", "seed"),
 )
 """Entries of a plan that are options of `mine` of the same name."""

@@ -70,11 +70,13 @@ class Vocabulary:
     def carries_spaces(self, sentences: pl.DataFrame) -> bool:
         """Whether tokens bring the spaces between words along; if not, half of a text's white space is lost in them.
 
-        `sentences` are some of the stored ones, with their `text` and `tokens`.
+        `sentences` are some of the stored ones, with their `text` and `tokens`. Texts that are token ids do not say
+        where the spaces between words were: of each, one is expected.
         """
         stored = joined = 0
         for text, tokens in sentences.select("text", "tokens").iter_rows():
-            stored += sum(map(str.isspace, text.strip()))
+            ids = len(tokens) > 1 and text.split()[-len(tokens) :] == list(map(str, tokens))
+            stored += 1 if ids else sum(map(str.isspace, text.strip()))
             joined += sum(map(str.isspace, self.text(tokens).strip()))
         return 2 * joined >= stored
 

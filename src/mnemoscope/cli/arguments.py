@@ -34,7 +34,10 @@ _OPENING: dict[str, Any] = {
         str | None, typer.Option(metavar="ID|FOLDER", help="A PEFT adapter (LoRA and others) to put on the model.")
     ],
     "tokenizer": Annotated[
-        str | None, typer.Option(metavar="ID|FOLDER", help="The tokenizer, if the model has none or not its own.")
+        str | None,
+        typer.Option(
+            metavar="ID|FOLDER", help="The tokenizer, if the model has none or not its own; ids: texts are token ids."
+        ),
     ],
     "dequantize": Annotated[bool, typer.Option("--dequantize", help="Widen quantised weights at load.")],
     "revision": Annotated[str | None, typer.Option(metavar="NAME", help="The hub model's revision.")],
@@ -59,6 +62,9 @@ AcceptVersions = Annotated[
 Split = Annotated[str, typer.Option(metavar="sentence|line|document", help="What one text is.")]
 SPLITS = ("sentence", "line", "document")
 TextField = Annotated[str, typer.Option(metavar="NAME", help="The text's field in JSONL or Parquet.")]
+IdsField = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Read token ids in this field of JSONL or Parquet, not text.")
+]
 CheckpointEvery = Annotated[float, typer.Option(metavar="SECONDS", help="How much work a sudden stop may cost.")]
 
 

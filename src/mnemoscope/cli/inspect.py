@@ -20,6 +20,7 @@ def inspect(
     ] = None,
     split: arg.Split = "sentence",
     text_field: arg.TextField = "text",
+    ids_field: arg.IdsField = None,
     max_tokens: Annotated[int | None, typer.Option(metavar="N", help="As for mine.")] = None,
     dtype: arg.Dtype = "float32",
     device: arg.Device = AUTO,
@@ -36,16 +37,18 @@ def inspect(
     arg.one_of(DTYPES, dtype=dtype)
     arg.at_least(1, max_tokens=max_tokens)
     from mnemoscope.mining.cost_estimate import describe, estimate
-    from mnemoscope.models import load_model
+    from mnemoscope.models import load_for_ids, load_model
 
+    load = load_model if ids_field is None else load_for_ids
     with reporting() as progress:
-        loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
+        loaded = load(model, dtype=dtype, device=device, **opening.keywords())
         facts = describe(loaded)
         cost = None
         if corpus is not None:
             cost = estimate(
-                loaded, corpus, split=split, text_field=text_field, max_tokens=max_tokens, progress=progress
-            )
+                loaded, corpus, split=split, text_field=text_field, ids_field=ids_field, max_tokens=max_tokens,
+                progress=progress,
+            )  # fmt: skip
     if json:
         estimated = None if cost is None else {**vars(cost), "total_seconds": cost.total_seconds}
         emit({**facts, "cost": estimated})

@@ -81,6 +81,7 @@ def mine(
     checkpoint_every: arg.CheckpointEvery = MiningOptions.checkpoint_every,
     keep_work: Annotated[bool, typer.Option("--keep-work", help="Keep the working copy of the text.")] = False,
     text_field: arg.TextField = MiningOptions.text_field,
+    ids_field: arg.IdsField = None,
     *,
     opening: ModelOptions,
     accept_versions: arg.AcceptVersions = False,
@@ -108,7 +109,7 @@ def mine(
         prefixes=prefixes, removals=None if removals is None else parse_removals(removals),
         neighbours=neighbours, part=None if part is None else parse_part(part), batch_tokens=batch_tokens, dtype=dtype,
         device=device, seed=seed, checkpoint_every=checkpoint_every, keep_work=keep_work, text_field=text_field,
-        opening=opening, accept_versions=accept_versions, force=force,
+        ids_field=ids_field, opening=opening, accept_versions=accept_versions, force=force,
     )  # fmt: skip
     from mnemoscope import mining
 

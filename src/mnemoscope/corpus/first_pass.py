@@ -22,7 +22,7 @@ import numpy as np
 
 from mnemoscope.corpus.duplicates import text_hashes
 from mnemoscope.corpus.sentences import cut_windows
-from mnemoscope.errors import ModelDamaged
+from mnemoscope.errors import CorpusUnreadable, ModelDamaged, PromptError
 
 RECORD = np.dtype([("hash", "<u8", (2,)), ("document", "<i8"), ("text", "<u4"), ("tokens", "<u4")])
 """One sentence as it occurs: hash, document, bytes of text, number of tokens."""
@@ -184,7 +184,10 @@ class FirstPass:
                 self._write(*zip(*encoded.parts, strict=True))
 
     def _encode(self, sentences: list[tuple[str, int]]) -> _Encoded:
-        encoded = self._encoder.encode([text for text, _ in sentences])
+        try:
+            encoded = self._encoder.encode([text for text, _ in sentences])
+        except PromptError as error:
+            raise CorpusUnreadable(f"documents from {sentences[0][1]} on cannot be tokenised: {error}") from None
         parts: list[tuple[str, Sequence[int], int]] = []
         windows = without_tokens = 0
         for (text, document), ids in zip(sentences, encoded, strict=True):
@@ -209,10 +212,15 @@ class FirstPass:
         flat = np.fromiter(chain.from_iterable(tokens), np.int64, int(records["tokens"].sum()))
         wrong = np.flatnonzero((flat < 0) | (flat >= self._vocabulary))
         if len(wrong):
-            sentence = int(np.searchsorted(np.cumsum(records["tokens"]), wrong[0], side="right"))
+            ends = np.cumsum(records["tokens"], dtype=np.int64)
+            sentence = int(np.searchsorted(ends, wrong[0], side="right"))
+            text, place = texts[sentence], int(wrong[0] - ends[sentence]) + int(records["tokens"][sentence])
+            spans = self._encoder.offsets(text)
+            # A window's own text can be read as other tokens than those that were cut.
+            named = f" ({text[slice(*spans[place])]!r})" if len(spans) == records["tokens"][sentence] else ""
             raise ModelDamaged(
-                f"token id {flat[wrong[0]]} is beyond the {self._vocabulary} rows of the model's head "
-                f"(sentence {texts[sentence][:60]!r}); use the tokenizer that belongs to the model"
+                f"token id {flat[wrong[0]]}{named} is beyond the {self._vocabulary} rows of the model's head "
+                f"(document {documents[sentence]}, sentence {text[:60]!r}); use the tokenizer that belongs to the model"
             )
         self._files["text.bin"].writelines(encoded)
         self._files["tokens.bin"].write(flat.astype("<i4").tobytes())

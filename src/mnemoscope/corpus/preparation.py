@@ -24,7 +24,7 @@ from mnemoscope.corpus.sentences import check_split, split_sentences
 from mnemoscope.corpus.sources import Source
 from mnemoscope.corpus.streams import LONGEST, too_long
 from mnemoscope.corpus.tokenized_corpus import COLUMNS, TokenizedCorpus, storing
-from mnemoscope.errors import CorpusEmpty, OptionError
+from mnemoscope.errors import CorpusEmpty, OptionError, PromptError
 from mnemoscope.files import flush, read_object, remove_strays, write_bytes
 from mnemoscope.progress import Progress, ignore_progress
 
@@ -110,7 +110,7 @@ class _Preparation:
             "format": FORMAT,
             "source": self.source.identity,
             "listed": None if self.listed_documents is None else _digest(sorted(self.listed_documents)),
-            "encoder": _digest([list(map(int, ids)) for ids in self.encoder.encode(list(_PROBE))]),
+            "encoder": _probe(self.encoder),
             "made_with": self.made_with,
             "longest": self.longest,
             "split": self.split,
@@ -181,7 +181,7 @@ class _Preparation:
         saved = shown = time.monotonic()
         whole_text: list[str] = []
         size = 0
-        for piece, ends in source.pieces(state.documents):
+        for piece, ends in source.pieces(state.documents, vocabulary=self.vocabulary):
             reading.hash_piece(piece)
             if skipped:
                 skipped -= 1
@@ -229,6 +229,14 @@ class _Preparation:
         for name in (*FILES, *(f"{column}.bin" for column in COLUMNS), "repeats.bin", "repeats.bin.spill"):
             (directory / name).unlink(missing_ok=True)
         return {}
+
+
+def _probe(encoder: Encoder) -> str:
+    """What an encoder makes of a few texts, in short; one that reads token ids refuses them."""
+    try:
+        return _digest([list(map(int, ids)) for ids in encoder.encode(list(_PROBE))])
+    except PromptError:
+        return "refused"
 
 
 def _sizes(directory: Path) -> dict[str, int]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mnemoscope.corpus.row_fields import LONGEST_IDS, RowField
 from mnemoscope.corpus.streams import LONGEST, Meter, lines, one_line, too_long
 from mnemoscope.errors import CorpusNotFound, CorpusUnreadable
 from mnemoscope.files import digest_of_files
@@ -29,6 +30,8 @@ _UNPACKED = 1 << 26
 """Bytes that they may take; a row group of more is unpacked row by row."""
 _UTF8_MOST = 4
 """Bytes of a character."""
+_ID_BYTES = 8
+"""Bytes of a token id, once it is unpacked."""
 _HUB_TIMEOUT_SECONDS = 10.0
 
 
@@ -63,11 +66,11 @@ def read_text(path: Path, meter: Meter, *, split: str) -> Iterator[Piece]:
         yield "".join(held), True
 
 
-def read_jsonl(path: Path, meter: Meter, *, text_field: str) -> Iterator[Piece]:
-    """Yields the text of every row of a JSON-lines file; blank lines are no rows, a null text is an empty document.
+def read_jsonl(path: Path, meter: Meter, *, field: RowField) -> Iterator[Piece]:
+    """Yields the text of every row of a JSON-lines file; blank lines are no rows, a null field is an empty document.
 
-    Raises CorpusUnreadable, naming file and line, for a line that is no JSON object, lacks the field, holds no text
-    there or is too long.
+    Raises CorpusUnreadable, naming file and line, for a line that is no JSON object, lacks the field, holds neither
+    text nor ids there or is too long.
     """
     for number, (line, _) in enumerate(lines(path, meter), 1):
         if not line or line.isspace():
@@ -78,39 +81,14 @@ def read_jsonl(path: Path, meter: Meter, *, text_field: str) -> Iterator[Piece]:
             raise CorpusUnreadable(f"{path}: line {number} is not JSON ({error})") from None
         except RecursionError:
             raise CorpusUnreadable(f"{path}: line {number} is nested too deeply to be read") from None
-        yield row_text(row, f"{path}: line {number}", text_field=text_field), True
+        yield field.text_of(row, f"{path}: line {number}"), True
 
 
-def row_text(row: object, place: str, *, text_field: str) -> str:
-    """The text of a row; `place` names it in errors.
+def read_parquet(path: Path, meter: Meter, *, field: RowField) -> Iterator[Piece]:
+    """Yields the text of every row of a Parquet file; a null field is an empty document.
 
-    Raises CorpusUnreadable for no object, no such field, no text in it, or one of more than `LONGEST` characters.
-    """
-    if not isinstance(row, dict):
-        raise CorpusUnreadable(f"{place} is no JSON object but {type(row).__name__}")
-    if text_field not in row:
-        fields = ", ".join(map(repr, list(row)[:8])) or "no field at all"
-        raise CorpusUnreadable(f"{place} has no field {text_field!r} (it has {fields}); name it with --text-field")
-    text = row[text_field]
-    if text is None:
-        return ""
-    if not isinstance(text, str):
-        raise CorpusUnreadable(f"{place}: field {text_field!r} holds {type(text).__name__}, not text")
-    if len(text) > LONGEST:
-        raise too_long(place)
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise CorpusUnreadable(f"{place}: field {text_field!r} holds half a surrogate pair, no text") from None
-    return text
-
-
-def read_parquet(path: Path, meter: Meter, *, text_field: str) -> Iterator[Piece]:
-    """Yields the text of every row of a Parquet file; a null text is an empty document.
-
-    Raises CorpusNotFound; CorpusUnreadable for a file that is damaged or no Parquet, has no text column of that name,
-    or a text of more than `LONGEST` characters.
+    Raises CorpusNotFound; CorpusUnreadable for a file that is damaged or no Parquet, has no column of that name and
+    kind, or a text of more than `LONGEST` characters.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -119,49 +97,68 @@ def read_parquet(path: Path, meter: Meter, *, text_field: str) -> Iterator[Piece
     try:
         with pq.ParquetFile(path, memory_map=False, pre_buffer=False) as file:
             fields = file.schema_arrow
-            if text_field not in fields.names:
+            if field.name not in fields.names:
                 names = ", ".join(map(repr, fields.names[:8]))
-                raise CorpusUnreadable(f"{path} has no column {text_field!r} (it has {names}); use --text-field")
-            kind = fields.field(text_field).type
-            kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-            if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
-                raise CorpusUnreadable(f"{path}: column {text_field!r} holds {kind}, not text")
+                raise CorpusUnreadable(f"{path} has no column {field.name!r} (it has {names}); use {field.option}")
+            _check_column(path, fields.field(field.name).type, field)
             rows, size, row = max(1, file.metadata.num_rows), path.stat().st_size, 0
-            together = _rows_together(path, file.metadata, text_field)
-            for batch in file.iter_batches(batch_size=together, columns=[text_field], use_threads=False):
+            together = _rows_together(path, file.metadata, field)
+            for batch in file.iter_batches(batch_size=together, columns=[field.name], use_threads=False):
                 for value in batch.column(0):
-                    text = value.as_py() or ""
                     row += 1
+                    if field.ids and value.is_valid and len(value.values) > LONGEST_IDS:
+                        raise too_long(f"{path}: row {row} of column {field.name!r}")
+                    found = value.as_py()
+                    text = field.text_of_ids(found or [], f"{path}: row {row}") if field.ids else found or ""
                     if len(text) > LONGEST:
-                        raise too_long(f"{path}: row {row} of column {text_field!r}")
+                        raise too_long(f"{path}: row {row} of column {field.name!r}")
                     yield text, True
                 meter.done = before + size * row // rows
     except FileNotFoundError:
         raise CorpusNotFound(f"no such file: {path}") from None
     except UnicodeDecodeError:
-        raise CorpusUnreadable(f"{path}: row {row + 1} of column {text_field!r} is not UTF-8") from None
+        raise CorpusUnreadable(f"{path}: row {row + 1} of column {field.name!r} is not UTF-8") from None
     except (pa.ArrowException, OSError) as error:
         reason = one_line(error)[:120]
         raise CorpusUnreadable(f"{path} is no readable Parquet file ({reason}); get it again") from None
 
 
-def _rows_together(path: Path, metadata: Any, text_field: str) -> int:
+def _check_column(path: Path, kind: Any, field: RowField) -> None:
+    """Raises CorpusUnreadable for a column that holds neither texts nor, where ids are read, lists of integers."""
+    import pyarrow as pa
+
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    ids = lists and pa.types.is_integer(kind.value_type)
+    if field.ids and not ids:
+        raise CorpusUnreadable(f"{path}: column {field.name!r} holds {kind}, not lists of token ids")
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    texts = pa.types.is_string(plain) or pa.types.is_large_string(plain) or pa.types.is_string_view(plain)
+    if not field.ids and not texts:
+        advice = "; token ids are read with --ids-field" if ids else ""
+        raise CorpusUnreadable(f"{path}: column {field.name!r} holds {plain}, not text{advice}")
+
+
+def _rows_together(path: Path, metadata: Any, field: RowField) -> int:
     """How many rows may be unpacked at once: a dictionary can repeat its longest text in each of them.
 
     Raises CorpusUnreadable where, by what the file says of itself, one text of a row group must be too long.
     """
     paths = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
+    # The numbers of a list lie in a column below it.
+    place = next(n for n, each in enumerate(paths) if each == field.name or each.startswith(f"{field.name}."))
     most = 1
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        size = group.column(paths.index(text_field)).total_uncompressed_size
-        if size > (group.num_rows + 1) * _UTF8_MOST * LONGEST:
-            raise too_long(f"{path}: a row of column {text_field!r}")
+        column = group.column(place)
+        size = _ID_BYTES * column.num_values if field.ids else column.total_uncompressed_size
+        longest = _ID_BYTES * LONGEST_IDS if field.ids else _UTF8_MOST * LONGEST
+        if size > (group.num_rows + 1) * longest:
+            raise too_long(f"{path}: a row of column {field.name!r}")
         most = max(most, size)
     return max(1, min(_TOGETHER, _UNPACKED // most))
 
 
 def read_hub(
-    name: str, *, config: str | None, split: str, revision: str | None, text_field: str, skip: int
+    name: str, *, config: str | None, split: str, revision: str | None, field: RowField, skip: int
 ) -> Iterator[Piece]:
     """Yields the text of every row after the first `skip`, streamed; `revision` is a commit of the hub.
 
@@ -172,7 +169,7 @@ def read_hub(
     number = skip
     try:
         for row in stream.skip(skip) if skip else stream:
-            yield row_text(row, f"hub:{name}: row {number}", text_field=text_field), True
+            yield field.text_of(row, f"hub:{name}: row {number}"), True
             number += 1
     except CorpusUnreadable:
         raise

@@ -14,9 +14,10 @@ from typing import final
 
 from mnemoscope.corpus import pydocs
 from mnemoscope.corpus.readers import Piece, find_hub, read_hub, read_jsonl, read_parquet, read_text
+from mnemoscope.corpus.row_fields import RowField
 from mnemoscope.corpus.sentences import check_split
 from mnemoscope.corpus.streams import COMPRESSED, LONGEST, Meter, too_long
-from mnemoscope.errors import CorpusNotFound, CorpusUnreadable
+from mnemoscope.errors import CorpusNotFound, CorpusUnreadable, OptionError
 
 _ENDINGS = (".txt", ".jsonl", ".parquet")
 _BUILT_IN = {"builtin:pydocs": "all", "builtin:pydocs:stdlib": "stdlib"}
@@ -34,8 +35,9 @@ class Source:
     identity: dict[str, object]
     """What must be the same for a tokenized corpus to be the same, as plain JSON values: of files (the built-in text's,
     too) sizes and dates, of a data set on the hub its commit."""
-    read: Callable[[Meter, int], Iterator[Piece]]
-    """Yields the pieces of the documents after the first so many, metering bytes of the files."""
+    read: Callable[[Meter, int, int | None], Iterator[Piece]]
+    """Yields the pieces of the documents after the first so many, metering bytes of the files; token ids that reach the
+    last number, the rows of a model's head, are refused there."""
     size: int | None = None
     """Bytes of the files as they lie on disk, where there are files."""
     held_out: frozenset[str] | None = None
@@ -43,14 +45,15 @@ class Source:
     meter: Meter = field(default_factory=Meter, compare=False)
     """How far the latest reading is, in bytes of `size`."""
 
-    def pieces(self, skip: int = 0) -> Iterator[Piece]:
+    def pieces(self, skip: int = 0, *, vocabulary: int | None = None) -> Iterator[Piece]:
         """Yields `(piece, ends)`: a document is its pieces put together, `ends` is True on its last.
 
+        `vocabulary` is how many token ids there are, where rows hold ids; None asks nothing of them.
         Raises CorpusNotFound for a file that has gone, CorpusUnreadable for text that is damaged or not what its name
         promises; the line says where.
         """
         self.meter.done = 0
-        yield from self.read(self.meter, skip)
+        yield from self.read(self.meter, skip, vocabulary)
 
     def documents(self, skip: int = 0) -> Iterator[str]:
         """Yields the text of every document after the first `skip`.
@@ -69,19 +72,35 @@ class Source:
                 parts, number, size = [], number + 1, 0
 
 
-def open_source(spec: str, *, text_field: str = "text", split: str = "sentence") -> Source:
+def open_source(
+    spec: str, *, text_field: str = "text", ids_field: str | None = None, split: str = "sentence"
+) -> Source:
     """The source that `spec` names: `builtin:pydocs[:stdlib]`, `hub:DATASET[:CONFIG[:SPLIT]]`, a file or a glob.
 
-    `text_field` is the field of a row that holds its text (JSON lines, Parquet, hub). With `split` `line`, every line
-    of a `.txt` is a document of its own. Raises OptionError for an unknown split, CorpusNotFound, CorpusUnreadable for
-    a file with an unknown ending.
+    `text_field` is the field of a row that holds its text (JSON lines, Parquet, hub); `ids_field` that which holds its
+    token ids in place of a text, which is then these in decimal, joined by spaces. With `split` `line`, every line of a
+    `.txt` is a document of its own. Raises OptionError for an unknown split or ids in a text without fields,
+    CorpusNotFound, CorpusUnreadable for a file with an unknown ending.
     """
     check_split(split)
+    field = RowField(text_field) if ids_field is None else RowField(ids_field, ids=True)
     if spec.startswith("builtin:"):
+        if field.ids:
+            raise _no_fields(spec)
         return _built_in(spec)
     if spec.startswith("hub:"):
-        return _hub(spec, text_field=text_field)
-    return _files(spec, text_field=text_field, split=split)
+        return _hub(spec, field=field)
+    return _files(spec, field=field, split=split)
+
+
+def _no_fields(what: str) -> OptionError:
+    return OptionError(
+        f"{what} is plain text, which has no fields; --ids-field goes with .jsonl, .parquet and hub:DATASET"
+    )
+
+
+def _identity(field: RowField) -> dict[str, object]:
+    return {"ids_field": field.name} if field.ids else {"text_field": field.name}
 
 
 def _built_in(spec: str) -> Source:
@@ -89,7 +108,7 @@ def _built_in(spec: str) -> Source:
     if part is None:
         raise CorpusNotFound(f"no built-in corpus {spec!r}; there are {' and '.join(_BUILT_IN)}")
 
-    def read(meter: Meter, skip: int) -> Iterator[Piece]:
+    def read(meter: Meter, skip: int, _: int | None) -> Iterator[Piece]:
         for number, text in enumerate(pydocs.documents(part)):
             meter.done += len(text.encode())
             if number >= skip:
@@ -99,7 +118,7 @@ def _built_in(spec: str) -> Source:
     return Source(spec, identity, read, held_out=pydocs.held_out_hashes())
 
 
-def _hub(spec: str, *, text_field: str) -> Source:
+def _hub(spec: str, *, field: RowField) -> Source:
     name, *options = spec.removeprefix("hub:").split(":")
     if not name or len(options) > 2:
         raise CorpusNotFound(f"{spec!r} names no data set; write hub:DATASET, hub:DATASET:CONFIG or with :SPLIT")
@@ -107,28 +126,30 @@ def _hub(spec: str, *, text_field: str) -> Source:
     rows = options[1] if len(options) == 2 and options[1] else "train"
     revision, contents = find_hub(name, config=config, split=rows)
 
-    def read(meter: Meter, skip: int) -> Iterator[Piece]:
+    def read(meter: Meter, skip: int, vocabulary: int | None) -> Iterator[Piece]:
         for text, ends in read_hub(
-            name, config=config, split=rows, revision=revision, text_field=text_field, skip=skip
+            name, config=config, split=rows, revision=revision, field=field.within(vocabulary), skip=skip
         ):
             meter.done += len(text.encode())
             yield text, ends
 
-    return Source(spec, {"spec": spec, "text_field": text_field, **contents}, read)
+    return Source(spec, {"spec": spec, **_identity(field), **contents}, read)
 
 
-def _files(spec: str, *, text_field: str, split: str) -> Source:
+def _files(spec: str, *, field: RowField, split: str) -> Source:
     paths = _matching_files(spec)
     endings = [_ending(path) for path in paths]
+    if field.ids and ".txt" in endings:
+        raise _no_fields(str(paths[endings.index(".txt")]))
     stats = [path.stat() for path in paths]
 
-    readers = {
-        ".txt": partial(read_text, split=split),
-        ".jsonl": partial(read_jsonl, text_field=text_field),
-        ".parquet": partial(read_parquet, text_field=text_field),
-    }
-
-    def read(meter: Meter, skip: int) -> Iterator[Piece]:
+    def read(meter: Meter, skip: int, vocabulary: int | None) -> Iterator[Piece]:
+        own = field.within(vocabulary)
+        readers = {
+            ".txt": partial(read_text, split=split),
+            ".jsonl": partial(read_jsonl, field=own),
+            ".parquet": partial(read_parquet, field=own),
+        }
         for path, ending, opened in zip(paths, endings, stats, strict=True):
             for text, ends in readers[ending](path, meter):
                 if skip == 0:
@@ -142,7 +163,7 @@ def _files(spec: str, *, text_field: str, split: str) -> Source:
     identity: dict[str, object] = {
         "spec": spec,
         "files": [[str(path), stat.st_size, stat.st_mtime_ns] for path, stat in zip(paths, stats, strict=True)],
-        "text_field": text_field,
+        **_identity(field),
         "split": split,
     }
     return Source(spec, identity, read, size=sum(stat.st_size for stat in stats))

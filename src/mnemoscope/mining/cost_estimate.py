@@ -22,10 +22,11 @@ from mnemoscope.mining.batch_loader import BatchLoader
 from mnemoscope.mining.batch_reader import BatchReader
 from mnemoscope.mining.plan import SAMPLED_EVERY, SAMPLED_TOKENS, default_batch_tokens, default_triggers
 from mnemoscope.mining.removals import default_removals, removal_work
+from mnemoscope.mining.run_folder import encoder_of
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.values import Targets, neighbour_table, value_table, working_columns
 from mnemoscope.mining.writing import model_facts
-from mnemoscope.mining_options import MiningOptions
+from mnemoscope.mining_options import MiningOptions, check_fields
 from mnemoscope.models import LanguageModel
 from mnemoscope.progress import Progress, ignore_progress
 
@@ -83,16 +84,20 @@ def estimate(
     *,
     split: str = "sentence",
     text_field: str = "text",
+    ids_field: str | None = None,
     max_tokens: int | None = None,
     progress: Progress = ignore_progress,
 ) -> Cost:
     """What `mine` will cost for this text; takes well under a minute for models that fit the machine."""
-    source = open_source(os.fspath(corpus), text_field=text_field, split=split)
+    check_fields(text_field, ids_field)
+    encoder, _ = encoder_of(model, ids=ids_field is not None)
+    split = split if ids_field is None else "document"
+    source = open_source(os.fspath(corpus), text_field=text_field, ids_field=ids_field, split=split)
     with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
         began = time.perf_counter()
         sample = _SAMPLE_TOKENS if max_tokens is None else min(max_tokens, _SAMPLE_TOKENS)
         copy = prepare(
-            source, model, directory=Path(folder), longest=model.longest, split=split,
+            source, encoder, directory=Path(folder), longest=model.longest, split=split,
             vocabulary=model.sizes.vocabulary, max_tokens=sample,
             progress=lambda _, done, total, unit: progress("reading a sample", done, total, unit),
         )  # fmt: skip

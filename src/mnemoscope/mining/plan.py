@@ -53,6 +53,7 @@ class MiningPlan:
     model_fingerprint: str
     corpus: str
     text_field: str
+    ids_field: str | None
     validation: str | None
     split: str
     triggers: int
@@ -97,7 +98,8 @@ class MiningPlan:
         versions: Mapping[str, Any] = library_versions()
         return cls(
             model=model.source, **model.opening.plan_entries(), model_fingerprint=model.fingerprint,
-            corpus=corpus, text_field=options.text_field, validation=validation, split=options.split,
+            corpus=corpus, text_field=options.text_field, ids_field=options.ids_field, validation=validation,
+            split=options.cut,
             triggers=default_triggers(model) if options.triggers is None else options.triggers,
             per_sentence=str(options.per_sentence),
             layers=choose_layers(options.layers, model.sizes.layers),

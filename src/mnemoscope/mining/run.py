@@ -23,7 +23,7 @@ from mnemoscope.mining.text_pass import read_text
 from mnemoscope.mining.writing import finish_atlas, write_mined_tables, write_text_tables
 from mnemoscope.mining_options import AUTO, DTYPES, MiningOptions
 from mnemoscope.model_options import AS_USUAL, ModelOptions, write_max_memory
-from mnemoscope.models import LanguageModel, device_of, load_model
+from mnemoscope.models import LanguageModel, device_of, load_for_ids, load_model
 from mnemoscope.progress import Progress, ignore_progress
 from mnemoscope.tracing.scores import check_wide_numbers
 
@@ -51,6 +51,7 @@ def mine(
     checkpoint_every: float = MiningOptions.checkpoint_every,
     keep_work: bool = False,
     text_field: str = MiningOptions.text_field,
+    ids_field: str | None = None,
     adapter: str | None = None,
     tokenizer: str | None = None,
     dequantize: bool = False,
@@ -77,8 +78,8 @@ def mine(
         validation=validation, split=split, triggers=triggers, per_sentence=per_sentence, layers=layers,
         max_sentences=max_sentences, max_tokens=max_tokens, prefixes=prefixes, removals=removals,
         neighbours=neighbours, part=part, batch_tokens=batch_tokens, dtype=dtype, device=device, seed=seed,
-        checkpoint_every=checkpoint_every, keep_work=keep_work, text_field=text_field, opening=opening,
-        accept_versions=accept_versions, force=force,
+        checkpoint_every=checkpoint_every, keep_work=keep_work, text_field=text_field,
+        ids_field=ids_field, opening=opening, accept_versions=accept_versions, force=force,
     )  # fmt: skip
     return run_mining(model, corpus, Path(out), options, progress=progress or ignore_progress)
 
@@ -103,7 +104,8 @@ def run_mining(
             raise OptionError(f"{said} cannot be changed in a model that is loaded; give it to load_model")
     else:
         progress("loading", 0, None, str(model))
-        model = load_model(
+        load = load_model if options.ids_field is None else load_for_ids
+        model = load(
             model, dtype=options.dtype, device=_device(directory, options), **options.opening.keywords()
         )
     check_wide_numbers(model)
@@ -127,7 +129,9 @@ def run_mining(
 
 
 def _open(corpus: str | os.PathLike[str], options: MiningOptions) -> Source:
-    return open_source(os.fspath(corpus), text_field=options.text_field, split=options.split)
+    return open_source(
+        os.fspath(corpus), text_field=options.text_field, ids_field=options.ids_field, split=options.cut
+    )
 
 
 def _device(directory: Path, options: MiningOptions) -> str:

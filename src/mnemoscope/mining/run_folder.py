@@ -15,14 +15,14 @@ from typing import Any
 from mnemoscope.atlas.folder import clear, occupancy, remove_work
 from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import begin, unfinished_plan
-from mnemoscope.corpus import Source, TokenizedCorpus, prepare
+from mnemoscope.corpus import Encoder, Source, TokenizedCorpus, prepare
 from mnemoscope.errors import AtlasExists, CorpusError, Interrupted, ModelError, PlanDiffers
 from mnemoscope.files import storing
 from mnemoscope.mining.plan import RULES, MiningPlan, all_versions, library_versions
 from mnemoscope.mining.removals import default_removals
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining_options import MiningOptions
-from mnemoscope.models import LanguageModel
+from mnemoscope.models import IdTokens, LanguageModel
 
 
 @dataclass(frozen=True)
@@ -150,15 +150,23 @@ def begin_run(directory: Path, plan: MiningPlan, part: list[int] | None, version
     begin(directory, plan={"plan": plan.document(), "part": part, "versions": versions})
 
 
+def encoder_of(model: LanguageModel, *, ids: bool) -> tuple[Encoder, str]:
+    """What reads the texts of a run, and what says which it is: the model, or for token ids a reader of these."""
+    if not ids:
+        return model, model.tokenizer_fingerprint
+    return IdTokens(beginning=model.beginning.token), f"ids after {model.beginning.token}"
+
+
 def _prepare(
     context: RunContext, model: LanguageModel, plan: MiningPlan, source: Source, validation: Source | None
 ) -> TokenizedCorpus:
     """The tokenized text, made or opened."""
     # What decides how the text is cut and tokenised, beside the text and the plan's own options.
     libraries = {name: plan.versions[name] for name in ("tokenizers", "sentencex")}
-    made_with = {"tokenizer": model.tokenizer_fingerprint, "rules": str(RULES), **libraries}
+    encoder, made_of = encoder_of(model, ids=plan.ids_field is not None)
+    made_with = {"tokenizer": made_of, "rules": str(RULES), **libraries}
     return prepare(
-        source, model, directory=context.work / "text", longest=model.longest, split=plan.split,
+        source, encoder, directory=context.work / "text", longest=model.longest, split=plan.split,
         vocabulary=model.sizes.vocabulary, max_sentences=plan.max_sentences, max_tokens=plan.max_tokens,
         validation=validation, made_with=made_with,
         checkpoint_every=context.checkpoint_every, progress=context.progress,

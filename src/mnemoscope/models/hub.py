@@ -3,6 +3,7 @@
 Without a network only the local cache is asked. The libraries are silent meanwhile.
 """
 
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,14 +12,22 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+import transformers
 from huggingface_hub import constants as hub
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported
 from mnemoscope.models.loaded_parts import first_line, suppress_output
+from mnemoscope.models.weight_layouts import damaged_file
 
 _FAILURES = (
     ("Weights only load failed", ModelUnsupported,
      ": its weights are a pickle that wants to run code; save them as safetensors"),
+    ("Couldn't instantiate the backend tokenizer", ModelUnsupported,
+     ": its tokenizer's files do not say how they are read, or one is missing; name another as --tokenizer"),
+    ("`vocab` and `merges` must be", ModelUnsupported,
+     ": its tokenizer lacks vocab.json or merges.txt; name another as --tokenizer"),
+    ("`tiktoken` is required", ModelUnsupported,
+     ": its tokenizer needs sentencepiece and protobuf (or tiktoken); pip install sentencepiece protobuf tiktoken"),
     ("ignore_mismatched_sizes", ModelDamaged, ": its weights are not of the shapes that its config.json says"),
     ("trust_remote_code", ModelUnsupported,
      " brings its own code; pass trust_remote_code (--trust-remote-code) if you trust it"),
@@ -26,8 +35,13 @@ _FAILURES = (
 """What an error of transformers says, and what is said of the model in its place."""
 
 
+_COMPLETE = "take a complete copy"
 _UNKNOWN = ("does not recognize this architecture", "Unrecognized", "GGUF model with architecture")
 """What transformers says of a kind of model that it does not know."""
+_KIND = re.compile(r"model type `(.*?)`|(GGUF model with architecture \S+)")
+_NO_KIND = "Should have a `model_type` key"
+_PACKAGES = {"SentencePiece": "sentencepiece protobuf", "sacremoses": "sacremoses", "rjieba": "rjieba"}
+"""Libraries that tokenizers ask for, and what installs them."""
 
 
 def where(place: str, revision: str | None, trust: bool) -> dict[str, Any]:
@@ -50,10 +64,11 @@ def _reachable() -> bool:
 
 
 @contextmanager
-def one_line_errors(source: str, *, what: str = "model") -> Iterator[None]:
+def one_line_errors(source: str, *, what: str = "model", folder: Path | None = None) -> Iterator[None]:
     """Silences transformers and peft, and turns their own failures into one line of the project's.
 
-    `what` is what `source` names. Raises ModelNotFound, ModelUnsupported, ModelDamaged.
+    `what` is what `source` names, `folder` where its weights lie, if they are read. Raises ModelNotFound,
+    ModelUnsupported, ModelDamaged.
     """
     try:
         with suppress_output():
@@ -62,20 +77,41 @@ def one_line_errors(source: str, *, what: str = "model") -> Iterator[None]:
         raise
     except OSError as error:
         if Path(source).expanduser().is_dir():
-            raise ModelDamaged(f"{what} {source!r} cannot be read: {first_line(error)}") from None
+            _check_files(folder, f"{what} {source!r}")
+            raise ModelDamaged(f"{what} {source!r} cannot be read: {first_line(error)}; {_COMPLETE}") from None
         raise ModelNotFound(
             f"no {what} {source!r} on this machine or the hub ({first_line(error)}); check the name and the network"
         ) from None
     except ImportError as error:
+        needed = [install for name, install in _PACKAGES.items() if name in str(error)]
+        advice = f"pip install {needed[0]}" if needed else "quantised models: pip install 'mnemoscope[quantized]'"
         raise ModelUnsupported(
-            f"{what} {source!r} needs a library that is not installed ({first_line(error)});"
-            " quantised models: pip install 'mnemoscope[quantized]'"
+            f"{what} {source!r} needs a library that is not installed ({first_line(error)}); {advice}"
         ) from None
     except Exception as error:
         text = first_line(error)
+        _check_files(folder, f"{what} {source!r}")
         for sign, kind, rest in _FAILURES:
             if sign in str(error):
                 raise kind(f"{what} {source!r}{rest}") from None
+        if _NO_KIND in str(error):
+            raise ModelUnsupported(
+                f"the config.json of {what} {source!r} states no model_type; add that of its family, such as"
+                ' "model_type": "llama", or load the model yourself and give it to load_model(model, tokenizer=...)'
+            ) from None
         if any(sign in str(error) for sign in _UNKNOWN):
-            raise ModelUnsupported(f"{what} {source!r} is of a kind that transformers does not know ({text})") from None
-        raise ModelDamaged(f"{what} {source!r} cannot be read: {type(error).__name__}: {text}") from None
+            stated = _KIND.search(str(error))
+            named = text if stated is None else stated[2] or f"model type {stated[1]!r}"
+            raise ModelUnsupported(
+                f"{what} {source!r} is of a kind that transformers {transformers.__version__} does not know ({named});"
+                " install a newer transformers, or load the model yourself and give it to"
+                " load_model(model, tokenizer=...)"
+            ) from None
+        raise ModelDamaged(f"{what} {source!r} cannot be read: {type(error).__name__}: {text}; {_COMPLETE}") from None
+
+
+def _check_files(folder: Path | None, named: str) -> None:
+    """Raises ModelDamaged, naming it, where a file of the weights in a folder cannot be read."""
+    damaged = None if folder is None else damaged_file(folder)
+    if damaged is not None:
+        raise ModelDamaged(f"{named}: {damaged} is cut off or damaged; {_COMPLETE}") from None

@@ -7,6 +7,7 @@ are to be widened that of dequantization.py.
 """
 
 import copy
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,13 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
-    AutoTokenizer,
     GgufConfig,
     PreTrainedModel,
-    PreTrainedTokenizerFast,
 )
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
 )
-from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, OptionError
 from mnemoscope.model_options import ModelOptions
@@ -33,12 +31,21 @@ from mnemoscope.models.adapters import ADAPTER_CONFIG, base_name, base_of, put_a
 from mnemoscope.models.anatomy import check_supported, find_layers, text_config
 from mnemoscope.models.dequantization import check_quantised, dequantize, widen_at_load
 from mnemoscope.models.fingerprint import active_adapters
-from mnemoscope.models.gguf_file import SUFFIX, has_tokenizer, lone_file
+from mnemoscope.models.gguf_file import SUFFIX, lone_file
 from mnemoscope.models.hub import one_line_errors, where
-from mnemoscope.models.loaded_parts import LoadedParts
+from mnemoscope.models.id_tokens import IDS, IdTokens
+from mnemoscope.models.loaded_parts import LoadedParts, first_line
 from mnemoscope.models.spreading import DeviceMap, Room, load_spread, refuse
 from mnemoscope.models.structure import infer
-from mnemoscope.models.tokens import Tokens, beginning_of, ends_of
+from mnemoscope.models.tokenizer_files import open_tokenizer, reader_of
+from mnemoscope.models.tokens import beginning_of, ends_of
+from mnemoscope.models.weight_layouts import (
+    check_complete,
+    is_usual,
+    load_stored_otherwise,
+    no_weights,
+    weight_files,
+)
 
 BUILTIN = ("pydocs",)
 """The language models that ship with the package."""
@@ -46,27 +53,25 @@ BUILTIN = ("pydocs",)
 _CONTEXT_ENTRIES = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
 _UNSTATED_CONTEXT = 2048
 
-_PLAIN_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
-_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
-_TOKENIZERS = (
-    *("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "*.tiktoken", "tekken.json"),
-)
 
 def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room) -> LoadedParts:
     """The transformers model of a hub id, a local folder, `builtin:NAME`, `handmade:NAME` or an object in memory.
 
-    `tokenizer` (an object, or what `opening` names) takes the place of the model's own; where the model does not fit
-    into `room` it is spread. Raises ModelNotFound, ModelUnsupported, ModelDamaged, OptionError.
+    `tokenizer` (an object, or what `opening` names) takes the place of the model's own; `ids` is none: texts are token
+    ids. Where the model does not fit into `room` it is spread. Raises ModelNotFound, TokenizerNotFound,
+    ModelUnsupported, ModelDamaged, OptionError.
     """
     source, adapted = base_of(source)
     own = isinstance(source, PreTrainedModel)
-    if isinstance(tokenizer, str | Path):
-        tokenizer = _tokenizer(str(tokenizer), where(str(tokenizer), None, opening.trust_remote_code))
+    if isinstance(tokenizer, str | Path) and str(tokenizer) != IDS:
+        tokenizer = open_tokenizer(str(tokenizer), where(str(tokenizer), None, opening.trust_remote_code))
     if isinstance(source, str | Path):
         model, own_tokenizer, spec = _from_name(str(source), opening, room, with_tokenizer=tokenizer is None)
     elif own:
         if tokenizer is None:
-            raise OptionError("a model in memory needs its tokenizer: load_model(model, tokenizer=tokenizer)")
+            raise OptionError(
+                "a model in memory needs its tokenizer: load_model(model, tokenizer=tokenizer); tokenizer='ids' is none"
+            )
         if opening.adapter is not None:
             raise OptionError("an adapter (adapter) goes with a model's name; put it on a model in memory with peft")
         if opening.max_memory is not None:
@@ -80,8 +85,8 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
         raise OptionError(
             f"no model can be loaded from a {type(source).__name__}; give a hub id, a folder or a transformers model"
         )
-    found = own_tokenizer if tokenizer is None else tokenizer
-    tokens, config = Tokens(found), text_config(model)
+    found, config = own_tokenizer if tokenizer is None else tokenizer, text_config(model)
+    tokens = _id_tokens(config) if found == IDS else reader_of(found)
     return LoadedParts(
         network=model,
         own=own,
@@ -94,6 +99,13 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
         beginning=lambda rows: beginning_of(found, config, tokens, rows=rows),
         ends=lambda rows: ends_of(found, config, getattr(model, "generation_config", None), tokens, rows=rows),
     )
+
+
+def _id_tokens(config: Any) -> IdTokens:
+    """The reader of texts that are token ids, for a model of this configuration."""
+    rows = getattr(config, "vocab_size", None)
+    known = beginning_of(None, config, IdTokens(), rows=rows if isinstance(rows, int) else 0)
+    return IdTokens(beginning=known.token)
 
 
 def _context(config: Any) -> int:
@@ -161,8 +173,17 @@ def _check_folder(folder: Path) -> None:
         )
     if not (folder / "config.json").is_file():
         raise ModelNotFound(f"folder {str(folder)!r} holds no config.json; give the folder of a saved model")
-    if not any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
-        raise ModelNotFound(f"folder {str(folder)!r} holds no weights (*.safetensors); save the model there first")
+    try:
+        stated = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelDamaged(
+            f"model {str(folder)!r} cannot be read: its config.json is not JSON ({first_line(error)}); take a complete"
+            " copy"
+        ) from None
+    if not isinstance(stated, dict):
+        raise ModelDamaged(f"model {str(folder)!r} cannot be read: its config.json is no object; take a complete copy")
+    if not is_usual(folder) and not weight_files(folder):
+        raise no_weights(folder)
 
 
 def _load_stored(
@@ -177,7 +198,7 @@ def _load_stored(
         config = AutoConfig.from_pretrained(place, **arguments)
     check_supported(config)
     kind = _kind_of(config, trust)
-    tokenizer = _tokenizer(place, arguments, source=source) if with_tokenizer else None
+    tokenizer = open_tokenizer(place, arguments, source=source) if with_tokenizer else None
     if gguf_file is not None:
         arguments["quantization_config"] = GgufConfig(dequantize=True)
     elif opening.dequantize:
@@ -185,26 +206,33 @@ def _load_stored(
         arguments["config"] = config
     spread = _device_map(place, source, kind, config, opening, room, of_file=gguf_file is not None)
     arguments |= {"dtype": "auto", "output_loading_info": True}
-    with one_line_errors(source):
-        if spread is None:
-            model, notes = kind.from_pretrained(place, **arguments)
-        else:
-            model, notes = load_spread(kind.from_pretrained, place, spread, **arguments)
-    missing = sorted(notes["missing_keys"])
-    if missing:
-        raise ModelDamaged(
-            f"model {source!r} lacks {len(missing)} of its weights, the first is {missing[0]!r}; take a complete copy"
-        )
+    folder = Path(place) if gguf_file is None and Path(place).is_dir() else None
+    plain = folder is not None and getattr(config, "quantization_config", None) is None
+    model, notes = None, {"missing_keys": ["all"]}
+    with one_line_errors(source, folder=folder):
+        if folder is None or not plain or is_usual(folder):
+            if spread is None:
+                model, notes = kind.from_pretrained(place, **arguments)
+            else:
+                model, notes = load_spread(kind.from_pretrained, place, spread, **arguments)
+        if folder is not None and plain and notes["missing_keys"]:
+            refuse(opening.max_memory, f"model {source!r}, whose weights have other names than usual,")
+            model = None  # before another one takes memory
+            model, notes = load_stored_otherwise(folder, kind, config, trust_remote_code=trust)
+    check_complete(notes, source, of_hub=folder is None and gguf_file is None)
     return model, tokenizer
 
 
 def _kind_of(config: Any, trust: bool) -> Any:
-    """The class that makes a model of the configuration's type: one that reads pictures too is read by its text half."""
+    """The class that makes a model of the configuration's type: of one that reads pictures, the whole."""
     if config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or trust:
         return AutoModelForCausalLM
     if config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
         return AutoModelForImageTextToText
-    raise ModelUnsupported(f"model type {config.model_type!r} is no causal language model that transformers knows")
+    raise ModelUnsupported(
+        f"model type {config.model_type!r} is no causal language model that transformers knows;"
+        " only decoder language models can be read"
+    )
 
 
 def _device_map(
@@ -214,7 +242,7 @@ def _device_map(
     if of_file or opening.dequantize or getattr(config, "quantization_config", None) is not None:
         refuse(opening.max_memory, f"model {source!r}, which is quantised,")
         return None
-    files = [file for pattern in _WEIGHTS for file in Path(place).expanduser().glob(pattern)]
+    files = weight_files(Path(place).expanduser())
     stored = sum(file.stat().st_size for file in files) if files else None
     try:
         with one_line_errors(source):
@@ -227,20 +255,3 @@ def _device_map(
         refuse(opening.max_memory, f"model {source!r} with an adapter")
         return None
     return spread
-
-
-def _tokenizer(place: str, arguments: dict[str, Any], *, source: str | None = None) -> Any:
-    """The tokenizer of a folder, of a file there, or of a hub id: that of a model (`source`), or one alone."""
-    folder, file = Path(place).expanduser(), arguments.get("gguf_file")
-    has_one = has_tokenizer(folder / file) if file else any(any(folder.glob(pattern)) for pattern in _TOKENIZERS)
-    if folder.is_dir() and not has_one:
-        name = f"folder {place!r}" if file is None else repr(source)
-        raise ModelNotFound(f"{name} holds no tokenizer; name a folder or hub id that does as --tokenizer")
-    if folder.is_file():
-        raise ModelNotFound(f"tokenizer {place!r} is a file; give the folder that holds it")
-    with one_line_errors(source or place, what="tokenizer" if source is None else "model"):
-        # Some model types make AutoTokenizer build that family's own splitting rules around the stored vocabulary,
-        # even where the tokenizer says that its tokenizer.json is all there is to it.
-        stated = get_tokenizer_config(place, **arguments).get("tokenizer_class")
-        kind: Any = PreTrainedTokenizerFast if stated in _PLAIN_TOKENIZERS else AutoTokenizer
-        return kind.from_pretrained(place, **arguments)

@@ -86,4 +86,6 @@ def first_line(error: BaseException) -> str:
     """The first line of an error's text, shortened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else type(error).__name__
+    if text.endswith(":") and len(lines) > 1:
+        text += f" {lines[1]}"
     return text if len(text) <= 200 else text[:197] + "..."

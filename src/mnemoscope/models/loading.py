@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from mnemoscope.errors import ModelUnsupported, OptionError
+from mnemoscope.errors import ModelUnsupported, OptionError, TokenizerNotFound
 from mnemoscope.mining_options import AUTO, DTYPES
 from mnemoscope.model_options import ModelOptions, write_max_memory
 from mnemoscope.models.fairseq import open_checkpoint
 from mnemoscope.models.fingerprint import check_finite, content_fingerprint
 from mnemoscope.models.huggingface import open_model
+from mnemoscope.models.id_tokens import IDS
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.loaded_parts import LoadedParts, first_line
 from mnemoscope.models.offloading import check_reachable, device_of_module, is_placed, is_spread
@@ -41,15 +42,15 @@ def load_model(
 ) -> LanguageModel:
     """The LanguageModel of a hub id, a folder, `builtin:NAME`, `handmade:NAME`, `fairseq:PATH.pt` or a loaded model.
 
-    `tokenizer` (an object, a folder or a hub id) takes the place of the model's own; `adapter`, the folder or hub id of
-    a PEFT adapter, is put on the model; `dequantize` widens quantised weights, those of a model in memory in a copy.
-    `dict` names the `dict.txt` of a fairseq checkpoint where it does not lie beside it. `dtype` None means float32; a
-    model already in memory keeps its own (and is put into evaluation mode, its weights untouched; another dtype or
-    device works on a copy). `device` auto means a CUDA card where there is one, else the CPU; a model already in memory
-    stays where it is. `max_memory` bounds the weights on the device (`2GiB`), or on each
-    (`{0: "20GiB", "cpu": "9GiB"}`): a model that does not fit there, or into the free memory of `auto`,
-    `cpu` or `cuda`, is spread: cards, CPU, disk. Raises ModelNotFound, ModelUnsupported, ModelDamaged, ProofFailed,
-    OptionError.
+    `tokenizer` (an object, a folder or a hub id) takes the place of the model's own; `"ids"` is none: a text is its
+    token ids in decimal, as `12 5 7`. `adapter`, the folder or hub id of a PEFT adapter, is put on the model;
+    `dequantize` widens quantised weights, those of a model in memory in a copy. `dict` names the `dict.txt` of a
+    fairseq checkpoint where it does not lie beside it. `dtype` None means float32; a model already in memory keeps its
+    own (and is put into evaluation mode, its weights untouched; another dtype or device works on a copy). `device` auto
+    means a CUDA card where there is one, else the CPU; a model already in memory stays where it is. `max_memory` bounds
+    the weights on the device (`2GiB`), or on each (`{0: "20GiB", "cpu": "9GiB"}`): a model that does not fit there, or
+    into the free memory of `auto`, `cpu` or `cuda`, is spread: cards, CPU, disk. Raises ModelNotFound,
+    TokenizerNotFound, ModelUnsupported, ModelDamaged, ProofFailed, OptionError.
     """
     kind = None if dtype is None else dtype_of(dtype)
     place = None if device == AUTO else device_of(device)
@@ -74,12 +75,25 @@ def load_model(
     content = content_fingerprint(opened.network, opened.config, opened.tokens.description)
     try:
         network = _place(opened.network, kind, place, copied=opened.own)
-        model = LanguageModel(opened, opened.anatomy(network), revision=revision, content=content)
+        anatomy = opened.anatomy(network)
+        if not anatomy.layers:
+            raise ModelUnsupported(f"model {opened.spec!r} has no layers; see what its config.json says of them")
+        model = LanguageModel(opened, anatomy, revision=revision, content=content)
         model.proof = prove(model)
         return model
-    except RuntimeError as error:
+    except (RuntimeError, IndexError) as error:  # IndexError: embeddings with fewer rows than the head
         spread = ", where accelerate has spread it; give it more memory" if is_spread(opened.network) else ""
         raise ModelUnsupported(f"model {opened.spec!r} cannot be run{spread}: {first_line(error)}") from error
+
+
+def load_for_ids(source: str, *, tokenizer: str | None = None, **options: Any) -> LanguageModel:
+    """As `load_model`, for texts that are token ids: a model without a tokenizer is opened without (`"ids"`)."""
+    try:
+        return load_model(source, tokenizer=tokenizer, **options)
+    except TokenizerNotFound:
+        if tokenizer is not None:
+            raise
+        return load_model(source, tokenizer=IDS, **options)
 
 
 def _open(source: Any, tokenizer: Any, opening: ModelOptions, room: Room) -> LoadedParts:

@@ -73,7 +73,7 @@ class Room:
         return self.device is None or (self.device.type in ("cpu", "cuda") and self.device.index is None)
 
     def device_map(self, kind: Any, config: Any, *, stored: int | None, trust: bool) -> DeviceMap | None:
-        """Where each part of the model of that configuration, which the class `kind` makes, goes; None where it fits its device whole.
+        """Where each part of the model goes that the class `kind` makes of a configuration; None where it fits whole.
 
         `stored`: the bytes of its files, where they are known; `trust`: whether the model's own code may run.
         """

@@ -12,8 +12,6 @@ from typing import Any, Literal, Protocol
 
 from tokenizers import Tokenizer
 
-from mnemoscope.errors import ModelUnsupported
-
 _SPACE = "\u2581"
 
 
@@ -48,6 +46,13 @@ class Reader(Protocol):
 
     def vocabulary(self, rows: int) -> tuple[list[str], list[bytes]]:
         """Text and bytes of each of the first `rows` ids."""
+
+
+class SpecialReader(Reader, Protocol):
+    """A reader that knows which of its tokens are special."""
+
+    def special(self) -> set[int] | None:
+        """The ids of the tokens that are marked special; None where nobody says."""
 
 
 class Tokens:
@@ -85,31 +90,32 @@ class Tokens:
         return {int(entry["id"]) for entry in self.description.get("added_tokens") or [] if entry.get("special")}
 
 
-def beginning_of(tokenizer: Any, config: Any, tokens: Tokens, *, rows: int) -> Beginning:
+def beginning_of(tokenizer: Any, config: Any, tokens: SpecialReader, *, rows: int) -> Beginning:
     """The beginning-of-sequence token, or the end-of-text token in its place, or none.
 
     The configuration's word counts only where the tokenizer knows that id as a special token: configurations carry
-    defaults that belong to another vocabulary.
+    defaults that belong to another vocabulary. Without a tokenizer there is nobody else to ask.
     """
     special = tokens.special()
     for kind in ("bos", "eos"):
         own = _first(getattr(tokenizer, f"{kind}_token_id", None))
         configured = _first(getattr(config, f"{kind}_token_id", None))
-        for token in (own, configured if configured in special else None):
+        for token in (own, configured if special is None or configured in special else None):
             if token is not None and 0 <= token < rows:
                 return Beginning(token, "bos" if kind == "bos" else "end-of-text")
     return Beginning(None, "none")
 
 
-def ends_of(tokenizer: Any, config: Any, generation: Any, tokens: Tokens, *, rows: int) -> frozenset[int]:
+def ends_of(tokenizer: Any, config: Any, generation: Any, tokens: SpecialReader, *, rows: int) -> frozenset[int]:
     """The ids after which the model's text is over: the end-of-text tokens of tokenizer, configuration and generation.
 
     `generation` is the model's generation configuration, or None. What the two configurations say counts as in
-    `beginning_of`: only where the tokenizer knows the id as a special token. Each may say one id or a list of them.
+    `beginning_of`: only where a tokenizer knows the id as a special token. Each may say one id or a list of them.
     """
     special = tokens.special()
     configured = {*_ids(getattr(config, "eos_token_id", None)), *_ids(getattr(generation, "eos_token_id", None))}
-    found = {*_ids(getattr(tokenizer, "eos_token_id", None)), *(configured & special)}
+    known = configured if special is None else configured & special
+    found = {*_ids(getattr(tokenizer, "eos_token_id", None)), *known}
     return frozenset(token for token in found if 0 <= token < rows)
 
 
@@ -125,11 +131,7 @@ def _first(value: Any) -> int | None:
 
 def _description(tokenizer: Any) -> dict[str, Any]:
     """The tokenizer.json of a tokenizers or transformers tokenizer, without padding and truncation."""
-    backend = tokenizer if isinstance(tokenizer, Tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
-    if not isinstance(backend, Tokenizer):
-        raise ModelUnsupported(
-            f"a {type(tokenizer).__name__} has no tokenizer.json form; save it as a PreTrainedTokenizerFast"
-        )
+    backend = tokenizer if isinstance(tokenizer, Tokenizer) else tokenizer.backend_tokenizer
     description: dict[str, Any] = json.loads(backend.to_str())
     return description | {"padding": None, "truncation": None}
 
@@ -151,11 +153,11 @@ def _decoder(description: dict[str, Any]) -> Callable[[str], bytes]:
     types = {part["type"] for part in decoders + _parts(description, "pre_tokenizer")}
     model = description["model"]
     if "ByteLevel" in types:
-        return _decode_byte_level
+        return decode_byte_level
     replacing = decoders + _parts(description, "normalizer")
     replaced = any(_SPACE in json.dumps(part, ensure_ascii=False) for part in replacing)
     if "Metaspace" in types or replaced or model.get("type") == "Unigram" or model.get("byte_fallback"):
-        return _decode_sentencepiece
+        return decode_sentencepiece
     if "WordPiece" in types or model.get("type") == "WordPiece":
         prefix = model.get("continuing_subword_prefix") or "##"
         return lambda piece: (piece.removeprefix(prefix) if piece.startswith(prefix) else f" {piece}").encode()
@@ -165,19 +167,21 @@ def _decoder(description: dict[str, Any]) -> Callable[[str], bytes]:
     return lambda piece: (f" {piece}" if model.get("type") == "WordLevel" and spaced else piece).encode()
 
 
-def _decode_byte_level(piece: str) -> bytes:
-    table = _byte_characters()
+def decode_byte_level(piece: str) -> bytes:
+    """The bytes of a piece in which each character stands for one, as in GPT-2's vocabulary."""
+    table = byte_characters()
     return bytes(table[character] for character in piece) if table.keys() >= set(piece) else piece.encode()
 
 
-def _decode_sentencepiece(piece: str) -> bytes:
+def decode_sentencepiece(piece: str) -> bytes:
+    """The bytes of a piece of SentencePiece: `\u2581` is a space, `<0xE2>` a byte."""
     if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
         return bytes([int(piece[3:5], 16)])
     return piece.replace(_SPACE, " ").encode()
 
 
 @cache
-def _byte_characters() -> dict[str, int]:
+def byte_characters() -> dict[str, int]:
     """The character that stands for each byte in GPT-2's byte-level vocabularies."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in set(printable)]

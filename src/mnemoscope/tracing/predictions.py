@@ -49,7 +49,11 @@ def prompt_tokens(model: LanguageModel, prompt: str) -> list[int]:
         raise PromptError(f"the prompt {_short(prompt)} has no token in this model's vocabulary; write some words")
     rows = model.sizes.vocabulary
     if max(tokens) >= rows:
-        raise PromptError(f"the prompt has token {max(tokens)}, but the model has only {rows} rows; write it otherwise")
+        beyond, spans = tokens.index(max(tokens)), model.offsets(prompt)
+        named = f" ({prompt[slice(*spans[beyond])]!r})" if len(spans) == len(tokens) else ""
+        raise PromptError(
+            f"the prompt has token {tokens[beyond]}{named}, but the model has only {rows} rows; write it otherwise"
+        )
     known = model.vocabulary()[1]
     if not any(known[token] for token in tokens):
         raise PromptError(f"the prompt {_short(prompt)} has only tokens without text ({tokens[0]}); write some words")

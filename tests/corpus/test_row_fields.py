@@ -1,0 +1,115 @@
+"""Lists of token ids in rows: every kind of file gives the same texts, and no row fills the memory."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mnemoscope.corpus import open_source, readers, row_fields
+from mnemoscope.corpus.row_fields import RowField
+from mnemoscope.errors import CorpusUnreadable, OptionError
+
+ROWS = [[3, 1, 4], [], [1, 5, 9, 2, 6], None, [50256]]
+TEXTS = ["3 1 4", "", "1 5 9 2 6", "", "50256"]
+
+
+def texts(path: Path | str, *, skip: int = 0, vocabulary: int | None = None) -> list[str]:
+    source = open_source(str(path), ids_field="ids", split="document")
+    return [text for text, _ in source.pieces(skip, vocabulary=vocabulary)]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.list_(pa.int64()), pa.list_(pa.int32()), pa.list_(pa.uint16()), pa.large_list(pa.uint64())],
+    ids=str,
+)
+def test_parquet_of_every_kind_of_list(kind: pa.DataType, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.table({"text": pa.array(["x"] * 5), "ids": pa.array(ROWS, kind), "more": pa.array([[1]] * 5)})
+    pq.write_table(table, path, row_group_size=2)
+    assert texts(path) == TEXTS
+    assert texts(path, skip=2) == TEXTS[2:]
+    assert texts(path, vocabulary=50257) == TEXTS
+    with pytest.raises(CorpusUnreadable, match="row 5: field 'ids' holds token id 50256 at place 0, beyond the 50,256"):
+        texts(path, vocabulary=50256)
+
+
+def test_packed_rows_of_one_length(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"ids": pa.array([[1, 2], [3, 4]], pa.list_(pa.int32(), 2))}), path)
+    assert texts(path) == ["1 2", "3 4"]
+
+
+def test_lines_of_json_packed_or_not(tmp_path: Path) -> None:
+    lines = "".join(json.dumps({"ids": row, "text": "x"}) + "\n" for row in ROWS)
+    (tmp_path / "a.jsonl").write_text(lines)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    assert texts(tmp_path / "a.jsonl") == texts(tmp_path / "b.jsonl.gz") == TEXTS
+    assert texts(tmp_path / "*.jsonl*", skip=1) == [*TEXTS[1:], *TEXTS]
+
+
+def test_a_data_set_of_the_hub(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps({"ids": row}) + "\n" for row in ([3, 1], [4])))
+    assert texts(f"hub:{tmp_path}") == ["3 1", "4"]
+    with pytest.raises(CorpusUnreadable, match="row 1: field 'ids' holds token id 4 at place 0, beyond the 4 rows"):
+        texts(f"hub:{tmp_path}", vocabulary=4)
+
+
+@given(st.lists(st.integers(0, 2**31 - 1)))
+def test_the_text_says_the_ids(ids: list[int]) -> None:
+    text = RowField("ids", ids=True).text_of({"ids": ids}, "row 1")
+    assert [int(word) for word in text.split(" ") if word] == ids
+    assert text == text.strip()
+
+
+def test_which_field_is_read_is_part_of_a_source_s_identity(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"ids": [1], "text": "x"}\n')
+    path = str(tmp_path / "a.jsonl")
+    assert open_source(path, ids_field="text").identity != open_source(path).identity
+    (tmp_path / "a.txt").write_text("x")
+    with pytest.raises(OptionError, match=r"a\.txt is plain text, which has no fields"):
+        open_source(str(tmp_path / "a.*"), ids_field="ids")
+
+
+def test_a_text_where_ids_are_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": [1, 2]}\n')
+    with pytest.raises(CorpusUnreadable, match="holds list, not text; token ids are read with --ids-field"):
+        list(open_source(str(tmp_path / "a.jsonl")).documents())
+
+
+def test_very_long_rows_are_refused_before_they_are_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (row_fields, readers):
+        monkeypatch.setattr(module, "LONGEST_IDS", 500)
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"ids": [[1] * 500, [7]]}), path)
+    assert [len(text.split()) for text in texts(path)] == [500, 1]
+    pq.write_table(pa.table({"ids": [[7], [1] * 501]}), path)
+    with pytest.raises(CorpusUnreadable, match="row 2 of column 'ids' is longer than"):
+        texts(path)
+    # Of some the file itself says that one must be too long.
+    pq.write_table(pa.table({"ids": [[1] * 5_000]}), path, compression="zstd")
+    with pytest.raises(CorpusUnreadable, match=r"a\.parquet: a row of column 'ids' is longer than"):
+        texts(path)
+    (tmp_path / "a.jsonl").write_text(json.dumps({"ids": [1] * 501}) + "\n")
+    with pytest.raises(CorpusUnreadable, match="line 1 is longer than"):
+        texts(tmp_path / "a.jsonl")
+
+
+def test_a_few_bytes_that_stand_for_many_ids_are_unpacked_row_by_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    rows = pa.ListArray.from_arrays(pa.array(range(0, 9_000_001, 1_000_000), pa.int32()), pa.array([1] * 9_000_000))
+    pq.write_table(pa.table({"ids": rows}), path, compression="zstd")
+    assert path.stat().st_size < 10_000
+    with pq.ParquetFile(path) as file:
+        assert readers._rows_together(path, file.metadata, RowField("ids", ids=True)) == 1
+    before = pa.total_allocated_bytes()
+    reading = open_source(str(path), ids_field="ids").pieces()
+    assert len(next(reading)[0]) == 1_999_999
+    assert pa.total_allocated_bytes() - before < 100_000_000
+    reading.close()  # type: ignore[attr-defined]
