@@ -314,7 +314,7 @@ def test_cards_come_first_then_memory_then_disk(two_cards: None) -> None:
     assert budgets("cpu=8B") == [(0, 900), (1, 1800), ("cpu", 8)]
     assert budgets("500B", "cuda:1") == [(1, 500)]
     assert budgets(None, "cuda") == [(0, 900), (1, 1800)]
-    assert Room(torch.float32, torch.device("cuda:1")).device_map(None, stored=None, trust=False) is None
+    assert Room(torch.float32, torch.device("cuda:1")).device_map(None, None, stored=None, trust=False) is None
     with pytest.raises(OptionError, match="names card 2, but there are 2 cards here"):
         budgets("2=1GiB")
     network = build("llama", num_hidden_layers=12, vocab_size=40)
