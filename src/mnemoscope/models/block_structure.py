@@ -12,10 +12,13 @@ import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
+from mnemoscope.cache import Cache
+from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.anatomy import Layer, resolve_dense, resolve_layer
 from mnemoscope.models.experts import MixtureFeedForward, RoutedExperts, SharedExpert, find_routed
 from mnemoscope.models.families import Family
 from mnemoscope.models.feed_forward import Activation
+from mnemoscope.models.linear_maps import LinearMap, is_plain, stated_sizes
 from mnemoscope.models.observed import HALF_TOLERANCE, ModuleCall, Observation, distance, same
 
 _FUNCTIONS = ("relu", "gelu", "gelu_pytorch_tanh", "silu", "relu2", "tanh", "sigmoid", "quick_gelu", "mish")
@@ -42,10 +45,10 @@ def layers_of(seen: Observation, path: str, blocks: list[nn.Module], hidden: int
 
     What is found in a block goes for all that are made of the same modules.
     """
-    layers, rows, name = [], {}, ""
+    layers, rows, name, latest = [], {}, "", Cache(1)
     for number, block in enumerate(blocks):
         kind = tuple((inside, type(module)) for inside, module in block.named_modules())
-        routed = find_routed(block)
+        routed = find_routed(block, latest)
         if kind not in rows and routed is None:
             rows[kind] = _row(seen, path, number, hidden)
             name = name or str(rows[kind][0].activation_name)
@@ -116,7 +119,7 @@ def _find_shared(
         if any(f"{call.path}.".startswith(f"{path}.") for path in exits)
         and not f"{call.path}.".startswith(f"{routed}.")
     ]
-    maps = {call: turned for call in own if (turned := _is_transposed(call)) is not None}
+    maps = _maps(own)
     # A router of one expert gives one number, too, but is of a class of its own.
     switches = [call for call in maps if call.given.shape[1] == 1 and type(call.module).__name__.startswith("Linear")]
     found = []
@@ -135,7 +138,7 @@ def _row(seen: Observation, path: str, number: int, hidden: int) -> tuple[Family
     """The row that describes a block, and the factor by which its feed-forward output enters the stream."""
     block = seen.calls[f"{path}.{number}"]
     inside = seen.within(block.path)
-    maps = {call: transposed for call in inside if (transposed := _is_transposed(call)) is not None}
+    maps = _maps(inside)
     for down in maps:
         keys = _keys(inside, list(maps), down) if down.given.shape[1] == hidden else None
         if keys is None:
@@ -162,8 +165,17 @@ def _row_of(keys: _Keys, down: ModuleCall, maps: Mapping[ModuleCall, bool], path
     )
 
 
+def _maps(inside: list[ModuleCall]) -> dict[ModuleCall, bool]:
+    """The calls of linear maps, and whether each stores its matrix as [in, out]; not of what is inside such a map."""
+    found = {call: transposed for call in inside if (transposed := _is_transposed(call)) is not None}
+    paths = [f"{call.path}." for call in found]
+    return {call: turned for call, turned in found.items() if not call.path.startswith(tuple(paths))}
+
+
 def _is_transposed(call: ModuleCall) -> bool | None:
     """Whether a linear map stores its matrix as [in, out]; None for what is no such map, told by its numbers."""
+    if not is_plain(call.module):
+        return False if _is_probed_map(call) else None
     weight, bias = getattr(call.module, "weight", None), getattr(call.module, "bias", None)
     if not isinstance(weight, Tensor) or weight.dim() != 2:
         return None
@@ -172,6 +184,18 @@ def _is_transposed(call: ModuleCall) -> bool | None:
         if matrix.shape[0] == call.taken.shape[1] and same(call.taken @ matrix + rest, call.given):
             return transposed
     return None
+
+
+def _is_probed_map(call: ModuleCall) -> bool:
+    """Whether a module without a plain matrix is a linear map from what it took to what it gave."""
+    if stated_sizes(call.module) != (call.given.shape[1], call.taken.shape[1]):
+        return False
+    try:
+        return same(LinearMap.whole(call.module)(call.taken), call.given)
+    except (ModelUnsupported, RuntimeError):
+        if isinstance(call.module, nn.Linear):  # it ought to be one, and the reason says what to do
+            raise
+        return False
 
 
 def _keys(inside: list[ModuleCall], maps: list[ModuleCall], down: ModuleCall) -> _Keys | None:

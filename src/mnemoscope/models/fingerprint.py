@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from mnemoscope.errors import ModelDamaged
 from mnemoscope.models.linear_maps import is_of_adapters
 from mnemoscope.models.tokens import Beginning
+from mnemoscope.models.wrappers import name_inside
 
 # `tie_word_embeddings` is among them since the list of weights says it.
 _INCIDENTAL = {
@@ -62,9 +63,9 @@ def _own_code(model: nn.Module) -> list[bytes]:
 def named_weights(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter and stored buffer once, by its first name; of a quantised one the tensors that it is made of."""
     found: dict[str, Tensor] = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    stored = model.state_dict()
-    found.update({name: buffer for name, buffer in model.named_buffers() if name in stored})
-    return {part: plain for name, tensor in found.items() for part, plain in _plain_parts(name, tensor)}
+    stored = model.state_dict().keys()
+    found.update({name: buffer for name, buffer in model.named_buffers() if {name, name_inside(name)} & stored})
+    return {part: plain for name, tensor in found.items() for part, plain in _plain_parts(name_inside(name), tensor)}
 
 
 def _plain_parts(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -84,7 +85,7 @@ def active_adapters(model: nn.Module) -> list[list[object]]:
             names = ("active_adapters", "merged_adapters", "disable_adapters", "scaling")
             stated = [getattr(module, name, None) for name in names]
             if stated[0] is not None:
-                found.append([path, type(module).__name__, *stated])
+                found.append([name_inside(path), type(module).__name__, *stated])
     return found
 
 

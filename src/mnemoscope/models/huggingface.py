@@ -34,6 +34,7 @@ from mnemoscope.models.hub import one_line_errors, where
 from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.structure import infer
 from mnemoscope.models.tokens import Tokens, beginning_of, ends_of
+from mnemoscope.models.wrappers import check_whole
 
 BUILTIN = ("pydocs",)
 """The language models that ship with the package."""
@@ -65,6 +66,7 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions) -> LoadedP
         if opening.adapter is not None:
             raise OptionError("an adapter (adapter) goes with a model's name; put it on a model in memory with peft")
         check_supported(source.config)
+        check_whole(source)
         model, own_tokenizer, spec = source, None, f"memory:{type(source).__name__}{adapted}"
         if opening.dequantize:
             check_quantised(source, spec)

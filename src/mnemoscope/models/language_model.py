@@ -27,6 +27,7 @@ from mnemoscope.models.fingerprint import fingerprint
 from mnemoscope.models.linear_maps import count_parameters, matrix_of
 from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.observed import run
+from mnemoscope.models.probed_values import ProbedValues
 from mnemoscope.models.projections import Fold, Head, LinearHead, Projection, fold_of, scale_of
 
 
@@ -90,9 +91,10 @@ class LanguageModel:
         self.has_negative = self.gated or goes_negative(f, dtype=self.dtype, device=self.device)
         self.signs = (1, -1) if self.has_negative else (1,)
         self.linear_head = anatomy.two_level is None
+        self._values = ProbedValues()
         self.probed = any(layer.ffn.is_probed for layer in layers)
         if self.probed:  # what cannot be is told before anything runs
-            layers[0].ffn.values()
+            self._values.of(0, layers[0].ffn)
         self._running = local()
         self.lock = RLock()
         self._tokens = parts.tokens
@@ -193,8 +195,8 @@ class LanguageModel:
         return self.layer(layer).ffn.up_keys()
 
     def values(self, layer: int) -> Tensor:
-        """The values [memory, hidden]: row i is v_i."""
-        return self.layer(layer).ffn.values()
+        """The values [memory, hidden]: row i is v_i. Not to be changed: they are the model's own, or kept."""
+        return self._values.of(layer, self.layer(layer).ffn)
 
     def head(self) -> Tensor:
         """The matrix E [vocab, hidden'], float32, whose products with folded vectors are their `gain` scores.
