@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from mining.conftest import byte_tokenizer, odd_text
-from mining.equal_atlases import assert_equal_atlases
+from mining.expert_reference import ExpertReference, assert_mixture
+from mining.reference import documents_of, sentences_of
 from mnemoscope.errors import ModelUnsupported, ProofFailed
 from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel, linear_maps, load_model, read_coefficients
 from mnemoscope.models.expert_stacks import Stacks
 from models.expert_models import HandRead, blocks_of, build_mixture
 from models.test_experts import IDS, read
-from models.test_probed import OPTIONS
 
 peft = pytest.importorskip("peft")
 # It asks transformers by an old name.
@@ -76,13 +76,15 @@ def test_it_is_read_as_the_merged_model_by_hand(place: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["both stacks", "shared expert"])
-def test_it_is_mined_as_the_merged_model(place: str, tmp_path: Path) -> None:
+def test_it_is_mined_as_the_merged_model_is_by_brute_force(place: str, tmp_path: Path) -> None:
     name, options, _ = PLACES[place]
-    network = adapt(name, **options)
-    (tmp_path / "text.txt").write_text(odd_text())
-    one = mine(load(network), tmp_path / "text.txt", out=tmp_path / "adapted", **OPTIONS)
-    merged = load(network.merge_and_unload())
-    assert_equal_atlases(one, mine(merged, tmp_path / "text.txt", out=tmp_path / "merged", **OPTIONS))
+    network, text = adapt(name, **options), odd_text()
+    (tmp_path / "text.txt").write_text(text)
+    mining = {"split": "line", "triggers": 7, "removals": 2, "prefixes": 40}
+    out = mine(load(network), tmp_path / "text.txt", out=tmp_path / "adapted", **mining)
+    found = sentences_of(documents_of(text, "line"), lambda line: [line], byte_tokenizer(), longest=64)
+    reference = ExpertReference(network.merge_and_unload(), name, found, beginning=None)
+    assert_mixture(out, reference, tmp_path / "flat", keep=7, vocabulary=280)
 
 
 def test_several_adapters_of_experts_and_none() -> None:

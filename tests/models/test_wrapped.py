@@ -226,7 +226,7 @@ def test_weights_that_processes_share_are_refused(kind: str, process_group: Any)
         from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
         parallelize_module(network.model.layers[0].mlp, process_group, {"up_proj": ColwiseParallel()})
-    with pytest.raises(ModelUnsupported, match="shared out among processes .* load it in one process"):
+    with pytest.raises(ModelUnsupported, match=r"shared out among processes .* load it in one process"):
         load(network)
 
 

@@ -22,10 +22,16 @@ _FAILURES = (
     ("ignore_mismatched_sizes", ModelDamaged, ": its weights are not of the shapes that its config.json says"),
     ("trust_remote_code", ModelUnsupported,
      " brings its own code; pass trust_remote_code (--trust-remote-code) if you trust it"),
+    ("GPU", ModelUnsupported, " is packed in a format that runs on a GPU only"),
 )  # fmt: skip
 """What an error of transformers says, and what is said of the model in its place."""
 
 
+_LIBRARIES = {
+    "aqlm": "'aqlm[cpu,gpu]'", "auto-round": "auto-round", "awq": "gptqmodel",
+    "compressed-tensors": "compressed-tensors", "gptq": "optimum gptqmodel", "hqq": "hqq", "quanto": "optimum-quanto", "vptq": "vptq",
+}  # fmt: skip
+"""What the formats of packed weights need that are in no extra of ours: all of it; transformers names one at a time."""
 _UNKNOWN = ("does not recognize this architecture", "Unrecognized", "GGUF model with architecture")
 """What transformers says of a kind of model that it does not know."""
 
@@ -50,10 +56,11 @@ def _reachable() -> bool:
 
 
 @contextmanager
-def one_line_errors(source: str, *, what: str = "model") -> Iterator[None]:
+def one_line_errors(source: str, *, what: str = "model", packed: str | None = None) -> Iterator[None]:
     """Silences transformers and peft, and turns their own failures into one line of the project's.
 
-    `what` is what `source` names. Raises ModelNotFound, ModelUnsupported, ModelDamaged.
+    `what` is what `source` names, `packed` the format of its weights. Raises ModelNotFound, ModelUnsupported,
+    ModelDamaged.
     """
     try:
         with suppress_output():
@@ -66,13 +73,14 @@ def one_line_errors(source: str, *, what: str = "model") -> Iterator[None]:
         raise ModelNotFound(
             f"no {what} {source!r} on this machine or the hub ({first_line(error)}); check the name and the network"
         ) from None
-    except ImportError as error:
-        raise ModelUnsupported(
-            f"{what} {source!r} needs a library that is not installed ({first_line(error)});"
-            " quantised models: pip install 'mnemoscope[quantized]'"
-        ) from None
     except Exception as error:
         text = first_line(error)
+        if isinstance(error, ImportError) and "GPU" not in text:
+            install = _LIBRARIES.get(packed or "", "'mnemoscope[quantized]'")
+            of = f"of its format {packed!r} " if packed in _LIBRARIES else ""
+            raise ModelUnsupported(
+                f"{what} {source!r} needs a library {of}that is not installed ({text}); pip install {install}"
+            ) from None
         for sign, kind, rest in _FAILURES:
             if sign in str(error):
                 raise kind(f"{what} {source!r}{rest}") from None

@@ -27,7 +27,7 @@ from mnemoscope.model_options import ModelOptions
 from mnemoscope.models import handmade
 from mnemoscope.models.adapters import ADAPTER_CONFIG, base_name, base_of, put_adapter
 from mnemoscope.models.anatomy import check_supported, find_layers, text_config
-from mnemoscope.models.dequantization import check_quantised, dequantize, widen_at_load
+from mnemoscope.models.dequantization import check_quantised, dequantize, format_of, widen_at_load
 from mnemoscope.models.fingerprint import active_adapters
 from mnemoscope.models.gguf_file import SUFFIX, has_tokenizer, lone_file
 from mnemoscope.models.hub import one_line_errors, where
@@ -177,7 +177,7 @@ def _load_stored(
         widen_at_load(config, source)
         arguments["config"] = config
     load: Any = AutoModelForCausalLM.from_pretrained
-    with one_line_errors(source):
+    with one_line_errors(source, packed=format_of(config)):
         model, notes = load(place, dtype="auto", output_loading_info=True, **arguments)
     missing = sorted(notes["missing_keys"])
     if missing:

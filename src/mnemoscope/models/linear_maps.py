@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import torch
@@ -131,6 +132,12 @@ def matrix_of(module: nn.Module) -> Tensor:
     return weight
 
 
+def is_packed_in_buffers(module: nn.Module) -> bool:
+    """Whether it is a layer without parameters, as GPTQ and AWQ make them."""
+    leaf = not any(True for _ in module.children()) and not any(True for _ in module.parameters())
+    return leaf and stated_sizes(module) is not None and any(True for _ in module.buffers())
+
+
 def count_parameters(model: nn.Module) -> int:
     """The numbers in all parameters, each once; of a packed matrix as many as it stands for."""
     count = sum(parameter.numel() for parameter in model.parameters())
@@ -138,6 +145,9 @@ def count_parameters(model: nn.Module) -> int:
         weight, outside, inside = (getattr(module, name, None) for name in ("weight", "out_features", "in_features"))
         if isinstance(weight, nn.Parameter) and isinstance(outside, int) and isinstance(inside, int):
             count += outside * inside - weight.numel() if weight.dtype == torch.uint8 else 0
+        if is_packed_in_buffers(module):
+            bias = getattr(module, "bias", None)
+            count += prod(stated_sizes(module) or ()) + (bias.numel() if isinstance(bias, Tensor) else 0)
         if is_parametrized(module):
             for name, made_from in module.parametrizations.items():  # type: ignore[operator,union-attr]
                 stored = sum(parameter.numel() for parameter in made_from.parameters())
