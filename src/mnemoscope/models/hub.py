@@ -29,7 +29,8 @@ _FAILURES = (
 
 _LIBRARIES = {
     "aqlm": "'aqlm[cpu,gpu]'", "auto-round": "auto-round", "awq": "gptqmodel",
-    "compressed-tensors": "compressed-tensors", "gptq": "optimum gptqmodel", "hqq": "hqq", "quanto": "optimum-quanto", "vptq": "vptq",
+    "compressed-tensors": "compressed-tensors", "gptq": "optimum gptqmodel", "hqq": "hqq", "quanto": "optimum-quanto",
+    "vptq": "vptq",
 }  # fmt: skip
 """What the formats of packed weights need that are in no extra of ours: all of it; transformers names one at a time."""
 _UNKNOWN = ("does not recognize this architecture", "Unrecognized", "GGUF model with architecture")

@@ -24,9 +24,10 @@ from mnemoscope.models.abandoning import Abandoned, abandon_in, after_coefficien
 from mnemoscope.models.anatomy import Anatomy, Layer, experts_chosen
 from mnemoscope.models.feed_forward import goes_negative
 from mnemoscope.models.fingerprint import fingerprint
-from mnemoscope.models.linear_maps import count_parameters, matrix_of
+from mnemoscope.models.linear_maps import matrix_of
 from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.observed import run
+from mnemoscope.models.parameter_count import count_parameters
 from mnemoscope.models.probed_values import ProbedValues
 from mnemoscope.models.projections import Fold, Head, LinearHead, Projection, fold_of, scale_of
 

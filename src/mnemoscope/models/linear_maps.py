@@ -9,12 +9,10 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import is_parametrized
 
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.wrappers import name_inside, run_uncompiled
@@ -22,7 +20,7 @@ from mnemoscope.models.wrappers import name_inside, run_uncompiled
 _ADAPTERS = ("peft",)
 """Packages whose layers show the weight of the layer that they adapt, which is not what they compute."""
 _TALKATIVE = logging.getLogger("bitsandbytes")
-_UNIT_VECTORS = 1 << 24
+_UNIT_VECTORS = 1 << 26
 """Numbers of unit vectors, or of what comes of them, that exist at one time."""
 _LINEAR = 1.5e-2
 """How far a map may be from what its matrix says, of the size of the terms that add up. Rounding to bfloat16, twice as
@@ -138,23 +136,6 @@ def is_packed_in_buffers(module: nn.Module) -> bool:
     return leaf and stated_sizes(module) is not None and any(True for _ in module.buffers())
 
 
-def count_parameters(model: nn.Module) -> int:
-    """The numbers in all parameters, each once; of a packed matrix as many as it stands for."""
-    count = sum(parameter.numel() for parameter in model.parameters())
-    for module in model.modules():
-        weight, outside, inside = (getattr(module, name, None) for name in ("weight", "out_features", "in_features"))
-        if isinstance(weight, nn.Parameter) and isinstance(outside, int) and isinstance(inside, int):
-            count += outside * inside - weight.numel() if weight.dtype == torch.uint8 else 0
-        if is_packed_in_buffers(module):
-            bias = getattr(module, "bias", None)
-            count += prod(stated_sizes(module) or ()) + (bias.numel() if isinstance(bias, Tensor) else 0)
-        if is_parametrized(module):
-            for name, made_from in module.parametrizations.items():  # type: ignore[operator,union-attr]
-                stored = sum(parameter.numel() for parameter in made_from.parameters())
-                count += getattr(module, name).numel() - stored
-    return count
-
-
 @torch.inference_mode()
 def probe(module: nn.Module) -> Tensor:
     """What a linear module makes of every unit vector `[out, in]`, its biases left out.
@@ -164,17 +145,22 @@ def probe(module: nn.Module) -> Tensor:
     outside, inside = _sizes(module, False)
     dtype, device = _asked_in(module, inside)
     at_once = max(1, _UNIT_VECTORS // max(inside, outside))
+    checked = _uneven_inputs(inside).to(device=device, dtype=dtype)
     rows = []
     with _without_biases(module):
         for start in range(0, inside, at_once):
             count = min(at_once, inside - start)
-            units = torch.zeros(count, inside, dtype=dtype, device=device)
-            units[torch.arange(count), torch.arange(start, start + count)] = 1.0
-            rows.append(_ask(module, units))
-        matrix = (rows[0] if len(rows) == 1 else torch.cat(rows)).T
-        if matrix.shape != (outside, inside):
-            raise ModelUnsupported(f"a {type(module).__name__} gives {matrix.shape[0]} numbers where it says {outside}")
-        _check_linear(module, matrix, dtype)
+            # With the first of them what is checked, since some layers unpack their weights for every question.
+            first = len(checked) if start == 0 else 0
+            asked = torch.zeros(first + count, inside, dtype=dtype, device=device)
+            asked[:first] = checked[:first]
+            asked[torch.arange(first, first + count), torch.arange(start, start + count)] = 1.0
+            rows.append(_ask(module, asked))
+    made = rows[0] if len(rows) == 1 else torch.cat(rows)
+    if made.shape != (len(checked) + inside, outside):
+        raise ModelUnsupported(f"a {type(module).__name__} gives {made.shape[-1]} numbers where it says {outside}")
+    given, matrix = made[: len(checked)], made[len(checked) :].T
+    _check_linear(module, matrix, checked, given)
     return matrix
 
 
@@ -220,15 +206,18 @@ def _ask(module: nn.Module, inputs: Tensor) -> Tensor:
     return given
 
 
-def _check_linear(module: nn.Module, matrix: Tensor, dtype: torch.dtype) -> None:
-    """Raises ModelUnsupported where entries of very different size do not give what the matrix says."""
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(2 * len(_ONE_LARGE), matrix.shape[1], generator=generator)
+def _uneven_inputs(inside: int) -> Tensor:
+    """Inputs `[n, in]` with entries of very different size, which eight bits for a row of them would not hold."""
+    inputs = torch.randn(2 * len(_ONE_LARGE), inside, generator=torch.Generator().manual_seed(0))
     inputs[::2, 0], inputs[1::2, -1] = torch.tensor(_ONE_LARGE), -torch.tensor(_ONE_LARGE)
-    inputs = (inputs * _SMALL).to(device=matrix.device, dtype=dtype)
+    return inputs * _SMALL
+
+
+def _check_linear(module: nn.Module, matrix: Tensor, inputs: Tensor, given: Tensor) -> None:
+    """Raises ModelUnsupported where what the module gave for inputs is not what the matrix says."""
     exact, wide = matrix.float().T, inputs.float()
-    wrong = (_ask(module, inputs).float() - wide @ exact).square().mean(1)
-    size = (wide.square() @ exact.square()).mean(1)
+    wrong = (given.float() - wide @ exact).square().mean(1)
+    size = wide.square() @ exact.square().mean(1)
     if not bool((wrong <= _LINEAR**2 * size.clamp_min(1e-30)).all()):
         raise ModelUnsupported(
             f"a {type(module).__name__} is not linear in what goes into it (its format quantises that, too);"
