@@ -14,7 +14,8 @@ from mining.equal_atlases import assert_equal_atlases
 from mnemoscope.atlas import open_atlas
 from mnemoscope.errors import ModelNotFound, ModelUnsupported, ProofFailed
 from mnemoscope.mining import mine
-from mnemoscope.models import LanguageModel, huggingface, linear_maps, load_model
+from mnemoscope.models import LanguageModel, huggingface, linear_maps, load_model, probed_values
+from mnemoscope.models.feed_forward import DenseFeedForward
 from mnemoscope.models.huggingface import builtin_folder
 from mnemoscope.models.linear_maps import LinearMap, is_plain, probe, probe_bias
 
@@ -88,6 +89,7 @@ def test_which_adapters_are_at_work_makes_the_model() -> None:
 def test_the_proof_notices_an_adapter_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     network = adapted("llama").get_base_model()
     monkeypatch.setattr(linear_maps, "_ADAPTERS", ())  # its weight is then read, which is the base layer's
+    monkeypatch.setattr(linear_maps, "_has_more", lambda module: False)
     with pytest.raises(ProofFailed, match="check 'ablation'"):
         load(network)
 
@@ -232,6 +234,28 @@ def test_probing_is_not_seen_by_hooks_and_leaves_biases_where_they_were() -> Non
     assert {name: value.tolist() for name, value in before.items()} == {
         name: value.tolist() for name, value in module.named_parameters()
     }
+
+
+def test_values_are_probed_once_and_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, asked = adapted("llama"), []
+    one = tiny_model("llama").values(0).numel() * 4
+    monkeypatch.setattr(probed_values, "MOST_BYTES", 2 * one)  # room for one layer of two, which are a little more
+    model = load(network)
+    right = DenseFeedForward.values
+    monkeypatch.setattr(DenseFeedForward, "values", lambda self: (asked.append(self), right(self))[1])
+    first, again = model.values(0), model.values(0)
+    assert first is again
+    assert asked == []
+    assert torch.equal(model.values(1), model.values(1))
+    assert len(asked) == 2
+    monkeypatch.setattr(probed_values, "MOST_BYTES", 3 * one)
+    assert model.values(1) is model.values(1)
+    plain = load(network_of("llama"))
+    assert plain.values(0).data_ptr() == plain.anatomy.model.model.layers[0].mlp.down_proj.weight.data_ptr()
+    # Adapters that were switched make another model, which keeps nothing of this one.
+    with network.disable_adapter():
+        assert torch.equal(load(network).values(0), plain.values(0))
+    assert not torch.equal(first, plain.values(0))
 
 
 def test_what_is_no_linear_map_is_refused() -> None:

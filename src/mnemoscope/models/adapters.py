@@ -16,6 +16,7 @@ from mnemoscope.errors import ModelError, ModelNotFound, ModelUnsupported
 from mnemoscope.models.hub import one_line_errors, where
 from mnemoscope.models.linear_maps import is_of_adapters
 from mnemoscope.models.loaded_parts import first_line
+from mnemoscope.models.wrappers import unwrap
 
 ADAPTER_CONFIG = "adapter_config.json"
 """The file that makes a folder that of an adapter."""
@@ -27,12 +28,15 @@ _NAME = "default"
 def base_of(source: Any) -> tuple[Any, str]:
     """The model inside a PEFT model, whose layers the adapters are in, and the names of those at work, for its spec.
 
+    What torch has put around either is looked through.
+
     Raises ModelUnsupported for an adapter that is not in the layers, such as a learned prompt.
     """
+    source = unwrap(source)
     if not is_of_adapters(source):
         return source, ""
     _check_in_layers(source.active_peft_config)
-    inside = source.get_base_model()
+    inside = unwrap(source.get_base_model())
     if not isinstance(inside, PreTrainedModel):
         raise ModelUnsupported(f"the {type(inside).__name__} that is adapted is not a transformers model")
     return inside, "".join(f"+{name}" for name in source.active_adapters)

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from mnemoscope.cache import Cache
 from mnemoscope.models.anatomy import Layer, resolve_dense, resolve_layer
 from mnemoscope.models.experts import MixtureFeedForward, RoutedExperts, SharedExpert, find_routed
 from mnemoscope.models.families import Family
-from mnemoscope.models.key_structure import Keys, find_keys, is_transposed
+from mnemoscope.models.key_structure import Keys, find_keys, find_maps
 from mnemoscope.models.observed import ModuleCall, Observation, mixes_positions, same
 
 
@@ -43,14 +44,14 @@ def read_structure(model: nn.Module, seen: Observation, path: str, blocks: list[
     layers: list[Layer] = []
     rows: dict[tuple[tuple[str, type], ...], tuple[Family, float] | str] = {}
     without: dict[int, str] = {}
-    name = ""
+    name, latest = "", Cache(1)
     running = [number for number in range(len(blocks)) if f"{path}.{number}" in seen.calls]
     for number, block in enumerate(blocks):
         if number not in running:  # such as cross-attention to a picture
             without[number] = f"{type(block).__name__}, which text alone does not run"
             continue
         kind = tuple((inside, type(module)) for inside, module in block.named_modules())
-        routed = find_routed(block)
+        routed = find_routed(block, latest)
         if kind not in rows and routed is None:
             try:
                 row, scale = _row(seen, path, number, hidden)
@@ -156,7 +157,7 @@ def _find_shared(
         if any(f"{call.path}.".startswith(f"{path}.") for path in exits)
         and not f"{call.path}.".startswith(f"{routed}.")
     ]
-    maps = {call: turned for call in own if (turned := is_transposed(call)) is not None}
+    maps = find_maps(own)
     # A router of one expert gives one number, too, but is of a class of its own.
     switches = [call for call in maps if call.given.shape[1] == 1 and type(call.module).__name__.startswith("Linear")]
     found = []
@@ -175,7 +176,7 @@ def _row(seen: Observation, path: str, number: int, hidden: int) -> tuple[Family
     """The row that describes a block, and the factor by which its feed-forward output enters the stream."""
     block = seen.calls[f"{path}.{number}"]
     inside = seen.within(block.path)
-    maps = {call: transposed for call in inside if (transposed := is_transposed(call)) is not None}
+    maps = find_maps(inside)
     for down in maps:
         keys = find_keys(inside, list(maps), down) if down.given.shape[1] == hidden else None
         if keys is None:

@@ -14,8 +14,15 @@ from torch import Tensor, nn
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from mnemoscope.errors import ModelUnsupported, OptionError
-from mnemoscope.models.linear_maps import is_of_adapters, is_plain
+from mnemoscope.models.linear_maps import is_of_adapters, is_plain, probe, probe_bias
 from mnemoscope.models.loaded_parts import suppress_output
+from mnemoscope.models.parameter_count import is_packed_in_buffers
+
+
+def format_of(config: Any) -> str | None:
+    """What the configuration of a stored model calls the format that its weights are packed in; None for plain ones."""
+    stated = getattr(config, "quantization_config", None)
+    return str(stated.get("quant_method")) if isinstance(stated, dict) else None
 
 
 def widen_at_load(config: Any, name: str) -> None:
@@ -68,6 +75,8 @@ def _not_quantised(name: str) -> OptionError:
 def _is_packed(module: nn.Module) -> bool:
     """Whether it is a layer, and not one that adapts another, whose matrix is not plain."""
     weight = getattr(module, "weight", None)
+    if weight is None:
+        return is_packed_in_buffers(module)
     return isinstance(weight, Tensor) and not is_plain(module) and not is_of_adapters(module) and _is_matrix(module)
 
 
@@ -81,8 +90,16 @@ def _first_packed(model: nn.Module) -> nn.Module | None:
 
 def _widen(model: nn.Module, path: str, module: Any) -> None:
     """Puts a plain layer in the place of this one, or a plain matrix into it, where its library is known."""
-    weight = module.weight
-    if type(module).__module__.partition(".")[0] == "bitsandbytes":
+    weight = getattr(module, "weight", None)
+    if weight is None:  # GPTQ, AWQ: what it makes of unit vectors
+        matrix, bias = probe(module), probe_bias(module)
+        outside, inside = matrix.shape
+        plain = nn.Linear(inside, outside, bias=bias is not None, device="meta")
+        plain.weight = nn.Parameter(matrix.clone(), requires_grad=False)
+        if bias is not None:
+            plain.bias = nn.Parameter(bias.clone(), requires_grad=False)
+        model.set_submodule(path, plain)
+    elif type(module).__module__.partition(".")[0] == "bitsandbytes":
         from transformers.integrations.bitsandbytes import dequantize_bnb_weight
 
         plain = nn.Linear(module.in_features, module.out_features, bias=module.bias is not None, device="meta")

@@ -13,10 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mnemoscope.cache import Cache
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.memory import Numbering
 from mnemoscope.models.expert_gating import Gating, Layout, gating_of, plainly
-from mnemoscope.models.feed_forward import Activation, DenseFeedForward
+from mnemoscope.models.expert_stacks import Stacks, is_wrapper
+from mnemoscope.models.feed_forward import Activation, DenseFeedForward, coarsest
 from mnemoscope.models.offloading import hold_weights, weight_of
 
 
@@ -31,6 +33,7 @@ class RoutedExperts:
     """
 
     module: nn.Module
+    stacks: Stacks
     count: int
     width: int
     layout: Layout | None
@@ -56,7 +59,7 @@ class RoutedExperts:
         return self._matrix("down_proj", expert), self._bias("down_proj", expert)
 
     def _matrix(self, name: str, expert: int) -> Tensor:
-        matrix = weight_of(self.module, name).detach()[expert]
+        matrix = self.stacks[name][expert]
         return matrix.T if self.transposed else matrix
 
     def _bias(self, name: str, expert: int) -> Tensor | None:
@@ -148,13 +151,17 @@ class MixtureFeedForward:
     @property
     def is_probed(self) -> bool:
         """See `FeedForward`."""
-        return any(each.dense.is_probed for each in self.shared)
+        return self.routed.stacks.are_made or any(each.dense.is_probed for each in self.shared)
+
+    @property
+    def precision(self) -> torch.dtype:
+        """See `FeedForward`."""
+        return coarsest([self.routed.second_map(0)[0].dtype, *(each.dense.precision for each in self.shared)])
 
     @property
     def parameters(self) -> int:
         """See `FeedForward`."""
-        own = sum(parameter.numel() for parameter in self.routed.module.parameters())
-        return own + sum(each.dense.parameters for each in self.shared)
+        return self.routed.stacks.parameters + sum(each.dense.parameters for each in self.shared)
 
     def keys(self) -> Tensor:
         """See `FeedForward`."""
@@ -231,15 +238,21 @@ class MixtureFeedForward:
             yield from range(self.routed.count)
 
 
-def find_routed(block: nn.Module) -> tuple[str, RoutedExperts] | None:
+def find_routed(block: nn.Module, latest: Cache | None = None) -> tuple[str, RoutedExperts] | None:
     """The routed experts of a block and the path of their module; None in a block that has none.
 
+    `latest` is where the stacks of one layer of the model are kept.
     Raises ModelUnsupported for experts that compute in a way that we do not know.
     """
     for path, module in block.named_modules():
+        if is_wrapper(module):  # it answers for what is inside, which comes next
+            continue
         weighs_input = type(module).__name__ in _WEIGH_INPUT
         if weighs_input or isinstance(getattr(module, "is_concatenated", None), bool):
-            return path, _routed_of(module, block.get_submodule(path.rpartition(".")[0]), weighs_input=weighs_input)
+            while is_wrapper(around := block.get_submodule(path.rpartition(".")[0])):
+                path = path.rpartition(".")[0]
+            stacks = Stacks(module, block.get_submodule(path), Cache(1) if latest is None else latest)
+            return path, _routed_of(module, around, stacks, weighs_input=weighs_input)
         if type(module).__name__.endswith("Experts") or _is_list_of_experts(path, module):
             raise ModelUnsupported(f"its experts ({type(module).__name__} at {path!r}) cannot be read yet")
     return None
@@ -253,7 +266,7 @@ def _is_list_of_experts(path: str, module: nn.Module) -> bool:
     return isinstance(module, nn.ModuleList) and path.rpartition(".")[2] == "experts" and len(module) > 1
 
 
-def _routed_of(module: Any, around: Any, *, weighs_input: bool) -> RoutedExperts:
+def _routed_of(module: Any, around: Any, stacks: Stacks, *, weighs_input: bool) -> RoutedExperts:
     name = type(module).__name__
     if getattr(module, "has_post_expert_norm", False):
         raise ModelUnsupported(f"its experts ({name}) have a norm of their own each, which cannot be read yet")
@@ -264,11 +277,11 @@ def _routed_of(module: Any, around: Any, *, weighs_input: bool) -> RoutedExperts
     activation = getattr(module, "act_fn", nn.functional.silu)
     layout, gating = (None, plainly(activation)) if not getattr(module, "has_gate", True) else gating_of(module)
     return RoutedExperts(
-        module, int(count), int(shape[0] if transposed else shape[1]), layout, gating, activation, transposed,
+        module, stacks, int(count), int(shape[0] if transposed else shape[1]), layout, gating, activation, transposed,
         weighs_input, around.router if weighs_input else None,
     )  # fmt: skip
 
 
 def is_stack(weight: object) -> bool:
     """Whether a parameter is a plain stack of matrices."""
-    return type(weight) is nn.Parameter and weight.dim() == 3 and weight.is_floating_point()
+    return type(weight) in (Tensor, nn.Parameter) and weight.dim() == 3 and weight.is_floating_point()  # type: ignore

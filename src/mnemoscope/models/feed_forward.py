@@ -4,7 +4,7 @@ A dense layer is three linear maps and a function; a mixture of experts (experts
 the package asks of a layer is the same of both: `FeedForward`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -53,6 +53,10 @@ class FeedForward(Protocol):
     @property
     def is_probed(self) -> bool:
         """Whether a matrix of it is what its module makes of unit vectors."""
+
+    @property
+    def precision(self) -> torch.dtype:
+        """The dtype in which its matrices are multiplied, the coarsest where they differ."""
 
     @property
     def parameters(self) -> int:
@@ -126,6 +130,11 @@ class DenseFeedForward:
         return any(each.is_probed for each in self.maps)
 
     @property
+    def precision(self) -> torch.dtype:
+        """See `FeedForward`."""
+        return coarsest(each.precision for each in self.maps)
+
+    @property
     def parameters(self) -> int:
         """See `FeedForward`."""
         shapes = [(*linear.shape, linear.bias() is not None) for linear in self.maps]
@@ -160,6 +169,11 @@ class DenseFeedForward:
         """See `FeedForward`."""
         bias = self.down.bias()
         return None if bias is None else bias.float()
+
+
+def coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype:
+    """The one of them that rounds most."""
+    return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
 
 
 def goes_negative(ffn: FeedForward, *, dtype: torch.dtype, device: torch.device) -> bool:

@@ -20,6 +20,7 @@ from mnemoscope.errors import ModelDamaged
 from mnemoscope.models.linear_maps import is_of_adapters
 from mnemoscope.models.offloading import own_parameters, weight_of
 from mnemoscope.models.tokens import Beginning
+from mnemoscope.models.wrappers import name_inside
 
 # `tie_word_embeddings` is among them since the list of weights says it.
 _INCIDENTAL = {
@@ -66,16 +67,19 @@ def named_weights(model: nn.Module) -> dict[str, Tensor]:
     What lies elsewhere is a shape alone.
     """
     found: dict[str, Tensor] = {name: parameter.detach() for name, parameter in own_parameters(model).items()}
-    stored = model.state_dict()
-    found.update({name: buffer for name, buffer in model.named_buffers() if name in stored})
+    stored = model.state_dict().keys()
+    found.update({name: buffer for name, buffer in model.named_buffers() if {name, name_inside(name)} & stored})
     return {part: plain for name, tensor in found.items() for part, plain in _plain_parts(name, tensor)}
 
 
 def read_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """`named_weights` sorted by name, one at a time: those that lie elsewhere are fetched for the time of one step."""
-    for name, weight in sorted(named_weights(model).items()):
+    """`named_weights` sorted by name, which is that without wrappers around parts, one at a time: those that lie
+    elsewhere are fetched for the time of one step.
+    """
+    named = ((name_inside(name), name, weight) for name, weight in named_weights(model).items())
+    for plain, name, weight in sorted(named, key=lambda each: each[0]):
         path, _, own = name.rpartition(".")
-        yield name, weight_of(model.get_submodule(path), own).detach() if weight.is_meta else weight
+        yield plain, weight_of(model.get_submodule(path), own).detach() if weight.is_meta else weight
 
 
 def _plain_parts(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -95,7 +99,7 @@ def active_adapters(model: nn.Module) -> list[list[object]]:
             names = ("active_adapters", "merged_adapters", "disable_adapters", "scaling")
             stated = [getattr(module, name, None) for name in names]
             if stated[0] is not None:
-                found.append([path, type(module).__name__, *stated])
+                found.append([name_inside(path), type(module).__name__, *stated])
     return found
 
 

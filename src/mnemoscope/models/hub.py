@@ -31,11 +31,18 @@ _FAILURES = (
     ("ignore_mismatched_sizes", ModelDamaged, ": its weights are not of the shapes that its config.json says"),
     ("trust_remote_code", ModelUnsupported,
      " brings its own code; pass trust_remote_code (--trust-remote-code) if you trust it"),
+    ("GPU", ModelUnsupported, " is packed in a format that runs on a GPU only"),
 )  # fmt: skip
 """What an error of transformers says, and what is said of the model in its place."""
 
 
 _COMPLETE = "take a complete copy"
+_LIBRARIES = {
+    "aqlm": "'aqlm[cpu,gpu]'", "auto-round": "auto-round", "awq": "gptqmodel",
+    "compressed-tensors": "compressed-tensors", "gptq": "optimum gptqmodel", "hqq": "hqq", "quanto": "optimum-quanto",
+    "vptq": "vptq",
+}  # fmt: skip
+"""What the formats of packed weights need that are in no extra of ours: all of it; transformers names one at a time."""
 _UNKNOWN = ("does not recognize this architecture", "Unrecognized", "GGUF model with architecture")
 """What transformers says of a kind of model that it does not know."""
 _KIND = re.compile(r"model type `(.*?)`|(GGUF model with architecture \S+)")
@@ -64,11 +71,13 @@ def _reachable() -> bool:
 
 
 @contextmanager
-def one_line_errors(source: str, *, what: str = "model", folder: Path | None = None) -> Iterator[None]:
+def one_line_errors(
+    source: str, *, what: str = "model", folder: Path | None = None, packed: str | None = None
+) -> Iterator[None]:
     """Silences transformers and peft, and turns their own failures into one line of the project's.
 
-    `what` is what `source` names, `folder` where its weights lie, if they are read. Raises ModelNotFound,
-    ModelUnsupported, ModelDamaged.
+    `what` is what `source` names, `folder` where its weights lie, if they are read, `packed` their format. Raises
+    ModelNotFound, ModelUnsupported, ModelDamaged.
     """
     try:
         with suppress_output():
@@ -82,14 +91,15 @@ def one_line_errors(source: str, *, what: str = "model", folder: Path | None = N
         raise ModelNotFound(
             f"no {what} {source!r} on this machine or the hub ({first_line(error)}); check the name and the network"
         ) from None
-    except ImportError as error:
-        needed = [install for name, install in _PACKAGES.items() if name in str(error)]
-        advice = f"pip install {needed[0]}" if needed else "quantised models: pip install 'mnemoscope[quantized]'"
-        raise ModelUnsupported(
-            f"{what} {source!r} needs a library that is not installed ({first_line(error)}); {advice}"
-        ) from None
     except Exception as error:
         text = first_line(error)
+        if isinstance(error, ImportError) and "GPU" not in text:
+            needed = [install for name, install in _PACKAGES.items() if name in str(error)]
+            install = needed[0] if needed else _LIBRARIES.get(packed or "", "'mnemoscope[quantized]'")
+            of = f"of its format {packed!r} " if packed in _LIBRARIES else ""
+            raise ModelUnsupported(
+                f"{what} {source!r} needs a library {of}that is not installed ({text}); pip install {install}"
+            ) from None
         _check_files(folder, f"{what} {source!r}")
         for sign, kind, rest in _FAILURES:
             if sign in str(error):

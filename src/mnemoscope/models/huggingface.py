@@ -29,7 +29,7 @@ from mnemoscope.model_options import ModelOptions
 from mnemoscope.models import handmade
 from mnemoscope.models.adapters import ADAPTER_CONFIG, base_name, base_of, put_adapter
 from mnemoscope.models.anatomy import check_supported, find_layers, text_config
-from mnemoscope.models.dequantization import check_quantised, dequantize, widen_at_load
+from mnemoscope.models.dequantization import check_quantised, dequantize, format_of, widen_at_load
 from mnemoscope.models.fingerprint import active_adapters
 from mnemoscope.models.gguf_file import SUFFIX, lone_file
 from mnemoscope.models.hub import one_line_errors, where
@@ -46,6 +46,7 @@ from mnemoscope.models.weight_layouts import (
     no_weights,
     weight_files,
 )
+from mnemoscope.models.wrappers import check_whole
 
 BUILTIN = ("pydocs",)
 """The language models that ship with the package."""
@@ -77,6 +78,7 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
         if opening.max_memory is not None:
             raise OptionError("max_memory goes with a model's name; spread a model in memory with accelerate")
         check_supported(source.config)
+        check_whole(source)
         model, own_tokenizer, spec = source, None, f"memory:{type(source).__name__}{adapted}"
         if opening.dequantize:
             check_quantised(source, spec)
@@ -209,7 +211,7 @@ def _load_stored(
     folder = Path(place) if gguf_file is None and Path(place).is_dir() else None
     plain = folder is not None and getattr(config, "quantization_config", None) is None
     model, notes = None, {"missing_keys": ["all"]}
-    with one_line_errors(source, folder=folder):
+    with one_line_errors(source, folder=folder, packed=format_of(config)):
         if folder is None or not plain or is_usual(folder):
             if spread is None:
                 model, notes = kind.from_pretrained(place, **arguments)

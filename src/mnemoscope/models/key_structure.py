@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
+from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.feed_forward import Activation
+from mnemoscope.models.linear_maps import LinearMap, is_plain, stated_sizes
 from mnemoscope.models.observed import HALF_TOLERANCE, ModuleCall, distance, same
 from mnemoscope.models.offloading import weight_of
 
@@ -27,8 +29,17 @@ class Keys:
     inner_norm: str | None = None
 
 
-def is_transposed(call: ModuleCall) -> bool | None:
+def find_maps(inside: list[ModuleCall]) -> dict[ModuleCall, bool]:
+    """The calls of linear maps, and whether each stores its matrix as [in, out]; not of what is inside such a map."""
+    found = {call: transposed for call in inside if (transposed := _is_transposed(call)) is not None}
+    paths = [f"{call.path}." for call in found]
+    return {call: turned for call, turned in found.items() if not call.path.startswith(tuple(paths))}
+
+
+def _is_transposed(call: ModuleCall) -> bool | None:
     """Whether a linear map stores its matrix as [in, out]; None for what is no such map, told by its numbers."""
+    if not is_plain(call.module):
+        return False if _is_probed_map(call) else None
     weight, bias = getattr(call.module, "weight", None), getattr(call.module, "bias", None)
     if not isinstance(weight, Tensor) or weight.dim() != 2:
         return None
@@ -38,6 +49,18 @@ def is_transposed(call: ModuleCall) -> bool | None:
         if matrix.shape[0] == call.taken.shape[1] and same(call.taken @ matrix + rest, call.given):
             return transposed
     return None
+
+
+def _is_probed_map(call: ModuleCall) -> bool:
+    """Whether a module without a plain matrix is a linear map from what it took to what it gave."""
+    if stated_sizes(call.module) != (call.given.shape[1], call.taken.shape[1]):
+        return False
+    try:
+        return same(LinearMap.whole(call.module)(call.taken), call.given)
+    except (ModelUnsupported, RuntimeError):
+        if isinstance(call.module, nn.Linear):  # it ought to be one, and the reason says what to do
+            raise
+        return False
 
 
 def find_keys(inside: list[ModuleCall], maps: list[ModuleCall], down: ModuleCall) -> Keys | None:

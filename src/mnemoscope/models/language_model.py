@@ -24,10 +24,12 @@ from mnemoscope.models.abandoning import Abandoned, abandon_in, after_coefficien
 from mnemoscope.models.anatomy import Anatomy, Layer, experts_chosen
 from mnemoscope.models.feed_forward import goes_negative
 from mnemoscope.models.fingerprint import fingerprint
-from mnemoscope.models.linear_maps import computes_in, count_parameters, matrix_of
+from mnemoscope.models.linear_maps import computes_in, matrix_of
 from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.observed import run
 from mnemoscope.models.offloading import device_of_module, places_of
+from mnemoscope.models.parameter_count import count_parameters
+from mnemoscope.models.probed_values import ProbedValues
 from mnemoscope.models.projections import Fold, Head, LinearHead, Projection, fold_of, scale_of
 
 
@@ -64,11 +66,10 @@ class LanguageModel:
     sentence may have, after the beginning token; `ends` are the tokens after which a text that it writes is over: its
     end-of-text tokens, and the beginning token, with which another text would begin; `linear_head` says whether the
     head is one matrix (an adaptive softmax is not), `probed` whether keys or values are what their modules make of unit
-    vectors; `device` is that of the head and of what goes in, `devices` are those of the layers, `lies_on` says where
-    the weights are.
+    vectors; `device` is the head's and that of what goes in, `devices` are the layers', `lies_on` where weights are.
     `lock` is held by whoever runs it with hooks, which see every forward: one thread at a time, which may enter again.
-    `fingerprint` names the model and how its sentences begin, `content` the model alone; `source` and `opening` are how
-    it was named and opened, `spec` is both in short.
+    `fingerprint` names the model and its beginning, `content` the model alone; `source` and `opening` say how it was
+    opened, `spec` is both in short.
     """
 
     def __init__(self, parts: LoadedParts, anatomy: Anatomy, *, revision: str | None, content: str) -> None:
@@ -93,9 +94,10 @@ class LanguageModel:
         self.has_negative = any(goes_negative(layer.ffn, dtype=self.dtype, device=self.device) for layer in layers)
         self.signs = (1, -1) if self.has_negative else (1,)
         self.linear_head = anatomy.two_level is None
+        self._values = ProbedValues()
         self.probed = any(layer.ffn.is_probed for layer in layers)
         if self.probed:  # what cannot be is told before anything runs
-            layers[0].ffn.values()
+            self._values.of(0, layers[0].ffn)
         self._running = local()
         self.lock = RLock()
         self._tokens = parts.tokens
@@ -197,8 +199,8 @@ class LanguageModel:
         return self.layer(layer).ffn.up_keys()
 
     def values(self, layer: int) -> Tensor:
-        """The values [memory, hidden]: row i is v_i."""
-        return self.layer(layer).ffn.values()
+        """The values [memory, hidden]: row i is v_i. Not to be changed: they are the model's own, or kept."""
+        return self._values.of(layer, self.layer(layer).ffn)
 
     def head(self) -> Tensor:
         """The matrix E [vocab, hidden'], float32, whose products with folded vectors are their `gain` scores.

@@ -7,7 +7,7 @@ format, and the load-time proof judges the outcome as it judges every model's.
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,15 +15,22 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import ModelUnsupported
-from mnemoscope.models.offloading import device_of_module, own_parameters, weight_of
+from mnemoscope.models.offloading import device_of_module, weight_of
+from mnemoscope.models.wrappers import name_inside, run_uncompiled
 
 _ADAPTERS = ("peft",)
 """Packages whose layers show the weight of the layer that they adapt, which is not what they compute."""
 _TALKATIVE = logging.getLogger("bitsandbytes")
-_UNIT_VECTORS = 1 << 24
+_UNIT_VECTORS = 1 << 26
 """Numbers of unit vectors, or of what comes of them, that exist at one time."""
-_LINEAR = 2e-2
-"""How far a map may be from what its matrix says, of the largest entry of what it gives out."""
+_LINEAR = 1.5e-2
+"""How far a map may be from what its matrix says, of the size of the terms that add up. Rounding to bfloat16, twice as
+in a LoRA layer, gives 8e-3; eight bits for a row of inputs, of which one entry is a hundred times the rest, 3e-2."""
+_ONE_LARGE = (1.0, 8.0, 30.0, 100.0)
+_SMALL = 0.05
+"""So that no input is above 6, which LLM.int8 would not round."""
+_EXACT = 1e-5
+"""How far the sum of two outputs may be from the output of the sum where products are in float32."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,11 @@ class LinearMap:
         """Whether the matrix is what the module makes of unit vectors, since none is stored."""
         return not is_plain(self.module)
 
+    @property
+    def precision(self) -> torch.dtype:
+        """The dtype in which the module multiplies, whatever goes in."""
+        return precision_of(self.module)
+
     def weight(self) -> Tensor:
         """The matrix [out, in], without gradients: a view of the module's own, or probed anew."""
         if self.is_probed:
@@ -80,7 +92,9 @@ class LinearMap:
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """These outputs alone [..., out], of inputs [..., in]."""
-        return nn.functional.linear(inputs, self.weight(), self.bias())
+        matrix, bias = self.weight(), self.bias()
+        given = nn.functional.linear(inputs.to(matrix.dtype), matrix, None if bias is None else bias.to(matrix.dtype))
+        return given.to(inputs.dtype)
 
 
 def is_plain(module: nn.Module) -> bool:
@@ -91,7 +105,14 @@ def is_plain(module: nn.Module) -> bool:
         and weight.dim() == 2
         and bool(weight.is_floating_point())
         and not is_of_adapters(module)
+        and not _has_more(module)
     )
+
+
+def _has_more(module: nn.Module) -> bool:
+    """Whether there is more to the module than its matrix and bias: an adapter that somebody wrote into it, say."""
+    names = (name_inside(name) for name, _ in module.named_parameters())
+    return any(name not in ("weight", "bias") and not name.startswith("parametrizations.") for name in names)
 
 
 def is_of_adapters(thing: object) -> bool:
@@ -121,16 +142,6 @@ def computes_in(module: nn.Module) -> tuple[torch.dtype, torch.device]:
     return weight.dtype, device_of_module(module) if weight.is_meta else weight.device
 
 
-def count_parameters(model: nn.Module) -> int:
-    """The numbers in all parameters, each once; of a packed matrix as many as it stands for."""
-    count = sum(parameter.numel() for parameter in own_parameters(model).values())
-    for module in model.modules():
-        weight, outside, inside = (getattr(module, name, None) for name in ("weight", "out_features", "in_features"))
-        if isinstance(weight, nn.Parameter) and isinstance(outside, int) and isinstance(inside, int):
-            count += outside * inside - weight.numel() if weight.dtype == torch.uint8 else 0
-    return count
-
-
 @torch.inference_mode()
 def probe(module: nn.Module) -> Tensor:
     """What a linear module makes of every unit vector `[out, in]`, its biases left out.
@@ -143,28 +154,52 @@ def probe(module: nn.Module) -> Tensor:
             " used, where it cannot be read; give the model a device that holds it"
         )
     outside, inside = _sizes(module, False)
-    dtype, device = _computes_in(module)
+    dtype, device = _asked_in(module, inside)
     at_once = max(1, _UNIT_VECTORS // max(inside, outside))
+    checked = _uneven_inputs(inside).to(device=device, dtype=dtype)
     rows = []
     with _without_biases(module):
         for start in range(0, inside, at_once):
             count = min(at_once, inside - start)
-            units = torch.zeros(count, inside, dtype=dtype, device=device)
-            units[torch.arange(count), torch.arange(start, start + count)] = 1.0
-            rows.append(_ask(module, units))
-        matrix = torch.cat(rows).T
-        if matrix.shape != (outside, inside):
-            raise ModelUnsupported(f"a {type(module).__name__} gives {matrix.shape[0]} numbers where it says {outside}")
-        _check_linear(module, matrix, dtype)
+            # With the first of them what is checked, since some layers unpack their weights for every question.
+            first = len(checked) if start == 0 else 0
+            asked = torch.zeros(first + count, inside, dtype=dtype, device=device)
+            asked[:first] = checked[:first]
+            asked[torch.arange(first, first + count), torch.arange(start, start + count)] = 1.0
+            rows.append(_ask(module, asked))
+    made = rows[0] if len(rows) == 1 else torch.cat(rows)
+    if made.shape != (len(checked) + inside, outside):
+        raise ModelUnsupported(f"a {type(module).__name__} gives {made.shape[-1]} numbers where it says {outside}")
+    given, matrix = made[: len(checked)], made[len(checked) :].T
+    _check_linear(module, matrix, checked, given)
     return matrix
 
 
 @torch.inference_mode()
 def probe_bias(module: nn.Module) -> Tensor | None:
     """What a linear module makes of zeros `[out]`; None where that is nothing."""
-    dtype, device = _computes_in(module)
-    given = _ask(module, torch.zeros(1, _sizes(module, False)[1], dtype=dtype, device=device))[0]
+    inside = _sizes(module, False)[1]
+    dtype, device = _asked_in(module, inside)
+    given = _ask(module, torch.zeros(1, inside, dtype=dtype, device=device))[0]
     return given if bool(given.any()) else None
+
+
+@torch.inference_mode()
+def precision_of(module: nn.Module) -> torch.dtype:
+    """The dtype in which a linear module multiplies: its matrix's, or told from how it rounds sums."""
+    if is_plain(module):
+        return matrix_of(module).dtype
+    inside = _sizes(module, False)[1]
+    dtype, device = _asked_in(module, inside)
+    if dtype != torch.float32:
+        return dtype
+    one, other = torch.randn(2, 8, inside, generator=torch.Generator().manual_seed(0)).to(device)
+    with _without_biases(module):
+        whole, parts = _ask(module, one + other), _ask(module, one) + _ask(module, other)
+    apart = float((whole - parts).norm() / whole.norm().clamp_min(1e-30))
+    if apart <= _EXACT:
+        return torch.float32
+    return torch.float16 if apart <= 100 * _EXACT else torch.bfloat16
 
 
 def _ask(module: nn.Module, inputs: Tensor) -> Tensor:
@@ -173,7 +208,8 @@ def _ask(module: nn.Module, inputs: Tensor) -> Tensor:
     level = _TALKATIVE.level
     _TALKATIVE.setLevel(logging.ERROR)
     try:
-        given = module.forward(inputs)
+        with run_uncompiled():
+            given = module.forward(inputs)
     finally:
         _TALKATIVE.setLevel(level)
     if not isinstance(given, Tensor):
@@ -181,61 +217,82 @@ def _ask(module: nn.Module, inputs: Tensor) -> Tensor:
     return given
 
 
-def _check_linear(module: nn.Module, matrix: Tensor, dtype: torch.dtype) -> None:
-    """Raises ModelUnsupported where entries of very different size do not give what the matrix says."""
-    inside = matrix.shape[1]
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(4, inside, generator=generator) * 10.0 ** torch.linspace(-3, 1, inside)[None]
-    inputs = inputs.to(device=matrix.device, dtype=dtype)
-    given, said = _ask(module, inputs).float(), inputs.float() @ matrix.float().T
-    small = inputs.clone()
-    small[:, inside // 2 :] = 0  # what a format that quantises its inputs would lose beside the large entries
-    difference = given - _ask(module, inputs - small).float()
-    said_small = small.float() @ matrix.float().T
-    wrong = max(_distance(given, said), _distance(difference, said_small) if dtype == torch.float32 else 0.0)
-    if not wrong <= _LINEAR:
+def _uneven_inputs(inside: int) -> Tensor:
+    """Inputs `[n, in]` with entries of very different size, which eight bits for a row of them would not hold."""
+    inputs = torch.randn(2 * len(_ONE_LARGE), inside, generator=torch.Generator().manual_seed(0))
+    inputs[::2, 0], inputs[1::2, -1] = torch.tensor(_ONE_LARGE), -torch.tensor(_ONE_LARGE)
+    return inputs * _SMALL
+
+
+def _check_linear(module: nn.Module, matrix: Tensor, inputs: Tensor, given: Tensor) -> None:
+    """Raises ModelUnsupported where what the module gave for inputs is not what the matrix says."""
+    exact, wide = matrix.float().T, inputs.float()
+    wrong = (given.float() - wide @ exact).square().mean(1)
+    size = wide.square() @ exact.square().mean(1)
+    if not bool((wrong <= _LINEAR**2 * size.clamp_min(1e-30)).all()):
         raise ModelUnsupported(
             f"a {type(module).__name__} is not linear in what goes into it (its format quantises that, too);"
             " --dequantize widens the weights at load"
         )
 
 
-def _distance(a: Tensor, b: Tensor) -> float:
-    return float((a - b).abs().max() / b.abs().max().clamp_min(1e-12))
-
-
 def _sizes(module: nn.Module, transposed: bool) -> tuple[int, int]:
-    """Outputs and inputs of a linear module."""
+    """Outputs and inputs of a linear module: as its matrix, it, or else the first map inside that fits says."""
     if is_plain(module):
         rows, columns = module.weight.shape  # type: ignore[misc]
         return (columns, rows) if transposed else (rows, columns)
-    outside, inside = (getattr(module, name, None) for name in ("out_features", "in_features"))
-    if not (isinstance(outside, int) and isinstance(inside, int)):
-        raise ModelUnsupported(f"a {type(module).__name__} is neither a matrix nor a linear map that could be asked")
-    return outside, inside
+    stated = stated_sizes(module)
+    if stated is not None:
+        return stated
+    for inside in {sizes: None for part in module.modules() if (sizes := stated_sizes(part)) is not None}:
+        with suppress(RuntimeError, TypeError, ValueError, ModelUnsupported), torch.inference_mode():
+            dtype, device = _asked_in(module, inside[1])
+            if _ask(module, torch.zeros(1, inside[1], dtype=dtype, device=device)).shape == (1, inside[0]):
+                return inside
+    raise ModelUnsupported(f"a {type(module).__name__} is neither a matrix nor a linear map that could be asked")
 
 
-def _computes_in(module: nn.Module) -> tuple[torch.dtype, torch.device]:
-    """The dtype and the device that a module's inputs have."""
-    tensors = [*module.parameters(), *module.buffers()]
-    device = tensors[0].device if tensors else torch.device("cpu")
+def stated_sizes(module: nn.Module) -> tuple[int, int] | None:
+    """Outputs and inputs that a module names: as torch, or as older packed layers do."""
+    for names in (("out_features", "in_features"), ("outfeatures", "infeatures")):
+        outside, inside = (getattr(module, name, None) for name in names)
+        if isinstance(outside, int) and isinstance(inside, int):
+            return outside, inside
+    return None
+
+
+def _asked_in(module: nn.Module, inside: int) -> tuple[torch.dtype, torch.device]:
+    """A dtype that a module takes its inputs in, and their device.
+
+    It is that of its parameters; packed layers without any take float32 as they come, or the dtype of their scales.
+    """
+    parameters, buffers = list(module.parameters()), list(module.buffers())
+    device = next((tensor.device for tensor in (*parameters, *buffers)), torch.device("cpu"))
     stated = getattr(module, "compute_dtype", None)
     if isinstance(stated, torch.dtype):
         return stated, device
-    return next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), torch.float32), device
+    own, scales = (next((t.dtype for t in some if t.is_floating_point()), None) for some in (parameters, buffers))
+    if own is not None or scales in (None, torch.float32):
+        return own or torch.float32, device
+    with suppress(RuntimeError):
+        _ask(module, torch.zeros(1, inside, device=device))
+        return torch.float32, device
+    return scales or torch.float32, device
 
 
 @contextmanager
 def _without_biases(module: nn.Module) -> Iterator[None]:
-    """Zeros in place of every bias inside, for the time of the block."""
-    held: list[tuple[nn.Module, Any]] = []
+    """Zeros in place of every bias inside, be it a parameter or a buffer, for the time of the block."""
+    held: list[tuple[dict[str, Any], Any]] = []
     try:
         for part in module.modules():
-            bias = part._parameters.get("bias")
-            if bias is not None:
-                held.append((part, bias))
-                part._parameters["bias"] = nn.Parameter(torch.zeros_like(bias), requires_grad=False)
+            stores: tuple[dict[str, Any], ...] = (part._parameters, part._buffers) 
+            for own in stores:
+                bias = own.get("bias")
+                if bias is not None:
+                    held.append((own, bias))
+                    own["bias"] = torch.zeros_like(bias)
         yield
     finally:
-        for part, bias in held:
-            part._parameters["bias"] = bias
+        for own, bias in held:
+            own["bias"] = bias

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from mnemoscope.models.loaded_parts import suppress_warnings
 from mnemoscope.models.offloading import device_of_module
+from mnemoscope.models.wrappers import run_uncompiled
 
 IDS = ((5, 1, 8, 3, 11, 2), (7, 4, 0, 9, 6, 10))
 
@@ -136,7 +137,7 @@ def ids_for(model: nn.Module, rows: int) -> Tensor:
 
 def run(module: nn.Module, ids: Tensor) -> Tensor:
     """The logits of a language model, or the last hidden states of a backbone, for ids."""
-    with torch.inference_mode(), suppress_warnings():
+    with torch.inference_mode(), suppress_warnings(), run_uncompiled():
         keywords = {"use_cache": False} if takes(module, "use_cache") else {}
         output = module(input_ids=ids, **keywords)
     if isinstance(output, Tensor):

@@ -20,9 +20,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mnemoscope.errors import ModelUnsupported, ProofFailed
 from mnemoscope.models.anatomy import Layer
+from mnemoscope.models.feed_forward import coarsest
 from mnemoscope.models.hooks import Block, overwrite_coefficients, read_blocks, read_final, stream_of
 from mnemoscope.models.language_model import LanguageModel, Proof
 from mnemoscope.models.observed import distance, first
+from mnemoscope.models.wrappers import run_uncompiled
 
 LENGTHS = (11, 3, 7, 2)
 LIMITS = {torch.float32: 1e-4, torch.float64: 1e-4}
@@ -55,21 +57,25 @@ def prove(model: LanguageModel) -> Proof:
     sentences, ids = proof_batch(model.sizes.vocabulary, longest=model.longest, beginning=model.beginning.token)
     ids = ids.to(model.device)
     own = pad_sequence([torch.ones(len(sentence), dtype=torch.bool) for sentence in sentences], batch_first=True)
-    scale = _Scale(own.to(model.device), LIMITS.get(model.dtype, HALF_LIMIT), model.dtype)
-    with torch.inference_mode():
+    own = own.to(model.device)
+    scales = [_Scale(own, coarsest((model.dtype, parts.ffn.precision))) for parts in model.anatomy.layers]
+    limit = max(scale.limit for scale in scales)
+    with torch.inference_mode(), run_uncompiled():
         blocks, calls, final, logits = _run(model, ids)
         # With experts, the logits are those of a forward of ours: the model's own is what must be causal.
-        _check_causal(model, ids, model.logits(ids) if model.numberings else logits, limit=scale.limit)
+        _check_causal(model, ids, model.logits(ids) if model.numberings else logits, limit=limit)
         layers = []
         for layer, (parts, block, call) in enumerate(zip(model.anatomy.layers, blocks, calls, strict=True)):
+            scale = scales[layer]
             residual = _residual_error(parts, block, call, scale)
             ablation = _ablation_error(model, layer, block, call, scale)
             keys = _keys_error(parts, block, scale)
             layers.append((residual, ablation, keys))
             for name, error in (("residual", residual), ("ablation", ablation), ("keys", keys)):
-                _refuse_above(model, name, error, scale.limit, layer)
+                _refuse_above(model, name, error, scale, layer)
+        scale = _Scale(own, model.dtype)
         scores = scale.error(model.scores(final, projection="lens"), logits)
-        _refuse_above(model, "scores", scores, scale.limit, len(blocks) - 1)
+        _refuse_above(model, "scores", scores, scale, len(blocks) - 1)
     residual, ablation, keys = (max(column) for column in zip(*layers, strict=True))
     return Proof(residual, ablation, keys, scores, tuple(layers))
 
@@ -92,12 +98,12 @@ def _check_causal(model: LanguageModel, ids: Tensor, logits: Tensor, *, limit: f
         )
 
 
-def _refuse_above(model: LanguageModel, name: str, error: float, limit: float, layer: int) -> None:
-    if error <= limit:
+def _refuse_above(model: LanguageModel, name: str, error: float, scale: "_Scale", layer: int) -> None:
+    if error <= scale.limit:
         return
-    seen = f"error {error:.2g}, limit {limit:.0e}" if error == error else "the numbers are not finite"
+    seen = f"error {error:.2g}, limit {scale.limit:.0e}" if error == error else "the numbers are not finite"
     raise ProofFailed(
-        f"layer {layer}, check {name!r}: {_CLAIMS[name]} ({seen} in {str(model.dtype).removeprefix('torch.')}); "
+        f"layer {layer}, check {name!r}: {_CLAIMS[name]} ({seen} in {str(scale.dtype).removeprefix('torch.')}); "
         f"the {model.anatomy.family!r} model does not compute as its anatomy says, or its weights overflow this dtype"
     )
 
@@ -182,11 +188,15 @@ def _keys_error(parts: Layer, block: Block, scale: "_Scale") -> float:
 
 @dataclass(frozen=True)
 class _Scale:
-    """How errors of one proof are measured: at the sentences' own positions, against a limit, in a dtype."""
+    """How errors are measured: at the sentences' own positions, against the limit of the dtype of the products."""
 
     own: Tensor
-    limit: float
     dtype: torch.dtype
+
+    @property
+    def limit(self) -> float:
+        """The largest error that is allowed."""
+        return LIMITS.get(self.dtype, HALF_LIMIT)
 
     def error(self, a: Tensor, b: Tensor, *, terms: tuple[Tensor, ...] = ()) -> float:
         """max|a - b| / max(rms(b), 1e-6); over the limit, taken again without what rounding explains (ROUNDINGS).
