@@ -13,6 +13,7 @@ from typing import Any
 import accelerate
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelUnsupported, OptionError
@@ -321,10 +322,12 @@ def test_cards_come_first_then_memory_then_disk(two_cards: None) -> None:
     config, size = network.config, bytes_of(network)
     quarter = size // 4
     found = Room(torch.float32, None, f"0={quarter}B,1={quarter}B,cpu={quarter}B").device_map(
-        config, stored=None, trust=False
+        AutoModelForCausalLM, config, stored=None, trust=False
     )
     assert list(dict.fromkeys((found or {}).values())) == [0, 1, "cpu", "disk"], found
-    assert Room(torch.float32, None, f"0={2 * size}B").device_map(config, stored=None, trust=False) is None
+    assert Room(torch.float32, None, f"0={2 * size}B").device_map(
+        AutoModelForCausalLM, config, stored=None, trust=False
+    ) is None
 
 
 _ON_CARDS = """

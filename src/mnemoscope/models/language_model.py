@@ -96,8 +96,7 @@ class LanguageModel:
         self.linear_head = anatomy.two_level is None
         self._values = ProbedValues()
         self.probed = any(layer.ffn.is_probed for layer in layers)
-        if self.probed:  # what cannot be is told before anything runs
-            self._values.of(0, layers[0].ffn)
+        _ = self.probed and self._values.of(0, layers[0].ffn)  # what cannot be is told before anything runs
         self._running = local()
         self.lock = RLock()
         self._tokens = parts.tokens
