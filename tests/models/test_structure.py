@@ -153,9 +153,69 @@ class Echo(MadeUp):
         return CausalLMOutput(logits=super().forward(input_ids).logits.cumsum(-1))
 
 
+class Chain(MadeUp):
+    """Its blocks are a Sequential."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.storeys = nn.Sequential(*self.storeys)
+
+
+class Carousel(MadeUp):
+    """One block that stands in both places."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.storeys = nn.ModuleList([self.storeys[0]] * 2)
+
+
+class Twins(MadeUp):
+    """Two blocks that share their weights."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        first, second = self.storeys
+        for one, other in zip(first.modules(), second.modules(), strict=True):
+            other._parameters.update(one._parameters)
+
+
+class OldConfig(PreTrainedConfig):
+    """Says its sizes in the words of an old decoder."""
+
+    model_type = "old-decoder"
+
+    def __init__(self, n_layer=2, n_embd=16, block_size=64, **rest):
+        self.n_layer, self.n_embd, self.block_size = n_layer, n_embd, block_size
+        super().__init__(**rest)
+
+
+class Old(MadeUp):
+    config_class = OldConfig
+
+    def __init__(self, config):
+        PreTrainedModel.__init__(self, config)
+        self.glossary = nn.Embedding(280, config.n_embd)
+        self.storeys = nn.ModuleList([LanternBlock(config.n_embd) for _ in range(config.n_layer)])
+        self.roof, self.mouth = Scale(config.n_embd), nn.Linear(config.n_embd, 280)
+
+    def get_input_embeddings(self):
+        return self.glossary
+
+
 def make(kind):
     torch.manual_seed(1)
-    return kind(MadeUpConfig()).eval().requires_grad_(False)
+    return kind(kind.config_class()).eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("kind", [Chain, Twins, Old], ids=lambda kind: kind.__name__)
+def test_blocks_are_found_however_they_are_kept_and_counted(kind, tokenizer):
+    hf = make(kind)
+    model = load_model(hf, tokenizer=tokenizer)
+    assert model.sizes.memories == (24, 24)
+    for layer in range(2):
+        assert torch.equal(model.values(layer), hf.storeys[layer].pour.weight.T)
+    torch.testing.assert_close(model.logits(IDS), hf(IDS).logits)
+    assert model.sizes.context == 64
 
 
 def test_a_parallel_gated_family_is_found(tokenizer):
@@ -197,6 +257,7 @@ REFUSED = {
     Fog: "no linear map of its blocks can be read",
     TwoTowers: "2 lists of num_hidden_layers = 2 modules",
     Echo: "logits are not its head's scores",
+    Carousel: "its blocks run more than once in a forward",
 }
 
 

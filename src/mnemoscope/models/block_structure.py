@@ -35,7 +35,7 @@ class Blocks:
     last: int
 
 
-def read_structure(model: nn.Module, seen: Observation, path: str, blocks: list[nn.Module], hidden: int) -> Blocks:
+def read_structure(model: nn.Module, seen: Observation, path: str, blocks: list[nn.Module]) -> Blocks:
     """Every block's layer, where it has one.
 
     What is found in a block goes for all that are made of the same modules. Raises Unclear for a block whose
@@ -46,6 +46,8 @@ def read_structure(model: nn.Module, seen: Observation, path: str, blocks: list[
     without: dict[int, str] = {}
     name, latest = "", Cache(1)
     running = [number for number in range(len(blocks)) if f"{path}.{number}" in seen.calls]
+    if any(call.path == f"{path}.{number}" for call in seen.again for number in running):
+        raise Unclear("its blocks run more than once in a forward, where one call cannot be told from another yet")
     for number, block in enumerate(blocks):
         if number not in running:  # such as cross-attention to a picture
             without[number] = f"{type(block).__name__}, which text alone does not run"
@@ -54,7 +56,7 @@ def read_structure(model: nn.Module, seen: Observation, path: str, blocks: list[
         routed = find_routed(block, latest)
         if kind not in rows and routed is None:
             try:
-                row, scale = _row(seen, path, number, hidden)
+                row, scale = _row(seen, path, number)
                 name = name or str(row.activation_name)
                 rows[kind] = row, scale
             except Unclear:
@@ -172,13 +174,13 @@ def _find_shared(
     return [(paths, SharedExpert(dense, switch)) for paths, dense in reversed(found)]
 
 
-def _row(seen: Observation, path: str, number: int, hidden: int) -> tuple[Family, float]:
+def _row(seen: Observation, path: str, number: int) -> tuple[Family, float]:
     """The row that describes a block, and the factor by which its feed-forward output enters the stream."""
     block = seen.calls[f"{path}.{number}"]
     inside = seen.within(block.path)
     maps = find_maps(inside)
     for down in maps:
-        keys = find_keys(inside, list(maps), down) if down.given.shape[1] == hidden else None
+        keys = find_keys(inside, list(maps), down) if down.given.shape == block.given.shape else None
         if keys is None:
             continue
         row = _row_of(keys, down, maps, path)

@@ -51,7 +51,10 @@ from mnemoscope.models.wrappers import check_whole
 BUILTIN = ("pydocs",)
 """The language models that ship with the package."""
 
-_CONTEXT_ENTRIES = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
+_CONTEXT_ENTRIES = (
+    *("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length"),
+    *("n_ctx", "block_size", "context_length"),
+)
 _UNSTATED_CONTEXT = 2048
 
 

@@ -1,9 +1,9 @@
 """Finds the anatomy of a model whose family the table does not know, from what its modules do in one small forward.
 
-The blocks are the one ModuleList of length `num_hidden_layers`; block_structure.py tells what they are made of; what
-follows them is found by which tensors equal which. What is found in a block goes for all that are made alike, and is a
-guess: the load-time proof judges it in every layer. Anything that does not fit together raises ModelUnsupported in one
-line.
+The blocks are the one list of `num_hidden_layers` modules that runs; block_structure.py tells what they are made of;
+what follows them is found by which tensors equal which. What is found in a block goes for all that are made alike, and
+is a guess: the load-time proof judges it in every layer. Anything that does not fit together raises ModelUnsupported in
+one line.
 """
 
 from typing import Any
@@ -16,6 +16,8 @@ from mnemoscope.models.anatomy import Anatomy, activation_name, text_config
 from mnemoscope.models.block_structure import Unclear, read_structure
 from mnemoscope.models.observed import ModuleCall, Observation, flat, ids_for, observe, run, same
 
+_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "n_blocks", "depth")
+
 
 @torch.inference_mode()
 def infer(model: Any) -> Anatomy:
@@ -23,9 +25,9 @@ def infer(model: Any) -> Anatomy:
     config = text_config(model)
     kind = str(getattr(config, "model_type", "") or type(model).__name__)
     try:
-        seen = observe(model, int(config.vocab_size))
-        path, blocks = _blocks(model, seen, getattr(config, "num_hidden_layers", None))
-        found = read_structure(model, seen, path, blocks, int(config.hidden_size))
+        seen = observe(model, _rows(model, config))
+        path, blocks = _blocks(model, seen, _stated(config, _COUNTS))
+        found = read_structure(model, seen, path, blocks)
         head = _head(model, seen)
         norm, project, before = _after_blocks(seen, f"{path}.{found.last}", head)
         factor, softcap = _scaling(head.given, seen.logits, config)
@@ -41,27 +43,45 @@ def infer(model: Any) -> Anatomy:
     )  # fmt: skip
 
 
-def _blocks(model: nn.Module, seen: Observation, count: object) -> tuple[str, list[nn.Module]]:
-    """The path of the blocks, and the blocks: of the towers of a multimodal model, those that text goes through."""
-    towers = [
-        (path, list(module))
-        for path, module in model.named_modules()
-        if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) == count
-        and any(True for _ in module.parameters())
-    ]
-    lists = [
-        (path, modules)
-        for path, modules in towers
-        if any(f"{path}.{number}" in seen.calls for number in range(len(modules)))
-    ]
-    if towers and not lists:
+def _stated(config: Any, names: tuple[str, ...]) -> int | None:
+    """The first whole number above zero among entries of the configuration."""
+    values = (getattr(config, name, None) for name in names)
+    return next((value for value in values if isinstance(value, int) and value > 0), None)
+
+
+def _rows(model: Any, config: Any) -> int:
+    """A number that every token id of a small forward must stay below."""
+    stated = _stated(config, ("vocab_size",))
+    return int(model.get_input_embeddings().weight.shape[0]) if stated is None else stated
+
+
+def _blocks(model: nn.Module, seen: Observation, count: int | None) -> tuple[str, list[nn.Module]]:
+    """The path of the blocks, and the blocks: of the towers of a multimodal model, those that text goes through.
+
+    `count` is how many the configuration says; None where it says nothing.
+    """
+    ran = False
+    for kind in (nn.ModuleList, nn.Sequential):
+        towers = {
+            path: list(module)
+            for path, module in model.named_modules()
+            if isinstance(module, kind) and len(module) and count in (None, len(module))
+            and any(True for _ in module.parameters())
+        }
+        outer = {path for path in towers if not any(path.startswith(f"{other}.") for other in towers)}
+        lists = [
+            path for path in outer if any(f"{path}.{number}" in seen.calls for number in range(len(towers[path])))
+        ]
+        if len(lists) == 1:
+            return lists[0], towers[lists[0]]
+        if lists:
+            said = "" if count is None else f" of num_hidden_layers = {count} modules"
+            raise Unclear(f"its blocks cannot be told: {len(lists)} lists{said}, where there must be one")
+        ran = ran or bool(towers)
+    if ran:
         raise Unclear("its blocks do not pass on one stream of hidden states")
-    if len(lists) != 1:
-        raise Unclear(
-            f"its blocks cannot be told: {len(lists)} lists of num_hidden_layers = {count} modules, "
-            "where there must be one"
-        )
-    return lists[0]
+    of = "" if count is None else f" of num_hidden_layers = {count} modules"
+    raise Unclear(f"its blocks cannot be told: there is no list{of}")
 
 
 def _head(model: Any, seen: Observation) -> ModuleCall:
