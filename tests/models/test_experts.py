@@ -199,6 +199,11 @@ def test_the_proof_notices_that_a_shared_experts_gate_is_left_out(
         load_model(build_mixture(name), tokenizer=tokenizer)
 
 
+def test_experts_in_a_narrower_stream_are_refused(tokenizer: Any) -> None:
+    with pytest.raises(ModelUnsupported, match="its experts work in a narrower stream of their own"):
+        load_model(build_mixture("nemotron_h", moe_latent_size=8), tokenizer=tokenizer)
+
+
 def test_experts_that_drop_tokens_are_refused(tokenizer: Any) -> None:
     """A capacity: the third token and on of every expert are dropped by the model's own forward."""
     hf = build_mixture("mixtral")

@@ -97,6 +97,8 @@ def _mixture(seen: Observation, path: str, block: nn.Module, place: str, experts
     entry = of.get(place.rpartition(".")[0])
     if entry is None or place not in of:
         raise Unclear("its experts are no part of a module of their own")
+    if of[place].given.shape[-1] != entry.given.shape[-1]:
+        raise Unclear("its experts work in a narrower stream of their own, which cannot be read yet")
     beside = [call for call in inside if not f"{call.path}.".startswith(f"{entry.path}.")]
     twins = [call for call in beside if same(call.taken, entry.taken) and call.given.shape == entry.given.shape]
     for others in [(), *((twin,) for twin in twins)]:
