@@ -18,6 +18,7 @@ from mnemoscope.errors import ModelNotFound, OptionError
 from mnemoscope.mining import batch_loader, mine
 from mnemoscope.models import load_model
 from models.conftest import CASES, ROWS, build
+from models.test_structure import Carousel, make
 from models.uncommon_models import UNCOMMON, build_seeing, build_uncommon
 
 END = "<|endoftext|>"
@@ -59,6 +60,26 @@ def test_the_text_half_of_a_model_that_reads_pictures_is_the_text_model(text: Pa
         for name, hf in (("seeing", seeing), ("alone", alone))
     )
     assert_equal_atlases(one, other)
+
+
+def test_a_block_that_stands_in_two_places_is_two_layers_without_being_its_own_neighbour(
+    text: Path, tmp_path: Path
+) -> None:
+    hf, tokenizer = make(Carousel), byte_tokenizer(bos_token=END, eos_token=END)
+    options = {"split": "line", "triggers": 7, "removals": 2, "prefixes": 20, "neighbours": 3}
+    out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "atlas", **options)
+    values = hf.storeys[0].pour.weight.T.double().numpy()
+    values /= np.linalg.norm(values, axis=1, keepdims=True)
+    cosines = values @ values.T
+    np.fill_diagonal(cosines, -np.inf)
+    for layer in (0, 1):
+        table = pl.read_parquet(out / f"neighbours/layer-{layer:03d}.parquet")
+        assert not (table["memory"] == table["other_memory"]).any()
+        for memory in range(len(values)):  # every value stands in both layers
+            wanted = np.sort(np.repeat(cosines[memory], 2))[::-1][:3]
+            found = table.filter(pl.col("memory") == memory).sort("rank")["cosine"].to_numpy()
+            np.testing.assert_allclose(found, wanted, atol=1e-5)
+    assert open_atlas(out).manifest["model"]["sizes"]["layers"] == 2
 
 
 def test_the_text_has_everything_odd(text: Path) -> None:

@@ -195,14 +195,15 @@ def _read_scores(
 
 def neighbour_table(model: LanguageModel, layer: int, layers: Sequence[int], *, most: int) -> dict[str, Any]:
     """The columns of `neighbours` for one layer: at most `most` values of `layers` with the highest cosine, itself left
-    out.
+    out, and itself in other layers whose values are the same weights.
 
     With `most` 0 nothing is compared, and the columns are empty.
     """
     tiny = torch.finfo(torch.float32).tiny
     everything = torch.cat([normalize(model.values(other).float(), eps=tiny).to(model.device) for other in layers])
     sizes = [model.sizes.memories[other] for other in layers]
-    kept = min(most, sum(sizes) - 1)
+    same = [at for at, other in enumerate(layers) if _share_values(model, layer, other)]
+    kept = min(most, sum(sizes) - len(same))
     if kept == 0:
         return {name: [] for name in TABLES["neighbours"].columns.names}
     owner = np.repeat(np.array(layers), sizes)
@@ -215,7 +216,8 @@ def neighbour_table(model: LanguageModel, layer: int, layers: Sequence[int], *, 
         for start in range(begin, begin + memories, rows):
             own = torch.arange(start, min(start + rows, begin + memories), device=everything.device)
             cosine = everything[own] @ everything.T
-            cosine[torch.arange(len(own), device=own.device), own] = -torch.inf
+            for at in same:
+                cosine[torch.arange(len(own), device=own.device), own - begin + sum(sizes[:at])] = -torch.inf
             nearest, value = top(cosine, kept)
             places.append(nearest.cpu().numpy())
             cosines.append(value.clamp(-1, 1).cpu().numpy())
@@ -227,6 +229,15 @@ def neighbour_table(model: LanguageModel, layer: int, layers: Sequence[int], *, 
         "other_memory": number[place].astype(np.int32),
         "cosine": np.concatenate(cosines).reshape(-1),
     }
+
+
+def _share_values(model: LanguageModel, layer: int, other: int) -> bool:
+    """Whether the values of two layers, or of one, are the same weights."""
+    weights = [
+        {id(weight) for module in model.layer(each).ffn.exits for weight in module.parameters()}
+        for each in (layer, other)
+    ]
+    return layer == other or (bool(weights[0]) and weights[0] == weights[1])
 
 
 def _norms(rows: Tensor) -> NDArray[np.float32]:

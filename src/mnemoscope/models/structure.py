@@ -6,6 +6,7 @@ is a guess: the load-time proof judges it in every layer. Anything that does not
 one line.
 """
 
+import copy
 from typing import Any
 
 import torch
@@ -21,7 +22,12 @@ _COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "n_blocks",
 
 @torch.inference_mode()
 def infer(model: Any) -> Anatomy:
-    """The anatomy of a model of an unknown family, which is at rest; raises ModelUnsupported where none is found."""
+    """The anatomy of a model of an unknown family, which is at rest; raises ModelUnsupported where none is found.
+
+    Where one block stands in several places, it is that of a twin of the model in which every place has a block of its
+    own: the weights are the same tensors, and each call can be told from the others.
+    """
+    model = _with_own_blocks(model)
     config = text_config(model)
     kind = str(getattr(config, "model_type", "") or type(model).__name__)
     try:
@@ -41,6 +47,28 @@ def infer(model: Any) -> Anatomy:
         activation_name(config, found.activation), before * factor, softcap, without=found.without,
         last=blocks[found.last],
     )  # fmt: skip
+
+
+def _with_own_blocks(model: Any) -> Any:
+    """The model, or, if a list in it holds a module several times, a twin with the same tensors where none does."""
+    if not any(len(set(places)) < len(places) for places in _lists(model)):
+        return model
+    twin = _twin(model)
+    for places in _lists(twin):
+        for number, module in enumerate(places):
+            if module in list(places)[:number]:
+                places[number] = _twin(module)
+    return twin
+
+
+def _lists(model: nn.Module) -> list[nn.ModuleList]:
+    return [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+
+
+def _twin(module: Any) -> Any:
+    """A copy of the modules with the very parameters and buffers."""
+    tensors = (*module.parameters(), *module.buffers())
+    return copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})
 
 
 def _stated(config: Any, names: tuple[str, ...]) -> int | None:
