@@ -5,7 +5,7 @@ layer whose own gate, if it has one, is its weight. What is here is where the nu
 changes them as the model runs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -181,36 +181,37 @@ class MixtureFeedForward:
 
     def recall(self, inputs: Tensor, weights: Tensor | None) -> Tensor:
         """Of keys, formula and weights alone: nothing of the forward that is tapped."""
-        assert weights is not None
-        found = []
-        for expert in self._experts():
-            weight = weights[..., expert, None].to(inputs.dtype)
-            taken = inputs * weight if self.routed.weighs_input else inputs
-            made = self.routed.join(*self.routed.maps(taken, expert))
-            found.append(made.where(weight != 0, 0) if self.routed.weighs_input else made * weight)
-        for place, each in enumerate(self.shared, start=self.routed.count):
-            found.append(each.dense.recall(inputs) * weights[..., place, None].to(inputs.dtype))
-        return torch.cat(found, dim=-1)
+        return self._of_each(inputs, weights, lambda maps: self.routed.join(*maps))
 
     def rounding(self, inputs: Tensor, weights: Tensor | None) -> Tensor:
         """How far the coefficients move with one part of gate and up each, which round: their sensitivity.
 
         It is larger than they are where a sum cancels, as GPT-OSS's up + 1 does.
         """
+        small = 2.0**-10
+
+        def sensitivity(given: list[Tensor]) -> Tensor:
+            maps = [each.float() for each in given]
+            made = self.routed.join(*maps)
+            moved = (
+                self.routed.join(*(each * (1 + small) if each is one else each for each in maps)) - made for one in maps
+            )
+            return torch.stack([each.abs() for each in moved]).sum(0) / small
+
+        return self._of_each(inputs, weights, sensitivity)
+
+    def _of_each(
+        self, inputs: Tensor, weights: Tensor | None, make: Callable[[list[Tensor]], Tensor]
+    ) -> Tensor:
+        """What `make` makes of every routed expert's maps, weighed, and the coefficients of the shared ones."""
         assert weights is not None
-        found, small = [], 2.0**-10
+        found = []
         for expert in self._experts():
             weight = weights[..., expert, None].to(inputs.dtype)
-            taken = inputs * weight if self.routed.weighs_input else inputs
-            maps = [each.float() for each in self.routed.maps(taken, expert)]
-            made = self.routed.join(*maps)
-            moved = [
-                self.routed.join(*(each * (1 + small) if each is one else each for each in maps)) - made for one in maps
-            ]
-            size = torch.stack(moved).abs().sum(0) / small
-            found.append(size * (weight != 0) if self.routed.weighs_input else size * weight)
+            made = make(self.routed.maps(inputs * weight if self.routed.weighs_input else inputs, expert))
+            found.append(made.where(weight != 0, 0) if self.routed.weighs_input else made * weight)
         for place, each in enumerate(self.shared, start=self.routed.count):
-            found.append(each.dense.recall(inputs).float() * weights[..., place, None])
+            found.append(each.dense.recall(inputs) * weights[..., place, None].to(inputs.dtype))
         return torch.cat(found, dim=-1)
 
     def write(self, coefficients: Tensor) -> Tensor:
