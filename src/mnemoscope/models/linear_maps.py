@@ -286,7 +286,7 @@ def _without_biases(module: nn.Module) -> Iterator[None]:
     held: list[tuple[dict[str, Any], Any]] = []
     try:
         for part in module.modules():
-            stores: tuple[dict[str, Any], ...] = (part._parameters, part._buffers) 
+            stores: tuple[dict[str, Any], ...] = (part._parameters, part._buffers)
             for own in stores:
                 bias = own.get("bias")
                 if bias is not None:
