@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from mining.conftest import byte_tokenizer
 from mnemoscope.mining import mine
+from mnemoscope.models import load_model
 from mnemoscope.models.handmade_experts import EXPERTS, MEMORIES, PLANTED_EXPERTS, SENTENCES
+from models.expert_models import build_mixture
 from web.planted_atlas import planted_atlas
 from web.served import client, patient
 
@@ -25,6 +28,16 @@ def test_routing_is_told_and_drawn(reader: TestClient) -> None:
     assert page.text.count('<section aria-labelledby="layer-') == len(data["layers"]) == 2
     assert [row["name"] for row in data["layers"][0]["experts"]] == [f"E{e}" for e in range(EXPERTS)]
     assert ">Routing<" in reader.get("/").text
+
+
+def test_the_overview_of_a_hybrid_says_which_blocks_its_layers_are_of(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("\n".join(SENTENCES) + "\n")
+    model = load_model(build_mixture("nemotron_h"), tokenizer=byte_tokenizer(bos_token="<|endoftext|>"))
+    reader = client(mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", split="line", removals=2, prefixes=5))
+    page = reader.get("/").text
+    assert "layers 0-1 are those of blocks 1-2; without one: NemotronHAttention in block 0, " in page
+    (tmp_path / "dense").mkdir()
+    assert "its blocks" not in client(planted_atlas(tmp_path / "dense")).get("/").text
 
 
 def test_every_memory_has_a_page_and_its_neighbours_are_beside_it(reader: TestClient) -> None:

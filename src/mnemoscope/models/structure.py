@@ -32,7 +32,7 @@ def infer(model: Any) -> Anatomy:
     kind = str(getattr(config, "model_type", "") or type(model).__name__)
     try:
         seen = observe(model, _rows(model, config))
-        path, blocks = _blocks(model, seen, _stated(config, _COUNTS))
+        path, blocks = _blocks(model, seen, _number_in(config, _COUNTS))
         found = read_structure(model, seen, path, blocks)
         head = _head(model, seen)
         norm, project, before = _after_blocks(seen, f"{path}.{found.last}", head)
@@ -71,7 +71,7 @@ def _twin(module: Any) -> Any:
     return copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})
 
 
-def _stated(config: Any, names: tuple[str, ...]) -> int | None:
+def _number_in(config: Any, names: tuple[str, ...]) -> int | None:
     """The first whole number above zero among entries of the configuration."""
     values = (getattr(config, name, None) for name in names)
     return next((value for value in values if isinstance(value, int) and value > 0), None)
@@ -79,7 +79,7 @@ def _stated(config: Any, names: tuple[str, ...]) -> int | None:
 
 def _rows(model: Any, config: Any) -> int:
     """A number that every token id of a small forward must stay below."""
-    stated = _stated(config, ("vocab_size",))
+    stated = _number_in(config, ("vocab_size",))
     return int(model.get_input_embeddings().weight.shape[0]) if stated is None else stated
 
 

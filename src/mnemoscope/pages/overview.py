@@ -8,6 +8,7 @@ import polars as pl
 from mnemoscope.atlas.manifest import RUN
 from mnemoscope.atlas.tables import model_words
 from mnemoscope.figures.examples import best_examples
+from mnemoscope.formatting import format_blocks
 from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.page import Page
 from mnemoscope.pages.questions import answers_of, draw_small
@@ -29,7 +30,8 @@ def overview_page(edition: Edition) -> Page:
 def overview_view(edition: Edition) -> dict[str, Any]:
     """Model, text, plan, run, the totals of every question, warnings, and the most striking memories."""
     manifest = edition.atlas.manifest
-    model, corpus = manifest["model"], manifest["corpus"]
+    model, corpus, mined = manifest["model"], manifest["corpus"], manifest.model
+    blocks = format_blocks(mined.layer_blocks, mined.other_blocks) if mined.other_blocks else None
     answers = answers_of(edition)
     # An answer may lie in the atlas and have nothing to draw.
     there = {question: found for question, found in answers.items() if not found.table.is_empty()}
@@ -37,7 +39,7 @@ def overview_view(edition: Edition) -> dict[str, Any]:
         "model": {
             name: model.get(name) for name in ("spec", "revision", "fingerprint", "family", "block", "activation")
         }
-        | {"sizes": model["sizes"]},
+        | {"sizes": model["sizes"], "blocks": blocks},
         "text": {name: corpus.get(name) for name in ("spec", "fingerprint", "counts", "held_out_share", "overlap")},
         "plan": manifest.plan,
         "finished": _run(edition).get("finished"),

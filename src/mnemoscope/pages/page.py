@@ -15,7 +15,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from mnemoscope.formatting import DASH, format_blocks, format_value, show_text, show_token, times_chance
+from mnemoscope.formatting import DASH, format_value, show_text, show_token, times_chance
 from mnemoscope.pages.edition import Edition
 
 NAV = (
@@ -110,7 +110,6 @@ def environment() -> Environment:
         "percent": lambda share: format_value(share, "share"),
         "chance": times_chance,
         "number": lambda value: format_value(value, "number"),
-        "blocks": lambda model: format_blocks(model.layer_blocks, model.other_blocks),
         "count": lambda value: DASH if value is None else f"{value:,}",
         "part": lambda text: quote(str(text), safe=""),
     }
