@@ -80,7 +80,7 @@ def test_a_hybrid_is_read_where_it_has_memories_and_the_rest_is_named(
 ) -> None:
     hf = build_mixture("nemotron_h")
     model = load_model(hf, tokenizer=tokenizer)
-    assert model.anatomy.blocks == (1, 2)
+    assert (model.anatomy.blocks, model.activation) == ((1, 2), "relu2")
     assert model.anatomy.without == {0: "NemotronHAttention", 3: "NemotronHMamba2Mixer"}
     final = []
     with read_final(model, final.append):

@@ -93,7 +93,8 @@ class LayerState(Record):
 class Decision(Record):
     """When one kind of stream has the model's own prediction on top: first at all, and from when on for good.
 
-    Both are layers, or None where the last layer's stream does not have it (the output of the last layer always has).
+    Both are layers, or None where the last layer's stream does not have it (the output of the last layer always has,
+    unless blocks without a feed-forward layer come after it).
     `first` may be a layer that later ones contradict.
     """
 
