@@ -16,7 +16,7 @@ from mnemoscope.models.anatomy import Layer, resolve_dense, resolve_layer
 from mnemoscope.models.experts import MixtureFeedForward, RoutedExperts, SharedExpert, find_routed
 from mnemoscope.models.families import Family
 from mnemoscope.models.key_structure import Keys, find_keys, find_maps
-from mnemoscope.models.observed import ModuleCall, Observation, mixes_positions, same
+from mnemoscope.models.observed import ModuleCall, Observation, factor_between, mixes_positions, same
 
 
 class Unclear(Exception):
@@ -82,8 +82,7 @@ def _lone_mixer(model: nn.Module, seen: Observation, path: str) -> str | None:
     block = seen.calls[path]
     for call in sorted(seen.within(path), key=lambda call: call.path.count(".")):
         if call.given.shape == block.given.shape:
-            moved = block.given - block.taken
-            scale = float((moved * call.given).sum() / call.given.square().sum().clamp_min(1e-30))
+            scale = factor_between(call.given, block.given - block.taken)
             alone = same(block.taken + call.given * scale, block.given)
             if alone and call.changes and mixes_positions(model, f"{path}.{call.path}", len(seen.logits.T)):
                 return type(call.module).__name__
@@ -242,7 +241,7 @@ def _with_norms(
         normed = replace(row, ffn_norm=ffn_norm, post_norm=post_norm)
         if same(residual + update, block.given):
             return normed, 1.0
-        scale = float(((block.given - residual) * update).sum() / update.square().sum().clamp_min(1e-30))
+        scale = factor_between(update, block.given - residual)
         if same(residual + update * scale, block.given):
             return normed, scale
         for call in changing:

@@ -168,5 +168,10 @@ def distance(a: Tensor, b: Tensor) -> float:
     return float((a.float() - b.float()).abs().max() / b.float().square().mean().sqrt().clamp_min(1e-6))
 
 
+def factor_between(one: Tensor, other: Tensor) -> float:
+    """The number by which one tensor comes nearest to the other, of the same shape."""
+    return float((one * other).sum() / one.square().sum().clamp_min(1e-30))
+
+
 def _is_hidden(value: Any) -> TypeGuard[Tensor]:
     return isinstance(value, Tensor) and value.is_floating_point() and value.dim() in (2, 3)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.anatomy import Anatomy, activation_name, text_config
 from mnemoscope.models.block_structure import Unclear, read_structure
-from mnemoscope.models.observed import ModuleCall, Observation, flat, ids_for, observe, run, same
+from mnemoscope.models.observed import ModuleCall, Observation, factor_between, flat, ids_for, observe, run, same
 
 _COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "n_blocks", "depth")
 
@@ -165,7 +165,7 @@ def _factor(one: Tensor, other: Tensor) -> float | None:
     """The number that makes one tensor the other; None where there is none."""
     if one.shape != other.shape:
         return None
-    factor = float((one * other).sum() / one.square().sum())
+    factor = factor_between(one, other)
     return factor if same(one * factor, other) else None
 
 
