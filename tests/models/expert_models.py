@@ -145,12 +145,19 @@ MIXTURES = {
 
 def build_mixture(name: str, *, rows: int = 280, **changes: Any) -> Any:
     """The tiny random model of an entry; biases, gains and routers are random too."""
+    settings = {"vocab_size": rows, "bos_token_id": None, "eos_token_id": None, **_SIZES, **MIXTURES[name].settings}
+    return fill_randomly(lambda: AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(MIXTURES[name].kind, **settings | changes)
+    ))  # fmt: skip
+
+
+def fill_randomly(make: Callable[[], Any]) -> Any:
+    """The model that is made, at rest, with random numbers everywhere; gains around one."""
     before = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
-        settings = {"vocab_size": rows, "bos_token_id": None, "eos_token_id": None, **_SIZES, **MIXTURES[name].settings}
         torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(MIXTURES[name].kind, **settings | changes))
+        model = make()
     finally:
         logging.set_verbosity(before)
     with torch.no_grad():

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, silu, softplus
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
-from transformers.utils import logging
+
+from models.expert_models import fill_randomly
 
 ROWS, HIDDEN, MEMORIES = 280, 16, 24
 SIZES: dict[str, Any] = {
@@ -107,7 +108,7 @@ SEEING = {
 def build_uncommon(name: str, **changes: Any) -> Any:
     """The tiny random model of an entry of UNCOMMON."""
     case = UNCOMMON[name]
-    return _fill(lambda: AutoModelForCausalLM.from_config(
+    return fill_randomly(lambda: AutoModelForCausalLM.from_config(
         AutoConfig.for_model(case.kind, **SIZES | case.settings | changes)
     ))  # fmt: skip
 
@@ -116,20 +117,4 @@ def build_seeing(kind: str) -> Any:
     """The tiny random model of an entry of SEEING."""
     own, whole = SEEING[kind]
     settings = {"text_config": _TEXT | own, "vision_config": _SEEING, "image_token_id": 5} | whole
-    return _fill(lambda: AutoModelForImageTextToText.from_config(AutoConfig.for_model(kind, **settings)))
-
-
-def _fill(make: Callable[[], Any]) -> Any:
-    """The model with random numbers everywhere; gains around one."""
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        torch.manual_seed(0)
-        model = make()
-    finally:
-        logging.set_verbosity(before)
-    with torch.no_grad():
-        for path, parameter in model.named_parameters():
-            gain = parameter.dim() == 1 and not path.endswith("bias")
-            parameter.copy_(torch.randn_like(parameter) * 0.3 + float(gain))
-    return model.eval().requires_grad_(False)
+    return fill_randomly(lambda: AutoModelForImageTextToText.from_config(AutoConfig.for_model(kind, **settings)))
