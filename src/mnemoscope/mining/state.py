@@ -3,9 +3,11 @@
 Per layer an Activity and one Triggers for each sign. Its size depends on the model and the plan, not on the text.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
@@ -17,6 +19,7 @@ from mnemoscope.errors import AtlasDamaged, PartsDiffer
 from mnemoscope.files import write_bytes
 from mnemoscope.memory import Numbering
 from mnemoscope.mining.activity import Activity
+from mnemoscope.mining.ranges import Range, join_ranges
 from mnemoscope.mining.routing import Routing
 from mnemoscope.mining.triggers import Triggers
 from mnemoscope.models import LanguageModel
@@ -54,8 +57,38 @@ class StateShape:
         return len(self.experts[layer].widths) if layer in self.experts else 1
 
 
+@dataclass(frozen=True)
+class StateFacts:
+    """What a saved state says of itself in its header, which is read without the rest."""
+
+    plan: str
+    """The hash of its plan."""
+    finished: tuple[Range, ...]
+    """The batches that it counts, by number in the order of the plan."""
+    device: str
+    """What they were computed on, by name."""
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The facts of the state saved at `path`; raises FileNotFoundError, AtlasDamaged."""
+        try:
+            with safe_open(path, "np") as file:
+                said = json.loads((file.metadata() or {})["state"])
+            finished = tuple((int(first), int(end)) for first, end in said["finished"])
+            return cls(said["plan"], finished, said["device"])
+        except FileNotFoundError:
+            raise
+        except (OSError, KeyError, ValueError, TypeError, SafetensorError) as error:
+            raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> AtlasDamaged:
+    return AtlasDamaged(f"{path} is not a saved state of this plan ({error}); remove the atlas and mine again")
+
+
 class MiningState:
-    """The accumulators of every mined layer and the number of the next batch.
+    """The accumulators of every mined layer, and what was counted: `finished`, of a worker that takes batches in any
+    order, or `next_batch`, of a run that takes its own one after the other.
 
     `devices` are those of all layers of the model, on which each layer is counted; the CPU where it is left out.
     """
@@ -63,6 +96,9 @@ class MiningState:
     def __init__(self, shape: StateShape, *, devices: Sequence[torch.device] | None = None) -> None:
         self.shape = shape
         self.next_batch = 0
+        self.finished: list[Range] = []
+        self.device = ""
+        """The name of what it was computed on; said of the states that workers make."""
         self.halved: list[int] = []
         """Batches that were computed in halves because memory ran out."""
         widths = {layer: numbering.widths for layer, numbering in shape.experts.items()}
@@ -80,6 +116,10 @@ class MiningState:
 
     def save(self, path: Path, *, plan: str) -> None:
         """Writes the state to `path` whole or not at all, with the hash of its plan; raises StoreFailed."""
+        write_bytes(path, self.serialise(plan=plan))
+
+    def serialise(self, *, plan: str) -> bytes:
+        """The state as a file holds it."""
         tensors = {
             f"{name}/{key}": tensor.contiguous().cpu()
             for name, part in self._parts()
@@ -87,15 +127,17 @@ class MiningState:
         }
         tensors["next_batch"] = torch.tensor([self.next_batch])
         tensors["halved"] = torch.tensor(self.halved, dtype=torch.int64)
-        write_bytes(path, save(tensors, {"plan": plan}))
+        self.finished = join_ranges(self.finished)
+        facts = {"plan": plan, "finished": self.finished, "device": self.device}
+        return save(tensors, {"state": json.dumps(facts)})  # one entry: a file's entries stand in chance order
 
     def load(self, path: Path, *, plan: str) -> None:
         """Becomes the state saved at `path`; raises AtlasDamaged if it is not one of this shape and plan."""
         try:
+            facts = StateFacts.read(path)
             with safe_open(path, "pt") as file:
-                stated = (file.metadata() or {}).get("plan")
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if stated != plan:
+            if facts.plan != plan:
                 raise KeyError("plan")
             for name, part in self._parts():
                 own = {key: tensors[f"{name}/{key}"] for key in part.state()}
@@ -105,16 +147,17 @@ class MiningState:
                 part.load(own)
             self.next_batch = int(tensors["next_batch"][0])
             self.halved = tensors["halved"].tolist()
+            self.finished, self.device = list(facts.finished), facts.device
         except (OSError, KeyError, SafetensorError) as error:
-            raise AtlasDamaged(
-                f"{path} is not a saved state of this plan ({error}); remove the atlas and mine again"
-            ) from error
+            raise _damaged(path, error) from error
 
     def merge(self, other: "MiningState") -> None:
         """Adds the state of another part of the same plan."""
         if self.shape != other.shape:
             raise PartsDiffer("the parts mined other layers, memories or numbers of triggers")
         self.halved = sorted(self.halved + other.halved)
+        self.finished = join_ranges([*self.finished, *other.finished])
+        self.device = self.device or other.device
         for layer, activity in self.activity.items():
             activity.merge(other.activity[layer])
         for layer, routing in self.routing.items():
