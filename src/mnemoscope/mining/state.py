@@ -79,10 +79,10 @@ class StateFacts:
         except FileNotFoundError:
             raise
         except (OSError, KeyError, ValueError, TypeError, SafetensorError) as error:
-            raise _damaged(path, error) from error
+            raise _no_state(path, error) from error
 
 
-def _damaged(path: Path, error: Exception) -> AtlasDamaged:
+def _no_state(path: Path, error: Exception) -> AtlasDamaged:
     return AtlasDamaged(f"{path} is not a saved state of this plan ({error}); remove the atlas and mine again")
 
 
@@ -149,7 +149,7 @@ class MiningState:
             self.halved = tensors["halved"].tolist()
             self.finished, self.device = list(facts.finished), facts.device
         except (OSError, KeyError, SafetensorError) as error:
-            raise _damaged(path, error) from error
+            raise _no_state(path, error) from error
 
     def merge(self, other: "MiningState") -> None:
         """Adds the state of another part of the same plan."""
