@@ -23,7 +23,6 @@ from mnemoscope.atlas.manifest import RUN, STATE, seal
 from mnemoscope.atlas.schema import TABLES, Provenance, schema_error
 from mnemoscope.atlas.store import write_sentences, write_table
 from mnemoscope.corpus import TokenizedCorpus
-from mnemoscope.errors import Interrupted
 from mnemoscope.files import write_json
 from mnemoscope.memory import most_experts
 from mnemoscope.mining.batch_loader import background_table, sentence_rows, token_table
@@ -36,7 +35,7 @@ from mnemoscope.mining.trigger_table import NamedSentences, layer_triggers
 from mnemoscope.mining.values import neighbour_table, targets, value_table, working_columns
 from mnemoscope.models import LanguageModel
 from mnemoscope.patterns import write_patterns
-from mnemoscope.progress import Progress
+from mnemoscope.progress import Progress, StopSignal, interruption
 
 
 def provenance_of(plan: MiningPlan) -> Provenance:
@@ -218,13 +217,12 @@ def finish_atlas(
 
 
 def add_patterns(directory: Path, progress: Progress) -> None:
-    """Makes the patterns of the atlas, which is sealed by now; raises Interrupted after Ctrl-C, StoreFailed."""
+    """Makes the patterns of the atlas, which is sealed by now; raises Interrupted, StoreFailed."""
     try:
         write_patterns(open_atlas(directory), progress=progress)
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"stopped; {directory} is finished but for its patterns, which `mnemoscope analyze {directory}` makes"
-        ) from None
+    except (KeyboardInterrupt, StopSignal) as stop:
+        left = f"{directory} is finished but for its patterns, which `mnemoscope analyze {directory}` makes"
+        raise interruption(stop, f"stopped; {left}") from None
 
 
 def model_facts(model: LanguageModel) -> dict[str, Any]:
