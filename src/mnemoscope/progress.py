@@ -15,11 +15,27 @@ from typing import Any
 from mnemoscope.errors import Interrupted, Terminated
 
 Progress = Callable[[str, float, float | None, str], None]
-"""Called with a stage's name, what is done, what is to do (None: unknown), and a note, mostly the unit."""
+"""Called with a stage's name, what is done, what is to do (None: unknown), and a note: mostly the unit, and more behind a
+semicolon where there is more to say, as in `tokens; 4 workers`."""
 
 
 def ignore_progress(stage: str, done: float, total: float | None, note: str) -> None:
     """A `Progress` that says nothing."""
+
+
+WORKER = "worker"
+"""The stage whose reports are no progress: what has become of a worker, as `worker_note` says it."""
+
+
+def worker_note(name: str, what: str, why: str = "") -> str:
+    """The note of a report of the stage WORKER; `what` is `started`, `ended` or `lost`."""
+    return f"{name} {what}" + (f": {why}" if why else "")
+
+
+def fleet_note(unit: str, *, workers: int, leases_lost: int) -> str:
+    """A note of a stage that workers share: its unit, how many are alive, how many leases were given out again."""
+    lost = f", {leases_lost} lease{'s' * (leases_lost != 1)} lost" if leases_lost else ""
+    return f"{unit}; {workers} worker{'s' * (workers != 1)}{lost}"
 
 
 _ENDING = (signal.SIGTERM, signal.SIGUSR1)
