@@ -11,3 +11,10 @@ import torch
 def may_look(device: torch.device) -> bool:
     """Whether looking at a number on this device costs nothing."""
     return device.type == "cpu"
+
+
+def device_name(device: torch.device) -> str:
+    """What a device is called, so that states of different kinds are told apart: last bits differ between these."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"cpu {torch.backends.cpu.get_cpu_capability()}" if device.type == "cpu" else device.type
