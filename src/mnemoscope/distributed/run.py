@@ -106,6 +106,11 @@ def _threads(fleet: FleetOptions) -> int:
     return max(1, torch.get_num_threads() // (fleet.workers or 1))
 
 
+def usable_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 def count_workers(fleet: FleetOptions, device: str) -> int:
     """How many workers were asked for, or fit this machine."""
     if fleet.workers is not None:
