@@ -3,6 +3,7 @@
 from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.mining.batch_loader import BatchLoader
 from mnemoscope.mining.batch_reader import BatchReader
+from mnemoscope.mining.host import device_name, join_names
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
@@ -27,6 +28,7 @@ def read_text(
     checkpoint, plan_hash = context.work / CHECKPOINT, plan.hash()
     if checkpoint.is_file():
         state.load(checkpoint, plan=plan_hash)
+    state.device = join_names(state.device, device_name(model.device))
     loader = BatchLoader(copy, model, batch_tokens=plan.batch_tokens, seed=plan.seed)
     index, of = share or (1, 1)
     numbers = range(index - 1, loader.count, of)
