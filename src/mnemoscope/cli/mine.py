@@ -133,6 +133,9 @@ def merge(
     *,
     opening: ModelOptions,
     accept_versions: arg.AcceptVersions = False,
+    allow_mixed_devices: Annotated[
+        bool, typer.Option("--allow-mixed-devices", help="Join parts of different kinds of processors or cards, too.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a finished atlas, or one begun otherwise.")] = False,
     json: arg.Json = False,
     debug: arg.Debug = False,
@@ -149,7 +152,7 @@ def merge(
 
     with reporting() as progress:
         made = mining.merge(
-            out, parts, model=model, accept_versions=accept_versions, force=force, progress=progress,
-            **opening.keywords(),
+            out, parts, model=model, accept_versions=accept_versions, allow_mixed_devices=allow_mixed_devices,
+            force=force, progress=progress, **opening.keywords(),
         )  # fmt: skip
     summarise(made, json=json)

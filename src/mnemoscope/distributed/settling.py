@@ -88,7 +88,8 @@ def _take_over(context: RunContext, beginning: Beginning, plan: MiningPlan) -> i
     state = MiningState(StateShape.of(beginning.model, keep=plan.triggers, layers=plan.layers))
     state.load(checkpoint, plan=plan.hash())
     counted, state.next_batch = state.next_batch, 0
-    state.finished, state.device = [(0, counted)], device_name(beginning.model.device)
+    state.finished = [(0, counted)]
+    state.device = state.device or device_name(beginning.model.device)
     folder = StateFolder(context.directory, _FIRST)
     folder.make()
     folder.save(state.serialise(plan=plan.hash()))

@@ -4,6 +4,7 @@ from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.files import write_bytes
 from mnemoscope.mining.batch_loader import BatchLoader
 from mnemoscope.mining.batch_reader import BatchReader
+from mnemoscope.mining.host import device_name, join_names
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
@@ -53,6 +54,7 @@ def read_text(
     checkpoint = context.work / CHECKPOINT
     if checkpoint.is_file():
         state.load(checkpoint, plan=plan.hash())
+    state.device = join_names(state.device, device_name(model.device))
     loader = BatchLoader(copy, model, batch_tokens=plan.batch_tokens, seed=plan.seed)
     index, of = share or (1, 1)
     numbers = range(index - 1, loader.count, of)

@@ -265,14 +265,13 @@ def manifest_of(
     questions: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """What the manifest says, but for the schema, the package and the hashes; `versions` as of `all_versions`."""
-    sentences = max(1, int(counts["sentences"]))
     document: dict[str, Any] = {
         "model": model_facts(model),
         "corpus": {
             "spec": plan.corpus,
             "fingerprint": plan.corpus_fingerprint,
             "counts": counts,
-            "held_out_share": int(counts["held_out_sentences"]) / sentences,
+            "held_out_share": int(counts["held_out_sentences"]) / max(1, int(counts["sentences"])),
             "overlap": _overlap(counts),
         },
         "plan": plan.document(),
@@ -284,6 +283,7 @@ def manifest_of(
         "out_of_memory_batches": state.halved,
         "versions": list(versions),
         "byte_identity_promised": len(versions) == 1 and not state.halved,
+        **state.equality(),
     }
     if questions is not None:
         document["questions"] = questions
