@@ -33,7 +33,7 @@ FOLDERS = (
 _QUESTION = "|".join(ANSWERS)
 _NAMED = re.compile(
     rf"state/[a-z]+\.safetensors"
-    rf"|work/[a-z0-9-]+\.safetensors"
+    rf"|work/[a-z0-9-]+\.(safetensors|json|parquet)"
     rf"|work/text/(validation/)?(copy\.json(\.new)?|[a-z_]+\.bin(\.spill)?)"
     rf"|analyses/(manifest\.json|({_QUESTION})(\.json|(\.cases)?\.parquet))"
     rf"|report/(manifest\.json|index\.html|figures/({_QUESTION})\.(svg|png|pdf))"

@@ -34,7 +34,7 @@ from mnemoscope.tracing import distribution, rank_of, top
 from mnemoscope.tracing.scores import activity_of, folded_updates, output_norm_scale, votes_in
 
 PREFIXES = "prefixes.safetensors"
-"""The prefixes of a finished part, in its `state/`."""
+"""The prefixes to ask: of a finished part in its `state/`, of a run with workers in its work folder."""
 _ROWS = 128
 """Prefixes in one forward: bounds the rows of scores that exist at one time."""
 _SCORES = 1 << 24
@@ -62,9 +62,9 @@ class Prefixes:
     position: Ints
     next_token: Ints
 
-    def save(self, path: Path) -> None:
-        """Writes the list whole or not at all; raises StoreFailed."""
-        write_bytes(path, save(vars(self)))
+    def save(self, path: Path, *, plan: str | None = None) -> None:
+        """Writes the list whole or not at all, with the hash of its plan if that is given; raises StoreFailed."""
+        write_bytes(path, save(vars(self), None if plan is None else {"inputs": plan}))
 
     @classmethod
     def load(cls, path: Path) -> "Prefixes":

@@ -19,7 +19,7 @@ from mnemoscope.memory import most_experts
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.models import LanguageModel
-from mnemoscope.patterns import write_patterns
+from mnemoscope.patterns import join_patterns, write_patterns
 from mnemoscope.progress import Progress
 
 
@@ -62,6 +62,16 @@ def add_patterns(directory: Path, progress: Progress) -> None:
         raise Interrupted(
             f"stopped; {directory} is finished but for its patterns, which `mnemoscope analyze {directory}` makes"
         ) from None
+
+
+def finish_patterns(directory: Path, *, keep_work: bool = False) -> None:
+    """Makes the patterns of a sealed atlas of those that workers have found of each layer.
+
+    Raises AtlasUnfinished where a layer's are missing, StoreFailed.
+    """
+    join_patterns(open_atlas(directory))
+    if not keep_work:
+        remove_work(directory)
 
 
 def model_facts(model: LanguageModel) -> dict[str, Any]:

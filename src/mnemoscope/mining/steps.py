@@ -136,6 +136,11 @@ class PlannedSteps:
     def _share_out(self, items: slice) -> None:
         self.team.run([partial(self.step, part) for part in even_parts(items, self.team.size)])
 
+    def forget(self) -> None:
+        """Empties all answers."""
+        for array in self.answers.values():
+            array.fill(np.nan if array.dtype.kind == "f" else -1)
+
     def check_filled(self, *saved: Path) -> None:
         """Raises MiningError, and forgets what was `saved`, where an answer is still what no answer can be."""
         for name, array in self.answers.items():
