@@ -18,7 +18,7 @@ from mnemoscope.atlas.manifest import MANIFEST, WORK
 from mnemoscope.corpus import open_source
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, MiningError
 from mnemoscope.files import read_object
-from mnemoscope.mining import mine, pieces
+from mnemoscope.mining import mine, pieces, writing
 from mnemoscope.mining.late_stages import LATE_STAGES, PATTERN_STAGES, LateStages, WorkersFacts, task_count
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.run_folder import settle_text
@@ -139,6 +139,30 @@ def test_who_wakes_up_in_a_stage_that_is_over_changes_nothing(run: Run) -> None:
     run.worker(3).run("values", 0)
     assert values.read_bytes() == found
     assert tables_of(run.folder) == made
+
+
+def test_who_was_held_up_in_the_values_does_not_undo_the_finished_table(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One worker is frozen while it makes values; all others come to the end, and then it goes on."""
+    compute, frozen = writing.value_table, run.worker(2)
+
+    def wait(*what: Any) -> dict[str, Any]:
+        monkeypatch.setattr(writing, "value_table", compute)
+        found = compute(*what)
+        run.do(LATE_STAGES[2:], 2)
+        run.seal()
+        run.do(PATTERN_STAGES, 2)
+        finish_patterns(run.folder)
+        return found
+
+    run.do(LATE_STAGES[:2], 2)
+    monkeypatch.setattr(writing, "value_table", wait)
+    frozen.run("values", 0)
+    assert [path.name for path in (run.folder / WORK).iterdir()] == ["values-000.parquet"]
+    assert verify(run.folder) == []
+    clear(run.folder, keep_work=False)
+    assert not (run.folder / WORK).exists()
 
 
 def test_a_missing_piece_is_named(run: Run) -> None:
