@@ -38,7 +38,7 @@ worker or of its leases are named after them (`_NAMED_FOLDER`).
 _QUESTION = "|".join(ANSWERS)
 _NAMED = re.compile(
     rf"state/[a-z]+\.safetensors"
-    rf"|work/[a-z0-9-]+\.(safetensors|json)"
+    rf"|work/[a-z0-9-]+\.(safetensors|json|parquet)"
     rf"|work/leases/[a-z0-9-]+/\d+\.\d+\.[A-Za-z0-9-]+"
     rf"|work/(states|closed)/[A-Za-z0-9-]+/state\.safetensors"
     rf"|work/beats/[A-Za-z0-9-]+\.json"

@@ -83,7 +83,7 @@ def mine_with_workers(
         print(f"next: mnemoscope worker {out}  (as many as you like, on machines that share the folder)")
         print(f"      mnemoscope mine {model} {corpus} --out {out} ...  (the same options: puts it together)")
         return
-    with reporting(events=json) as progress:
+    with reporting() as progress:
         made = mine_with_workers(model, corpus, out, options, fleet, progress=progress)
     summarise(made, json=json)
 

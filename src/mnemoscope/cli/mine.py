@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from mnemoscope.cli import arguments as arg
-from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.fleet import Asked, is_for_workers, mine_with_workers
 from mnemoscope.cli.mined import summarise
+from mnemoscope.cli.progress import reporting
 from mnemoscope.mining_options import (
     DTYPES,
     TRIGGERS,
@@ -23,6 +23,7 @@ from mnemoscope.mining_options import (
     parse_removals,
 )
 from mnemoscope.model_options import ModelOptions
+
 
 @arg.with_model_options
 def mine(
@@ -89,7 +90,7 @@ def mine(
     ] = None,
     print_: Annotated[bool, typer.Option("--print", help="With --launch: print the jobs, submit nothing.")] = False,
     allow_mixed_devices: Annotated[
-        bool, typer.Option("--allow-mixed-devices", help="Different kinds of cards: equal to tolerance, not to the byte.")
+        bool, typer.Option("--allow-mixed-devices", help="Different kinds of cards: equal to tolerance.")
     ] = False,
     json: arg.Json = False,
     debug: arg.Debug = False,

@@ -49,3 +49,10 @@ def worker(
     )
     if stop() and not finished:
         raise typer.Exit(SAVED)
+
+
+def status(atlas: arg.AtlasFolder, json: arg.Json = False, debug: arg.Debug = False) -> None:
+    """Say where a run stands: what is done, who works on it, how fast, how long it will take.
+
+    Example: mnemoscope status atlas
+    """

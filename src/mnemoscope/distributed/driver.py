@@ -18,12 +18,14 @@ from mnemoscope.distributed.state_folders import STATES, StateFolder, closed_fol
 from mnemoscope.distributed.tasks import MERGING
 from mnemoscope.distributed.worker import is_of, new_name
 from mnemoscope.errors import MiningError, PartsDiffer
+from mnemoscope.files import read_object, write_json
 from mnemoscope.mining.merge_tree import plan_tree
 from mnemoscope.mining.ranges import Range, count_numbers, join_ranges, leave_out
 from mnemoscope.mining.state import StateFacts
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 
 _POLL = 0.2
+_STATES_TO_MERGE = "states.json"
 _MOST_DEATHS = 3
 """Workers that may die one after the other without anything having been done in between, for each that there are."""
 
@@ -79,24 +81,26 @@ class Driver:
 
         Raises MiningError (workers that cannot work), PartsDiffer (devices of different kinds), Interrupted.
         """
+        noted = self._context.work / _STATES_TO_MERGE
+        # Noted when the text was done, and then no state changes: nodes that were merged are of these.
+        states = read_object(noted).get("states")
         leases = LeaseFolder(self._directory, TEXT, self._run.leases)
-        while True:
+        while not states:
             self._run_stage(Stage(TEXT, self._run.leases), leases)
             for folder in folders_in(self._directory / STATES):
                 StateFolder(self._directory, folder.name).close(self._directory)
             states = self._check_states(leases)
-            if states is not None:
-                break
+        write_json(noted, {"states": states})
         self._context.end_stage(TEXT)
         levels = plan_tree(len(states))
         for level, nodes in enumerate(levels):
             self.run_tasks(Stage(f"{MERGING} {level + 1}", len(nodes), tuple(states)))
-        self._context.end_stage(MERGING)
         return f"{WORK}/{levels[-1][0].name}"
 
     def run_tasks(self, stage: Stage) -> None:
         """Has all tasks of a stage done."""
         self._run_stage(stage, LeaseFolder(self._directory, stage.name, stage.tasks))
+        self._context.end_stage(stage.name)
 
     def _run_stage(self, stage: Stage, leases: LeaseFolder) -> None:
         """Publishes a stage and waits until all its tasks are done."""

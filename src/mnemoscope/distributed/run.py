@@ -2,7 +2,7 @@
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +14,14 @@ from mnemoscope.distributed.local_launcher import LocalLauncher
 from mnemoscope.distributed.settling import PATIENCE, SettledRun, settle_run
 from mnemoscope.distributed.shared_run import Stage
 from mnemoscope.errors import OptionError
-from mnemoscope.mining.late_stages import LATE_STAGES, task_count
+from mnemoscope.mining.late_stages import LATE_STAGES, PATTERN_STAGES, WorkersFacts, task_count
 from mnemoscope.mining.run import begin_mining, check_folder
 from mnemoscope.mining.run_folder import hold_folder
+from mnemoscope.mining.sealing import finish_patterns, seal_atlas
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining_options import MiningOptions
 from mnemoscope.progress import Progress, ignore_progress
 
-_PIECES = 4
-"""Pieces per worker of a pass that is cut into any number."""
 _TEAM = 8
 """Threads that one process makes good use of on a CPU."""
 
@@ -133,9 +132,20 @@ def _launcher(context: RunContext, settled: SettledRun, options: MiningOptions, 
 def _drive(context: RunContext, settled: SettledRun, options: MiningOptions, fleet: FleetOptions) -> None:
     workers = count_workers(fleet, settled.plan.device)
     driver = Driver(context, settled, _launcher(context, settled, options, fleet), workers=workers)
+    plan, work = settled.plan, context.work
     with driver.running():
         state = driver.read_text()
-        for stage in LATE_STAGES:
-            tasks = task_count(stage, len(settled.plan.layers), workers * _PIECES)
-            driver.run_tasks(Stage(stage, tasks, (state,)))
-            context.end_stage(stage)
+        _run_stages(driver, settled, LATE_STAGES, state)
+        facts = WorkersFacts.read(work, plan)
+        seal_atlas(
+            context, facts.model, plan, facts.halved, counts=settled.counts, versions=settled.versions,
+            questions=facts.questions, equality=facts.equality, keep_work=True,
+        )  # fmt: skip
+        _run_stages(driver, settled, PATTERN_STAGES, state)
+    finish_patterns(context.directory, keep_work=options.keep_work)
+
+
+def _run_stages(driver: Driver, settled: SettledRun, stages: Sequence[str], state: str) -> None:
+    layers, pieces = len(settled.plan.layers), settled.run.pieces
+    for stage in stages:
+        driver.run_tasks(Stage(stage, task_count(stage, layers=layers, pieces=pieces), (state,)))

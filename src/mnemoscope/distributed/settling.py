@@ -22,11 +22,12 @@ from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.run_folder import Beginning, begin_run, settle_text
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
-from mnemoscope.mining.writing import model_facts
 from mnemoscope.mining_options import MiningOptions
 
 PATIENCE = 60.0
 """Seconds of silence after which a worker counts as dead, usually."""
+PIECES = 64
+"""Tasks into which a pass is cut that has no layers of its own: the number may not change with that of workers."""
 _FIRST = "single-process"
 """The name of the worker that a run of one process becomes."""
 
@@ -38,6 +39,8 @@ class SettledRun:
     plan: MiningPlan
     run: SharedRun
     versions: list[dict[str, str]]
+    counts: dict[str, Any]
+    """Those of the text, as the manifest has them."""
 
 
 def settle_run(
@@ -60,15 +63,14 @@ def settle_run(
         run = SharedRun(**{**text.work, "mixed_devices": mixed_devices or text.work["mixed_devices"]})
     else:
         _clear_shared(directory)
-        counts = text.copy.counts
         batches = BatchLoader(text.copy, model, batch_tokens=plan.batch_tokens, seed=plan.seed).count
-        tokens = int(counts["mined_tokens"])
+        tokens = int(text.copy.counts["mined_tokens"])
         lease = choose_lease(
             batches, tokens=tokens, parameters=model.sizes.parameters, device=plan.device, threads=plan.threads
         )
         run = SharedRun(
-            batches=batches, lease_batches=lease, tokens=tokens, text=hashed, facts=model_facts(model), counts=counts,
-            checkpoint_every=options.checkpoint_every, patience=patience, mixed_devices=mixed_devices,
+            batches=batches, lease_batches=lease, tokens=tokens, text=hashed,
+            pieces=PIECES, checkpoint_every=options.checkpoint_every, patience=patience, mixed_devices=mixed_devices,
         )  # fmt: skip
         first = _take_over(context, beginning, plan)
         LeaseFolder(directory, TEXT, run.leases).make(again=-(-first // lease))
@@ -77,7 +79,7 @@ def settle_run(
     # Last: whoever finds it finds the rest.
     begin_run(directory, plan, None, text.versions, work=run.document())
     (context.work / CHECKPOINT).unlink(missing_ok=True)
-    return SettledRun(plan, run, text.versions)
+    return SettledRun(plan, run, text.versions, {**text.copy.counts})
 
 
 def _take_over(context: RunContext, beginning: Beginning, plan: MiningPlan) -> int:
@@ -102,8 +104,9 @@ def _clear_shared(directory: Path) -> None:
     for folder in (LEASES, STATES, CLOSED, BEATS):
         with storing(directory / folder):
             shutil.rmtree(directory / folder, ignore_errors=True)
-    for path in (directory / WORK).glob("merged-*.safetensors"):
-        path.unlink(missing_ok=True)
+    for path in (directory / WORK).glob("*.*"):
+        if path.is_file() and path.name != CHECKPOINT:
+            path.unlink(missing_ok=True)
 
 
 def shared_work(begun: Mapping[str, Any] | None) -> bool:

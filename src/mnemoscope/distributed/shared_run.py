@@ -5,7 +5,6 @@ says what there is to do at the moment; the driver writes it, workers read it.
 """
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -40,9 +39,8 @@ class SharedRun:
     tokens: int
     text: str
     """The sha256 of the file that describes the tokenized text."""
-    facts: Mapping[str, Any]
-    """What the manifest says of the model."""
-    counts: Mapping[str, Any]
+    pieces: int
+    """Tasks of a pass that is cut into any number."""
     checkpoint_every: float
     patience: float
     """Seconds of silence after which a worker counts as dead."""

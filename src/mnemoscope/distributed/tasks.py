@@ -43,5 +43,7 @@ class Tasks:
         if self._late is None:
             desk = self._desk
             state = desk.directory / stage.inputs[0]
-            self._late = LateStages(RunContext(desk.directory), desk.model, desk.copy, desk.plan, state)
+            self._late = LateStages(
+                RunContext(desk.directory), desk.model, desk.copy, desk.plan, state, pieces=desk.run.pieces
+            )
         return self._late

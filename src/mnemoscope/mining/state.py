@@ -182,11 +182,15 @@ class MiningState:
         return {"state": json.dumps(said)}
 
     def load(self, path: Path, *, plan: str) -> None:
-        """Becomes the state saved at `path`; raises AtlasDamaged if it is not one of this shape and plan."""
+        """Becomes the state saved at `path`; raises AtlasDamaged if it is not one of this shape and plan.
+
+        The file may hold more layers than the shape, which are not read.
+        """
         try:
             facts = StateFacts.read(path)
+            wanted = [f"{name}/{key}" for name, part in self._parts() for key in part.state()]
             with safe_open(path, "pt") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                tensors = {name: file.get_tensor(name) for name in (*wanted, "next_batch", "halved")}
             if facts.plan != plan:
                 raise KeyError("plan")
             for name, part in self._parts():
