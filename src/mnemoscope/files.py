@@ -69,7 +69,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     The folder is made where it is missing. Raises StoreFailed.
     """
     make_folder(path.parent)
-    temporary = path.parent / f".{path.name}.{os.getpid()}.mnemoscope-tmp"
+    # A process of another machine, with the same number, may write the same file at this moment.
+    temporary = path.parent / f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.mnemoscope-tmp"
     with storing(path):
         try:
             with temporary.open("wb") as file:

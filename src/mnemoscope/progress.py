@@ -15,8 +15,8 @@ from typing import Any
 from mnemoscope.errors import Interrupted, Terminated
 
 Progress = Callable[[str, float, float | None, str], None]
-"""Called with a stage's name, what is done, what is to do (None: unknown), and a note: mostly the unit, and more behind a
-semicolon where there is more to say, as in `tokens; 4 workers`."""
+"""Called with a stage's name, what is done, what is to do (None: unknown), and a note, mostly the unit, with more
+behind a semicolon, as in `tokens; 4 workers`."""
 
 
 def ignore_progress(stage: str, done: float, total: float | None, note: str) -> None:

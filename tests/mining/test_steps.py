@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mnemoscope.errors import MiningError
 from mnemoscope.files import write_bytes
 from mnemoscope.mining.batches import pack
-from mnemoscope.mining.steps import Answers, RunContext, digest, run_checkpointed
+from mnemoscope.mining.steps import Answers, PlannedSteps, RunContext, digest, run_checkpointed
 from mnemoscope.mining.thread_team import ThreadTeam
 
 
@@ -42,9 +42,10 @@ def run(
     step: Callable[[slice], None], pieces: list[slice], answers: Answers, folder: Path, inputs: str, team: int = 1
 ) -> list[int]:
     context = RunContext(folder, checkpoint_every=0)
-    return run_checkpointed(
-        context, step, pieces, answers, stage="squares", unit="items", plan="p", inputs=inputs, team=ThreadTeam(team)
+    steps = PlannedSteps(
+        step, pieces, answers, stage="squares", unit="items", plan="p", inputs=inputs, team=ThreadTeam(team)
     )
+    return run_checkpointed(context, steps)
 
 
 def take(work: Squares, pieces: list[slice], folder: Path, *, inputs: str = "these", team: int = 1) -> list[int]:

@@ -24,21 +24,37 @@ LOCK_FILE = ".lock"
 Occupancy = Literal["free", "unfinished", "finished", "foreign"]
 
 SIDES = ("analyses", "report")
+_SHARED = ("leases", "states", "closed", "beats")
+"""In the work folder of a run that workers share."""
 FOLDERS = (
     *sorted(kind.name for kind in TABLES.values() if kind.numbered),
-    STATE, WORK, f"{WORK}/text", f"{WORK}/text/validation", *SIDES, "report/figures", "search",
+    STATE, WORK, f"{WORK}/text", f"{WORK}/text/validation", *(f"{WORK}/{name}" for name in _SHARED),
+    *SIDES, "report/figures", "search",
 )  # fmt: skip
-"""Every folder that is written inside an atlas, outer ones first; `browse` is a folder of its own."""
+"""Every folder that is written inside an atlas, outer ones first; `browse` is a folder of its own, and those of a
+worker or of its leases are named after them (`_NAMED_FOLDER`).
+"""
 
 _QUESTION = "|".join(ANSWERS)
 _NAMED = re.compile(
     rf"state/[a-z]+\.safetensors"
-    rf"|work/[a-z0-9-]+\.safetensors"
+    rf"|work/[a-z0-9-]+\.(safetensors|json|parquet)"
+    rf"|work/leases/[a-z0-9-]+/\d+\.\d+\.[A-Za-z0-9-]+"
+    rf"|work/(states|closed)/[A-Za-z0-9-]+/state\.safetensors"
+    rf"|work/beats/[A-Za-z0-9-]+\.json"
     rf"|work/text/(validation/)?(copy\.json(\.new)?|[a-z_]+\.bin(\.spill)?)"
     rf"|analyses/(manifest\.json|({_QUESTION})(\.json|(\.cases)?\.parquet))"
     rf"|report/(manifest\.json|index\.html|figures/({_QUESTION})\.(svg|png|pdf))"
     rf"|search/(index\.sqlite|\.lock)"
 )
+_NAMED_FOLDER = re.compile(r"work/(leases|states|closed)/[A-Za-z0-9-]+")
+
+
+def _folders(directory: Path) -> list[str]:
+    """The folders that are an atlas's own, those of workers and stages included."""
+    places = [place for name in _SHARED for place in (directory / WORK / name).glob("*") if place.is_dir()]
+    found = [place.relative_to(directory).as_posix() for place in places]
+    return [*FOLDERS, *(name for name in found if _NAMED_FOLDER.fullmatch(name))]
 
 
 def is_named(path: str) -> bool:
@@ -105,7 +121,7 @@ def remove_work(directory: Path) -> None:
 
 def refuse_links(directory: Path) -> None:
     """Raises AtlasDamaged if a folder of the atlas is a symbolic link: what is written there would lie elsewhere."""
-    for folder in FOLDERS:
+    for folder in _folders(directory):
         if (directory / folder).is_symlink():
             raise AtlasDamaged(
                 f"{directory / folder} is a symbolic link, and an atlas is not written through one; remove it,"
@@ -116,7 +132,7 @@ def refuse_links(directory: Path) -> None:
 def _own_files(directory: Path) -> list[str]:
     """The files that `clear` removes, but for the marks; none behind a link."""
     found = set(table_files(directory))
-    for folder in FOLDERS:
+    for folder in _folders(directory):
         if not _is_linked(directory, folder) and (directory / folder).is_dir():
             found |= {f"{folder}/{entry.name}" for entry in (directory / folder).iterdir() if not entry.is_dir()}
     named = {path for path in found if is_named(path) and not _is_linked(directory, str(PurePosixPath(path).parent))}
@@ -138,7 +154,7 @@ def _unnamed_files(directory: Path) -> Iterator[str]:
 
 def _remove(directory: Path, paths: list[str]) -> None:
     """Removes the files, and of the folders of an atlas those that are empty then."""
-    folders = set(FOLDERS)
+    folders = set(_folders(directory))
     for path in paths:
         (directory / path).unlink(missing_ok=True)
         folders |= {str(parent) for parent in PurePosixPath(path).parents if parent.name}
@@ -179,4 +195,5 @@ def _only_work(directory: Path) -> bool:
     if _is_linked(directory, f"{WORK}/text") or not (directory / WORK / "text").is_dir():
         return False
     entries = [entry.relative_to(directory).as_posix() for entry in (directory / WORK).rglob("*")]
-    return all(is_named(entry) or entry in FOLDERS or entry.endswith(".mnemoscope-tmp") for entry in entries)
+    ours = set(_folders(directory))
+    return all(is_named(entry) or entry in ours or entry.endswith(".mnemoscope-tmp") for entry in entries)

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from mnemoscope.cli import analyze, bench, demo, inspect, mine, report, search, serve, show, trace, train
+from mnemoscope.cli import analyze, bench, demo, inspect, mine, report, search, serve, show, trace, train, worker
+from mnemoscope.cli.fleet import name_ray
 from mnemoscope.cli.runner import run
 
 app = typer.Typer(
@@ -19,7 +20,7 @@ app = typer.Typer(
 
 for verb in (
     demo.demo, inspect.inspect, mine.mine, analyze.analyze, report.report, serve.serve, show.show, search.search,
-    trace.trace, mine.merge, show.verify, train.train, bench.bench,
+    trace.trace, mine.merge, worker.worker, worker.status, show.verify, train.train, bench.bench,
 ):  # fmt: skip
     app.command(verb.__name__)(verb)
 
@@ -51,4 +52,4 @@ _root.__doc__ = app.info.help
 
 def run_verb(arguments: Sequence[str] | None = None) -> int:
     """Runs the verb that the arguments name (of this process where None) and returns the exit code."""
-    return run(app, list(sys.argv[1:] if arguments is None else arguments))
+    return run(app, name_ray(list(sys.argv[1:] if arguments is None else arguments)))

@@ -4,16 +4,15 @@ What can be checked without loading anything is checked first. Afterwards both s
 what to type next.
 """
 
-import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from mnemoscope.cli import arguments as arg
+from mnemoscope.cli.fleet import Asked, is_for_workers, mine_with_workers
+from mnemoscope.cli.mined import summarise
 from mnemoscope.cli.progress import reporting
-from mnemoscope.cli.runner import emit
-from mnemoscope.errors import OptionError
 from mnemoscope.mining_options import (
     DTYPES,
     TRIGGERS,
@@ -24,17 +23,6 @@ from mnemoscope.mining_options import (
     parse_removals,
 )
 from mnemoscope.model_options import ModelOptions
-
-_COUNTS = ("documents", "sentences", "duplicates", "mined_sentences", "mined_tokens")
-"""Counts of the text that are printed."""
-
-
-def _not_yet(value: Any) -> Any:
-    if value:
-        raise OptionError(
-            "mining on several machines (--ray, --workers) is not available yet; use --part I/N and merge"
-        )
-    return value
 
 
 @arg.with_model_options
@@ -86,8 +74,24 @@ def mine(
     opening: ModelOptions,
     accept_versions: arg.AcceptVersions = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a finished atlas.")] = False,
-    ray: Annotated[bool, typer.Option("--ray", hidden=True, is_eager=True, callback=_not_yet)] = False,
-    workers: Annotated[str | None, typer.Option("--workers", hidden=True, is_eager=True, callback=_not_yet)] = None,
+    workers: Annotated[
+        str | None, typer.Option(metavar="N|auto", help="Mine with so many processes; auto: one for every card.")
+    ] = None,
+    gpus_per_worker: Annotated[int, typer.Option(metavar="N", help="Cards of every worker.")] = 1,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="[ADDRESS]", help="Mine with Ray actors, here or on the cluster of that address."),
+    ] = None,
+    prepare: Annotated[
+        bool, typer.Option("--prepare", help="Only read the text and settle the plan, for `mnemoscope worker`.")
+    ] = False,
+    launch: Annotated[
+        str | None, typer.Option(metavar="slurm", help="Submit jobs that prepare, mine and put together.")
+    ] = None,
+    print_: Annotated[bool, typer.Option("--print", help="With --launch: print the jobs, submit nothing.")] = False,
+    allow_mixed_devices: Annotated[
+        bool, typer.Option("--allow-mixed-devices", help="Different kinds of cards: equal to tolerance.")
+    ] = False,
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
@@ -111,11 +115,15 @@ def mine(
         device=device, seed=seed, checkpoint_every=checkpoint_every, keep_work=keep_work, text_field=text_field,
         ids_field=ids_field, opening=opening, accept_versions=accept_versions, force=force,
     )  # fmt: skip
-    from mnemoscope import mining
+    asked = Asked(workers, gpus_per_worker, ray, prepare, launch, print_, allow_mixed_devices)
+    if is_for_workers(out, asked):
+        mine_with_workers(model, corpus, out, options, asked, json=json)
+    else:
+        from mnemoscope import mining
 
-    with reporting() as progress:
-        made = mining.run_mining(model, corpus, out, options, progress=progress)
-    _summarise(made, json=json)
+        with reporting() as progress:
+            made = mining.run_mining(model, corpus, out, options, progress=progress)
+        summarise(made, json=json)
 
 
 @arg.with_model_options
@@ -126,6 +134,9 @@ def merge(
     *,
     opening: ModelOptions,
     accept_versions: arg.AcceptVersions = False,
+    allow_mixed_devices: Annotated[
+        bool, typer.Option("--allow-mixed-devices", help="Join parts of different kinds of processors or cards, too.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a finished atlas, or one begun otherwise.")] = False,
     json: arg.Json = False,
     debug: arg.Debug = False,
@@ -142,44 +153,7 @@ def merge(
 
     with reporting() as progress:
         made = mining.merge(
-            out, parts, model=model, accept_versions=accept_versions, force=force, progress=progress,
-            **opening.keywords(),
+            out, parts, model=model, accept_versions=accept_versions, allow_mixed_devices=allow_mixed_devices,
+            force=force, progress=progress, **opening.keywords(),
         )  # fmt: skip
-    _summarise(made, json=json)
-
-
-def _summarise(path: Path, *, json: bool) -> None:
-    """Prints a few lines about the finished atlas (or part), or one JSON document."""
-    from mnemoscope.atlas import open_atlas
-
-    atlas = open_atlas(path)
-    manifest, model, corpus, part = atlas.manifest, atlas.manifest.model, atlas.manifest.corpus, atlas.manifest.part
-    counts, questions = corpus.counts, manifest.questions
-    memories = sum(atlas.memories(layer) for layer in atlas.layers)
-    if (overlap := corpus.overlap) and overlap.sentences:
-        print(
-            f"warning: {overlap.sentences:,} of {overlap.of:,} sentences of the validation text"
-            f" ({overlap.share:.1%}) are in the mined text, too",
-            file=sys.stderr,
-        )
-    if json:
-        made = {"atlas": str(path), "model": model.spec, "corpus": corpus.spec}
-        sizes = {"layers": list(atlas.layers), "memories": memories, "counts": counts}
-        asked = {"overlap": manifest["corpus"].get("overlap"), "questions": manifest.get("questions") or None}
-        emit({**made, **sizes, **asked, "part": manifest.get("part"), "plan_hash": manifest.plan_hash})
-        return
-    print(f"{path} is {f'{part} of ' if part else ''}an atlas: {atlas.range_text()} ({memories:,} memories)")
-    print(f"  model   {model.spec}")
-    print(f"  corpus  {corpus.spec}")
-    if spoken := ", ".join(f"{counts[name]:,} {name.replace('_', ' ')}" for name in _COUNTS if name in counts):
-        print(f"  text    {spoken}")
-    if questions.prefixes is not None:
-        found, wanted = questions.prefixes, questions.prefixes_asked or 0
-        fewer = f" (not {wanted:,}: the validation text has no more)" if found < wanted else ""
-        removals = f"{questions.removals_per_layer} memories per layer for removals"
-        print(f"  asked   {found:,} validation prefixes{fewer}, {removals}")
-    if part:
-        print(f"next: mine the other parts, then mnemoscope merge OUT {path} ...")
-    else:
-        print(f"next: mnemoscope show {path} {atlas.name(atlas.layers[-1], 0)}")
-        print(f"      mnemoscope report {path}")
+    summarise(made, json=json)

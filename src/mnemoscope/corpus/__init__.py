@@ -4,7 +4,7 @@ It is handed an `encode(list of text) -> list of ids` and gives numpy arrays, so
 """
 
 from mnemoscope.corpus.first_pass import Encoder, document_hash
-from mnemoscope.corpus.preparation import prepare
+from mnemoscope.corpus.preparation import open_prepared, prepare
 from mnemoscope.corpus.sentences import split_sentences
 from mnemoscope.corpus.sources import Source, open_source
 from mnemoscope.corpus.tokenized_corpus import TokenizedCorpus
@@ -14,6 +14,7 @@ __all__ = [
     "Source",
     "TokenizedCorpus",
     "document_hash",
+    "open_prepared",
     "open_source",
     "prepare",
     "split_sentences",

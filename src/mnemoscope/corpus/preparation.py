@@ -24,7 +24,7 @@ from mnemoscope.corpus.sentences import check_split, split_sentences
 from mnemoscope.corpus.sources import Source
 from mnemoscope.corpus.streams import LONGEST, too_long
 from mnemoscope.corpus.tokenized_corpus import COLUMNS, TokenizedCorpus, storing
-from mnemoscope.errors import CorpusEmpty, OptionError, PromptError
+from mnemoscope.errors import CorpusEmpty, CorpusUnreadable, OptionError, PromptError
 from mnemoscope.files import flush, read_object, remove_strays, write_bytes
 from mnemoscope.progress import Progress, ignore_progress
 
@@ -81,6 +81,18 @@ def prepare(
         corpus = make(source, directory, Limits("nothing", max_sentences, max_tokens)).corpus()
         counts = corpus.counts | {"validation": second.counts | {"overlap_sentences": _overlap(corpus, second)}}
         return TokenizedCorpus(directory, counts=counts, fingerprint=corpus.fingerprint, second=second)
+
+
+def open_prepared(directory: Path, *, validation: bool) -> TokenizedCorpus:
+    """The finished corpus that `prepare` made in `directory`, and in it the one of a `validation` text of its own.
+
+    Nothing is written, so that many processes may read one folder. Raises CorpusUnreadable where it is not whole.
+    """
+    stored = read_object(directory / _STATE)
+    if not stored.get("finished") or stored.get("sizes") != _sizes(directory):
+        raise CorpusUnreadable(f"{directory} does not hold a text that was prepared to its end; prepare it again")
+    second = open_prepared(directory / "validation", validation=False) if validation else None
+    return TokenizedCorpus(directory, counts=stored["counts"], fingerprint=stored["fingerprint"], second=second)
 
 
 @dataclass(frozen=True)

@@ -167,6 +167,15 @@ class TokenizedCorpus:
         self.release()
         return planned
 
+    def planned_batches(self) -> Batches:
+        """The batches that `batches` made before, for processes that read the folder together; nothing is written.
+
+        Raises StoreFailed where they are not there.
+        """
+        with storing(self.directory):
+            order, ends = (MappedArray(path, "<i8").array for path in _batch_files(self.directory))
+        return Batches(order, ends, positions=0, padding=0)
+
     def release(self) -> None:
         """Gives the mapped pages back to the operating system; called by itself now and then."""
         for each in (*self._columns.values(), self._text, self._tokens):
@@ -180,6 +189,10 @@ class TokenizedCorpus:
         if self._touches > _TOUCHES:
             self.release()
         return int(self._columns[column].array[sentence])
+
+
+def _batch_files(directory: Path) -> tuple[Path, Path]:
+    return directory / "batch_order.bin", directory / "batch_ends.bin"
 
 
 def plan_batches(
@@ -201,7 +214,7 @@ def plan_batches(
     if batch_tokens < 1 or window < 1:
         raise OptionError(f"batches of {batch_tokens} positions in windows of {window}: both must be at least 1")
     positions = padding = written = 0
-    files = directory / "batch_order.bin", directory / "batch_ends.bin"
+    files = _batch_files(directory)
     with storing(directory), files[0].open("wb") as orders, files[1].open("wb") as ends:
         for start in range(0, len(lengths), window):
             widths = np.asarray(lengths[start : start + window], np.int64) + extra

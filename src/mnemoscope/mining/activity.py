@@ -208,10 +208,14 @@ class Activity:
 
     def merge(self, other: Self) -> None:
         """Adds another accumulator of the same memories."""
+        self.add_state(other.state())
+
+    def add_state(self, state: dict[str, Tensor]) -> None:
+        """Adds the accumulator of the same memories whose `state` this is."""
         for name in ("prefixes", "sampled", "positive", "total", "sampled_total", "squares", "histogram"):
-            getattr(self, name).add_(getattr(other, name))
-        self.least = torch.minimum(self.least, other.least)
-        self.greatest = torch.maximum(self.greatest, other.greatest)
+            getattr(self, name).add_(state[name])
+        self.least = torch.minimum(self.least, state["least"])
+        self.greatest = torch.maximum(self.greatest, state["greatest"])
 
     def mean(self) -> Tensor:
         """The mean coefficient `[memory]` over all positions, float64; zero where there was none."""

@@ -22,11 +22,15 @@ _CHUNK = 8192
 
 
 class BatchLoader:
-    """The batches of a plan, by number in the order of the plan."""
+    """The batches of a plan, by number in the order of the plan; `planned`: they were made in the folder before."""
 
-    def __init__(self, copy: TokenizedCorpus, model: LanguageModel, *, batch_tokens: int, seed: int) -> None:
+    def __init__(
+        self, copy: TokenizedCorpus, model: LanguageModel, *, batch_tokens: int, seed: int, planned: bool = False
+    ) -> None:
         self._copy, self._model = copy, model
-        self._batches = copy.batches(batch_tokens, extra=model.beginning.length)
+        self._batches = (
+            copy.planned_batches() if planned else copy.batches(batch_tokens, extra=model.beginning.length)
+        )
         self._order = batch_order(self._batches.count, seed)
         self.count = self._batches.count
         self._always = 0

@@ -23,9 +23,9 @@ from mnemoscope.mining.batch_reader import BatchReader
 from mnemoscope.mining.plan import SAMPLED_EVERY, SAMPLED_TOKENS, default_batch_tokens, default_triggers
 from mnemoscope.mining.removals import default_removals, removal_work
 from mnemoscope.mining.run_folder import encoder_of
+from mnemoscope.mining.sealing import model_facts
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.values import Targets, neighbour_table, value_table, working_columns
-from mnemoscope.mining.writing import model_facts
 from mnemoscope.mining_options import MiningOptions, check_fields
 from mnemoscope.models import LanguageModel
 from mnemoscope.progress import Progress, ignore_progress

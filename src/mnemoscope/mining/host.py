@@ -1,4 +1,4 @@
-"""Whether the host may look at numbers that a device computes.
+"""Whether the host may look at numbers that a device computes, and what a device is called.
 
 On a graphics card every look (a number, a boolean, how many entries are not zero) stops the host until the card has
 done all that it was asked for, and then the card waits for the host. So the pass over a text asks for fixed amounts of
@@ -11,3 +11,20 @@ import torch
 def may_look(device: torch.device) -> bool:
     """Whether looking at a number on this device costs nothing."""
     return device.type == "cpu"
+
+
+def device_name(device: torch.device) -> str:
+    """What computes there, by name: "cpu AVX512", or that of a graphics card; another name may give other last bits."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"cpu {torch.backends.cpu.get_cpu_capability()}" if device.type == "cpu" else device.type
+
+
+def join_names(*devices: str) -> str:
+    """The names of all devices as one, each once, in order; what has no name is left out."""
+    return " + ".join(sorted({name for device in devices for name in split_names(device)}))
+
+
+def split_names(device: str) -> list[str]:
+    """The names that `join_names` joined."""
+    return [name for name in device.split(" + ") if name]

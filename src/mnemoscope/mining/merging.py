@@ -52,16 +52,19 @@ def merge(
     trust_remote_code: bool = False,
     max_memory: str | Mapping[int | str, int | str] | None = None,
     accept_versions: bool = False,
+    allow_mixed_devices: bool = False,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Path:
     """The folder of the atlas that `parts` make together; `model` if the plan's model has moved.
 
     How it is opened is said as to `load_model`; what is left out is as in the plan. `accept_versions` is as for `mine`.
-    Goes on if it was interrupted.
+    `allow_mixed_devices`: parts may come from processors or cards of different names, and the manifest then says that
+    the atlas is equal to tolerance. Goes on if it was interrupted.
 
-    Raises PartsDiffer (different plans, a missing or repeated part, another model or library), AtlasDamaged,
-    AtlasExists, PlanDiffers (`out` was begun with another plan; `force` replaces what it holds), Interrupted.
+    Raises PartsDiffer (different plans, a missing or repeated part, another model, library or name of a device),
+    AtlasDamaged, AtlasExists, PlanDiffers (`out` was begun with another plan; `force` replaces what it holds),
+    Interrupted.
     """
     opening = ModelOptions(
         revision=revision, adapter=adapter, tokenizer=tokenizer, dequantize=dequantize, dictionary=dict,
@@ -77,13 +80,14 @@ def merge(
         if problems := verify(folder):
             raise AtlasDamaged(f"part {folder} is damaged: {problems[0]}; mine that part again")
     plan = MiningPlan.from_document(manifests[0].plan, folders[0])
+    _check_devices(folders, plan, mixed=allow_mixed_devices)
     loaded = _plans_model(plan, model, opening, accept_versions=accept_versions)
     with hold_folder(directory):
         # Again, now that nobody else can write.
         check_writable(directory, force=force, advice=_ADVICE)
         versions = _begin(directory, plan, manifests, force=force)
         context = RunContext(directory, progress=progress or ignore_progress)
-        state = merge_states(context, folders, plan, loaded)
+        state = merge_states(context, folders, plan, loaded, mixed=allow_mixed_devices)
         prefixes = copy_text_tables(directory, folders, plan, state)
         write_mined_tables(context, plan, state)
         counts = manifests[0].corpus.counts
@@ -154,6 +158,13 @@ def _complete(folders: list[Path]) -> list[Manifest]:
     return manifests
 
 
+def _check_devices(folders: list[Path], plan: MiningPlan, *, mixed: bool) -> None:
+    """Raises PartsDiffer for parts that were computed on things of different names, before anything is made."""
+    outline = MiningState.outline(StateShape({}, plan.triggers, ()))
+    for folder in folders:
+        outline.absorb_facts(folder / STATE / CHECKPOINT, plan=plan.hash(), mixed=mixed)
+
+
 def _plans_model(
     plan: MiningPlan, model: LanguageModel | str | None, opening: ModelOptions, *, accept_versions: bool
 ) -> LanguageModel:
@@ -176,15 +187,14 @@ def _plans_model(
     return model
 
 
-def merge_states(context: RunContext, folders: list[Path], plan: MiningPlan, model: LanguageModel) -> MiningState:
-    """The state of all parts together."""
-    shape = StateShape.of(model, keep=plan.triggers, layers=plan.layers)
-    whole = MiningState(shape)
+def merge_states(
+    context: RunContext, folders: list[Path], plan: MiningPlan, model: LanguageModel, *, mixed: bool = False
+) -> MiningState:
+    """The state of all parts together; of each but a piece is in memory at a time."""
+    whole = MiningState(StateShape.of(model, keep=plan.triggers, layers=plan.layers))
     for done, folder in enumerate(folders):
         context.progress("merging", done, len(folders), "parts")
-        one = MiningState(shape)
-        one.load(folder / STATE / CHECKPOINT, plan=plan.hash())
-        whole.merge(one)
+        whole.absorb(folder / STATE / CHECKPOINT, plan=plan.hash(), mixed=mixed)
     return whole
 
 

@@ -20,13 +20,12 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 from torch import Tensor
 
-from mnemoscope.atlas.schema import TABLES
 from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import AtlasDamaged, NotFinite
 from mnemoscope.files import write_bytes
 from mnemoscope.mining.batches import pack, pad
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.steps import RunContext, digest, run_checkpointed
+from mnemoscope.mining.steps import PlannedSteps, digest
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
@@ -35,7 +34,7 @@ from mnemoscope.tracing import distribution, rank_of, top
 from mnemoscope.tracing.scores import activity_of, folded_updates, output_norm_scale, votes_in
 
 PREFIXES = "prefixes.safetensors"
-"""The prefixes of a finished part, in its `state/`."""
+"""The prefixes to ask: of a finished part in its `state/`, of a run with workers in its work folder."""
 _ROWS = 128
 """Prefixes in one forward: bounds the rows of scores that exist at one time."""
 _SCORES = 1 << 24
@@ -63,9 +62,9 @@ class Prefixes:
     position: Ints
     next_token: Ints
 
-    def save(self, path: Path) -> None:
-        """Writes the list whole or not at all; raises StoreFailed."""
-        write_bytes(path, save(vars(self)))
+    def save(self, path: Path, *, plan: str | None = None) -> None:
+        """Writes the list whole or not at all, with the hash of its plan if that is given; raises StoreFailed."""
+        write_bytes(path, save(vars(self), None if plan is None else {"inputs": plan}))
 
     @classmethod
     def load(cls, path: Path) -> "Prefixes":
@@ -108,16 +107,18 @@ class Votes:
     norm: Tensor
 
 
-def votes_of(directory: Path, layer: int, *, device: torch.device) -> Votes:
-    """The votes `[memory]` of one layer, from its table `values`."""
-    path = directory / TABLES["values"].path(layer)
+def votes_of(path: Path, *, device: torch.device) -> Votes:
+    """The votes `[memory]` of one layer, from its table `values` at `path`."""
     values = pl.read_parquet(path, columns=["value_norm", "top_tokens", "bottom_tokens"], glob=False)
     norm = values["value_norm"].cast(pl.Float64).to_torch()
     return Votes(*(column.to(device) for column in (*votes_in(values), norm)))
 
 
 class PredictionPass:
-    """The forwards that answer for all prefixes, planned beforehand; `take` makes one."""
+    """The forwards that answer for all prefixes, planned beforehand; `take` makes one.
+
+    `values` are the tables of that name, by layer; those of all mined layers must be there.
+    """
 
     def __init__(
         self,
@@ -125,13 +126,14 @@ class PredictionPass:
         plan: MiningPlan,
         prefixes: Prefixes,
         sentences: NamedSentences,
-        votes: Mapping[int, Votes],
+        values: Mapping[int, Path],
     ) -> None:
-        self._model, self._plan, self._prefixes, self._sentences, self._votes = model, plan, prefixes, sentences, votes
+        self._model, self._plan, self._prefixes, self._sentences = model, plan, prefixes, sentences
+        self._votes = {layer: votes_of(values[layer], device=model.devices[layer]) for layer in plan.layers}
         self._extra = model.beginning.length
         lengths = prefixes.position + 1
         self._order = np.argsort(lengths, kind="stable")
-        self.cuts = pack(lengths[self._order] + self._extra, area=plan.batch_tokens, rows=_ROWS)
+        cuts = pack(lengths[self._order] + self._extra, area=plan.batch_tokens, rows=_ROWS)
         shape = (len(lengths), len(plan.layers))
         integers = (*_INTEGERS, ROUTED) if model.numberings else _INTEGERS
         self.answers: dict[str, NDArray[Any]] = {
@@ -139,6 +141,12 @@ class PredictionPass:
             **{name: np.full(shape, np.nan, np.float32) for name in (*_NUMBERS, _SCALE)},
             "final_top": np.full(len(lengths), -1, np.int32),
         }
+        voted = (tensor.cpu() for votes in self._votes.values() for tensor in vars(votes).values())
+        inputs = digest(plan.hash(), *vars(prefixes).values(), *sentences.arrays(), *voted)
+        self.steps = PlannedSteps(
+            self.take, cuts, self.answers, stage="predictions", unit="prefixes", plan=plan.hash(), inputs=inputs,
+            team=ThreadTeam.of(model),
+        )  # fmt: skip
 
     def take(self, items: slice) -> None:
         """One forward over some prefixes, in order of length, and all that is read off it; raises NotFinite."""
@@ -267,25 +275,3 @@ class PredictionPass:
         """Per mined layer what the norms before the head divide its values by: the median over the prefixes."""
         scale = self.answers[_SCALE].astype(np.float64)
         return np.median(scale, axis=0).tolist() if len(scale) else [None] * len(self._plan.layers)
-
-
-def predictions_of(
-    context: RunContext,
-    model: LanguageModel,
-    plan: MiningPlan,
-    prefixes: Prefixes,
-    sentences: NamedSentences,
-) -> tuple[PredictionPass, list[int]]:
-    """The pass, all of whose forwards were made, and the steps that were halved.
-
-    The folder must hold the values. Raises NotFinite, Interrupted, StoreFailed.
-    """
-    votes = {layer: votes_of(context.directory, layer, device=model.devices[layer]) for layer in plan.layers}
-    work = PredictionPass(model, plan, prefixes, sentences, votes)
-    voted = (tensor.cpu() for layer in plan.layers for tensor in vars(votes[layer]).values())
-    inputs = digest(plan.hash(), *vars(prefixes).values(), *sentences.arrays(), *voted)
-    halved = run_checkpointed(
-        context, work.take, work.cuts, work.answers, stage="predictions", unit="prefixes", plan=plan.hash(),
-        inputs=inputs, team=ThreadTeam.of(model),
-    )  # fmt: skip
-    return work, halved

@@ -41,3 +41,11 @@ def numbers_of(ranges: Iterable[Range]) -> Iterator[int]:
     """All numbers, run by run."""
     for first, end in ranges:
         yield from range(first, end)
+
+
+def shared_ranges(some: Iterable[Range], others: Iterable[Range]) -> list[Range]:
+    """The numbers that are in runs of both, ascending."""
+    mine, theirs = join_ranges(some), join_ranges(others)
+    if count_numbers(mine) + count_numbers(theirs) == count_numbers(join_ranges([*mine, *theirs])):
+        return []
+    return join_ranges((max(first, begin), min(end, stop)) for first, end in mine for begin, stop in theirs)

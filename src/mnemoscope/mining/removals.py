@@ -23,7 +23,7 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.batches import pack, pad
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.steps import RunContext, digest, run_checkpointed
+from mnemoscope.mining.steps import PlannedSteps, digest
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
@@ -87,12 +87,15 @@ def choose_triggers(
 
 
 class RemovalPass:
-    """The runs that answer for all triggers, planned beforehand; `take` makes one."""
+    """The runs that answer for all triggers, planned beforehand; `take` makes one.
 
-    def __init__(
-        self, model: LanguageModel, plan: MiningPlan, triggers: pl.DataFrame, sentences: NamedSentences
-    ) -> None:
+    The folder must hold the triggers and the sentences.
+    """
+
+    def __init__(self, directory: Path, model: LanguageModel, plan: MiningPlan, sentences: NamedSentences) -> None:
         self._model, self._sentences = model, sentences
+        first = 1 - model.beginning.length  # position 0 is an attention sink where no beginning token stands before it
+        triggers, self.left_out = choose_triggers(directory, plan, first=first, numberings=model.numberings)
         places = triggers.select("layer", "memory", "sentence", "position").iter_rows()
         drawn = [random_position(plan.seed, *place) for place in places]
         dropped = {"first": pl.lit(0), "last": pl.col("position"), "random": pl.lit(pl.Series(drawn, dtype=pl.Int64))}
@@ -113,9 +116,14 @@ class RemovalPass:
         self._requests = requests.join(runs, on=("sentence", "gap")).sort("run", "request")
         self.answers = {"removed_coefficient": np.full(len(requests), np.nan, np.float32)}
         self._extra = model.beginning.length
-        self.cuts = pack(
+        cuts = pack(
             self._runs["position"].to_numpy() + self._extra,
             area=plan.batch_tokens, rows=plan.batch_tokens, apart=self._runs["layer"].to_numpy(),
+        )  # fmt: skip
+        inputs = digest(plan.hash(), *self.requests.drop("removed"), *sentences.arrays())
+        self.steps = PlannedSteps(
+            self.take, cuts, self.answers, stage="removals", unit="sentences", plan=plan.hash(), inputs=inputs,
+            team=ThreadTeam.of(model),
         )  # fmt: skip
 
     def take(self, runs: slice) -> None:
@@ -145,28 +153,6 @@ class RemovalPass:
         return tokens[:-1] if gap == _WHOLE else np.delete(tokens, gap)
 
     def columns(self) -> dict[str, Any]:
-        """The columns of `removals`, once every run was made."""
+        """The columns of `removals`, sorted by layer, memory, rank, once every run was made."""
         table = self.requests.drop("sentence").with_columns(sign=pl.lit(1))
         return {column.name: column.to_numpy() for column in table} | self.answers
-
-
-def removal_table(
-    context: RunContext,
-    model: LanguageModel,
-    plan: MiningPlan,
-    sentences: NamedSentences,
-) -> tuple[dict[str, Any], dict[str, int], list[int]]:
-    """The columns of `removals`, sorted by layer, memory, rank; how many triggers were left out, by why
-    (`choose_triggers`); and the steps that were halved.
-
-    The folder must hold the triggers and the sentences. Raises NotFinite, Interrupted, StoreFailed.
-    """
-    first = 1 - model.beginning.length  # position 0 is an attention sink where no beginning token stands before it
-    triggers, left_out = choose_triggers(context.directory, plan, first=first, numberings=model.numberings)
-    work = RemovalPass(model, plan, triggers, sentences)
-    inputs = digest(plan.hash(), *work.requests.drop("removed"), *sentences.arrays())
-    halved = run_checkpointed(
-        context, work.take, work.cuts, work.answers, stage="removals", unit="sentences", plan=plan.hash(),
-        inputs=inputs, team=ThreadTeam.of(model),
-    )  # fmt: skip
-    return work.columns(), left_out, halved

@@ -36,7 +36,11 @@ class Routing:
 
     def merge(self, other: Self) -> None:
         """Adds another accumulator of the same experts."""
-        for name, tensor in other.state().items():
+        self.add_state(other.state())
+
+    def add_state(self, state: dict[str, Tensor]) -> None:
+        """Adds the accumulator of the same experts whose `state` this is."""
+        for name, tensor in state.items():
             getattr(self, name).add_(tensor)
 
     def columns(self, layer: int) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from mnemoscope.atlas.manifest import STATE, unfinished_plan
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.corpus import Source, open_source
-from mnemoscope.errors import OptionError
+from mnemoscope.errors import OptionError, PlanDiffers
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.run_folder import check_writable, hold_folder, settle_text
+from mnemoscope.mining.run_folder import Beginning, check_writable, hold_folder, settle_text
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining.text_pass import read_text
 from mnemoscope.mining.writing import finish_atlas, write_mined_tables, write_text_tables
@@ -93,11 +93,44 @@ def run_mining(
     progress: Progress = ignore_progress,
 ) -> Path:
     """`mine` with its options as one; returns `directory`, which then holds the atlas or part."""
-    _check_folder(directory, options)
+    begun = begin_mining(model, corpus, directory, options, progress=progress)
+    with hold_folder(directory):
+        # Again, now that nobody else can write: another run may have finished while this one loaded its model.
+        check_folder(directory, options)
+        _refuse_workers(directory)
+        context = RunContext(directory, options.checkpoint_every, progress)
+        text = settle_text(context, begun, options)
+        state = read_text(context, begun.model, text.copy, text.plan, share=options.share)
+        prefixes = write_text_tables(context, begun.model, text.copy, text.plan, state)
+        write_mined_tables(context, text.plan, state)
+        finish_atlas(
+            context, begun.model, text.plan, state, prefixes, counts={**text.copy.counts}, versions=text.versions,
+            part=options.share, keep_work=options.keep_work,
+        )  # fmt: skip
+    return directory
+
+
+def begin_mining(
+    model: LanguageModel | str,
+    corpus: str | os.PathLike[str],
+    directory: Path,
+    options: MiningOptions,
+    *,
+    threads: int | None = None,
+    progress: Progress = ignore_progress,
+) -> Beginning:
+    """What is settled before the folder is locked: the model loaded, the texts found, the plan but for the texts.
+
+    `threads` are those of one worker, where this process is none; in a folder that was begun they are what it was
+    begun with. Raises what cannot be, without having written anything.
+    """
+    check_folder(directory, options)
     source = _open(corpus, options)
     validation = None if options.validation is None else _open(options.validation, options)
     if options.dtype not in DTYPES:
         raise OptionError(f"--dtype must be one of {', '.join(DTYPES)}, not {options.dtype!r}")
+    # Setting it also forbids the matrix library to use fewer when it likes.
+    torch.set_num_threads(_threads(directory, options) or threads or torch.get_num_threads())
     if isinstance(model, LanguageModel):
         if options.opening != AS_USUAL:
             said = ", ".join(options.opening.keywords())
@@ -109,23 +142,25 @@ def run_mining(
             model, dtype=options.dtype, device=_device(directory, options), **options.opening.keywords()
         )
     check_wide_numbers(model)
-    torch.set_num_threads(torch.get_num_threads())  # also forbids the matrix library to use fewer when it likes
     plan = MiningPlan.derive(
         options, model, corpus=source.spec, validation=None if validation is None else validation.spec
     )
-    with hold_folder(directory):
-        # Again, now that nobody else can write: another run may have finished while this one loaded its model.
-        _check_folder(directory, options)
-        context = RunContext(directory, options.checkpoint_every, progress)
-        text = settle_text(context, model, plan, source, validation, options)
-        state = read_text(context, model, text.copy, text.plan, share=options.share)
-        prefixes = write_text_tables(context, model, text.copy, text.plan, state)
-        write_mined_tables(context, text.plan, state)
-        finish_atlas(
-            context, model, text.plan, state, prefixes, counts={**text.copy.counts}, versions=text.versions,
-            part=options.share, keep_work=options.keep_work,
-        )  # fmt: skip
-    return directory
+    return Beginning(model, plan, source, validation)
+
+
+def _threads(directory: Path, options: MiningOptions) -> int | None:
+    """The threads of a worker that the run in this folder was begun with."""
+    begun = unfinished_plan(directory)
+    threads = None if begun is None or options.force else begun["plan"].get("threads")
+    return threads if isinstance(threads, int) and threads > 0 else None
+
+
+def _refuse_workers(directory: Path) -> None:
+    begun = unfinished_plan(directory)
+    if begun is not None and begun.get("work"):
+        raise PlanDiffers(
+            f"{directory} was begun for workers; go on with `mnemoscope mine ... --workers N`, or --force to begin anew"
+        )
 
 
 def _open(corpus: str | os.PathLike[str], options: MiningOptions) -> Source:
@@ -152,7 +187,8 @@ def _device(directory: Path, options: MiningOptions) -> str:
     return kind
 
 
-def _check_folder(directory: Path, options: MiningOptions) -> None:
+def check_folder(directory: Path, options: MiningOptions) -> None:
+    """Raises AtlasExists where nothing can be mined into the folder."""
     lacking = not (directory / STATE).is_dir() and not (directory / TABLES["patterns"].path()).is_file()
     patterns = f" but for its patterns, which {patterns_command(directory)} makes" if lacking else ""
     advice = f"{patterns}; choose another folder, or --force to mine it again"

@@ -83,27 +83,32 @@ def check_writable(directory: Path, *, force: bool, advice: str) -> None:
 
 
 @dataclass(frozen=True)
+class Beginning:
+    """What a run begins with: its model, its texts as they are found, and the plan but for what the texts tell."""
+
+    model: LanguageModel
+    plan: MiningPlan
+    source: Source
+    validation: Source | None
+
+
+@dataclass(frozen=True)
 class SettledText:
     """A text as it is mined: its tokens, the complete plan, and the versions that had a hand in the atlas."""
 
     copy: TokenizedCorpus
     plan: MiningPlan
     versions: list[dict[str, str]]
+    work: Mapping[str, Any] | None = None
+    """What workers share of a run that was begun for them, which goes on."""
 
 
-def settle_text(
-    context: RunContext,
-    model: LanguageModel,
-    plan: MiningPlan,
-    source: Source,
-    validation: Source | None,
-    options: MiningOptions,
-) -> SettledText:
+def settle_text(context: RunContext, beginning: Beginning, options: MiningOptions) -> SettledText:
     """The text of a run in its locked folder, which is then begun with the complete plan.
 
     Raises PlanDiffers for a folder that was begun otherwise (without `force`), and what reading a text raises.
     """
-    directory, checkpoint = context.directory, context.work / CHECKPOINT
+    directory, checkpoint, plan = context.directory, context.work / CHECKPOINT, beginning.plan
     part = None if options.share is None else list(options.share)
     otherwise = f", now {part}; choose another folder"
     if options.accept_versions and (begun := unfinished_plan(directory)) is not None:
@@ -123,7 +128,7 @@ def settle_text(
     if fresh:
         begin_run(directory, plan, part, versions)
     try:
-        copy = _prepare(context, model, plan, source, validation)
+        copy = _prepare(context, beginning, plan)
     except (CorpusError, ModelError):
         if not goes_on:
             remove_work(directory)
@@ -134,21 +139,30 @@ def settle_text(
         clear(directory, keep_work=True)
 
     plan = _with_texts(plan, copy)
+    work = None if found.begun is None else found.begun.get("work")
     changed = found.begun and difference(plan, found.begun, directory, part=part, otherwise=otherwise)
     if changed:  # a text, since the folder was begun
         if not options.force:
             raise changed
         checkpoint.unlink(missing_ok=True)
         clear(directory, keep_work=True)
-        plan, versions = plan.with_versions_of(library_versions()), all_versions([])
-    begin_run(directory, plan, part, versions)
+        plan, versions, work = plan.with_versions_of(library_versions()), all_versions([]), None
+    begin_run(directory, plan, part, versions, work=work)
     context.end_stage("text")
-    return SettledText(copy, plan, versions)
+    return SettledText(copy, plan, versions, work)
 
 
-def begin_run(directory: Path, plan: MiningPlan, part: list[int] | None, versions: list[dict[str, str]]) -> None:
-    """Marks the folder as one in which this is made, so that it can be gone on with."""
-    begin(directory, plan={"plan": plan.document(), "part": part, "versions": versions})
+def begin_run(
+    directory: Path,
+    plan: MiningPlan,
+    part: list[int] | None,
+    versions: list[dict[str, str]],
+    *,
+    work: Mapping[str, Any] | None = None,
+) -> None:
+    """Marks the folder as one in which this is made, so that it can be gone on with; `work` is what workers share."""
+    shared = {} if work is None else {"work": dict(work)}
+    begin(directory, plan={"plan": plan.document(), "part": part, "versions": versions, **shared})
 
 
 def encoder_of(model: LanguageModel, *, ids: bool) -> tuple[Encoder, str]:
@@ -158,18 +172,17 @@ def encoder_of(model: LanguageModel, *, ids: bool) -> tuple[Encoder, str]:
     return IdTokens(beginning=model.beginning.token), f"ids after {model.beginning.token}"
 
 
-def _prepare(
-    context: RunContext, model: LanguageModel, plan: MiningPlan, source: Source, validation: Source | None
-) -> TokenizedCorpus:
+def _prepare(context: RunContext, beginning: Beginning, plan: MiningPlan) -> TokenizedCorpus:
     """The tokenized text, made or opened."""
+    model = beginning.model
     # What decides how the text is cut and tokenised, beside the text and the plan's own options.
     libraries = {name: plan.versions[name] for name in ("tokenizers", "sentencex")}
     encoder, made_of = encoder_of(model, ids=plan.ids_field is not None)
     made_with = {"tokenizer": made_of, "rules": str(RULES), **libraries}
     return prepare(
-        source, encoder, directory=context.work / "text", longest=model.longest, split=plan.split,
+        beginning.source, encoder, directory=context.work / "text", longest=model.longest, split=plan.split,
         vocabulary=model.sizes.vocabulary, max_sentences=plan.max_sentences, max_tokens=plan.max_tokens,
-        validation=validation, made_with=made_with,
+        validation=beginning.validation, made_with=made_with,
         checkpoint_every=context.checkpoint_every, progress=context.progress,
     )  # fmt: skip
 

@@ -4,10 +4,11 @@ Per layer an Activity and one Triggers for each sign. Its size depends on the mo
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -19,8 +20,10 @@ from mnemoscope.errors import AtlasDamaged, PartsDiffer
 from mnemoscope.files import write_bytes
 from mnemoscope.memory import Numbering
 from mnemoscope.mining.activity import Activity
-from mnemoscope.mining.ranges import Range, join_ranges
+from mnemoscope.mining.host import join_names, split_names
+from mnemoscope.mining.ranges import Range, join_ranges, shared_ranges
 from mnemoscope.mining.routing import Routing
+from mnemoscope.mining.state_file import STORED_AS
 from mnemoscope.mining.triggers import Triggers
 from mnemoscope.models import LanguageModel
 
@@ -45,6 +48,33 @@ class StateShape:
         experts = {layer: numbering for layer, numbering in numberings.items() if numbering.routed is not None}
         return cls({layer: each.count for layer, each in numberings.items()}, keep, model.signs, experts)
 
+    @classmethod
+    def from_document(cls, stored: Mapping[str, Any]) -> "StateShape":
+        """The shape that `document` gave."""
+        memories = {int(layer): int(count) for layer, count in stored["memories"].items()}
+        experts = {int(layer): Numbering.of(own, memories[int(layer)]) for layer, own in stored["experts"].items()}
+        return cls(memories, int(stored["keep"]), tuple(stored["signs"]), experts)
+
+    @classmethod
+    def from_file(cls, path: Path) -> "StateShape":
+        """That of the state saved at `path`; raises FileNotFoundError, AtlasDamaged."""
+        with _reading(path) as said:
+            return cls.from_document(said["shape"])
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "memories": {str(layer): count for layer, count in self.memories.items()},
+            "keep": self.keep,
+            "signs": list(self.signs),
+            "experts": {str(layer): numbering.document() for layer, numbering in self.experts.items()},
+        }
+
+    def of_layer(self, layer: int) -> "StateShape":
+        """The shape of one of the layers alone."""
+        experts = {layer: self.experts[layer]} if layer in self.experts else {}
+        return StateShape({layer: self.memories[layer]}, self.keep, self.signs, experts)
+
     @property
     def numberings(self) -> dict[int, Numbering]:
         """Those of all mined layers; empty where no layer has experts."""
@@ -66,20 +96,26 @@ class StateFacts:
     finished: tuple[Range, ...]
     """The batches that it counts, by number in the order of the plan."""
     device: str
-    """What they were computed on, by name."""
+    """What they were computed on, by name; empty where nobody said."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
         """The facts of the state saved at `path`; raises FileNotFoundError, AtlasDamaged."""
-        try:
-            with safe_open(path, "np") as file:
-                said = json.loads((file.metadata() or {})["state"])
+        with _reading(path) as said:
             finished = tuple((int(first), int(end)) for first, end in said["finished"])
             return cls(said["plan"], finished, said["device"])
-        except FileNotFoundError:
-            raise
-        except (OSError, KeyError, ValueError, TypeError, SafetensorError) as error:
-            raise _no_state(path, error) from error
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[dict[str, Any]]:
+    """What a saved state says of itself; in the block, what is not there becomes AtlasDamaged, too."""
+    try:
+        with safe_open(path, "np") as file:
+            yield json.loads((file.metadata() or {})["state"])
+    except FileNotFoundError:
+        raise
+    except (OSError, LookupError, ValueError, TypeError, AttributeError, SafetensorError) as error:
+        raise _no_state(path, error) from error
 
 
 def _no_state(path: Path, error: Exception) -> AtlasDamaged:
@@ -114,29 +150,47 @@ class MiningState:
             for sign in shape.signs
         }
 
+    @classmethod
+    def outline(cls, shape: StateShape) -> Self:
+        """A state that has no numbers: its tensors lie nowhere, but have names, shapes and kinds."""
+        return cls(shape, devices=[torch.device("meta")] * (1 + max(shape.memories, default=-1)))
+
     def save(self, path: Path, *, plan: str) -> None:
         """Writes the state to `path` whole or not at all, with the hash of its plan; raises StoreFailed."""
         write_bytes(path, self.serialise(plan=plan))
 
     def serialise(self, *, plan: str) -> bytes:
         """The state as a file holds it."""
-        tensors = {
-            f"{name}/{key}": tensor.contiguous().cpu()
-            for name, part in self._parts()
-            for key, tensor in part.state().items()
+        tensors = {name: tensor.contiguous().cpu() for name, tensor in self.tensors().items()}
+        return save({**tensors, **self.counts()}, self.header(plan))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What is accumulated, by name in a file, where it lies."""
+        return {f"{name}/{key}": tensor for name, part in self._parts() for key, tensor in part.state().items()}
+
+    def counts(self) -> dict[str, Tensor]:
+        """The other tensors of a file."""
+        return {
+            "next_batch": torch.tensor([self.next_batch]),
+            "halved": torch.tensor(self.halved, dtype=torch.int64),
         }
-        tensors["next_batch"] = torch.tensor([self.next_batch])
-        tensors["halved"] = torch.tensor(self.halved, dtype=torch.int64)
+
+    def header(self, plan: str) -> dict[str, str]:
+        """What a file says of itself: one entry, since a file's entries stand in chance order."""
         self.finished = join_ranges(self.finished)
-        facts = {"plan": plan, "finished": self.finished, "device": self.device}
-        return save(tensors, {"state": json.dumps(facts)})  # one entry: a file's entries stand in chance order
+        said = {"plan": plan, "finished": self.finished, "device": self.device, "shape": self.shape.document()}
+        return {"state": json.dumps(said)}
 
     def load(self, path: Path, *, plan: str) -> None:
-        """Becomes the state saved at `path`; raises AtlasDamaged if it is not one of this shape and plan."""
+        """Becomes the state saved at `path`; raises AtlasDamaged if it is not one of this shape and plan.
+
+        The file may hold more layers than the shape, which are not read.
+        """
         try:
             facts = StateFacts.read(path)
+            wanted = [f"{name}/{key}" for name, part in self._parts() for key in part.state()]
             with safe_open(path, "pt") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                tensors = {name: file.get_tensor(name) for name in (*wanted, "next_batch", "halved")}
             if facts.plan != plan:
                 raise KeyError("plan")
             for name, part in self._parts():
@@ -151,19 +205,73 @@ class MiningState:
         except (OSError, KeyError, SafetensorError) as error:
             raise _no_state(path, error) from error
 
-    def merge(self, other: "MiningState") -> None:
-        """Adds the state of another part of the same plan."""
+    def merge(self, other: "MiningState", *, mixed: bool = False) -> None:
+        """Adds the state of another part of the same plan; raises PartsDiffer as `absorb` does."""
         if self.shape != other.shape:
             raise PartsDiffer("the parts mined other layers, memories or numbers of triggers")
-        self.halved = sorted(self.halved + other.halved)
-        self.finished = join_ranges([*self.finished, *other.finished])
-        self.device = self.device or other.device
-        for layer, activity in self.activity.items():
-            activity.merge(other.activity[layer])
-        for layer, routing in self.routing.items():
-            routing.merge(other.routing[layer])
-        for key, triggers in self.triggers.items():
-            triggers.merge(other.triggers[key])
+        self._count("the other part", other.finished, other.device, other.halved, mixed=mixed)
+        for (_, part), (_, added) in zip(self._parts(), other._parts(), strict=True):
+            part.add_state(added.state())
+
+    def absorb(self, path: Path, *, plan: str, mixed: bool = False) -> None:
+        """Adds the state saved at `path`, of which the counts or triggers of one layer are in memory at a time.
+
+        Raises AtlasDamaged if it is not one of this shape and plan, PartsDiffer if it counts batches that are counted
+        already, or was computed on something of another name (not if `mixed`); then nothing is changed.
+        """
+        self.absorb_facts(path, plan=plan, mixed=mixed)
+        self.absorb_numbers(path)
+
+    def absorb_facts(self, path: Path, *, plan: str, mixed: bool = False) -> None:
+        """The first half of `absorb`: checks that all fits, and adds what the file says that it counts."""
+        try:
+            facts = StateFacts.read(path)
+            if facts.plan != plan:
+                raise KeyError("plan")
+            with safe_open(path, "pt") as file:
+                for name, tensor in MiningState.outline(self.shape).tensors().items():
+                    piece = file.get_slice(name)
+                    if (piece.get_dtype(), piece.get_shape()) != (STORED_AS[tensor.dtype], list(tensor.shape)):
+                        raise KeyError(name)
+                halved = file.get_tensor("halved").tolist()
+        except (OSError, KeyError, SafetensorError) as error:
+            raise _no_state(path, error) from error
+        self._count(str(path), facts.finished, facts.device, halved, mixed=mixed)
+
+    def absorb_numbers(self, path: Path) -> None:
+        """The second half of `absorb`: adds what is accumulated."""
+        names = [*MiningState.outline(self.shape).tensors()]
+        try:
+            for own, part in self._parts():
+                with safe_open(path, "pt") as file:  # anew for every part, so that what was read of it is let go
+                    found = {name: file.get_tensor(name) for name in names if name.startswith(f"{own}/")}
+                    part.add_state({name.removeprefix(f"{own}/"): tensor for name, tensor in found.items()})
+        except (OSError, SafetensorError) as error:
+            raise _no_state(path, error) from error
+
+    def _count(
+        self, where: str, finished: Sequence[Range], device: str, halved: Sequence[int], *, mixed: bool
+    ) -> None:
+        """Adds what a state says of itself; raises PartsDiffer."""
+        if twice := shared_ranges(self.finished, finished):
+            said = ", ".join(f"{first} to {end - 1}" for first, end in twice[:3]) + (", ..." if twice[3:] else "")
+            raise PartsDiffer(f"{where} counts batches a second time ({said}); leave it out, or mine again")
+        joined = join_names(self.device, device)
+        if len(split_names(joined)) > 1 and not mixed:
+            others = f", others on {self.device}" if self.device not in ("", joined) else ""
+            raise PartsDiffer(
+                f"{where} was computed on {device}{others}, so last digits may differ; "
+                "mine it again on the same, or --allow-mixed-devices"
+            )
+        self.device = joined
+        self.halved = sorted([*self.halved, *halved])
+        self.finished = join_ranges([*self.finished, *finished])
+
+    def equality(self) -> dict[str, Any]:
+        """What a manifest says of tables that were computed on things of several names; nothing of others."""
+        if len(devices := split_names(self.device)) < 2:
+            return {}
+        return {"devices": devices, "equality": "equal to tolerance", "byte_identity_promised": False}
 
     def _parts(self) -> list[tuple[str, "Activity | Routing | Triggers"]]:
         parts: list[tuple[str, Activity | Routing | Triggers]] = []

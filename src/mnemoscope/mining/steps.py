@@ -1,8 +1,8 @@
 """A run's work in steps: where it works, whom it tells, how it is saved and gone on from, how it makes do with memory.
 
 `RunContext` is what every pass needs and no plan holds. The passes that follow the pass over the text (removals,
-predictions) know beforehand what they will ask, so their state is the answers so far and the number of the next step:
-`run_checkpointed`. Nothing here knows what the steps do.
+predictions) know beforehand what they will ask (`PlannedSteps`), so their state is the answers so far and the number of
+the next step: `run_checkpointed`. Nothing here knows what the steps do.
 """
 
 import ctypes
@@ -109,45 +109,80 @@ def digest(*parts: object) -> str:
     return found.hexdigest()
 
 
-def run_checkpointed(
-    context: RunContext,
-    step: Callable[[slice], None],
-    cuts: Sequence[slice],
-    answers: Answers,
-    *,
-    stage: str,
-    unit: str,
-    plan: str,
-    inputs: str,
-    team: ThreadTeam,
-) -> list[int]:
-    """Fills `answers` by calling `step(items)` for every cut that no earlier run has done, in order; the threads of
-    the team take a part of its items each.
+@dataclass(frozen=True)
+class PlannedSteps:
+    """Steps that are known before the first is taken: `step(items)` fills `answers` for the items of one of the `cuts`.
 
-    `answers` come filled with what no answer can be: NaN, or -1 in integers. They are changed in place and saved now
-    and then in the work folder, under the names of the stage and the plan. `inputs` is a digest of all that the steps
-    read: a checkpoint of other inputs or other arrays is not believed, and the work begins anew. A step that runs out
-    of memory is taken in halves: the numbers of such steps are returned. Raises Interrupted after Ctrl-C with the state
-    saved, StoreFailed, MiningError (an item that does not fit alone, an answer that no step gave).
+    `answers` come filled with what no answer can be: NaN, or -1 in integers. They are changed in place. `inputs` is a
+    digest of all that the steps read: what was saved of other inputs or other arrays is not believed.
     """
-    checkpoint = context.work / f"{stage}-{plan[:16]}.safetensors"
-    state = {**answers, "halved": np.zeros(len(cuts), bool), "next_step": np.zeros(1, np.int64)}
-    _resume(state, checkpoint, inputs)
+
+    step: Callable[[slice], None]
+    cuts: Sequence[slice]
+    answers: Answers
+    stage: str
+    unit: str
+    plan: str
+    inputs: str
+    team: ThreadTeam
+
+    def take(self, number: int) -> bool:
+        """Takes one cut, of whose items the threads of the team take a part each; whether memory held it whole.
+
+        What does not fit is taken in halves; raises MiningError for an item that does not fit alone.
+        """
+        return run_in_halves(self._share_out, self.cuts[number], _halves)
+
+    def _share_out(self, items: slice) -> None:
+        self.team.run([partial(self.step, part) for part in even_parts(items, self.team.size)])
+
+    def forget(self) -> None:
+        """Empties all answers."""
+        for array in self.answers.values():
+            array.fill(np.nan if array.dtype.kind == "f" else -1)
+
+    def check_filled(self, *saved: Path) -> None:
+        """Raises MiningError, and forgets what was `saved`, where an answer is still what no answer can be."""
+        for name, array in self.answers.items():
+            empty = is_unanswered(array)
+            if empty.any():
+                for path in saved:
+                    path.unlink(missing_ok=True)
+                raise MiningError(
+                    f"{int(empty.sum())} of {array.size} entries of {name} were never filled; "
+                    "run the same command again, which makes them anew"
+                )
+
+
+def is_unanswered(array: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which entries of an array of answers no step has filled."""
+    return np.isnan(array) if array.dtype.kind == "f" else array < 0
+
+
+def run_checkpointed(context: RunContext, steps: PlannedSteps) -> list[int]:
+    """Takes every cut that no earlier run has taken, in order.
+
+    The answers are saved now and then in the work folder, under the names of the stage and the plan; where a checkpoint
+    is not believed, the work begins anew. The numbers of the steps that were taken in halves are returned. Raises
+    Interrupted after Ctrl-C with the state saved, StoreFailed, MiningError (an item that does not fit alone, an answer
+    that no step gave).
+    """
+    cuts, stage, unit = steps.cuts, steps.stage, steps.unit
+    checkpoint = context.work / f"{stage}-{steps.plan[:16]}.safetensors"
+    state = {**steps.answers, "halved": np.zeros(len(cuts), bool), "next_step": np.zeros(1, np.int64)}
+    _resume(state, checkpoint, steps.inputs)
     total = float(cuts[-1].stop) if cuts else 0.0
 
     def save_state() -> None:
-        write_bytes(checkpoint, save(state, {"inputs": inputs}))
-
-    def share_out(items: slice) -> None:
-        team.run([partial(step, part) for part in even_parts(items, team.size)])
+        write_bytes(checkpoint, save(state, {"inputs": steps.inputs}))
 
     with Checkpoints(save_state, every=context.checkpoint_every) as checkpoints:
         for k in range(int(state["next_step"][0]), len(cuts)):
             context.progress(stage, float(cuts[k].start), total, unit)
-            state["halved"][k] = not run_in_halves(share_out, cuts[k], _halves)
+            state["halved"][k] = not steps.take(k)
             state["next_step"][0] = k + 1
             checkpoints.step_done()
-    _check_filled(answers, checkpoint)
+    steps.check_filled(checkpoint)
     save_state()
     context.progress(stage, total, total, unit)
     context.end_stage(stage)
@@ -162,28 +197,21 @@ def _halves(items: slice) -> list[slice]:
 
 def _resume(state: Answers, checkpoint: Path, inputs: str) -> None:
     """Fills the state from the checkpoint, if that is one of the same inputs and arrays."""
-    try:
-        with safe_open(checkpoint, "np") as file:
-            stated = (file.metadata() or {}).get("inputs")
-            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError):
-        return
-    if stated == inputs and _shapes(found) == _shapes(state):
+    found = read_saved(checkpoint, inputs)
+    if found is not None and _shapes(found) == _shapes(state):
         for name, array in state.items():
             array[...] = found[name]
 
 
+def read_saved(path: Path, inputs: str) -> Answers | None:
+    """The arrays that were saved at `path`; None where there is nothing that was made of these inputs."""
+    try:
+        with safe_open(path, "np") as file:
+            stated = (file.metadata() or {}).get("inputs")
+            return {name: file.get_tensor(name) for name in file.keys()} if stated == inputs else None  # noqa: SIM118
+    except (OSError, SafetensorError):
+        return None
+
+
 def _shapes(arrays: Answers) -> dict[str, Any]:
     return {name: (array.shape, array.dtype) for name, array in arrays.items()}
-
-
-def _check_filled(answers: Answers, checkpoint: Path) -> None:
-    """Raises MiningError, and forgets the checkpoint, where an answer is still what no answer can be."""
-    for name, array in answers.items():
-        empty = np.isnan(array) if array.dtype.kind == "f" else array < 0
-        if empty.any():
-            checkpoint.unlink(missing_ok=True)
-            raise MiningError(
-                f"{int(empty.sum())} of {array.size} entries of {name} were never filled; "
-                "run the same command again, which makes them anew"
-            )

@@ -1,13 +1,40 @@
 """One pass of the model over the text, checkpointed: every batch of the plan, read and counted in its order."""
 
 from mnemoscope.corpus import TokenizedCorpus
+from mnemoscope.files import write_bytes
 from mnemoscope.mining.batch_loader import BatchLoader
 from mnemoscope.mining.batch_reader import BatchReader
+from mnemoscope.mining.host import device_name, join_names
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.models import LanguageModel
 from mnemoscope.progress import Checkpoints
+
+
+class TextReader:
+    """Runs the model over batches of the text, by number, and counts them in a state."""
+
+    def __init__(
+        self, context: RunContext, model: LanguageModel, loader: BatchLoader, plan: MiningPlan, state: MiningState
+    ) -> None:
+        self.state = state
+        self._context, self._loader, self._plan_hash = context, loader, plan.hash()
+        self._reader = BatchReader(model, state, everywhere=plan.per_sentence == "all")
+
+    def take(self, number: int) -> int:
+        """Counts one batch; returns the tokens of its sentences. Raises NotFinite (nothing of it is counted)."""
+        batch = self._loader(number)
+        if not self._reader.read(batch):
+            self.state.halved.append(number)
+        self._reader.count()
+        self._context.heap.check()
+        return batch.tokens
+
+    def serialise(self) -> bytes:
+        """The state as a file holds it; raises NotFinite."""
+        self._reader.check()
+        return self.state.serialise(plan=self._plan_hash)
 
 
 def read_text(
@@ -24,29 +51,24 @@ def read_text(
     saved), StoreFailed.
     """
     state = MiningState(StateShape.of(model, keep=plan.triggers, layers=plan.layers), devices=model.devices)
-    checkpoint, plan_hash = context.work / CHECKPOINT, plan.hash()
+    checkpoint = context.work / CHECKPOINT
     if checkpoint.is_file():
-        state.load(checkpoint, plan=plan_hash)
+        state.load(checkpoint, plan=plan.hash())
+    state.device = join_names(state.device, device_name(model.device))
     loader = BatchLoader(copy, model, batch_tokens=plan.batch_tokens, seed=plan.seed)
     index, of = share or (1, 1)
     numbers = range(index - 1, loader.count, of)
     total = int(copy.counts["mined_tokens"]) if of == 1 else loader.tokens(numbers)
     done = loader.tokens(k for k in numbers if k < state.next_batch)
-    reader = BatchReader(model, state, everywhere=plan.per_sentence == "all")
+    reader = TextReader(context, model, loader, plan, state)
 
     def save_state() -> None:
-        reader.check()
-        state.save(checkpoint, plan=plan_hash)
+        write_bytes(checkpoint, reader.serialise())
 
     with Checkpoints(save_state, every=context.checkpoint_every) as checkpoints:
         for k in (k for k in numbers if k >= state.next_batch):
-            batch = loader(k)
-            if not reader.read(batch):
-                state.halved.append(k)
-            reader.count()
+            done += reader.take(k)
             state.next_batch = k + 1
-            done += batch.tokens
-            context.heap.check()
             context.progress("mining", done, total, "tokens")
             checkpoints.step_done()
     save_state()

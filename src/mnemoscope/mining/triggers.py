@@ -22,6 +22,8 @@ from mnemoscope.mining.host import may_look
 
 NEVER = -1
 """The sentence id of an empty place."""
+STORED = ("magnitude", "sentence", "position", "weight")
+"""The tensors of a state, in this order; the last only where the router's weights are kept."""
 _LEAST_POSITIVE = 2.0**-149
 """The smallest positive float32: a coefficient of zero never triggers."""
 
@@ -174,8 +176,7 @@ class Triggers:
         """Merges the queue into the state."""
         if not self._queue:
             return
-        kept = self._rows()
-        parts = [kept, *self._queue]
+        parts = [self._rows(self._tensors()), *self._queue]
         self._queue, self._queued = [], 0
         names = list(Survivors.__dataclass_fields__)[: 4 if self.weight is None else 5]
         self._take(Survivors(*(torch.cat([getattr(p, name) for p in parts]) for name in names)))
@@ -186,14 +187,21 @@ class Triggers:
             raise PartsDiffer(
                 f"parts keep {self.keep} and {other.keep} triggers of {self.memories} and {other.memories} memories"
             )
-        other.settle()
-        self._queue.append(other._rows())
-        self.settle()
+        self.add_state(other.state())
 
-    def _rows(self) -> Survivors:
-        memory = torch.arange(self.memories, device=self.device)[:, None].expand_as(self.sentence)
-        full = self.sentence != NEVER
-        rows = (memory.masked_fill(~full, self.memories), *self._tensors())
+    def add_state(self, state: dict[str, Tensor]) -> None:
+        """Takes in the accumulator of the same memories whose `state` this is.
+
+        Only what may be among the best waits in the queue, so of many states few rows are sorted.
+        """
+        self.add(self._rows(tuple(state[name] for name in STORED if name in state), least=self.threshold[:, None]))
+
+    def _rows(self, state: tuple[Tensor, ...], *, least: Tensor | float = 0.0) -> Survivors:
+        """The full places of a state whose magnitude is at least `least`."""
+        magnitude, sentence = state[:2]
+        memory = torch.arange(self.memories, device=self.device)[:, None].expand_as(sentence)
+        full = (sentence != NEVER) & (magnitude >= least)
+        rows = (memory.masked_fill(~full, self.memories), *state)
         return Survivors(*(row[full] if may_look(self.device) else row.flatten() for row in rows))
 
     def _take(self, rows: Survivors) -> None:
@@ -221,7 +229,7 @@ class Triggers:
     def state(self) -> dict[str, Tensor]:
         """The tensors that a checkpoint holds; `load` takes them back."""
         self.settle()
-        return dict(zip(("magnitude", "sentence", "position", "weight"), self._tensors(), strict=False))
+        return dict(zip(STORED, self._tensors(), strict=False))
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Becomes the accumulator whose `state` this is."""

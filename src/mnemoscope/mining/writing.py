@@ -1,13 +1,10 @@
-"""From what was accumulated to the tables and the manifest of an atlas.
+"""From what was accumulated to the tables of an atlas.
 
-A single run, a resumed one and a merge of parts all end here, so they end in the same bytes. Nothing here depends on
-when or how often it runs; tables of the value pass that are there already are kept.
+A single run, a resumed one, a merge of parts and workers (`late_stages`) all end here, so they end in the same bytes.
+Nothing here depends on when or how often it runs; tables of the value pass that are there already are kept.
 """
 
-import os
-import platform
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +12,24 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.experts import Numberings, counted_through, with_experts, with_names
-from mnemoscope.atlas.folder import remove_work
-from mnemoscope.atlas.manifest import RUN, STATE, seal
+from mnemoscope.atlas.manifest import STATE
 from mnemoscope.atlas.schema import TABLES, Provenance, schema_error
 from mnemoscope.atlas.store import write_sentences, write_table
 from mnemoscope.corpus import TokenizedCorpus
-from mnemoscope.files import write_json
-from mnemoscope.memory import most_experts
+from mnemoscope.files import copy_file
 from mnemoscope.mining.batch_loader import background_table, sentence_rows, token_table
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.predictions import PREFIXES, Prefixes, choose_prefixes, predictions_of
-from mnemoscope.mining.removals import removal_table
+from mnemoscope.mining.predictions import PREFIXES, PredictionPass, Prefixes, choose_prefixes
+from mnemoscope.mining.removals import RemovalPass
+from mnemoscope.mining.sealing import add_patterns, model_facts, seal_atlas
 from mnemoscope.mining.state import MiningState
-from mnemoscope.mining.steps import CHECKPOINT, RunContext
+from mnemoscope.mining.steps import CHECKPOINT, RunContext, run_checkpointed
 from mnemoscope.mining.trigger_table import NamedSentences, layer_triggers
 from mnemoscope.mining.values import neighbour_table, targets, value_table, working_columns
 from mnemoscope.models import LanguageModel
-from mnemoscope.patterns import write_patterns
-from mnemoscope.progress import Progress, StopSignal, interruption
 
 
 def provenance_of(plan: MiningPlan) -> Provenance:
@@ -50,6 +44,13 @@ def write_text_tables(
 
     The tokenized text is let go, since it is not read after this.
     """
+    return write_texts(context, model, copy, plan, state.named_sentences().numpy())
+
+
+def write_texts(
+    context: RunContext, model: LanguageModel, copy: TokenizedCorpus, plan: MiningPlan, named: NDArray[np.int64]
+) -> Prefixes:
+    """`write_text_tables`, where triggers name these sentences."""
     directory = context.directory
     text, raw = model.vocabulary()
     token = np.arange(len(text), dtype=np.int32)
@@ -61,8 +62,8 @@ def write_text_tables(
         ("tokens", token_table(copy, model.sizes.vocabulary)),
         ("background", background),
     ):
-        _write(directory, plan, name, columns, {})
-    named = np.union1d(state.named_sentences().numpy(), np.concatenate([background["sentence"], prefixes.sentence]))
+        write_columns(directory, plan, name, columns, {})
+    named = np.union1d(named, np.concatenate([background["sentence"], prefixes.sentence]))
     write_sentences(directory, sentence_rows(copy, named), provenance=provenance_of(plan))
     copy.release()
     context.heap.trim()
@@ -71,46 +72,70 @@ def write_text_tables(
 
 def write_mined_tables(context: RunContext, plan: MiningPlan, state: MiningState) -> None:
     """Writes triggers and activity of every mined layer; `sentences` must be there."""
-    directory, progress, numberings = context.directory, context.progress, state.shape.numberings
-    sentences = NamedSentences(directory)
-    for done, layer in enumerate(plan.layers):
-        progress("tables", done, len(plan.layers), "layers")
-        triggers = columns_of(layer_triggers(state, layer, sentences).to_arrow())
-        activity = state.activity[layer].columns()
-        if numberings:
-            routing = state.routing.get(layer)
-            prefixes = activity["prefixes"]
-            triggers.setdefault("router_weight", pa.nulls(len(triggers["memory"]), pa.float32()))
-            activity["all_prefixes"] = prefixes if routing is None else np.full_like(prefixes, int(routing.positions))
-        _write(directory, plan, "triggers", triggers, numberings, layer=layer)
-        _write(directory, plan, "activity", activity, numberings, layer=layer)
-    if state.routing:
-        tables = [routing.columns(layer) for layer, routing in state.routing.items()]
-        columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
-        _write(directory, plan, "routing", columns, {})
-    progress("tables", len(plan.layers), len(plan.layers), "layers")
+    sentences = NamedSentences(context.directory)
+    for layer in _each_layer(context, plan, "tables"):
+        write_mined_layer(context.directory, plan, state, layer, sentences, state.shape.numberings)
+    write_routing(context.directory, plan, [routing.columns(layer) for layer, routing in state.routing.items()])
     context.heap.trim()
     context.end_stage("tables")
+
+
+def write_mined_layer(
+    directory: Path,
+    plan: MiningPlan,
+    state: MiningState,
+    layer: int,
+    sentences: NamedSentences,
+    numberings: Numberings,
+) -> None:
+    """Writes triggers and activity of one layer, which the state must hold; `numberings` are the model's."""
+    triggers = columns_of(layer_triggers(state, layer, sentences).to_arrow())
+    activity = state.activity[layer].columns()
+    if numberings:
+        routing = state.routing.get(layer)
+        prefixes = activity["prefixes"]
+        triggers.setdefault("router_weight", pa.nulls(len(triggers["memory"]), pa.float32()))
+        activity["all_prefixes"] = prefixes if routing is None else np.full_like(prefixes, int(routing.positions))
+    write_columns(directory, plan, "triggers", triggers, numberings, layer=layer)
+    write_columns(directory, plan, "activity", activity, numberings, layer=layer)
+
+
+def write_routing(directory: Path, plan: MiningPlan, layers: Sequence[Mapping[str, Any]]) -> None:
+    """Writes what was counted of the routers of these layers, in order; nothing where there are none."""
+    if layers:
+        columns = {name: np.concatenate([table[name] for table in layers]) for name in layers[0]}
+        write_columns(directory, plan, "routing", columns, {})
 
 
 def write_value_tables(context: RunContext, state: MiningState, model: LanguageModel, plan: MiningPlan) -> None:
     """Writes values and neighbours of every mined layer, but those of this plan that are there.
 
-    `sentences` must be there. What the values are at work is not known before the predictions (`write_values_at_work`).
+    `sentences` must be there. What the values are at work is not known before the predictions (`write_working_values`).
     """
-    directory, progress = context.directory, context.progress
     sentences: NamedSentences | None = None
-    for done, layer in enumerate(plan.layers):
-        progress("values", done, len(plan.layers), "layers")
-        if not _is_made(directory, plan, "values", layer):
-            sentences = sentences or NamedSentences(directory)
-            wanted = targets(layer_triggers(state, layer, sentences), model.sizes.memories[layer])
-            _write(directory, plan, "values", value_table(model, layer, wanted), model.numberings, layer=layer)
-        if not _is_made(directory, plan, "neighbours", layer):
-            similar = neighbour_table(model, layer, plan.layers, most=plan.neighbours)
-            _write(directory, plan, "neighbours", similar, model.numberings, layer=layer)
-    progress("values", len(plan.layers), len(plan.layers), "layers")
+    for layer in _each_layer(context, plan, "values"):
+        path = context.directory / TABLES["values"].path(layer)
+        if not is_made(path, plan, "values"):
+            sentences = sentences or NamedSentences(context.directory)
+            write_values(path, plan, model, state, layer, sentences)
+        write_neighbours(context.directory, plan, model, layer)
     context.end_stage("values")
+
+
+def write_values(
+    path: Path, plan: MiningPlan, model: LanguageModel, state: MiningState, layer: int, sentences: NamedSentences
+) -> None:
+    """Writes the table `values` of one layer, which the state must hold, to `path`."""
+    wanted = targets(layer_triggers(state, layer, sentences), model.sizes.memories[layer])
+    columns = with_experts(value_table(model, layer, wanted), model.numberings, layer)
+    write_table(path, columns, name="values", provenance=provenance_of(plan))
+
+
+def write_neighbours(directory: Path, plan: MiningPlan, model: LanguageModel, layer: int) -> None:
+    """Writes the table `neighbours` of one layer, if it is not there."""
+    if not is_made(directory / TABLES["neighbours"].path(layer), plan, "neighbours"):
+        similar = neighbour_table(model, layer, plan.layers, most=plan.neighbours)
+        write_columns(directory, plan, "neighbours", similar, model.numberings, layer=layer)
 
 
 def write_question_tables(
@@ -120,39 +145,75 @@ def write_question_tables(
 
     Says what was asked. What was answered before a stop is taken up from the work folder.
     """
-    sentences = NamedSentences(context.directory)
-    removals, left_out, removals_halved = removal_table(context, model, plan, sentences)
-    work, predictions_halved = predictions_of(context, model, plan, prefixes, sentences)
-    listed, predictions = work.columns()
-    for name, columns in (("removals", removals), ("predictions", predictions), ("prefixes", listed)):
-        _write(context.directory, plan, name, columns, model.numberings)
-    scales = work.scales()
-    write_values_at_work(context, model, plan, scales)
+    directory = context.directory
+    values = {layer: directory / TABLES["values"].path(layer) for layer in plan.layers}
+    sentences = NamedSentences(directory)
+    removals = RemovalPass(directory, model, plan, sentences)
+    removals_halved = run_checkpointed(context, removals.steps)
+    predictions = PredictionPass(model, plan, prefixes, sentences, values)
+    predictions_halved = run_checkpointed(context, predictions.steps)
+    halved = {"removals": removals_halved, "predictions": predictions_halved}
+    questions = write_answers(directory, model, plan, removals, predictions, halved=halved)
+    scales = dict(zip(plan.layers, questions["value_scales"], strict=True))
+    for layer in _each_layer(context, plan, "values at work"):
+        write_working_values(values[layer], directory, plan, model, layer, scale=scales[layer])
+    context.end_stage("values at work")
+    return questions
+
+
+def write_answers(
+    directory: Path,
+    model: LanguageModel,
+    plan: MiningPlan,
+    removals: RemovalPass,
+    predictions: PredictionPass,
+    *,
+    halved: Mapping[str, list[int]],
+) -> dict[str, Any]:
+    """Writes removals, prefixes and predictions, once all was answered; returns what the manifest says of them.
+
+    `halved` are the steps of each that were taken in halves.
+    """
+    listed, predicted = predictions.columns()
+    for name, columns in (("removals", removals.columns()), ("predictions", predicted), ("prefixes", listed)):
+        write_columns(directory, plan, name, columns, model.numberings)
     return {
         "prefixes_asked": plan.prefixes,
-        "prefixes": len(prefixes.sentence),
-        "value_scales": scales,
+        "prefixes": len(listed["prefix"]),
+        "value_scales": predictions.scales(),
         "removals_per_layer": plan.removals,
-        "removals_excluded": left_out,
-        "out_of_memory_steps": {"removals": removals_halved, "predictions": predictions_halved},
+        "removals_excluded": removals.left_out,
+        "out_of_memory_steps": dict(halved),
     }
 
 
-def write_values_at_work(
-    context: RunContext, model: LanguageModel, plan: MiningPlan, scales: Sequence[float | None]
+def write_working_values(
+    source: Path, directory: Path, plan: MiningPlan, model: LanguageModel, layer: int, *, scale: float | None
 ) -> None:
-    """Fills in the columns of `values` that need the scale of each mined layer; nothing where there is none."""
-    for done, (layer, scale) in enumerate(zip(plan.layers, scales, strict=True)):
-        context.progress("values at work", done, len(plan.layers), "layers")
-        if scale is not None:
-            values, triggers = (context.directory / TABLES[name].path(layer) for name in ("values", "triggers"))
-            names = ["memory", "sign", "coefficient"]
-            stored = pl.read_parquet(triggers, columns=with_names(names) if model.numberings else names, glob=False)
-            found = counted_through(stored, model.numberings, layer)
-            columns = columns_of(pq.read_table(values)) | working_columns(model, layer, found, scale=scale)
-            _write(context.directory, plan, "values", columns, {}, layer=layer)
-    context.progress("values at work", len(plan.layers), len(plan.layers), "layers")
-    context.end_stage("values at work")
+    """Makes the finished table `values` of one layer of the one at `source`: fills in the columns that need `scale`.
+
+    Without a scale they stay as they are.
+    """
+    path = directory / TABLES["values"].path(layer)
+    if scale is None:
+        if path != source:
+            copy_file(source, path)
+        return
+    names = ["memory", "sign", "coefficient"]
+    stored = pl.read_parquet(
+        directory / TABLES["triggers"].path(layer), columns=with_names(names) if model.numberings else names, glob=False
+    )
+    found = counted_through(stored, model.numberings, layer)
+    columns = columns_of(pq.read_table(source)) | working_columns(model, layer, found, scale=scale)
+    write_columns(directory, plan, "values", columns, {}, layer=layer)
+
+
+def _each_layer(context: RunContext, plan: MiningPlan, stage: str) -> Iterator[int]:
+    """The mined layers, of which the progress is told."""
+    for done, layer in enumerate(plan.layers):
+        context.progress(stage, done, len(plan.layers), "layers")
+        yield layer
+    context.progress(stage, len(plan.layers), len(plan.layers), "layers")
 
 
 def columns_of(rows: pa.Table) -> dict[str, Any]:
@@ -160,11 +221,11 @@ def columns_of(rows: pa.Table) -> dict[str, Any]:
     return dict(zip(rows.column_names, rows.columns, strict=True))
 
 
-def _write(
+def write_columns(
     directory: Path,
     plan: MiningPlan,
     name: str,
-    columns: dict[str, Any],
+    columns: Mapping[str, Any],
     numberings: Numberings,
     *,
     layer: int | None = None,
@@ -174,10 +235,10 @@ def _write(
     write_table(directory / TABLES[name].path(layer), stored, name=name, provenance=provenance_of(plan))
 
 
-def _is_made(directory: Path, plan: MiningPlan, name: str, layer: int) -> bool:
-    """Whether the folder holds this table, made from this model, text and plan."""
+def is_made(path: Path, plan: MiningPlan, name: str) -> bool:
+    """Whether this table lies at `path`, made from this model, text and plan."""
     try:
-        return schema_error(name, pq.read_schema(directory / TABLES[name].path(layer)), provenance_of(plan)) is None
+        return schema_error(name, pq.read_schema(path), provenance_of(plan)) is None
     except (OSError, pa.ArrowException):
         return False
 
@@ -202,97 +263,9 @@ def finish_atlas(
     else:
         state.save(directory / STATE / CHECKPOINT, plan=plan.hash())
         prefixes.save(directory / STATE / PREFIXES)
-    write_json(directory / RUN, {  # which no hash covers
-        "seconds": {stage: round(seconds, 3) for stage, seconds in context.seconds.items()},
-        "host": platform.node(),
-        "machine": platform.machine(),
-        "waiting": os.environ.get("OMP_WAIT_POLICY"),
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-    })  # fmt: skip
-    seal(directory, manifest_of(model, plan, counts, state, versions, part=part, questions=questions))
-    if not keep_work:
-        remove_work(directory)
+    seal_atlas(
+        context, model_facts(model), plan, state.halved, counts=counts, versions=versions, part=part,
+        questions=questions, equality=state.equality(), keep_work=keep_work,
+    )  # fmt: skip
     if part is None:
         add_patterns(directory, context.progress)
-
-
-def add_patterns(directory: Path, progress: Progress) -> None:
-    """Makes the patterns of the atlas, which is sealed by now; raises Interrupted, StoreFailed."""
-    try:
-        write_patterns(open_atlas(directory), progress=progress)
-    except (KeyboardInterrupt, StopSignal) as stop:
-        left = f"{directory} is finished but for its patterns, which `mnemoscope analyze {directory}` makes"
-        raise interruption(stop, f"stopped; {left}") from None
-
-
-def model_facts(model: LanguageModel) -> dict[str, Any]:
-    """What the manifest says of a model: where it is from, its kind, sizes and proof, as plain values."""
-    routed, shared = most_experts(model.numberings.values())
-    experts = [numbering.document() for numbering in model.numberings.values()]
-    return {
-        "spec": model.spec,
-        "revision": model.revision,
-        "fingerprint": model.fingerprint,
-        "family": model.family,
-        "block": model.block,
-        "gated": model.gated,
-        "activation": model.activation,
-        "negative_coefficients": model.has_negative,
-        "final_norm": model.final_norm,
-        "values": "probed" if model.probed else "read",
-        "head": "linear" if model.linear_head else "adaptive softmax",
-        **({"experts": routed, "shared_experts": shared} if experts else {}), **model.anatomy.hybrid_facts(),
-        "sizes": {
-            **vars(model.sizes),
-            "memories": list(model.sizes.memories),
-            **({"experts": experts} if experts else {}),
-        },
-        "beginning": {"token": model.beginning.token, "kind": model.beginning.kind},
-        "proof": {name: getattr(model.proof, name) for name in ("residual", "ablation", "keys", "scores")},
-    }
-
-
-def manifest_of(
-    model: LanguageModel,
-    plan: MiningPlan,
-    counts: dict[str, Any],
-    state: MiningState,
-    versions: Sequence[Mapping[str, str]],
-    *,
-    part: tuple[int, int] | None,
-    questions: dict[str, Any] | None,
-) -> dict[str, Any]:
-    """What the manifest says, but for the schema, the package and the hashes; `versions` as of `all_versions`."""
-    sentences = max(1, int(counts["sentences"]))
-    document: dict[str, Any] = {
-        "model": model_facts(model),
-        "corpus": {
-            "spec": plan.corpus,
-            "fingerprint": plan.corpus_fingerprint,
-            "counts": counts,
-            "held_out_share": int(counts["held_out_sentences"]) / sentences,
-            "overlap": _overlap(counts),
-        },
-        "plan": plan.document(),
-        "plan_hash": plan.hash(),
-        "layers": list(plan.layers),
-        "projections": {"values": "gain", "votes": "gain", "streams": "lens", "neighbours": "raw cosine"},
-        "dtype": plan.dtype,
-        "device": plan.device,
-        "out_of_memory_batches": state.halved,
-        "versions": list(versions),
-        "byte_identity_promised": len(versions) == 1 and not state.halved,
-    }
-    if questions is not None:
-        document["questions"] = questions
-    if part is not None:
-        document["part"] = {"index": part[0], "of": part[1]}
-    return document
-
-
-def _overlap(counts: dict[str, Any]) -> dict[str, Any]:
-    """How many sentences of the validation text are mined, too: none where it was held out of the mined text."""
-    given = counts.get("validation")
-    total = int(counts["held_out_sentences"] if given is None else given["sentences"])
-    shared = 0 if given is None else int(given["overlap_sentences"])
-    return {"sentences": shared, "of": total, "share": shared / max(1, total)}

@@ -1,5 +1,16 @@
-"""What the triggers of a memory have in common, found from the tables alone; `write_patterns` stores it."""
+"""What the triggers of a memory have in common, found from the tables alone; `write_patterns` stores it.
 
-from mnemoscope.patterns.finding import write_patterns
+Or one layer after the other, by several processes: `write_words` first, `join_patterns` last.
+"""
 
-__all__ = ["write_patterns"]
+from mnemoscope.patterns.finding import PatternFinder, write_patterns
+from mnemoscope.patterns.layer_files import join_patterns, open_finder, write_layer_patterns, write_words
+
+__all__ = [
+    "PatternFinder",
+    "join_patterns",
+    "open_finder",
+    "write_layer_patterns",
+    "write_patterns",
+    "write_words",
+]

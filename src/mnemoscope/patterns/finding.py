@@ -5,11 +5,13 @@ show it; a word or topic is its words. The same atlas gives the same rows. patte
 time, so the atlas's own manifest does not cover it; that of `analyses/` does.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import log10
+from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from mnemoscope.atlas import Atlas
@@ -19,10 +21,10 @@ from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
 from mnemoscope.patterns.memory_patterns import explained_tokens, semantic_patterns, shallow_patterns
-from mnemoscope.patterns.prefixes import COMMON, Background, Prefixes, read_background, read_prefixes
+from mnemoscope.patterns.prefixes import COMMON, Background, Prefixes, number_words, read_background, read_prefixes
 from mnemoscope.patterns.significance import Candidate, Groups, count_shared, groups_of
 from mnemoscope.patterns.surface import BRACKETS, CLASSES_OF_MARKS, Family, Spelling, read_spelling, split_key
-from mnemoscope.patterns.words import Lexicon
+from mnemoscope.patterns.words import Integers, Lexicon
 from mnemoscope.progress import Progress, ignore_progress
 
 _LOOKED_AT = 200
@@ -53,33 +55,85 @@ def write_patterns(atlas: Atlas, *, progress: Progress = ignore_progress) -> int
 
     Raises AtlasUnfinished where a table is missing, AtlasDamaged, StoreFailed.
     """
-    rows, kind = list(find_patterns(atlas, progress=progress)), TABLES["patterns"]
-    columns = {field.name: pa.array([getattr(row, field.name) for row in rows], field.type) for field in kind.columns}
-    stored = with_experts(columns, atlas.numberings, None)
-    write_table(atlas.path / kind.path(), stored, name=kind.name, provenance=atlas.manifest.provenance)
+    return store_patterns(atlas, columns_of(atlas, find_patterns(atlas, progress=progress)))
+
+
+def store_patterns(atlas: Atlas, columns: Mapping[str, Any]) -> int:
+    """Writes patterns.parquet with these columns and returns how many patterns it holds; raises StoreFailed."""
+    kind = TABLES["patterns"]
+    write_table(atlas.path / kind.path(), columns, name=kind.name, provenance=atlas.manifest.provenance)
     record_hashes(atlas, "analyses", [kind.path()])
-    return len(rows)
+    return len(columns["pattern"])
+
+
+def columns_of(atlas: Atlas, patterns: Iterable[Pattern]) -> dict[str, Any]:
+    """The columns of patterns.parquet."""
+    rows = list(patterns)
+    fields = TABLES["patterns"].columns
+    columns = {field.name: pa.array([getattr(row, field.name) for row in rows], field.type) for field in fields}
+    return with_experts(columns, atlas.numberings, None)
 
 
 def find_patterns(atlas: Atlas, *, progress: Progress = ignore_progress) -> Iterator[Pattern]:
     """Every pattern of the atlas's memories, by layer and memory; raises AtlasDamaged, AtlasUnfinished."""
     total = sum(atlas.memories(layer) for layer in atlas.layers)
     progress("patterns", 0, total, "memories")
-    rows = atlas.table("background")
-    some = atlas.sentences(rows["sentence"].head(_LOOKED_AT).to_list(), columns=["sentence", "text", "tokens"])
-    lexicon = Lexicon(read_spelling(atlas.vocabulary, some))
-    sentence, position = (rows[name].to_numpy().astype(np.int64) for name in ("sentence", "position"))
-    drawn = read_prefixes(atlas, sentence, position=position, lexicon=lexicon)
-    keys, counts = np.unique(drawn.words.keys, return_counts=True)
-    common = keys[counts > COMMON * rows.height]
-    background = read_background(drawn.without_words(common))
+    finder = PatternFinder(atlas)
     done = 0
     for layer in atlas.layers:
-        groups, sentence, position = groups_of(atlas.best_triggers(layer))
-        prefixes = read_prefixes(atlas, sentence, position=position, lexicon=lexicon).without_words(common)
-        yield from _of_layer(layer, groups, prefixes, background=background, lexicon=lexicon)
+        yield from finder.of_layer(layer)
         done += atlas.memories(layer)
         progress("patterns", done, total, "memories")
+
+
+class PatternFinder:
+    """What the patterns of all layers are found with: the background, and the words met so far.
+
+    Words are numbered in the order in which they are met, and equals are put in the order of their words' numbers: a
+    layer has its patterns where all layers before it were looked at in order, or where `words` are those of
+    `words_of`.
+    """
+
+    def __init__(self, atlas: Atlas, words: Sequence[str] = ()) -> None:
+        self._atlas = atlas
+        rows, self._lexicon = _begin(atlas, words)
+        sentence, position = _places(rows)
+        drawn = read_prefixes(atlas, sentence, position=position, lexicon=self._lexicon)
+        keys, counts = np.unique(drawn.words.keys, return_counts=True)
+        self._common = keys[counts > COMMON * rows.height]
+        self._background = read_background(drawn.without_words(self._common))
+
+    def of_layer(self, layer: int) -> Iterator[Pattern]:
+        """The patterns of one layer's memories, by memory."""
+        groups, sentence, position = groups_of(self._atlas.best_triggers(layer))
+        prefixes = read_prefixes(self._atlas, sentence, position=position, lexicon=self._lexicon)
+        prefixes = prefixes.without_words(self._common)
+        yield from _of_layer(layer, groups, prefixes, background=self._background, lexicon=self._lexicon)
+
+
+def words_of(atlas: Atlas, *, progress: Progress = ignore_progress) -> list[str]:
+    """The words that a PatternFinder has met once it has looked at every layer, by number."""
+    rows, lexicon = _begin(atlas, ())
+    sentence, position = _places(rows)
+    number_words(atlas, sentence, position=position, lexicon=lexicon)
+    for done, layer in enumerate(atlas.layers):
+        progress("words", done, len(atlas.layers), "layers")
+        _, sentence, position = groups_of(atlas.best_triggers(layer))
+        number_words(atlas, sentence, position=position, lexicon=lexicon)
+    progress("words", len(atlas.layers), len(atlas.layers), "layers")
+    return lexicon.words
+
+
+def _begin(atlas: Atlas, words: Sequence[str]) -> tuple[pl.DataFrame, Lexicon]:
+    """The rows of the background, and a lexicon that has met these words."""
+    rows = atlas.table("background")
+    some = atlas.sentences(rows["sentence"].head(_LOOKED_AT).to_list(), columns=["sentence", "text", "tokens"])
+    return rows, Lexicon(read_spelling(atlas.vocabulary, some), words)
+
+
+def _places(rows: pl.DataFrame) -> tuple[Integers, Integers]:
+    sentence, position = (rows[name].to_numpy().astype(np.int64) for name in ("sentence", "position"))
+    return sentence, position
 
 
 def _of_layer(

@@ -65,6 +65,20 @@ class Prefixes:
 
 def read_prefixes(atlas: Atlas, sentence: Integers, *, position: Integers, lexicon: Lexicon) -> Prefixes:
     """The prefixes `tokens[0..position]` of these sentences; raises AtlasDamaged for a position outside of one."""
+    runs, first, end = _cut(atlas, sentence, position=position, lexicon=lexicon)
+    features, words = (pairs(runs, first, end=end, lexicon=lexicon) for pairs in (_features, _words))
+    return Prefixes(runs, first, end, features, words)
+
+
+def number_words(atlas: Atlas, sentence: Integers, *, position: Integers, lexicon: Lexicon) -> None:
+    """Has the lexicon meet the words of these prefixes in the order in which `read_prefixes` does; nothing else."""
+    runs, first, end = _cut(atlas, sentence, position=position, lexicon=lexicon)
+    _word_features(runs, first, end=end, lexicon=lexicon)
+    lexicon.contents(runs)
+
+
+def _cut(atlas: Atlas, sentence: Integers, *, position: Integers, lexicon: Lexicon) -> tuple[Runs, Integers, Integers]:
+    """The sentences, cut into runs, and where in these each prefix begins and ends."""
     ids, which = np.unique(sentence, return_inverse=True)
     stored = atlas.sentences(ids.tolist(), columns=["sentence", "tokens"])
     lengths = stored["tokens"].list.len().to_numpy().astype(np.int64)
@@ -78,10 +92,7 @@ def read_prefixes(atlas: Atlas, sentence: Integers, *, position: Integers, lexic
         )
     if tokens.size and not 0 <= tokens.min() <= tokens.max() < len(lexicon.spelling.vocabulary.texts):
         raise AtlasDamaged(f"{atlas.path}: a sentence holds a token that vocabulary.parquet does not list")
-    first, end = begins[which], begins[which] + position
-    runs = cut_runs(tokens, begins, spelling=lexicon.spelling)
-    features, words = (pairs(runs, first, end=end, lexicon=lexicon) for pairs in (_features, _words))
-    return Prefixes(runs, first, end, features, words)
+    return cut_runs(tokens, begins, spelling=lexicon.spelling), begins[which], begins[which] + position
 
 
 def _features(runs: Runs, first: Integers, *, end: Integers, lexicon: Lexicon) -> Pairs:
@@ -117,15 +128,23 @@ def _features(runs: Runs, first: Integers, *, end: Integers, lexicon: Lexicon) -
         inside = depth[end + 1] - depth[first]
         straight = row == len(spelling.depth) - 1
         mark(Family.INSIDE + row, np.flatnonzero(inside % 2 == 1 if straight else inside > 0))
-    found.append(lexicon.features(runs, end))
-    before = np.flatnonzero(begun > first)
-    index, keys = lexicon.features(runs, begun[before] - 1, before=True)
-    found.append((before[index], keys))
+    found += _word_features(runs, first, end=end, lexicon=lexicon)
     which = np.concatenate([prefix for prefix, _ in found])
     keys = np.concatenate([keys for _, keys in found])
     order = np.argsort(which, kind="stable")
     starts = np.searchsorted(which[order], np.arange(end.size + 1))
     return Pairs(starts, keys[order], np.zeros(keys.size, dtype=np.int64))
+
+
+def _word_features(
+    runs: Runs, first: Integers, *, end: Integers, lexicon: Lexicon
+) -> tuple[tuple[Integers, Keys], tuple[Integers, Keys]]:
+    """What the last word of each prefix shows, and the word before it: the prefix of each key, and the key."""
+    last = lexicon.features(runs, end)
+    begun = runs.start[end]
+    before = np.flatnonzero(begun > first)
+    index, keys = lexicon.features(runs, begun[before] - 1, before=True)
+    return last, (before[index], keys)
 
 
 def _words(runs: Runs, first: Integers, *, end: Integers, lexicon: Lexicon) -> Pairs:

@@ -6,7 +6,7 @@ read, so that words of one batch can be looked for in another. Content words hav
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
@@ -91,12 +91,12 @@ class WordFeatures(NamedTuple):
 
 
 class Lexicon:
-    """Every run and word met so far."""
+    """Every run and word met so far; `words` are those met before, in order."""
 
-    def __init__(self, spelling: Spelling) -> None:
+    def __init__(self, spelling: Spelling, words: Iterable[str] = ()) -> None:
         self.spelling = spelling
-        self.words: list[str] = []
-        self._numbers: dict[str, int] = {}
+        self.words = list(words)
+        self._numbers = {word: number for number, word in enumerate(self.words)}
         self._features: dict[int, WordFeatures] = {}
         self._contents: dict[int, list[int]] = {}
 

@@ -1,0 +1,46 @@
+"""What `mine` and `merge` print when they are done: where the atlas is, what it holds, what to type next."""
+
+import sys
+from pathlib import Path
+
+from mnemoscope.cli.runner import emit
+
+_COUNTS = ("documents", "sentences", "duplicates", "mined_sentences", "mined_tokens")
+"""Counts of the text that are printed."""
+
+
+def summarise(path: Path, *, json: bool) -> None:
+    """Prints a few lines about the finished atlas (or part), or one JSON document."""
+    from mnemoscope.atlas import open_atlas
+
+    atlas = open_atlas(path)
+    manifest, model, corpus, part = atlas.manifest, atlas.manifest.model, atlas.manifest.corpus, atlas.manifest.part
+    counts, questions = corpus.counts, manifest.questions
+    memories = sum(atlas.memories(layer) for layer in atlas.layers)
+    if (overlap := corpus.overlap) and overlap.sentences:
+        print(
+            f"warning: {overlap.sentences:,} of {overlap.of:,} sentences of the validation text"
+            f" ({overlap.share:.1%}) are in the mined text, too",
+            file=sys.stderr,
+        )
+    if json:
+        made = {"atlas": str(path), "model": model.spec, "corpus": corpus.spec}
+        sizes = {"layers": list(atlas.layers), "memories": memories, "counts": counts}
+        asked = {"overlap": manifest["corpus"].get("overlap"), "questions": manifest.get("questions") or None}
+        emit({**made, **sizes, **asked, "part": manifest.get("part"), "plan_hash": manifest.plan_hash})
+        return
+    print(f"{path} is {f'{part} of ' if part else ''}an atlas: {atlas.range_text()} ({memories:,} memories)")
+    print(f"  model   {model.spec}")
+    print(f"  corpus  {corpus.spec}")
+    if spoken := ", ".join(f"{counts[name]:,} {name.replace('_', ' ')}" for name in _COUNTS if name in counts):
+        print(f"  text    {spoken}")
+    if questions.prefixes is not None:
+        found, wanted = questions.prefixes, questions.prefixes_asked or 0
+        fewer = f" (not {wanted:,}: the validation text has no more)" if found < wanted else ""
+        removals = f"{questions.removals_per_layer} memories per layer for removals"
+        print(f"  asked   {found:,} validation prefixes{fewer}, {removals}")
+    if part:
+        print(f"next: mine the other parts, then mnemoscope merge OUT {path} ...")
+    else:
+        print(f"next: mnemoscope show {path} {atlas.name(atlas.layers[-1], 0)}")
+        print(f"      mnemoscope report {path}")

@@ -1,0 +1,58 @@
+"""`mnemoscope worker`: one worker of a run, and `mnemoscope status`: where a run stands."""
+
+import os
+import signal
+from threading import Event
+from typing import Annotated
+
+import typer
+
+from mnemoscope.cli import arguments as arg
+from mnemoscope.model_options import ModelOptions
+
+SAVED = 75
+"""The exit code after SIGTERM or SIGUSR1, with everything saved."""
+
+
+@arg.with_model_options
+def worker(
+    atlas: arg.AtlasFolder,
+    model: Annotated[str | None, typer.Option(metavar="MODEL", help="The plan's model, if it has moved.")] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What it runs on here.  [default: the plan's kind]")
+    ] = None,
+    text_only: Annotated[bool, typer.Option("--text-only", help="End when the text has been read.")] = False,
+    name: Annotated[str | None, typer.Option(hidden=True)] = None,
+    parent: Annotated[int | None, typer.Option(hidden=True)] = None,
+    *,
+    opening: ModelOptions,
+    debug: arg.Debug = False,
+) -> None:
+    """Work on a run that was prepared: as many of these as you like, on any machine that shares the folder.
+
+    `mine --prepare` lays a run out; `mine` with the same options puts everything together at the end. SIGTERM, SIGUSR1
+    and Ctrl-C save first; what is left is taken by others.
+
+    Example: mnemoscope worker atlas
+    """
+    from mnemoscope.distributed.worker import new_name, work
+
+    asked = Event()
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+        signal.signal(number, lambda *_: asked.set())
+
+    def stop() -> bool:
+        return asked.is_set() or (parent is not None and os.getppid() != parent)
+
+    finished = work(
+        atlas, name or new_name(), model=model, opening=opening, device=device, text_only=text_only, stop=stop
+    )
+    if stop() and not finished:
+        raise typer.Exit(SAVED)
+
+
+def status(atlas: arg.AtlasFolder, json: arg.Json = False, debug: arg.Debug = False) -> None:
+    """Say where a run stands: what is done, who works on it, how fast, how long it will take.
+
+    Example: mnemoscope status atlas
+    """

@@ -1,0 +1,223 @@
+"""What follows the pass over the text, cut into tasks for many workers: stage by stage, in a stage in any order.
+
+A task writes whole files and may be done twice, also by two workers at the same time, and also late: whoever was held
+up in a stage that has long been over writes what lies there already. So no task changes a file that another has made:
+the values without what they are at work lie in the work folder, and the last stage makes the finished table of them.
+The tables are those of one process, byte for byte, if the plan's number of threads is used.
+
+The driver, which has no model, asks `task_count` how many tasks there are, seals the atlas between the stages
+(`sealing.seal_atlas`, with what `WorkersFacts` has), and ends with `sealing.finish_patterns`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from mnemoscope.atlas import open_atlas
+from mnemoscope.corpus import TokenizedCorpus
+from mnemoscope.errors import MiningError
+from mnemoscope.files import read_object, write_json
+from mnemoscope.mining.pieces import join_pieces, run_piece
+from mnemoscope.mining.plan import MiningPlan
+from mnemoscope.mining.predictions import PREFIXES, PredictionPass, Prefixes
+from mnemoscope.mining.removals import RemovalPass
+from mnemoscope.mining.sealing import model_facts
+from mnemoscope.mining.state import MiningState, StateShape
+from mnemoscope.mining.steps import RunContext, read_saved
+from mnemoscope.mining.trigger_table import NamedSentences
+from mnemoscope.mining.writing import (
+    is_made,
+    write_answers,
+    write_mined_layer,
+    write_neighbours,
+    write_routing,
+    write_texts,
+    write_values,
+    write_working_values,
+)
+from mnemoscope.models import LanguageModel
+from mnemoscope.patterns import PatternFinder, open_finder, write_layer_patterns, write_words
+
+LATE_STAGES = (
+    "text tables", "tables", "values", "neighbours", "removals", "predictions", "questions", "values at work",
+)  # fmt: skip
+"""In order; a stage begins when all tasks of the one before are done. After them the atlas is sealed."""
+PATTERN_STAGES = ("words", "patterns")
+"""What workers do with the sealed atlas, likewise; after them its patterns are joined."""
+_ONE_TASK = ("text tables", "questions", "words")
+_IN_PIECES = ("removals", "predictions")
+_FACTS = "facts.json"
+
+
+def task_count(stage: str, *, layers: int, pieces: int) -> int:
+    """How many tasks a stage has, of a plan with so many mined layers; `pieces` those of removals and predictions."""
+    if stage in _ONE_TASK:
+        return 1
+    return pieces if stage in _IN_PIECES else layers
+
+
+@dataclass(frozen=True)
+class WorkersFacts:
+    """What the manifest says that only those who have the model know, as the stage `questions` leaves it."""
+
+    model: dict[str, Any]
+    """The facts of the model, as of `model_facts`."""
+    halved: list[int]
+    """The batches of the text that were computed in halves."""
+    questions: dict[str, Any]
+    equality: dict[str, Any]
+    """What the manifest says of devices of different kinds, as of `MiningState.equality`."""
+
+    @classmethod
+    def read(cls, work: Path, plan: MiningPlan) -> Self:
+        """What lies in the work folder; raises MiningError where there is nothing of this plan."""
+        said = read_object(work / _FACTS)
+        if said.pop("plan", None) != plan.hash():
+            raise _missing("what was asked", work / _FACTS)
+        return cls(**said)
+
+    def save(self, work: Path, plan: MiningPlan) -> None:
+        """Writes it to the work folder; raises StoreFailed."""
+        write_json(work / _FACTS, {**vars(self), "plan": plan.hash()})
+
+
+def _missing(what: str, path: Path) -> MiningError:
+    return MiningError(f"{what} is missing, or is of another run ({path}); run the same command again, which makes it")
+
+
+class LateStages:
+    """The tasks of one run, of which this process does some.
+
+    `state` is the file of the whole text's state. `copy` is needed for the text tables only, and neither it nor the
+    model for the stages of the patterns. `pieces` are those into which removals and predictions are cut.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        model: LanguageModel,
+        copy: TokenizedCorpus | None,
+        plan: MiningPlan,
+        state: Path,
+        *,
+        pieces: int,
+    ) -> None:
+        self._context, self._model, self._copy, self._plan = context, model, copy, plan
+        self._directory, self._state, self._pieces = context.directory, state, pieces
+        self._asked: RemovalPass | PredictionPass | None = None
+        self._run: dict[str, Callable[[int], None]] = {
+            "text tables": lambda _: self._write_text_tables(),
+            "tables": self._write_tables,
+            "values": self._write_values,
+            "neighbours": lambda layer: write_neighbours(self._directory, plan, model, layer),
+            "removals": lambda piece: run_piece(context, self._removals().steps, piece, of=pieces),
+            "predictions": lambda piece: run_piece(context, self._predictions().steps, piece, of=pieces),
+            "questions": lambda _: self._write_questions(),
+            "values at work": self._write_values_at_work,
+            "words": lambda _: write_words(open_atlas(self._directory), progress=context.progress),
+            "patterns": self._write_patterns,
+        }
+
+    def count(self, stage: str) -> int:
+        """How many tasks a stage has."""
+        return task_count(stage, layers=len(self._plan.layers), pieces=self._pieces)
+
+    def run(self, stage: str, number: int) -> None:
+        """Does one task (0-based) of a stage; all tasks of the stages before must be done.
+
+        Raises MiningError where they are not, AtlasDamaged for a state of another plan, NotFinite, StoreFailed.
+        """
+        if not 0 <= number < self.count(stage):
+            raise MiningError(f"stage {stage} has no task {number}, only {self.count(stage)}")
+        single = stage in (*_ONE_TASK, *_IN_PIECES)
+        self._run[stage](number if single else self._plan.layers[number])
+        self._context.heap.trim()
+
+    def _layer_state(self, layer: int) -> MiningState:
+        """The state of one layer, of which alone the file is read."""
+        state = MiningState(StateShape.of(self._model, keep=self._plan.triggers, layers=[layer]))
+        state.load(self._state, plan=self._plan.hash())
+        return state
+
+    @cached_property
+    def _sentences(self) -> NamedSentences:
+        return NamedSentences(self._directory)
+
+    def _write_text_tables(self) -> None:
+        """Vocabulary, tokens, background, sentences, what was counted of the routers, and the prefixes to ask."""
+        if self._copy is None:
+            raise MiningError("the text tables are made of the tokenized text, which was not given")
+        named, routing = [], []
+        for layer in self._plan.layers:
+            state = self._layer_state(layer)
+            named.append(state.named_sentences().numpy())
+            routing += [counted.columns(layer) for counted in state.routing.values()]
+        prefixes = write_texts(self._context, self._model, self._copy, self._plan, np.unique(np.concatenate(named)))
+        write_routing(self._directory, self._plan, routing)
+        prefixes.save(self._context.work / PREFIXES, plan=self._plan.hash())
+
+    def _write_tables(self, layer: int) -> None:
+        state, numberings = self._layer_state(layer), self._model.numberings
+        write_mined_layer(self._directory, self._plan, state, layer, self._sentences, numberings)
+
+    def _write_values(self, layer: int) -> None:
+        path = self._values(layer)
+        if not is_made(path, self._plan, "values"):
+            write_values(path, self._plan, self._model, self._layer_state(layer), layer, self._sentences)
+
+    def _values(self, layer: int) -> Path:
+        """The values of a layer without what they are at work."""
+        return self._context.work / f"values-{layer:03d}.parquet"
+
+    def _removals(self) -> RemovalPass:
+        if not isinstance(self._asked, RemovalPass):
+            self._asked = None  # the other one's room comes first
+            self._asked = RemovalPass(self._directory, self._model, self._plan, self._sentences)
+        return self._asked
+
+    def _predictions(self) -> PredictionPass:
+        if not isinstance(self._asked, PredictionPass):
+            self._asked = None
+            found = read_saved(self._context.work / PREFIXES, self._plan.hash())
+            if found is None:
+                raise _missing("the list of prefixes", self._context.work / PREFIXES)
+            values = {layer: self._made_values(layer) for layer in self._plan.layers}
+            self._asked = PredictionPass(self._model, self._plan, Prefixes(**found), self._sentences, values)
+        return self._asked
+
+    def _made_values(self, layer: int) -> Path:
+        path = self._values(layer)
+        if not is_made(path, self._plan, "values"):
+            raise _missing(f"the table of layer {layer}'s values", path)
+        return path
+
+    def _write_questions(self) -> None:
+        """Removals, predictions and prefixes, of the answers of all pieces, and what is to be said of them."""
+        predictions = self._predictions()
+        predictions_halved = join_pieces(self._context, predictions.steps, of=self._pieces)
+        removals = self._removals()
+        halved = {
+            "removals": join_pieces(self._context, removals.steps, of=self._pieces),
+            "predictions": predictions_halved,
+        }
+        questions = write_answers(self._directory, self._model, self._plan, removals, predictions, halved=halved)
+        state = self._layer_state(self._plan.layers[0])
+        facts = WorkersFacts(model_facts(self._model), state.halved, questions, state.equality())
+        facts.save(self._context.work, self._plan)
+
+    def _write_values_at_work(self, layer: int) -> None:
+        scales = WorkersFacts.read(self._context.work, self._plan).questions["value_scales"]
+        scale = scales[self._plan.layers.index(layer)]
+        source = self._made_values(layer)
+        write_working_values(source, self._directory, self._plan, self._model, layer, scale=scale)
+
+    @cached_property
+    def _finder(self) -> PatternFinder:
+        return open_finder(open_atlas(self._directory))
+
+    def _write_patterns(self, layer: int) -> None:
+        write_layer_patterns(open_atlas(self._directory), layer, self._finder)

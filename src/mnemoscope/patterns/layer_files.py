@@ -1,0 +1,69 @@
+"""Patterns found one layer at a time, in any order and by any process, and put together to the table of one run.
+
+Words are numbered before, in one go over all layers, since patterns that are equals come in the order of their words.
+The files lie in the atlas's work folder until `join_patterns` has taken them up.
+"""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.manifest import WORK
+from mnemoscope.atlas.schema import schema_error
+from mnemoscope.atlas.store import write_table
+from mnemoscope.atlas.tables import patterns_command
+from mnemoscope.errors import AtlasUnfinished
+from mnemoscope.files import read_object, write_json
+from mnemoscope.patterns.finding import PatternFinder, columns_of, store_patterns, words_of
+from mnemoscope.progress import Progress, ignore_progress
+
+_WORDS = f"{WORK}/pattern-words.json"
+
+
+def write_words(atlas: Atlas, *, progress: Progress = ignore_progress) -> None:
+    """Saves how the words of all layers are numbered; raises StoreFailed, AtlasDamaged, AtlasUnfinished."""
+    write_json(atlas.path / _WORDS, {"atlas": atlas.manifest_hash, "words": words_of(atlas, progress=progress)})
+
+
+def open_finder(atlas: Atlas) -> PatternFinder:
+    """What finds the patterns of any layer; raises AtlasUnfinished where `write_words` has not been here."""
+    said = read_object(atlas.path / _WORDS)
+    if said.get("atlas") != atlas.manifest_hash:
+        raise AtlasUnfinished(f"{atlas.path / _WORDS} is missing; {patterns_command(atlas.path)} makes the patterns")
+    return PatternFinder(atlas, said["words"])
+
+
+def write_layer_patterns(atlas: Atlas, layer: int, finder: PatternFinder) -> None:
+    """Saves the patterns of one layer; raises StoreFailed, AtlasDamaged."""
+    columns = columns_of(atlas, finder.of_layer(layer))
+    write_table(_file(atlas, layer), columns, name="patterns", provenance=atlas.manifest.provenance)
+
+
+def join_patterns(atlas: Atlas) -> int:
+    """Writes patterns.parquet of what was saved of each layer, and returns how many patterns it holds.
+
+    Raises AtlasUnfinished where a layer's patterns are missing, StoreFailed.
+    """
+    tables = [_read(atlas, layer) for layer in atlas.layers]
+    whole = pa.concat_tables(tables)
+    return store_patterns(atlas, dict(zip(whole.column_names, whole.columns, strict=True)))
+
+
+def _read(atlas: Atlas, layer: int) -> pa.Table:
+    path = _file(atlas, layer)
+    try:
+        table = pq.read_table(path, partitioning=None)
+        error = schema_error("patterns", table.schema, atlas.manifest.provenance)
+    except (OSError, pa.ArrowException) as failure:
+        error = str(failure)
+    if error is not None:
+        raise AtlasUnfinished(
+            f"the patterns of layer {layer} are missing ({path}); {patterns_command(atlas.path)} makes all of them"
+        )
+    return table
+
+
+def _file(atlas: Atlas, layer: int) -> Path:
+    return atlas.path / WORK / f"patterns-{layer:03d}.parquet"

@@ -1,0 +1,106 @@
+"""Leases: of all that try one gets a task, at every moment one listing tells who has what; file systems are tried."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from mnemoscope.distributed import leases as leases_file
+from mnemoscope.distributed.leases import AGAIN, DONE, FREE, Lease, LeaseFolder, check_file_system
+from mnemoscope.errors import StoreFailed
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> LeaseFolder:
+    made = LeaseFolder(tmp_path, "values at work", 5)
+    made.make()
+    return made
+
+
+def test_a_lease_goes_from_hand_to_hand(folder: LeaseFolder) -> None:
+    assert folder.path.name == "values-at-work"
+    assert folder.read() == [Lease(number, 0, FREE) for number in range(5)]
+    first = folder.read()[2]
+    taken = folder.take(first, "a-1")
+    assert taken == Lease(2, 0, "a-1")
+    assert folder.take(first, "b-2") is None
+    assert folder.read()[2] == taken
+    lost = folder.take(taken, "b-2")
+    assert lost == Lease(2, 1, "b-2")
+    assert folder.end(taken) is None
+    back = folder.give_back(lost)
+    assert back == Lease(2, 1, AGAIN)
+    again = folder.take(back, "c-3")
+    assert again == Lease(2, 1, "c-3")
+    done = folder.end(again)
+    assert done is not None
+    assert folder.read()[2] == done == Lease(2, 1, DONE)
+    folder.open_again(done)
+    assert folder.read()[2] == Lease(2, 2, AGAIN)
+
+
+def test_making_again_keeps_what_is_there(folder: LeaseFolder) -> None:
+    taken = folder.take(folder.read()[0], "a-1")
+    folder.make(again=5)
+    assert folder.read() == [taken, *(Lease(number, 0, FREE) for number in range(1, 5))]
+
+
+def test_of_all_that_try_one_gets_it(tmp_path: Path) -> None:
+    folder = LeaseFolder(tmp_path, "mining", 200)
+    folder.make()
+    won: dict[str, list[int]] = {f"w-{number}": [] for number in range(8)}
+    barrier = threading.Barrier(len(won))
+
+    def work(name: str) -> None:
+        own = LeaseFolder(tmp_path, "mining", 200)
+        barrier.wait()
+        for lease in own.read():
+            if lease.is_free and own.take(lease, name):
+                won[name].append(lease.number)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in won]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(number for own in won.values() for number in own) == list(range(200))
+    for name, own in won.items():
+        assert [lease.number for lease in folder.read() if lease.owner == name] == own
+
+
+def test_a_rename_that_was_done_though_the_answer_was_lost_counts(
+    folder: LeaseFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.rename
+
+    def lose_the_answer(source: Path, target: Path) -> None:
+        real(source, target)
+        raise FileNotFoundError(source)
+
+    monkeypatch.setattr(leases_file.os, "rename", lose_the_answer)
+    assert folder.take(folder.read()[0], "a-1") == Lease(0, 0, "a-1")
+
+
+def test_missing_files_are_told(folder: LeaseFolder) -> None:
+    (folder.path / Lease(3, 0, FREE).file_name).unlink()
+    with pytest.raises(StoreFailed, match="lacks 1 of 5 files"):
+        folder.read()
+
+
+def test_a_file_system_that_keeps_its_promises(tmp_path: Path) -> None:
+    check_file_system(tmp_path)
+    assert list((tmp_path / "work/leases").iterdir()) == []
+
+
+@pytest.mark.parametrize("broken", ["rename", "open"])
+def test_a_file_system_that_does_not(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_open = os.open
+    if broken == "rename":
+        monkeypatch.setattr(leases_file.os, "rename", lambda source, target: None)
+    else:
+        monkeypatch.setattr(
+            leases_file.os, "open", lambda path, flags, mode=0o644: real_open(path, flags & ~os.O_EXCL, mode)
+        )
+    with pytest.raises(StoreFailed, match="does not make files exclusively or does not rename"):
+        check_file_system(tmp_path)

@@ -1,0 +1,222 @@
+"""Workers that share the text: whatever dies, however many they are, every batch is counted once."""
+
+import errno
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from distributed.fleet import FleetWorker, begin, one_process, run_fleet, settle
+from mining.conftest import WORDS, tiny_model
+from mining_killed import sentences
+from mnemoscope.distributed import state_folders
+from mnemoscope.distributed.leases import DONE, LeaseFolder
+from mnemoscope.distributed.shared_run import TEXT, choose_lease
+from mnemoscope.distributed.state_folders import STATES, StateFolder, WorkerClosed, closed_folders, counted_anywhere
+from mnemoscope.errors import Interrupted, PartsDiffer, StoreFailed
+from mnemoscope.mining import run_mining
+from mnemoscope.mining.state import MiningState
+from mnemoscope.mining_options import MiningOptions
+from mnemoscope.models import LanguageModel
+
+OPTIONS = MiningOptions(split="line", triggers=4, batch_tokens=60, checkpoint_every=0)
+"""Workers save after every step."""
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests save thousands of times, and lose no power."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    return tiny_model("gpt2")
+
+
+def write_lines(path: Path) -> Path:
+    path.write_text(sentences(500, tuple(WORDS), 7))
+    return path
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    return write_lines(tmp_path / "text.txt")
+
+
+@pytest.fixture(scope="module")
+def whole(model: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> MiningState:
+    """What one process makes of the same text."""
+    folder = tmp_path_factory.mktemp("one")
+    options = replace(OPTIONS, checkpoint_every=60.0)
+    return one_process(folder / "atlas", begin(model, write_lines(folder / "text.txt"), options), options)
+
+
+def assert_equal_states(a: MiningState, b: MiningState) -> None:
+    """Every tensor of both, bit for bit; where a single run and workers differ by design is left out."""
+    for (name, one), (_, other) in zip(a._parts(), b._parts(), strict=True):
+        for key, tensor in one.state().items():
+            assert torch.equal(tensor, other.state()[key]), f"{name}/{key}"
+    assert a.halved == b.halved
+
+
+@pytest.mark.parametrize(("workers", "deaths"), [(1, 0), (2, 1), (8, 3), (64, 19)])
+def test_a_fleet_with_deaths_counts_every_batch_once(
+    workers: int, deaths: int, model: LanguageModel, lines: Path, tmp_path: Path, whole: MiningState
+) -> None:
+    beginning = begin(model, lines, OPTIONS)
+    settled = settle(tmp_path / "many", beginning, OPTIONS)
+    assert settled.run.batches > 90
+    found = run_fleet(tmp_path / "many", settled, model, workers=workers, deaths=deaths, seed=workers)
+    assert found.state.finished == [(0, settled.run.batches)]
+    assert_equal_states(found.state, whole)
+    assert len(found.lost) == deaths
+    assert max(found.lost, default=0) <= settled.run.lease_batches  # at most a lease of work each
+    assert found.states <= workers + deaths
+
+
+def test_a_worker_goes_on_with_the_state_of_a_dead_one(model: LanguageModel, lines: Path, tmp_path: Path) -> None:
+    beginning = begin(model, lines, OPTIONS)
+    settled = settle(tmp_path / "a", beginning, OPTIONS)
+    found = run_fleet(tmp_path / "a", settled, model, workers=1, deaths=10, seed=1)
+    assert found.states == 1  # not eleven
+    assert found.state.finished == [(0, settled.run.batches)]
+
+
+def test_a_worker_that_wakes_after_its_work_was_given_away_saves_nothing(
+    model: LanguageModel, lines: Path, tmp_path: Path, whole: MiningState
+) -> None:
+    beginning = begin(model, lines, OPTIONS)
+    directory = tmp_path / "a"
+    settled = settle(directory, beginning, replace(OPTIONS, checkpoint_every=1e9))
+    frozen = FleetWorker(directory, "frozen", settled, model)
+    for _ in range(7):
+        frozen.step()
+    assert StateFolder(directory, "frozen").close(directory)  # somebody waited long enough
+    other = FleetWorker(directory, "other", settled, model)
+    while other.step():
+        pass
+    other.work.end()
+    with pytest.raises(WorkerClosed, match="frozen was silent for too long"):
+        while frozen.step():
+            pass
+    assert [folder.name for folder in closed_folders(directory)] == ["other"]
+    assert_equal_states(other.work._state, whole)
+    leases = LeaseFolder(directory, TEXT, settled.run.leases).read()
+    assert sum(lease.lost for lease in leases) == 4  # three counted and not saved, one half-way
+
+
+def test_half_a_lease_that_was_saved_is_not_counted_again(
+    model: LanguageModel, lines: Path, tmp_path: Path, whole: MiningState
+) -> None:
+    beginning = begin(model, lines, OPTIONS)
+    directory = tmp_path / "a"
+    settled = settle(directory, beginning, OPTIONS)
+    stored = json.loads((directory / "unfinished.json").read_text())
+    leases = LeaseFolder(directory, TEXT, settled.run.leases)
+    for lease in leases.read():
+        (leases.path / lease.file_name).unlink()
+    stored["work"]["lease_batches"] = 10
+    (directory / "unfinished.json").write_text(json.dumps(stored))
+    settled = replace(settled, run=replace(settled.run, lease_batches=10))
+    LeaseFolder(directory, TEXT, settled.run.leases).make()
+    first = FleetWorker(directory, "first", settled, model)
+    for _ in range(4):
+        first.step()
+    first.work.end()  # asked to stop in the middle of a lease
+    assert sum(end - begin for begin, end in counted_anywhere(directory)) == 4
+    second = FleetWorker(directory, "second", settled, model)
+    while second.step():
+        pass
+    second.work.end()
+    assert second.work._state.finished == [(0, settled.run.batches)]
+    assert_equal_states(second.work._state, whole)
+
+
+def test_a_run_of_one_process_is_taken_over(
+    model: LanguageModel, lines: Path, tmp_path: Path, whole: MiningState
+) -> None:
+    beginning = begin(model, lines, OPTIONS)
+    directory, seen = tmp_path / "a", []
+
+    def stop(stage: str, done: float, *_: Any) -> None:
+        seen.append(stage)
+        if seen.count("mining") == 40:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted):
+        run_mining(model, lines, directory, OPTIONS, progress=stop)
+    settled = settle(directory, beginning, OPTIONS)
+    assert not (directory / "work/state.safetensors").exists()
+    assert 30 < sum(end - first for first, end in counted_anywhere(directory)) <= 40
+    found = run_fleet(directory, settled, model, workers=3, deaths=1, seed=3)
+    assert found.state.finished == [(0, settled.run.batches)]
+    assert_equal_states(found.state, whole)
+
+
+def test_a_full_disk_ends_a_worker_and_loses_nothing_else(
+    model: LanguageModel, lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beginning = begin(model, lines, OPTIONS)
+    directory = tmp_path / "a"
+    settled = settle(directory, beginning, OPTIONS)
+    worker = FleetWorker(directory, "full", settled, model)
+    worker.step()
+    worker.step()
+    before = worker.work._folder.state.read_bytes()
+
+    def refuse(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(state_folders.os, "fsync", refuse)
+    with pytest.raises(StoreFailed, match="No space left on device"):
+        for _ in range(3):
+            worker.step()
+    assert worker.work._folder.state.read_bytes() == before
+    assert [path.name for path in worker.work._folder.path.iterdir()] == ["state.safetensors"]
+
+
+def test_another_text_is_refused_by_name(model: LanguageModel, lines: Path, tmp_path: Path) -> None:
+    settled = settle(tmp_path / "a", begin(model, lines, OPTIONS), OPTIONS)
+    lines.write_text(lines.read_text() + "one more line\n")
+    settle(tmp_path / "b", begin(model, lines, OPTIONS), OPTIONS)
+    copy = tmp_path / "b/work/text/copy.json"
+    (tmp_path / "a/work/text/copy.json").write_bytes(copy.read_bytes())
+    with pytest.raises(PartsDiffer, match="is not the one that this run was prepared with"):
+        settled.run.open_text(tmp_path / "a", settled.plan)
+
+
+@pytest.mark.parametrize(
+    ("batches", "tokens", "parameters", "device", "expected"),
+    [
+        (10, 1_000, 10**6, "cpu", 1),  # few batches: one each
+        (100_000, 10**9, 8 * 10**9, "cuda", 75),  # about a minute of a card
+        (1_000_000, 10**7, 10**5, "cpu", 3_906),  # never fewer than 256 leases
+        (10_000_000, 10**11, 70 * 10**9, "cuda", 1_000),  # never more than 10,000
+    ],
+)
+def test_a_lease_is_about_a_minute(
+    batches: int, tokens: int, parameters: int, device: str, expected: int
+) -> None:
+    assert choose_lease(batches, tokens=tokens, parameters=parameters, device=device, threads=1) == expected
+    assert np.ceil(batches / expected) <= 10_000
+
+
+def test_done_leases_stay_done(model: LanguageModel, lines: Path, tmp_path: Path) -> None:
+    beginning = begin(model, lines, OPTIONS)
+    settled = settle(tmp_path / "a", beginning, OPTIONS)
+    worker = FleetWorker(tmp_path / "a", "w", settled, model)
+    for _ in range(9):
+        worker.step()
+    leases = LeaseFolder(tmp_path / "a", TEXT, settled.run.leases)
+    done = [lease for lease in leases.read() if lease.owner == DONE]
+    assert len(done) == 4  # one step counts the batch of a lease, the next one ends it
+    again = settle(tmp_path / "a", beginning, OPTIONS)
+    assert again.run == settled.run
+    assert [lease for lease in leases.read() if lease.owner == DONE] == done
+    assert (tmp_path / "a" / STATES / "w").is_dir()

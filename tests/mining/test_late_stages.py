@@ -1,0 +1,304 @@
+"""What follows the pass over the text, task by task in any order and by many: every byte is that of one process."""
+
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mining.conftest import byte_tokenizer, tables_of, tiny_model
+from mnemoscope.atlas import open_atlas, verify
+from mnemoscope.atlas.folder import clear
+from mnemoscope.atlas.manifest import MANIFEST, WORK
+from mnemoscope.corpus import open_source
+from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, MiningError
+from mnemoscope.files import read_object
+from mnemoscope.mining import mine, pieces, writing
+from mnemoscope.mining.late_stages import LATE_STAGES, PATTERN_STAGES, LateStages, WorkersFacts, task_count
+from mnemoscope.mining.plan import MiningPlan
+from mnemoscope.mining.run_folder import settle_text
+from mnemoscope.mining.sealing import finish_patterns, seal_atlas
+from mnemoscope.mining.state import MiningState, StateShape
+from mnemoscope.mining.steps import CHECKPOINT, PlannedSteps, RunContext
+from mnemoscope.mining.text_pass import read_text
+from mnemoscope.mining.thread_team import ThreadTeam
+from mnemoscope.mining_options import MiningOptions
+from mnemoscope.models import LanguageModel, load_model
+from models.checkpoints import KINDS, args_of, weights_of, write
+from models.expert_models import build_mixture
+
+OPTIONS: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 80, "prefixes": 30, "removals": 3}
+
+
+def mixture() -> LanguageModel:
+    tokenizer = byte_tokenizer(bos_token="<|endoftext|>", eos_token="<|endoftext|>")
+    return load_model(build_mixture("deepseek_v2"), tokenizer=tokenizer)
+
+
+class Run:
+    """A folder in which the text was settled and read, and nothing else was made."""
+
+    def __init__(self, model: LanguageModel, text: Path, folder: Path, **options: Any) -> None:
+        self.model, self.folder = model, folder
+        chosen = MiningOptions(**{**OPTIONS, **options})
+        source = open_source(str(text), text_field="text", ids_field=None, split="line")
+        plan = MiningPlan.derive(chosen, model, corpus=source.spec, validation=None)
+        settled = settle_text(RunContext(folder), model, plan, source, None, chosen)
+        self.plan, self.copy, self.versions = settled.plan, settled.copy, settled.versions
+        read_text(RunContext(folder), model, self.copy, self.plan, share=None)
+        self.state = folder / WORK / "merged.safetensors"
+        (folder / WORK / CHECKPOINT).rename(self.state)
+
+    def worker(self, of: int, *, plan: MiningPlan | None = None) -> LateStages:
+        return LateStages(RunContext(self.folder), self.model, self.copy, plan or self.plan, self.state, pieces=of)
+
+    def do(self, stages: tuple[str, ...], of: int, *, seed: int = 0) -> None:
+        """Every task at least once, some twice, in chance order within their stage, by three workers in turn."""
+        chance, workers = random.Random(seed), [self.worker(of) for _ in range(3)]
+        for stage in stages:
+            tasks = list(range(task_count(stage, layers=len(self.plan.layers), pieces=of)))
+            tasks += chance.choices(tasks, k=2)
+            chance.shuffle(tasks)
+            for number, task in enumerate(tasks):
+                workers[number % 3].run(stage, task)
+
+    def seal(self, *, keep_work: bool = False) -> None:
+        """What a driver does, without the model."""
+        said = WorkersFacts.read(self.folder / WORK, self.plan)
+        seal_atlas(
+            RunContext(self.folder), said.model, self.plan, said.halved, counts=self.copy.counts,
+            versions=self.versions, questions=said.questions, keep_work=keep_work,
+        )  # fmt: skip
+
+
+def assert_same_atlas(one: Path, other: Path) -> None:
+    tables, others = tables_of(one), tables_of(other)
+    assert tables.keys() == others.keys()
+    assert [name for name in tables if tables[name] != others[name]] == []
+    for name in (MANIFEST, "manifest.sha256", "analyses/manifest.json"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+@pytest.fixture(scope="module")
+def dense() -> LanguageModel:
+    return tiny_model("gpt2")
+
+
+@pytest.fixture
+def run(dense: LanguageModel, text: Path, tmp_path: Path) -> Run:
+    return Run(dense, text, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("make", "of", "options"),
+    [
+        (lambda _: tiny_model("gpt2"), 1, {"per_sentence": "all"}),
+        (lambda _: tiny_model("gpt2-relu"), 3, {"prefixes": 0, "layers": "1"}),
+        (lambda _: tiny_model("llama"), 3, {}),
+        (lambda _: tiny_model("llama"), 25, {"removals": 0}),
+        (lambda _: mixture(), 4, {}),
+        (lambda folder: load_model(write(folder / "model", args_of(KINDS["tied"]), weights_of(KINDS["tied"]))), 2, {}),
+    ],
+    ids=["signed", "relu, no prefixes, one layer", "gated", "more pieces than steps", "experts", "adaptive softmax"],
+)
+def test_tasks_in_any_order_make_the_bytes_of_one_run(
+    make: Callable[[Path], LanguageModel], of: int, options: dict[str, Any], text: Path, tmp_path: Path
+) -> None:
+    model = make(tmp_path)
+    whole = mine(model, text, out=tmp_path / "whole", **{**OPTIONS, **options})
+    one = Run(model, text, tmp_path / "run", **options)
+    one.do(LATE_STAGES, of, seed=of)
+    one.seal()
+    one.do(PATTERN_STAGES, of, seed=of)
+    finish_patterns(one.folder)
+    assert_same_atlas(one.folder, whole)
+    assert verify(one.folder) == []
+    assert not (one.folder / WORK).exists()
+    if "prefixes" not in options:
+        assert open_atlas(whole).table("predictions").height > 0
+
+
+def test_who_wakes_up_in_a_stage_that_is_over_changes_nothing(run: Run) -> None:
+    late = {stage: run.worker(3) for stage in LATE_STAGES}
+    for stage in LATE_STAGES:
+        for number in range(late[stage].count(stage)):
+            late[stage].run(stage, number)
+    made = tables_of(run.folder)
+    for stage in LATE_STAGES:
+        for worker in (late[stage], run.worker(3)):
+            worker.run(stage, 0)
+        assert tables_of(run.folder) == made, stage
+    values = run.folder / WORK / "values-000.parquet"
+    found = values.read_bytes()
+    values.unlink()
+    run.worker(3).run("values", 0)
+    assert values.read_bytes() == found
+    assert tables_of(run.folder) == made
+
+
+def test_who_was_held_up_in_the_values_does_not_undo_the_finished_table(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One worker is frozen while it makes values; all others come to the end, and then it goes on."""
+    compute, frozen = writing.value_table, run.worker(2)
+
+    def wait(*what: Any) -> dict[str, Any]:
+        monkeypatch.setattr(writing, "value_table", compute)
+        found = compute(*what)
+        run.do(LATE_STAGES[2:], 2)
+        run.seal()
+        run.do(PATTERN_STAGES, 2)
+        finish_patterns(run.folder)
+        return found
+
+    run.do(LATE_STAGES[:2], 2)
+    monkeypatch.setattr(writing, "value_table", wait)
+    frozen.run("values", 0)
+    assert [path.name for path in (run.folder / WORK).iterdir()] == ["values-000.parquet"]
+    assert verify(run.folder) == []
+    clear(run.folder, keep_work=False)
+    assert not (run.folder / WORK).exists()
+
+
+def test_a_missing_piece_is_named(run: Run) -> None:
+    run.do(LATE_STAGES[:6], 3)
+    path = run.folder / WORK / "removals-piece-1.safetensors"
+    path.unlink()
+    with pytest.raises(MiningError, match=rf"piece 2 of 3 of the removals is missing.*{path.name}.*run the same"):
+        run.worker(3).run("questions", 0)
+    assert not (run.folder / "removals.parquet").exists()
+    run.worker(3).run("removals", 1)
+    with pytest.raises(MiningError, match="piece 1 of 2 of the predictions is missing"):  # cut otherwise
+        run.worker(2).run("questions", 0)
+    run.worker(3).run("questions", 0)
+
+
+def test_what_another_plan_left_is_not_believed(dense: LanguageModel, text: Path, tmp_path: Path) -> None:
+    old = Run(dense, text, tmp_path / "run", seed=1)
+    old.do(LATE_STAGES, 2)
+    kept = {path.name: path for path in (tmp_path / "run" / WORK).iterdir() if path.is_file()}
+    new = Run(dense, text, tmp_path / "new")
+    for name, path in kept.items():
+        shutil.copyfile(path, new.folder / WORK / ("other.safetensors" if name == new.state.name else name))
+    with pytest.raises(MiningError, match=r"facts\.json"):
+        WorkersFacts.read(new.folder / WORK, new.plan)
+    with pytest.raises(MiningError, match="list of prefixes is missing"):
+        new.worker(2).run("predictions", 0)
+    new.worker(2).run("text tables", 0)
+    for layer in range(2):
+        new.worker(2).run("tables", layer)
+    with pytest.raises(MiningError, match="table of layer 0's values is missing"):
+        new.worker(2).run("predictions", 0)
+    with pytest.raises(MiningError, match="list of prefixes is missing"):  # the old plan's run has its own
+        new.worker(2, plan=old.plan).run("questions", 0)
+    new.state = new.folder / WORK / "other.safetensors"
+    with pytest.raises(AtlasDamaged, match="not a saved state of this plan"):
+        new.worker(2).run("values", 0)
+    new.state = new.folder / WORK / "merged.safetensors"
+    new.do(LATE_STAGES[2:], 2)
+    new.seal()
+    new.do(PATTERN_STAGES, 2)
+    finish_patterns(new.folder)
+    assert_same_atlas(new.folder, mine(dense, text, out=tmp_path / "whole", **OPTIONS))
+
+
+def test_what_is_not_made_yet_is_an_error(run: Run) -> None:
+    with pytest.raises(MiningError, match="stage tables has no task 2, only 2"):
+        run.worker(1).run("tables", 2)
+    with pytest.raises(MiningError, match="the tokenized text, which was not given"):
+        LateStages(RunContext(run.folder), run.model, None, run.plan, run.state, pieces=1).run("text tables", 0)
+    run.do(LATE_STAGES, 2)
+    run.seal(keep_work=True)
+    with pytest.raises(AtlasUnfinished, match=r"pattern-words.json is missing; `mnemoscope analyze"):
+        run.worker(2).run("patterns", 1)
+    run.worker(2).run("words", 0)
+    run.worker(2).run("patterns", 1)
+    with pytest.raises(AtlasUnfinished, match=r"patterns of layer 0 are missing .*; `mnemoscope analyze"):
+        finish_patterns(run.folder)
+    run.worker(2).run("patterns", 0)
+    finish_patterns(run.folder, keep_work=True)
+    assert verify(run.folder) == []
+    assert (run.folder / WORK / "patterns-000.parquet").is_file()
+    clear(run.folder)
+    assert not (run.folder / WORK).exists()
+
+
+def test_only_a_layers_own_tensors_are_read(run: Run) -> None:
+    whole = MiningState(StateShape.of(run.model, keep=5))
+    whole.load(run.state, plan=run.plan.hash())
+    one = MiningState(StateShape.of(run.model, keep=5, layers=[1]))
+    one.load(run.state, plan=run.plan.hash())
+    for sign in one.shape.signs:
+        for name, tensor in one.triggers[1, sign].state().items():
+            assert torch.equal(tensor, whole.triggers[1, sign].state()[name])
+    one.save(run.folder / WORK / "one.safetensors", plan=run.plan.hash())
+    with pytest.raises(AtlasDamaged, match="not a saved state of this plan"):
+        whole.load(run.folder / WORK / "one.safetensors", plan=run.plan.hash())
+    with pytest.raises(AtlasDamaged, match="not a saved state of this plan"):
+        one.load(run.state, plan=replace(run.plan, seed=5).hash())
+
+
+class Halving:
+    """Squares of items, of which memory holds at most two at a time; notes what it was asked for."""
+
+    def __init__(self, count: int, *, team: int = 1, inputs: str = "these") -> None:
+        self.answers = {"square": np.full((count, 2), -1, np.int64), "root": np.full(count, np.nan, np.float32)}
+        self.asked: list[tuple[int, int]] = []
+        cuts = [slice(start, min(start + 3, count)) for start in range(0, count, 3)]
+        self.steps = PlannedSteps(
+            self.take, cuts, self.answers, stage="squares", unit="items", plan="p", inputs=inputs, team=ThreadTeam(team)
+        )
+
+    def take(self, items: slice) -> None:
+        self.asked.append((items.start, items.stop))
+        if items.stop - items.start > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        numbers = np.arange(items.start, items.stop)
+        places = len(self.answers["root"]) - 1 - numbers  # answers need not lie as their items do
+        self.answers["square"][places] = numbers[:, None] ** 2
+        self.answers["root"][places] = numbers
+
+
+@pytest.mark.parametrize("of", [1, 2, 3, 4, 9])
+def test_pieces_are_cut_halved_and_joined(of: int, tmp_path: Path) -> None:
+    context, works = RunContext(tmp_path), [Halving(10) for _ in range(2)]
+    for number in reversed(range(of)):
+        pieces.run_piece(context, works[number % 2].steps, number, of=of)
+    whole = Halving(10)
+    assert pieces.join_pieces(context, whole.steps, of=of) == [0, 1, 2]  # the last has one item
+    assert whole.asked == []
+    assert whole.answers["square"][:, 1].tolist() == [81, 64, 49, 36, 25, 16, 9, 4, 1, 0]
+    assert whole.answers["root"].tolist() == [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
+    again = Halving(10)
+    for number in range(of):
+        pieces.run_piece(context, again.steps, number, of=of)
+    assert again.asked == []
+    other = Halving(10, inputs="others")
+    pieces.run_piece(context, other.steps, 0, of=of)
+    assert (other.asked != []) == (4 // of > 0)
+    with pytest.raises(MiningError, match=f"piece 1 of {of} of the squares is missing"):
+        pieces.join_pieces(context, whole.steps, of=of)
+
+
+def test_an_answer_that_no_piece_gave_is_an_error(tmp_path: Path) -> None:
+    context, work = RunContext(tmp_path), Halving(4)
+    silent = replace(work.steps, step=lambda items: work.take(items) if items.start else None)
+    for number in range(2):
+        pieces.run_piece(context, silent, number, of=2)
+    with pytest.raises(MiningError, match="6 of 8 entries of square were never filled; run the same command again"):
+        pieces.join_pieces(context, silent, of=2)
+    assert list((tmp_path / WORK).iterdir()) == []
+
+
+def test_the_manifest_keeps_its_facts_through_json(run: Run) -> None:
+    run.do(LATE_STAGES, 1)
+    said = WorkersFacts.read(run.folder / WORK, run.plan)
+    stored = read_object(run.folder / WORK / "facts.json")
+    assert stored == {**vars(said), "plan": run.plan.hash()}
+    assert len(said.questions["value_scales"]) == 2
+    assert said.model["proof"].keys() == {"residual", "ablation", "keys", "scores"}

@@ -1,0 +1,300 @@
+"""Any tree of merges is what sorting and adding everything gives, to the byte; what does not fit is refused by name."""
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+from safetensors.torch import save
+
+from mnemoscope.errors import AtlasDamaged, PartsDiffer, StoreFailed
+from mnemoscope.memory import Numbering
+from mnemoscope.mining.host import device_name, join_names, split_names
+from mnemoscope.mining.merge_tree import Node, merge_node, plan_tree
+from mnemoscope.mining.ranges import shared_ranges
+from mnemoscope.mining.state import MiningState, StateFacts, StateShape
+from mnemoscope.mining.state_file import writing_tensors
+
+DENSE = StateShape({0: 5, 3: 5}, 3, (1, -1))
+EXPERTS = StateShape({1: 7, 2: 4}, 2, (1, -1), {1: Numbering((2, 2, 3), 2)})
+SHAPES = pytest.mark.parametrize("shape", [DENSE, EXPERTS], ids=["dense", "experts"])
+
+Tables = dict[str, np.ndarray[Any, Any]]
+
+
+def random_state(shape: StateShape, number: int, of: int) -> MiningState:
+    """One of `of` states of a plan: ties everywhere, empty places, sentences and batches that no other has."""
+    chance = random.Random(f"{shape} {number}")
+    state = MiningState(shape)
+    for activity in state.activity.values():
+        for name, tensor in activity.state().items():
+            if tensor.is_floating_point():
+                tensor.copy_(torch.tensor([chance.choice([-2.0, -0.5, 0.0, 3.0]) for _ in tensor]))
+            else:
+                high = 2**30 if name == "total" else 50
+                numbers = [chance.randrange(-high if name == "total" else 0, high) for _ in range(tensor.numel())]
+                tensor.copy_(torch.tensor(numbers).view_as(tensor))
+    for routing in state.routing.values():
+        for tensor in routing.state().values():
+            tensor.copy_(torch.tensor([chance.randrange(9) for _ in range(tensor.numel())]).view_as(tensor))
+    for triggers in state.triggers.values():
+        tensors = triggers.state()
+        for memory in range(triggers.memories):
+            rows = [
+                (-chance.choice([2.0**-149, 0.5, 1.0, 1.0000001, 3.0]), of * chance.randrange(4) + number, place)
+                for place in chance.sample(range(9), chance.randrange(shape.keep + 1))
+            ]
+            for rank, (magnitude, sentence, position) in enumerate(sorted(rows)):
+                tensors["magnitude"][memory, rank] = -magnitude
+                tensors["sentence"][memory, rank] = sentence
+                tensors["position"][memory, rank] = position
+                if "weight" in tensors:
+                    tensors["weight"][memory, rank] = chance.random()
+        triggers.load(tensors)
+    state.finished, state.halved = [(3 * number, 3 * number + 2)], [3 * number] if number % 2 else []
+    return state
+
+
+def save_states(folder: Path, shape: StateShape, count: int) -> list[Path]:
+    paths = [folder / f"state-{number}" for number in range(count)]
+    for number, path in enumerate(paths):
+        random_state(shape, number, count).save(path, plan="p")
+    return paths
+
+
+def merge_by(paths: Sequence[Path], fan: int, work: Path, shape: StateShape) -> Path:
+    levels = plan_tree(len(paths), fan)
+    for level in levels:
+        for node in reversed(level):
+            merge_node(node.paths(paths, work), work / node.name, shape, "p")
+    return work / levels[-1][0].name
+
+
+def brute_force(paths: Sequence[Path], keep: int) -> Tables:
+    """What is in all the files together, by plain sorting and adding."""
+    tables = [load_file(path) for path in paths]
+    expected: Tables = {"next_batch": np.zeros(1, np.int64)}
+    expected["halved"] = np.sort(np.concatenate([table["halved"] for table in tables]))
+    for name, first in tables[0].items():
+        if name.startswith(("activity/", "routing/")):
+            how = {"least": np.minimum, "greatest": np.maximum}.get(name.rsplit("/", 1)[1], np.add)
+            expected[name] = how.reduce([table[name] for table in tables])
+        elif name.endswith("/magnitude"):
+            group = name.removesuffix("magnitude")
+            columns = [key for key in ("magnitude", "sentence", "position", "weight") if group + key in table_names(tables)]
+            for key in columns:
+                expected[group + key] = np.full_like(tables[0][group + key], -1 if key in columns[1:3] else 0)
+            for memory in range(len(first)):
+                rows = [row for table in tables for row in zip(*(table[group + key][memory] for key in columns))]
+                rows = sorted((row for row in rows if row[1] >= 0), key=lambda row: (-row[0], row[1], row[2]))
+                for rank, row in enumerate(rows[:keep]):
+                    for key, value in zip(columns, row, strict=True):
+                        expected[group + key][memory, rank] = value
+    return expected
+
+
+def table_names(tables: Sequence[Tables]) -> set[str]:
+    return set(tables[0])
+
+
+def test_the_nodes_of_a_tree() -> None:
+    assert plan_tree(0) == []
+    assert plan_tree(1, 8) == [[Node(0, 0, (0,))]]
+    assert plan_tree(5, 4) == [[Node(0, 0, (0, 1)), Node(0, 1, (2, 3, 4))], [Node(1, 0, (0, 1))]]
+    assert [len(level) for level in plan_tree(1000, 8)] == [125, 16, 2, 1]
+    assert Node(2, 13, ()).name == "merged-2-00013.safetensors"
+    assert Node(1, 0, (0, 2)).paths([], Path("w")) == [Path("w/" + Node(0, n, ()).name) for n in (0, 2)]
+    assert Node(0, 0, (0, 2)).paths([Path("a"), Path("b"), Path("c")], Path("w")) == [Path("a"), Path("c")]
+    with pytest.raises(ValueError, match="at least two"):
+        plan_tree(3, 1)
+
+
+@pytest.mark.parametrize("fan", [2, 3, 8, 64])
+def test_every_tree_takes_everything_once(fan: int) -> None:
+    for count in range(1, 200):
+        below = count
+        for number, level in enumerate(plan_tree(count, fan)):
+            assert [node.index for node in level] == list(range(len(level)))
+            assert {node.level for node in level} == {number}
+            assert [one for node in level for one in node.inputs] == list(range(below))
+            assert max(len(node.inputs) for node in level) <= fan
+            below = len(level)
+        assert below == 1
+
+
+@SHAPES
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_any_tree_is_what_sorting_and_adding_everything_gives(shape: StateShape, count: int, tmp_path: Path) -> None:
+    paths = save_states(tmp_path, shape, count)
+    expected = brute_force(paths, shape.keep)
+    made = []
+    for fan in (2, 3, 8, 9):
+        random.Random(fan).shuffle(paths)
+        made.append(merge_by(paths, fan, tmp_path / str(fan), shape).read_bytes())
+    assert len(set(made)) == 1
+    found = load_file(tmp_path / "8" / plan_tree(count, 8)[-1][0].name)
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        assert (found[name].dtype, found[name].tobytes()) == (array.dtype, array.tobytes()), name
+
+    # One state that takes in all the others, saved by the library that reads it, is the same file.
+    whole = MiningState(shape)
+    for path in paths:
+        whole.absorb(path, plan="p")
+    assert whole.serialise(plan="p") == made[0]
+    one = MiningState(shape)
+    for path in paths:
+        other = MiningState(shape)
+        other.load(path, plan="p")
+        one.merge(other)
+    assert one.serialise(plan="p") == made[0]
+
+
+def test_a_file_written_in_pieces_is_the_file_written_at_once(tmp_path: Path) -> None:
+    tensors = {
+        "b": torch.arange(3), "a": torch.zeros(0, dtype=torch.int64), "ä": torch.ones(2, 2, dtype=torch.int32),
+        "c": torch.rand(5), "B/x": torch.tensor(7),
+    }  # fmt: skip
+    header = {"state": 'quoted "text" \\ and ü'}
+    with writing_tensors(tmp_path / "file", tensors, header) as put:
+        for name in sorted(tensors):
+            put({name: tensors[name]})
+    assert (tmp_path / "file").read_bytes() == save(tensors, header)
+    (tmp_path / "other").write_text("")
+    with pytest.raises(StoreFailed), writing_tensors(tmp_path / "other/file", tensors, header):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "other"]
+
+
+@SHAPES
+def test_a_shape_is_read_from_a_file(shape: StateShape, tmp_path: Path) -> None:
+    (path,) = save_states(tmp_path, shape, 1)
+    assert StateShape.from_file(path) == shape
+    assert StateShape.from_document(json.loads(json.dumps(shape.document()))) == shape
+    with pytest.raises(FileNotFoundError):
+        StateShape.from_file(tmp_path / "none")
+
+
+def test_a_node_that_is_done_is_not_done_again(tmp_path: Path) -> None:
+    paths, output = save_states(tmp_path, DENSE, 3), tmp_path / "work/merged-0-00000.safetensors"
+    merge_node(paths[:2], output, DENSE, "p")
+    first = output.stat()
+    merge_node(paths[1::-1], output, DENSE, "p")
+    assert output.stat() == first
+    merge_node(paths, output, DENSE, "p")
+    assert StateFacts.read(output).finished == ((0, 2), (3, 5), (6, 8))
+    whole = output.read_bytes()
+    for wrong in (whole[:-1], b"", paths[0].read_bytes()):
+        output.write_bytes(wrong)
+        merge_node(paths, output, DENSE, "p")
+        assert output.read_bytes() == whole
+    assert [path.name for path in output.parent.iterdir()] == [output.name]
+
+
+def test_states_that_do_not_say_what_they_count_are_merged_anew(tmp_path: Path) -> None:
+    paths = save_states(tmp_path, DENSE, 3)
+    for number, path in enumerate(paths):
+        state = random_state(DENSE, number, 3)
+        state.finished = []
+        state.save(path, plan="p")
+    output = tmp_path / "out"
+    merge_node(paths[:2], output, DENSE, "p")
+    before = output.read_bytes()
+    merge_node(paths[1:], output, DENSE, "p")
+    assert output.read_bytes() != before
+
+
+Spoil = Callable[[Path], object]
+
+
+def change_tensor(path: Path) -> None:
+    """Another kind of number in one tensor, and all else as it was."""
+    facts = StateFacts.read(path)
+    said = {"plan": facts.plan, "finished": facts.finished, "device": "", "shape": DENSE.document()}
+    tables = load_file(path)
+    tables["triggers/3/-1/position"] = tables["triggers/3/-1/position"].astype(np.int64)
+    save_file(tables, path, {"state": json.dumps(said)})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "line"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:-5]), "state-1 is not a saved state of this plan"),
+        (lambda path: path.write_bytes(b"\0" * 100), "state-1 is not a saved state of this plan"),
+        (lambda path: path.unlink(), "state-1 is not a saved state of this plan"),
+        (lambda path: random_state(DENSE, 1, 3).save(path, plan="q"), r"state-1 is not a saved state .*\('plan'\)"),
+        (
+            lambda path: random_state(StateShape({0: 5, 3: 5}, 4, (1, -1)), 1, 3).save(path, plan="p"),
+            r"state-1 is not a saved state .*\('triggers/0/1/magnitude'\)",
+        ),
+        (
+            lambda path: random_state(StateShape({0: 5}, 3, (1, -1)), 1, 3).save(path, plan="p"),
+            "state-1 is not a saved state .*activity/3",
+        ),
+        (change_tensor, r"state-1 is not a saved state .*\('triggers/3/-1/position'\)"),
+        (lambda path: save_file({"a": np.zeros(2)}, path), "state-1 is not a saved state of this plan"),
+        (lambda path: save_file({"a": np.zeros(2)}, path, {"state": "[]"}), "state-1 is not a saved state"),
+    ],
+    ids=["cut", "zeros", "missing", "plan", "keep", "layer", "kind", "no header", "odd header"],
+)
+def test_what_is_no_state_of_the_plan_is_refused(spoil: Spoil, line: str, tmp_path: Path) -> None:
+    paths = save_states(tmp_path, DENSE, 3)
+    spoil(paths[1])
+    with pytest.raises(AtlasDamaged, match=line):
+        merge_node(paths, tmp_path / "work/out", DENSE, "p")
+    assert not (tmp_path / "work").exists()
+    state = random_state(DENSE, 0, 3)
+    before = state.serialise(plan="p")
+    with pytest.raises(AtlasDamaged, match=line):
+        state.absorb(paths[1], plan="p")
+    assert state.serialise(plan="p") == before
+
+
+def test_batches_that_are_counted_twice_are_named(tmp_path: Path) -> None:
+    paths = save_states(tmp_path, DENSE, 3)
+    with pytest.raises(PartsDiffer, match=r"state-2 counts batches a second time \(6 to 7\)"):
+        merge_node([*paths, paths[2]], tmp_path / "out", DENSE, "p")
+    state = random_state(DENSE, 2, 3)
+    state.finished = [(1, 4), (7, 9)]
+    state.save(paths[2], plan="p")
+    before = random_state(DENSE, 0, 3)
+    before.absorb(paths[1], plan="p")
+    said = before.serialise(plan="p")
+    with pytest.raises(PartsDiffer, match=r"state-2 counts batches a second time \(1 to 1, 3 to 3\)"):
+        before.absorb(paths[2], plan="p")
+    assert before.serialise(plan="p") == said
+    assert not (tmp_path / "out").exists()
+    assert shared_ranges([(0, 3), (5, 9)], [(2, 6), (8, 20)]) == [(2, 3), (5, 6), (8, 9)]
+    assert shared_ranges([(0, 3)], [(3, 9)]) == shared_ranges([], [(0, 1)]) == []
+
+
+def test_names_of_devices(tmp_path: Path) -> None:
+    names = ["NVIDIA B", "", "NVIDIA A", "NVIDIA B"]
+    paths = save_states(tmp_path, DENSE, 4)
+    for number, name in enumerate(names):
+        state = random_state(DENSE, number, 4)
+        state.device = name
+        state.save(paths[number], plan="p")
+    merge_node([paths[0], paths[1], paths[3]], tmp_path / "same", DENSE, "p")
+    assert StateFacts.read(tmp_path / "same").device == "NVIDIA B"
+    line = r"state-2 was computed on NVIDIA A, others on NVIDIA B, .*--allow-mixed-devices"
+    with pytest.raises(PartsDiffer, match=line):
+        merge_node(paths, tmp_path / "out", DENSE, "p")
+    merge_node(paths, tmp_path / "out", DENSE, "p", mixed=True)
+    assert StateFacts.read(tmp_path / "out").device == "NVIDIA A + NVIDIA B"
+    # A state that is mixed already is so also alone.
+    with pytest.raises(PartsDiffer, match="out was computed on NVIDIA A \\+ NVIDIA B, so"):
+        MiningState(DENSE).absorb(tmp_path / "out", plan="p")
+    whole = MiningState(DENSE)
+    whole.absorb(tmp_path / "out", plan="p", mixed=True)
+    assert whole.equality()["devices"] == ["NVIDIA A", "NVIDIA B"]
+    assert MiningState(DENSE).equality() == {}
+    assert join_names("b + a", "", "c", "a") == "a + b + c"
+    assert split_names("") == []
+    assert device_name(torch.device("cpu")).startswith("cpu ")
+    assert device_name(torch.device("meta")) == "meta"
