@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +19,7 @@ import mnemoscope
 from mining.conftest import tables_of, tiny_model
 from mnemoscope import progress
 from mnemoscope.atlas import open_atlas, verify
-from mnemoscope.errors import AtlasUnfinished, Interrupted, PlanDiffers
+from mnemoscope.errors import AtlasUnfinished, Interrupted, PlanDiffers, Terminated
 from mnemoscope.mining import batch_loader, mine
 from mnemoscope.models import LanguageModel
 
@@ -162,6 +164,54 @@ def test_ctrl_c_saves_and_says_how_to_go_on(
     assert len(first) == (1 if stage == "mining" else len(log.batches))
     assert tables_of(tmp_path / "atlas") == whole
     assert verify(tmp_path / "atlas") == []
+
+
+@contextmanager
+def as_command() -> Iterator[None]:
+    """SIGTERM and SIGUSR1 are answered as in a process of the command."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        with progress.end_at_signals():
+            yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("stage", "number"),
+    [("mining", signal.SIGTERM), ("tables", signal.SIGTERM), ("removals", signal.SIGUSR1),
+     ("values at work", signal.SIGUSR1)],
+)  # fmt: skip
+def test_a_scheduler_stops_a_run_with_everything_saved(
+    stage: str,
+    number: signal.Signals,
+    model: LanguageModel,
+    text: Path,
+    tmp_path: Path,
+    whole: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = Log(monkeypatch)
+    log.act[stage] = lambda: os.kill(os.getpid(), number)
+    line = f"{number.name} came: stopped.*run the same command again"
+    with pytest.raises(Terminated, match=line) as stopped, as_command():
+        mine(model, text, out=tmp_path / "atlas", progress=log, **OPTIONS)
+    assert stopped.value.exit_code == 75
+    mine(model, text, out=tmp_path / "atlas", progress=log, **OPTIONS)
+    assert sorted(log.batches) == sorted(set(log.batches)), "a batch that was done was lost"
+    assert tables_of(tmp_path / "atlas") == whole
+
+
+def test_a_scheduler_stops_the_patterns_of_a_sealed_atlas(
+    model: LanguageModel, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log(monkeypatch)
+    log.act["patterns"] = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    line = r"SIGTERM came: stopped; .* is finished but for its patterns"
+    with pytest.raises(Terminated, match=line), as_command():
+        mine(model, text, out=tmp_path / "atlas", progress=log, **OPTIONS)
+    assert open_atlas(tmp_path / "atlas").layers
 
 
 def test_the_second_ctrl_c_stops_at_once(
