@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from mnemoscope import errors
-from mnemoscope.errors import Interrupted, MnemoscopeError
+from mnemoscope.errors import Interrupted, MnemoscopeError, Terminated
 
 
 def tree(cls: type[MnemoscopeError], before: str = "", branch: str = "", below: str = "") -> list[str]:
@@ -27,6 +27,7 @@ def test_the_page_draws_the_tree() -> None:
 def test_exit_codes() -> None:
     codes = {cls.__name__: cls.exit_code for cls in _all(MnemoscopeError)}
     assert codes.pop("Interrupted") == Interrupted.exit_code == 130
+    assert codes.pop("Terminated") == Terminated.exit_code == 75
     assert set(codes.values()) == {2}
 
 

@@ -1,7 +1,8 @@
 """Everything that can go wrong, as one tree (drawn in docs/errors.md); the text of an error is one plain line.
 
 The line says what was wrong, the value seen, and what to do about it. The command line prints it last and
-exits with 2; only `Interrupted` (work saved after Ctrl-C) exits with 130. Any other exception is a bug.
+exits with 2; `Interrupted` (work saved after Ctrl-C) exits with 130, `Terminated` with 75. Any other exception is a
+bug.
 """
 
 
@@ -139,3 +140,9 @@ class Interrupted(MnemoscopeError):
     """Stopped by Ctrl-C with the state saved."""
 
     exit_code = 130
+
+
+class Terminated(Interrupted):
+    """Stopped by SIGTERM or SIGUSR1 with the state saved."""
+
+    exit_code = 75

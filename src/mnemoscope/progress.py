@@ -1,53 +1,153 @@
-"""Long work: how it says how far it is, and how it is saved now and then. Ctrl-C stops it between two steps, since a
-half-made step cannot be saved.
+"""Long work: how it says how far it is, how it is saved now and then, and how it is stopped from outside.
+
+Ctrl-C, SIGTERM and SIGUSR1 (with which schedulers say that the time is nearly up) stop it between two steps, since a
+half-made step cannot be saved; where there are no steps, they stop it at once.
 """
 
+import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from mnemoscope.errors import Interrupted
+from mnemoscope.errors import Interrupted, Terminated
 
 Progress = Callable[[str, float, float | None, str], None]
-"""Called with a stage's name, what is done, what is to do (None: unknown), and a note, mostly the unit."""
+"""Called with a stage's name, what is done, what is to do (None: unknown), and a note, mostly the unit, with more
+behind a semicolon, as in `tokens; 4 workers`."""
 
 
 def ignore_progress(stage: str, done: float, total: float | None, note: str) -> None:
     """A `Progress` that says nothing."""
 
 
-class Checkpoints:
-    """Calls `save` at most every so many seconds, and when the first Ctrl-C has come; the second one stops at once.
+WORKER = "worker"
+"""The stage whose reports are no progress: what has become of a worker, as `worker_note` says it."""
 
-    Outside the main thread, which alone receives signals, Ctrl-C is not seen.
+
+def worker_note(name: str, what: str, why: str = "") -> str:
+    """The note of a report of the stage WORKER; `what` is `started`, `ended` or `lost`."""
+    return f"{name} {what}" + (f": {why}" if why else "")
+
+
+def fleet_note(unit: str, *, workers: int, leases_lost: int) -> str:
+    """A note of a stage that workers share: its unit, how many are alive, how many leases were given out again."""
+    lost = f", {leases_lost} lease{'s' * (leases_lost != 1)} lost" if leases_lost else ""
+    return f"{unit}; {workers} worker{'s' * (workers != 1)}{lost}"
+
+
+_ENDING = (signal.SIGTERM, signal.SIGUSR1)
+"""What a scheduler sends."""
+
+
+class StopSignal(SystemExit):
+    """SIGTERM or SIGUSR1 where there are no steps; ends Python with exit code 75.
+
+    A SystemExit, which event loops let through, and so does what catches every Exception.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(Terminated.exit_code)
+        self.number = number
+
+    def __str__(self) -> str:
+        return f"stopped by {signal.Signals(self.number).name}"
+
+
+def interruption(stop: BaseException | int, line: str) -> Interrupted:
+    """The error that says `line` of work that Ctrl-C or a signal has ended: Terminated for SIGTERM and SIGUSR1."""
+    number = stop.number if isinstance(stop, StopSignal) else stop
+    if not isinstance(number, int) or number == signal.SIGINT:
+        return Interrupted(line)
+    return Terminated(f"{signal.Signals(number).name} came: {line}")
+
+
+class _Raising:
+    """A handler that raises StopSignal, and remembers which came: some libraries swallow everything.
+
+    A later SIGUSR1 does not disturb the end that has begun.
+    """
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self.came: int | None = None
+
+    def __call__(self, number: int, _: object) -> None:
+        _leave_if_forked(number, self.process)
+        if self.came is None or number != signal.SIGUSR1:
+            self.came = number
+            raise StopSignal(number)
+
+
+def _leave_if_forked(number: int, process: int) -> None:
+    """Ends a child that was forked from `process`, as the signal ends it without a handler."""
+    if os.getpid() != process:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+
+@contextmanager
+def end_at_signals() -> Iterator[None]:
+    """Inside, SIGTERM and SIGUSR1 raise StopSignal where they would have killed the process; then they are ignored.
+
+    For the main thread of a command, whose exit code stands at its end. A signal that somebody else handles, or
+    ignores, stays as it is.
+    """
+    taken = [number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL]
+    raising = _Raising()
+    for number in taken:
+        signal.signal(number, raising)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_IGN)
+
+
+class Checkpoints:
+    """Calls `save` at most every so many seconds, and when the first Ctrl-C, SIGTERM or SIGUSR1 has come.
+
+    A second Ctrl-C or SIGTERM stops at once; SIGUSR1 never does, since a scheduler sends it beforehand and often
+    more than once. SIGTERM and SIGUSR1 that somebody else handles or ignores stay as they are. Outside the main thread,
+    which alone receives signals, none is seen.
     """
 
     def __init__(self, save: Callable[[], None], *, every: float) -> None:
         self._save, self._every = save, every
-        self._pressed = False
-        self._before: Any = None
+        self._came: list[int] = []
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Checkpoints":
-        self._saved = time.monotonic()
+        self._saved, self._process = time.monotonic(), os.getpid()
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._press)
+            for number in (signal.SIGINT, *_ENDING):
+                before = signal.getsignal(number)
+                if isinstance(before, _Raising) and before.came is not None:
+                    self._came.append(before.came)
+                if number == signal.SIGINT or before is signal.SIG_DFL or isinstance(before, _Raising):
+                    self._before[number] = signal.signal(number, self._note)
         return self
 
     def step_done(self, stopped: str = "stopped after saving; run the same command again to go on from here") -> None:
-        """Saves if it is time; raises Interrupted, which says `stopped`, after a Ctrl-C."""
-        if self._pressed or time.monotonic() - self._saved >= self._every:
+        """Saves if it is time; after a signal raises Interrupted or Terminated, which say `stopped`."""
+        if self._came or time.monotonic() - self._saved >= self._every:
             self._save()
             self._saved = time.monotonic()
-        if self._pressed:
-            raise Interrupted(stopped)
+        if self._came:
+            raise interruption(self._came[0], stopped)
 
-    def _press(self, *_: object) -> None:
-        if self._pressed:
-            raise KeyboardInterrupt
-        self._pressed = True
+    def _note(self, number: int, _: object) -> None:
+        if number != signal.SIGINT:
+            _leave_if_forked(number, self._process)
+        if number in self._came and number != signal.SIGUSR1:
+            raise KeyboardInterrupt if number == signal.SIGINT else StopSignal(number)
+        self._came.append(number)
 
-    def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+    def __exit__(self, kind: object, *_: object) -> None:
+        for number, before in self._before.items():
+            if before is not None:
+                signal.signal(number, before)
+        if kind is None and self._came:  # after the last step
+            self.step_done()

@@ -8,7 +8,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code: 0, 1 (a bug), 2 (to be mended by the user) or 130 (Ctrl-C)."""
+    """Runs the command line and returns its exit code: 0, 1 (a bug), 2 (to be mended), 75 (SIGTERM) or 130 (Ctrl-C)."""
     before = moment()
     from mnemoscope.cli.app import run_verb
 

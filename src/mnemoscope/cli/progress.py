@@ -1,9 +1,13 @@
-"""How far a long command is, on stderr: a bar on a terminal, a line now and then elsewhere.
+"""How far a long command is, on stderr: a bar on a terminal, a line now and then elsewhere, or JSON for machines.
 
-A room reports `progress(stage, done, total, note)`. A note of one plural word, such as `tokens`, is the unit of `done`.
+A room reports `progress(stage, done, total, note)`. A note of one plural word, such as `tokens`, is the unit of `done`;
+what stands behind the unit and a semicolon, as in `tokens; 4 workers, 1 lease lost`, is shown as it is. A report of the
+stage `worker` is no progress but news of a worker, in its note (`mnemoscope.progress.worker_note`).
+
 Shows the rate and the time left, counted from the first report of the stage (a resumed run starts in the middle).
 """
 
+import json
 import re
 import sys
 import time
@@ -12,75 +16,149 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from mnemoscope.progress import Progress
+from mnemoscope.progress import WORKER, Progress
 
-LINE_EVERY = 10.0
+LINE_EVERY, EVENT_EVERY = 10.0, 1.0
+"""Seconds between two lines of one stage, for people and for machines."""
 
 
 @contextmanager
-def reporting() -> Iterator[Progress]:
-    """What to pass to a room as `progress`."""
-    if sys.stderr.isatty():
+def reporting(events: bool = False) -> Iterator[Progress]:
+    """What to pass to a room as `progress`; with `events` it writes a JSON document a line, on a terminal, too."""
+    if sys.stderr.isatty() and not events:
         with _bars() as report:
             yield report
     else:
-        lines = Lines(sys.stderr)
+        lines = json_events(sys.stderr) if events else Lines(sys.stderr)
         yield lines
         lines.finish()
 
 
+@dataclass(frozen=True)
+class Report:
+    """One report of a stage; `rate` per second and `left` in seconds are None where they cannot be told yet."""
+
+    stage: str
+    done: float
+    total: float | None
+    note: str
+    rate: float | None = None
+    left: float | None = None
+
+
+@dataclass
+class Pace:
+    """How fast stages go, each from its first report on."""
+
+    _began: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def begin(self, stage: str, done: float, now: float) -> None:
+        """The stage begins here, also one that was there before."""
+        self._began[stage] = now, done
+
+    def report(self, stage: str, done: float, total: float | None, note: str, now: float) -> Report:
+        """The report with rate and time left."""
+        if stage not in self._began:
+            self.begin(stage, done, now)
+        since, first = self._began[stage]
+        rate = (done - first) / (now - since) if now > since and done > first else None
+        left = (total - done) / rate if rate and total is not None and done < total else None
+        return Report(stage, done, total, note, rate, left)
+
+
+def plain_line(report: Report) -> str:
+    """A report as people read it."""
+    stage, done, total = report.stage, report.done, report.total
+    if stage == WORKER:
+        return f"{stage} {report.note}"
+    unit, note, scale = in_unit(report.note)
+    words = []
+    if done or total is not None:
+        count = _number(done * scale) + ("" if total is None else f" of {_number(total * scale)}")
+        words.append(f"{count} {unit}".strip() + (f" ({100 * done / total:.0f} %)" if total else ""))
+    if report.rate is not None:
+        words.append(_rate(report.rate * scale, unit))
+    if report.left is not None:
+        words.append(f"{spoken_time(report.left)} left")
+    if note:
+        words.append(note)
+    return f"{stage}: {', '.join(words)}" if words else stage
+
+
+_NEWS = re.compile(r"(\S+) (started|ended|lost)(?:: (.*))?", re.DOTALL)
+
+
+def json_line(report: Report) -> str:
+    """A report as one JSON document: `event` is `progress`, or `worker` with `worker`, `what` and `why`.
+
+    Counts are as reported, bytes as bytes; `workers` and `leases_lost` are null where the stage says nothing of them.
+    """
+    if report.stage == WORKER:
+        found = _NEWS.fullmatch(report.note)
+        worker, what, why = found.groups() if found else (None, None, report.note)
+        return json.dumps({"event": "worker", "worker": worker, "what": what, "why": why})
+    unit, note = _unit_and_rest(report.note)
+    workers, lost = (re.search(rf"(\d+) {word}", note) for word in ("workers?", "leases? lost"))
+    alive = None if workers is None else int(workers[1])
+    return json.dumps({
+        "event": "progress", "stage": report.stage, "done": report.done, "total": report.total, "unit": unit or None,
+        "rate": report.rate, "seconds_left": report.left, "workers": alive,
+        "leases_lost": int(lost[1]) if lost else None if alive is None else 0, "note": note or None,
+    })  # fmt: skip
+
+
 @dataclass
 class Lines:
-    """Progress as plain lines: the first report of a stage, one every ten seconds, and the last."""
+    """Progress as lines: the first report of a stage, one every so many seconds, and the last; all news of workers."""
 
     stream: TextIO
     every: float = LINE_EVERY
     clock: Callable[[], float] = time.monotonic
+    form: Callable[[Report], str] = plain_line
     _stage: str = ""
-    _began: float = 0.0
-    _from: float = 0.0
+    _pace: Pace = field(default_factory=Pace)
     _shown: float = 0.0
-    _pending: str = field(default="", repr=False)
+    _pending: Report | None = field(default=None, repr=False)
 
     def __call__(self, stage: str, done: float, total: float | None, note: str = "") -> None:
         """Takes one report."""
         now = self.clock()
+        if stage == WORKER:
+            self._print(Report(stage, done, total, note))
+            return
         if stage != self._stage:
             self.finish()
-            self._stage, self._began, self._from, self._shown = stage, now, done, now - self.every
-        self._pending = self._line(stage, done, total, note, now)
+            self._stage, self._shown = stage, now - self.every
+            self._pace.begin(stage, done, now)
+        self._pending = self._pace.report(stage, done, total, note, now)
         if now - self._shown >= self.every or (total is not None and done >= total):
             self.finish()
             self._shown = now
 
     def finish(self) -> None:
         """Prints what was reported last, if it is not out yet."""
-        if self._pending:
-            print(self._pending, file=self.stream, flush=True)
-        self._pending = ""
+        if self._pending is not None:
+            self._print(self._pending)
+        self._pending = None
 
-    def _line(self, stage: str, done: float, total: float | None, note: str, now: float) -> str:
-        unit, note, scale = in_unit(note)
-        words = []
-        if done or total is not None:
-            count = _number(done * scale) + ("" if total is None else f" of {_number(total * scale)}")
-            words.append(f"{count} {unit}".strip() + (f" ({100 * done / total:.0f} %)" if total else ""))
-        spent = now - self._began
-        if spent > 0 and done > self._from:
-            rate = (done - self._from) / spent
-            words.append(_rate(rate * scale, unit))
-            if total is not None and done < total:
-                words.append(f"{spoken_time((total - done) / rate)} left")
-        if note:
-            words.append(note)
-        return f"{stage}: {', '.join(words)}" if words else stage
+    def _print(self, report: Report) -> None:
+        print(self.form(report), file=self.stream, flush=True)
+
+
+def json_events(stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> Lines:
+    """Progress for machines: one JSON document a line, as `json_line` says."""
+    return Lines(stream, every=EVENT_EVERY, clock=clock, form=json_line)
 
 
 def in_unit(note: str) -> tuple[str, str, float]:
-    """Unit, remaining note, and what to multiply numbers with: `tokens` -> tokens, bytes -> MB."""
-    if note == "bytes":
-        return "MB", "", 1e-6
-    return (note, "", 1.0) if re.fullmatch(r"[a-z]+s", note) else ("", note, 1.0)
+    """Unit, remaining note, and what to multiply numbers with: `tokens; 4 workers` -> tokens, `bytes` -> MB."""
+    unit, rest = _unit_and_rest(note)
+    return ("MB", rest, 1e-6) if unit == "bytes" else (unit, rest, 1.0)
+
+
+def _unit_and_rest(note: str) -> tuple[str, str]:
+    unit, _, rest = note.partition("; ")
+    return (unit, rest) if re.fullmatch(r"[a-z]+s", unit) else ("", note)
 
 
 def _number(value: float) -> str:
@@ -119,20 +197,22 @@ def _bars() -> Iterator[Progress]:
         TextColumn("{task.fields[note]}", markup=False),
     )
     tasks: dict[str, Any] = {}
-    began: dict[str, tuple[float, float]] = {}
+    pace = Pace()
     with Bars(*columns, console=stderr_console(), refresh_per_second=4) as drawn:
 
         def report(stage: str, done: float, total: float | None, note: str = "") -> None:
+            if stage == WORKER:
+                if " lost" in note:  # that others come and go, the bar says
+                    drawn.console.print(f"{stage} {note}", markup=False, highlight=False)
+                return
             unit, said, scale = in_unit(note)
-            now = time.monotonic()
             if stage not in tasks:
                 tasks[stage] = drawn.add_task(stage, total=total, count="", rate="", note="")
-                began[stage] = now, done
-            since, first = began[stage]
-            spoken = _rate(scale * (done - first) / (now - since), unit) if now > since and done > first else ""
+            rate = pace.report(stage, done, total, note, time.monotonic()).rate
             count = _number(done * scale) + ("" if total is None else f"/{_number(total * scale)}")
             drawn.update(
-                tasks[stage], completed=done, total=total, count=f"{count} {unit}".strip(), rate=spoken, note=said
-            )
+                tasks[stage], completed=done, total=total, count=f"{count} {unit}".strip(), note=said,
+                rate="" if rate is None else _rate(rate * scale, unit),
+            )  # fmt: skip
 
         yield report

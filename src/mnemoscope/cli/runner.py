@@ -1,8 +1,8 @@
 """What every verb has in common: exit codes, the one plain line on stderr, and the one JSON document on stdout.
 
 Exit code 0; 2 with one plain line last on stderr for whatever the user can mend, usage errors included; 130 after
-Ctrl-C; 1 for a bug. `--debug` shows tracebacks. While a verb runs, no control code gets through stdout and stderr:
-names and texts of an atlas, a model or a corpus may be a stranger's. Knows no room.
+Ctrl-C; 75 after SIGTERM or SIGUSR1; 1 for a bug. `--debug` shows tracebacks. While a verb runs, no control code gets
+through stdout and stderr: names and texts of an atlas, a model or a corpus may be a stranger's. Knows no room.
 """
 
 import json
@@ -17,10 +17,11 @@ from typing import Any, TextIO, cast, final
 
 import typer
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import Interrupted, MnemoscopeError, Terminated
 from mnemoscope.formatting import json_safe, show_controls
+from mnemoscope.progress import StopSignal
 
-BUG, USER, INTERRUPTED = 1, 2, 130
+BUG, USER, INTERRUPTED, TERMINATED = 1, 2, Interrupted.exit_code, Terminated.exit_code
 
 
 @dataclass
@@ -107,6 +108,8 @@ def _exit_code(app: Callable[..., Any], arguments: list[str], *, debug: bool, as
         return code if isinstance(code, int) else 0
     except BrokenPipeError:
         raise
+    except StopSignal as stop:
+        return _refuse(stop, debug=debug, as_json=as_json)
     except SystemExit as leave:
         # Typer turns a broken pipe into exit code 1.
         if isinstance(leave.__context__, BrokenPipeError):
@@ -126,6 +129,8 @@ def _line_and_code(error: BaseException) -> tuple[str, int]:
         return str(error), error.exit_code
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return "stopped by Ctrl-C", INTERRUPTED
+    if isinstance(error, StopSignal):
+        return str(error), TERMINATED
     if isinstance(error, OSError) and error.filename is not None:
         return f"cannot use {os.fsdecode(error.filename)}: {error.strerror}", USER
     return f"a bug in mnemoscope: {type(error).__name__}: {error}; please report it with what --debug shows", BUG

@@ -16,13 +16,14 @@ from mnemoscope.atlas.folder import clear, occupancy, remove_work
 from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import begin, unfinished_plan
 from mnemoscope.corpus import Encoder, Source, TokenizedCorpus, prepare
-from mnemoscope.errors import AtlasExists, CorpusError, Interrupted, ModelError, PlanDiffers
+from mnemoscope.errors import AtlasExists, CorpusError, ModelError, PlanDiffers
 from mnemoscope.files import storing
 from mnemoscope.mining.plan import RULES, MiningPlan, all_versions, library_versions
 from mnemoscope.mining.removals import default_removals
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining_options import MiningOptions
 from mnemoscope.models import IdTokens, LanguageModel
+from mnemoscope.progress import StopSignal, interruption
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,12 @@ class FoundFolder:
 
 @contextmanager
 def hold_folder(directory: Path) -> Iterator[None]:
-    """Locks the folder for a run or a merge, in which Ctrl-C becomes Interrupted."""
+    """Locks the folder for a run or a merge, in which Ctrl-C becomes Interrupted, a StopSignal Terminated."""
     with lock_folder(directory):
         try:
             yield
-        except KeyboardInterrupt:
-            raise Interrupted("stopped; what was saved stays, run the same command again to go on") from None
+        except (KeyboardInterrupt, StopSignal) as stop:
+            raise interruption(stop, "stopped; what was saved stays, run the same command again to go on") from None
 
 
 def look_into(directory: Path, plan: MiningPlan, *, part: list[int] | None, otherwise: str) -> FoundFolder:

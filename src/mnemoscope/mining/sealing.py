@@ -13,14 +13,13 @@ from typing import Any
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.folder import remove_work
 from mnemoscope.atlas.manifest import RUN, seal
-from mnemoscope.errors import Interrupted
 from mnemoscope.files import write_json
 from mnemoscope.memory import most_experts
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.models import LanguageModel
 from mnemoscope.patterns import join_patterns, write_patterns
-from mnemoscope.progress import Progress
+from mnemoscope.progress import Progress, StopSignal, interruption
 
 
 def seal_atlas(
@@ -58,13 +57,12 @@ def seal_atlas(
 
 
 def add_patterns(directory: Path, progress: Progress) -> None:
-    """Makes the patterns of the atlas, which is sealed by now; raises Interrupted after Ctrl-C, StoreFailed."""
+    """Makes the patterns of the atlas, which is sealed by now; raises Interrupted, StoreFailed."""
     try:
         write_patterns(open_atlas(directory), progress=progress)
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"stopped; {directory} is finished but for its patterns, which `mnemoscope analyze {directory}` makes"
-        ) from None
+    except (KeyboardInterrupt, StopSignal) as stop:
+        left = f"{directory} is finished but for its patterns, which `mnemoscope analyze {directory}` makes"
+        raise interruption(stop, f"stopped; {left}") from None
 
 
 def finish_patterns(directory: Path, *, keep_work: bool = False) -> None:

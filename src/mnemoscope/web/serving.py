@@ -28,7 +28,8 @@ _log = logging.getLogger("mnemoscope.web")
 def serve(settings: Settings, *, ready: Callable[[Settings], None]) -> None:
     """Serves until Ctrl-C; calls `ready` with the final address and token once connections are taken.
 
-    Raises ServeError for an address that cannot be used, and what `create_app` raises; KeyboardInterrupt at the end.
+    Raises ServeError for an address that cannot be used, and what `create_app` raises; at the end KeyboardInterrupt,
+    or what the handler of SIGTERM raises.
     """
     import uvicorn
 
