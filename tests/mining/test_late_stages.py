@@ -60,7 +60,7 @@ class Run:
         """Every task at least once, some twice, in chance order within their stage, by three workers in turn."""
         chance, workers = random.Random(seed), [self.worker(of) for _ in range(3)]
         for stage in stages:
-            tasks = list(range(task_count(stage, layers=len(self.plan.layers), pieces=of)))
+            tasks = list(range(task_count(stage, len(self.plan.layers), of)))
             tasks += chance.choices(tasks, k=2)
             chance.shuffle(tasks)
             for number, task in enumerate(tasks):

@@ -2,7 +2,7 @@
 
 A task writes whole files and may be done twice, also by two workers at the same time, and also late: whoever was held
 up in a stage that has long been over writes what lies there already. So no task changes a file that another has made:
-the values without what they are at work lie in the work folder, and the last stage makes the finished table of them.
+the values without what they are at work lie in the work folder, and a later stage makes the finished table of them.
 The tables are those of one process, byte for byte, if the plan's number of threads is used.
 
 The driver, which has no model, asks `task_count` how many tasks there are, and ends with `seal_run`.
@@ -52,7 +52,7 @@ _IN_PIECES = ("removals", "predictions")
 _FACTS = "facts.json"
 
 
-def task_count(stage: str, *, layers: int, pieces: int) -> int:
+def task_count(stage: str, layers: int, pieces: int) -> int:
     """How many tasks a stage has, of a plan with so many mined layers; `pieces` those of removals and predictions."""
     if stage in _ONE_TASK:
         return 1
@@ -144,7 +144,7 @@ class LateStages:
 
     def count(self, stage: str) -> int:
         """How many tasks a stage has."""
-        return task_count(stage, layers=len(self._plan.layers), pieces=self._pieces)
+        return task_count(stage, len(self._plan.layers), self._pieces)
 
     def run(self, stage: str, number: int) -> None:
         """Does one task (0-based) of a stage; all tasks of the stages before must be done.
