@@ -165,7 +165,11 @@ def test_a_missing_piece_is_named(run: Run) -> None:
         run.worker(3).run("questions", 0)
     assert not (run.folder / "removals.parquet").exists()
     run.worker(3).run("removals", 1)
-    with pytest.raises(MiningError, match="piece 1 of 2 of the predictions is missing"):  # cut otherwise
+    (run.folder / WORK / "predictions-piece-0.safetensors").write_bytes(b"half")
+    with pytest.raises(MiningError, match="piece 1 of 3 of the predictions is missing"):
+        run.worker(3).run("questions", 0)
+    run.worker(3).run("predictions", 0)
+    with pytest.raises(MiningError, match="piece 1 of 2 of the removals is missing"):  # cut otherwise
         run.worker(2).run("questions", 0)
     run.worker(3).run("questions", 0)
 
@@ -186,8 +190,10 @@ def test_what_another_plan_left_is_not_believed(dense: LanguageModel, text: Path
         new.worker(2).run("tables", layer)
     with pytest.raises(MiningError, match="table of layer 0's values is missing"):
         new.worker(2).run("predictions", 0)
-    with pytest.raises(MiningError, match="list of prefixes is missing"):  # the old plan's run has its own
-        new.worker(2, plan=old.plan).run("questions", 0)
+    with pytest.raises(MiningError, match="piece 1 of 2 of the removals is missing, or is one of another run"):
+        new.worker(2).run("questions", 0)
+    with pytest.raises(MiningError, match="list of prefixes is missing"):
+        new.worker(2, plan=old.plan).run("predictions", 0)
     new.state = new.folder / WORK / "other.safetensors"
     with pytest.raises(AtlasDamaged, match="not a saved state of this plan"):
         new.worker(2).run("values", 0)

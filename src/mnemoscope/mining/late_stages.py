@@ -31,9 +31,10 @@ from mnemoscope.mining.steps import RunContext, read_saved
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.mining.writing import (
     is_made,
-    write_answers,
     write_mined_layer,
     write_neighbours,
+    write_predictions,
+    write_removals,
     write_routing,
     write_texts,
     write_values,
@@ -217,14 +218,11 @@ class LateStages:
 
     def _write_questions(self) -> None:
         """Removals, predictions and prefixes, of the answers of all pieces, and what is to be said of them."""
-        predictions = self._predictions()
-        predictions_halved = join_pieces(self._context, predictions.steps, of=self._pieces)
-        removals = self._removals()
-        halved = {
-            "removals": join_pieces(self._context, removals.steps, of=self._pieces),
-            "predictions": predictions_halved,
-        }
-        questions = write_answers(self._directory, self._model, self._plan, removals, predictions, halved=halved)
+        halved = {"removals": join_pieces(self._context, self._removals().steps, of=self._pieces)}
+        questions = write_removals(self._directory, self._model, self._plan, self._removals())
+        halved["predictions"] = join_pieces(self._context, self._predictions().steps, of=self._pieces)
+        questions |= write_predictions(self._directory, self._model, self._plan, self._predictions())
+        questions["out_of_memory_steps"] = halved
         batches = self._layer_state(self._plan.layers[0]).halved
         WorkersFacts(model_facts(self._model), batches, questions).save(self._context.work, self._plan)
 

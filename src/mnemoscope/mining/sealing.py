@@ -43,7 +43,7 @@ def seal_atlas(
     """Makes an atlas, or a part, of a folder that holds all its tables but the patterns; raises StoreFailed.
 
     `facts` are those of `model_facts`, as they are or read from JSON; `halved` the batches that were computed in
-    halves; `counts` those of the text; `versions` as of `all_versions`; `questions` what `write_answers` gave.
+    halves; `counts` those of the text; `versions` as of `all_versions`; `questions` what was asked.
     """
     directory = context.directory
     write_json(directory / RUN, {  # which no hash covers
