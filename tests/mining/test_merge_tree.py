@@ -86,20 +86,17 @@ def brute_force(paths: Sequence[Path], keep: int) -> Tables:
             expected[name] = how.reduce([table[name] for table in tables])
         elif name.endswith("/magnitude"):
             group = name.removesuffix("magnitude")
-            columns = [key for key in ("magnitude", "sentence", "position", "weight") if group + key in table_names(tables)]
+            columns = [key for key in ("magnitude", "sentence", "position", "weight") if group + key in tables[0]]
             for key in columns:
                 expected[group + key] = np.full_like(tables[0][group + key], -1 if key in columns[1:3] else 0)
             for memory in range(len(first)):
-                rows = [row for table in tables for row in zip(*(table[group + key][memory] for key in columns))]
+                own = [[table[group + key][memory] for key in columns] for table in tables]
+                rows = [row for columns_of_memory in own for row in zip(*columns_of_memory, strict=True)]
                 rows = sorted((row for row in rows if row[1] >= 0), key=lambda row: (-row[0], row[1], row[2]))
                 for rank, row in enumerate(rows[:keep]):
                     for key, value in zip(columns, row, strict=True):
                         expected[group + key][memory, rank] = value
     return expected
-
-
-def table_names(tables: Sequence[Tables]) -> set[str]:
-    return set(tables[0])
 
 
 def test_the_nodes_of_a_tree() -> None:
