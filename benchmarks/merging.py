@@ -179,7 +179,8 @@ def merge_tree(model: Model, states: tuple[Path, ...], work: Path, *, fan: int, 
     shutil.rmtree(work)
     whole = Cost(
         seconds, sum(node.work for node in nodes),
-        sum(node.read for node in nodes), sum(node.written for node in nodes), sum(node.files for node in nodes), max(node.peak for node in nodes),
+        sum(node.read for node in nodes), sum(node.written for node in nodes),
+        sum(node.files for node in nodes), max(node.peak for node in nodes),
     )  # fmt: skip
     return Merged(whole, levels, digest, base)
 
