@@ -30,6 +30,7 @@ from typing import Any
 
 FANS = (2, 4, 8, 16, 64)
 FLEETS = (2, 8, 64, 1000)
+TABLES = ("sizes", "fleets", "fans")
 PLAN = "made up"
 
 
@@ -282,12 +283,18 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Draw what a tree asks of N workers."""
     import altair as alt
 
-    from mnemoscope.figures.chart import BLUE, ORANGE, STYLE
+    from mnemoscope.figures.chart import BLUE, GREEN, ORANGE, STYLE
     from mnemoscope.reports.writing import export_figure
 
     names = ["all nodes together", "busiest worker", "longest path"]
-    colour = alt.Color("of:N", title=None, scale=alt.Scale(domain=names, range=[BLUE, ORANGE, ORANGE]))
-    dash = alt.StrokeDash("of:N", title=None, scale=alt.Scale(domain=names, range=[[1, 0], [6, 3], [2, 3]]))
+    legend = alt.Legend(title=None, symbolType="stroke")
+    colour = alt.Color("of:N", scale=alt.Scale(domain=names, range=[BLUE, ORANGE, GREEN]), legend=legend)
+    dash = alt.StrokeDash("of:N", scale=alt.Scale(domain=names, range=[[1, 0], [6, 3], [2, 3]]), legend=legend)
+    counts = sorted({row["workers"] for row in rows})
+    across = alt.X(
+        "workers:Q", title="workers, each with a state",
+        scale=alt.Scale(type="log", domain=[counts[0], counts[-1]], nice=False), axis=alt.Axis(values=counts),
+    )  # fmt: skip
     panels = []
     for what, title in (
         ("seconds", "work, in seconds of one process"),
@@ -299,12 +306,13 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
             alt.Chart(alt.Data(values=own))
             .mark_line(point=True)
             .encode(
-                x=alt.X("workers:Q", title="workers, each with a state", scale=alt.Scale(type="log")),
+                x=across,
                 y=alt.Y("value:Q", title=title, scale=alt.Scale(type="log")),
-                color=colour, strokeDash=dash,
+                color=colour,
+                strokeDash=dash,
             )
             .properties(width=240, height=220)
-        )  # fmt: skip
+        )
     figure = alt.hconcat(*panels, title="Merging the states of N workers as a tree", config=STYLE, background="white")
     path.write_bytes(export_figure(figure.to_dict())["svg"])
 
@@ -317,7 +325,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where states are kept, for the next time, too")
     parser.add_argument("--states", type=int, nargs=2, default=[1000, 100], help="of the small and the built-in model")
     parser.add_argument("--fan", type=int, default=FAN)
-    parser.add_argument("--draw", type=Path, metavar="SVG")
+    parser.add_argument("--what", nargs="+", choices=TABLES, default=TABLES, help="the tables to measure; all")
+    parser.add_argument("--draw", type=Path, metavar="SVG", help="draw the fleets")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.folder or Path(temporary)
@@ -329,12 +338,15 @@ def main() -> None:
             for number, path in enumerate(states[model]):
                 if not path.exists():
                     make_state(model, number, path)
-        for model, paths in states.items():
-            measure_size(model, paths, folder / "work", arguments.fan)
-        rows = measure_fleets(SMALL, states[SMALL], folder / "work", arguments.fan)
-        measure_fans(SMALL, states[SMALL], folder / "work")
-        if arguments.draw:
-            draw(rows, arguments.draw)
+        if "sizes" in arguments.what:
+            for model, paths in states.items():
+                measure_size(model, paths, folder / "work", arguments.fan)
+        if "fleets" in arguments.what:
+            rows = measure_fleets(SMALL, states[SMALL], folder / "work", arguments.fan)
+            if arguments.draw:
+                draw(rows, arguments.draw)
+        if "fans" in arguments.what:
+            measure_fans(SMALL, states[SMALL], folder / "work")
 
 
 if __name__ == "__main__":
