@@ -1,0 +1,1 @@
+"""The same plan on many workers: leases, launchers, one display."""
