@@ -107,7 +107,7 @@ def _own_instance(cpus: int) -> Iterator[None]:
 def _cluster(address: str) -> Iterator[None]:
     import ray
 
-    _check_answer(address)
+    check_answer(address)
     try:
         with _signals_as_before():
             ray.init(address=address, **_QUIET)
@@ -133,7 +133,7 @@ def _signals_as_before() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _check_answer(address: str) -> None:
+def check_answer(address: str) -> None:
     """Raises OptionError where no cluster answers there, or not to us."""
     if address != "auto":
         _check_port(address)
