@@ -37,10 +37,10 @@ class FakeMining(ModuleType):
         return build_atlas(out, part=options.share)
 
     def merge(
-        self, out: Path, parts: list[Path], *, model: str | None, force: bool, accept_versions: bool, progress: Any,
-        **opening: Any,
+        self, out: Path, parts: list[Path], *, model: str | None, force: bool, accept_versions: bool,
+        allow_mixed_devices: bool, progress: Any, **opening: Any,
     ) -> Path:  # fmt: skip
-        self.calls.append((out, parts, model, force, opening))
+        self.calls.append((out, parts, model, force, allow_mixed_devices, opening))
         return build_atlas(out)
 
 
@@ -115,10 +115,10 @@ def test_an_impossible_option_is_refused_at_once(
 
 def test_merge_hands_over_every_part(mining: FakeMining, tmp_path: Path, capsys: Capture) -> None:
     assert main(["merge", str(tmp_path / "all"), "p1", "p2", "--model", "gpt2"]) == 0
-    assert mining.calls == [(tmp_path / "all", [Path("p1"), Path("p2")], "gpt2", False, {})]
-    options = ["--adapter", "lora", "--dequantize", "--revision", "main", "--dict", "dict.txt"]
+    assert mining.calls == [(tmp_path / "all", [Path("p1"), Path("p2")], "gpt2", False, False, {})]
+    options = ["--adapter", "lora", "--dequantize", "--revision", "main", "--dict", "dict.txt", "--allow-mixed-devices"]
     assert main(["merge", str(tmp_path / "more"), "p1", *options]) == 0
     opening = {"revision": "main", "adapter": "lora", "dequantize": True, "dict": "dict.txt"}
-    assert mining.calls[1] == (tmp_path / "more", [Path("p1")], None, False, opening)
+    assert mining.calls[1] == (tmp_path / "more", [Path("p1")], None, False, True, opening)
     assert main(["merge", str(tmp_path / "all")]) == 2
     assert "Missing argument 'PART" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from mnemoscope.distributed.heartbeats import Heartbeat, beat_path
 from mnemoscope.distributed.settling import SettledRun, settle_run
 from mnemoscope.distributed.state_folders import STATES, StateFolder, WorkerClosed, closed_folders, folders_in
 from mnemoscope.distributed.text_work import TextWork
-from mnemoscope.files import read_object, write_json
+from mnemoscope.files import make_folder, read_object, write_json
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.run_folder import Beginning
 from mnemoscope.mining.state import MiningState, StateFacts, StateShape
@@ -41,6 +41,7 @@ class FleetWorker:
         self.desk = Desk(directory, name, settled.plan, settled.run, model, copy, lambda: False)
         self.desk.wait = lambda: None  # type: ignore[method-assign]
         self.heart = Heartbeat(directory, name, lambda: self.desk.said, patience=settled.run.patience)
+        make_folder(beat_path(directory, name).parent)
         self.heart.beat()
         self.work = TextWork(self.desk)
         self.steps = 0

@@ -16,7 +16,8 @@ from mining.conftest import WORDS, tiny_model
 from mining_killed import sentences
 from mnemoscope.distributed import state_folders
 from mnemoscope.distributed.leases import DONE, LeaseFolder
-from mnemoscope.distributed.shared_run import TEXT, choose_lease
+from mnemoscope.distributed.shared_run import choose_lease
+from mnemoscope.distributed.stages import TEXT
 from mnemoscope.distributed.state_folders import STATES, StateFolder, WorkerClosed, closed_folders, counted_anywhere
 from mnemoscope.errors import Interrupted, PartsDiffer, StoreFailed
 from mnemoscope.mining import run_mining
@@ -65,6 +66,12 @@ def assert_equal_states(a: MiningState, b: MiningState) -> None:
     assert a.halved == b.halved
 
 
+def step_on(worker: FleetWorker) -> None:
+    """Works until nothing is left."""
+    while worker.step():
+        pass
+
+
 @pytest.mark.parametrize(("workers", "deaths"), [(1, 0), (2, 1), (8, 3), (64, 19)])
 def test_a_fleet_with_deaths_counts_every_batch_once(
     workers: int, deaths: int, model: LanguageModel, lines: Path, tmp_path: Path, whole: MiningState
@@ -99,12 +106,10 @@ def test_a_worker_that_wakes_after_its_work_was_given_away_saves_nothing(
         frozen.step()
     assert StateFolder(directory, "frozen").close(directory)  # somebody waited long enough
     other = FleetWorker(directory, "other", settled, model)
-    while other.step():
-        pass
+    step_on(other)
     other.work.end()
     with pytest.raises(WorkerClosed, match="frozen was silent for too long"):
-        while frozen.step():
-            pass
+        step_on(frozen)
     assert [folder.name for folder in closed_folders(directory)] == ["other"]
     assert_equal_states(other.work._state, whole)
     leases = LeaseFolder(directory, TEXT, settled.run.leases).read()
@@ -131,8 +136,7 @@ def test_half_a_lease_that_was_saved_is_not_counted_again(
     first.work.end()  # asked to stop in the middle of a lease
     assert sum(end - begin for begin, end in counted_anywhere(directory)) == 4
     second = FleetWorker(directory, "second", settled, model)
-    while second.step():
-        pass
+    step_on(second)
     second.work.end()
     assert second.work._state.finished == [(0, settled.run.batches)]
     assert_equal_states(second.work._state, whole)
@@ -175,8 +179,7 @@ def test_a_full_disk_ends_a_worker_and_loses_nothing_else(
 
     monkeypatch.setattr(state_folders.os, "fsync", refuse)
     with pytest.raises(StoreFailed, match="No space left on device"):
-        for _ in range(3):
-            worker.step()
+        step_on(worker)
     assert worker.work._folder.state.read_bytes() == before
     assert [path.name for path in worker.work._folder.path.iterdir()] == ["state.safetensors"]
 

@@ -19,10 +19,9 @@ from mnemoscope.corpus import open_source
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, MiningError
 from mnemoscope.files import read_object
 from mnemoscope.mining import mine, pieces, writing
-from mnemoscope.mining.late_stages import LATE_STAGES, PATTERN_STAGES, LateStages, WorkersFacts, task_count
+from mnemoscope.mining.late_stages import LATE_STAGES, LateStages, WorkersFacts, seal_run, task_count
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.run_folder import settle_text
-from mnemoscope.mining.sealing import finish_patterns, seal_atlas
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.steps import CHECKPOINT, PlannedSteps, RunContext
 from mnemoscope.mining.text_pass import read_text
@@ -61,7 +60,7 @@ class Run:
         """Every task at least once, some twice, in chance order within their stage, by three workers in turn."""
         chance, workers = random.Random(seed), [self.worker(of) for _ in range(3)]
         for stage in stages:
-            tasks = list(range(task_count(stage, layers=len(self.plan.layers), pieces=of)))
+            tasks = list(range(task_count(stage, len(self.plan.layers), of)))
             tasks += chance.choices(tasks, k=2)
             chance.shuffle(tasks)
             for number, task in enumerate(tasks):
@@ -69,11 +68,8 @@ class Run:
 
     def seal(self, *, keep_work: bool = False) -> None:
         """What a driver does, without the model."""
-        said = WorkersFacts.read(self.folder / WORK, self.plan)
-        seal_atlas(
-            RunContext(self.folder), said.model, self.plan, said.halved, counts=self.copy.counts,
-            versions=self.versions, questions=said.questions, keep_work=keep_work,
-        )  # fmt: skip
+        counts = dict(self.copy.counts)
+        seal_run(RunContext(self.folder), self.plan, counts=counts, versions=self.versions, keep_work=keep_work)
 
 
 def assert_same_atlas(one: Path, other: Path) -> None:
@@ -114,8 +110,6 @@ def test_tasks_in_any_order_make_the_bytes_of_one_run(
     one = Run(model, text, tmp_path / "run", **options)
     one.do(LATE_STAGES, of, seed=of)
     one.seal()
-    one.do(PATTERN_STAGES, of, seed=of)
-    finish_patterns(one.folder)
     assert_same_atlas(one.folder, whole)
     assert verify(one.folder) == []
     assert not (one.folder / WORK).exists()
@@ -152,8 +146,6 @@ def test_who_was_held_up_in_the_values_does_not_undo_the_finished_table(
         found = compute(*what)
         run.do(LATE_STAGES[2:], 2)
         run.seal()
-        run.do(PATTERN_STAGES, 2)
-        finish_patterns(run.folder)
         return found
 
     run.do(LATE_STAGES[:2], 2)
@@ -173,7 +165,11 @@ def test_a_missing_piece_is_named(run: Run) -> None:
         run.worker(3).run("questions", 0)
     assert not (run.folder / "removals.parquet").exists()
     run.worker(3).run("removals", 1)
-    with pytest.raises(MiningError, match="piece 1 of 2 of the predictions is missing"):  # cut otherwise
+    (run.folder / WORK / "predictions-piece-0.safetensors").write_bytes(b"half")
+    with pytest.raises(MiningError, match="piece 1 of 3 of the predictions is missing"):
+        run.worker(3).run("questions", 0)
+    run.worker(3).run("predictions", 0)
+    with pytest.raises(MiningError, match="piece 1 of 2 of the removals is missing"):  # cut otherwise
         run.worker(2).run("questions", 0)
     run.worker(3).run("questions", 0)
 
@@ -194,16 +190,16 @@ def test_what_another_plan_left_is_not_believed(dense: LanguageModel, text: Path
         new.worker(2).run("tables", layer)
     with pytest.raises(MiningError, match="table of layer 0's values is missing"):
         new.worker(2).run("predictions", 0)
-    with pytest.raises(MiningError, match="list of prefixes is missing"):  # the old plan's run has its own
-        new.worker(2, plan=old.plan).run("questions", 0)
+    with pytest.raises(MiningError, match="piece 1 of 2 of the removals is missing, or is one of another run"):
+        new.worker(2).run("questions", 0)
+    with pytest.raises(MiningError, match="list of prefixes is missing"):
+        new.worker(2, plan=old.plan).run("predictions", 0)
     new.state = new.folder / WORK / "other.safetensors"
     with pytest.raises(AtlasDamaged, match="not a saved state of this plan"):
         new.worker(2).run("values", 0)
     new.state = new.folder / WORK / "merged.safetensors"
     new.do(LATE_STAGES[2:], 2)
     new.seal()
-    new.do(PATTERN_STAGES, 2)
-    finish_patterns(new.folder)
     assert_same_atlas(new.folder, mine(dense, text, out=tmp_path / "whole", **OPTIONS))
 
 
@@ -212,16 +208,17 @@ def test_what_is_not_made_yet_is_an_error(run: Run) -> None:
         run.worker(1).run("tables", 2)
     with pytest.raises(MiningError, match="the tokenized text, which was not given"):
         LateStages(RunContext(run.folder), run.model, None, run.plan, run.state, pieces=1).run("text tables", 0)
-    run.do(LATE_STAGES, 2)
-    run.seal(keep_work=True)
-    with pytest.raises(AtlasUnfinished, match=r"pattern-words.json is missing; `mnemoscope analyze"):
+    with pytest.raises(MiningError, match=r"what was asked is missing.*facts\.json"):
+        run.seal()
+    run.do(LATE_STAGES[:-2], 2)
+    with pytest.raises(AtlasUnfinished, match=r"pattern-words\.json is missing, or is of another run"):
         run.worker(2).run("patterns", 1)
-    run.worker(2).run("words", 0)
+    run.worker(2).run("pattern words", 0)
     run.worker(2).run("patterns", 1)
     with pytest.raises(AtlasUnfinished, match=r"patterns of layer 0 are missing .*; `mnemoscope analyze"):
-        finish_patterns(run.folder)
+        run.seal()
     run.worker(2).run("patterns", 0)
-    finish_patterns(run.folder, keep_work=True)
+    run.seal(keep_work=True)
     assert verify(run.folder) == []
     assert (run.folder / WORK / "patterns-000.parquet").is_file()
     clear(run.folder)

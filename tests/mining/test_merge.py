@@ -10,7 +10,8 @@ import pytest
 from mining.conftest import byte_tokenizer, tables_of, tiny_model
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import AtlasDamaged, AtlasExists, AtlasNotFound, AtlasUnfinished, OptionError, PartsDiffer
-from mnemoscope.mining import merge, mine
+from mnemoscope.mining import merge, mine, text_pass
+from mnemoscope.mining.state import StateFacts
 from mnemoscope.models import LanguageModel, load_model
 from models.conftest import build
 
@@ -131,6 +132,29 @@ def test_a_damaged_unfinished_or_absent_part_is_refused(
     with pytest.raises(OptionError, match="needs the folders"):
         merge(tmp_path / "out", [], model=model)
     assert not (tmp_path / "out").exists()
+
+
+def test_parts_of_different_devices_are_merged_only_when_asked(
+    model: LanguageModel, text: Path, tmp_path: Path, parts: Callable[..., list[Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = mine(model, text, out=tmp_path / "whole", **OPTIONS)
+    made = []
+    for part, name in ((1, "NVIDIA B"), (2, "NVIDIA A"), (3, "NVIDIA B")):
+        monkeypatch.setattr(text_pass, "device_name", lambda device, name=name: name)
+        made += parts(3, only=(part,))
+    assert [StateFacts.read(part / "state/state.safetensors").device for part in made][:2] == ["NVIDIA B", "NVIDIA A"]
+    line = r"part-2-3/state/state.safetensors was computed on NVIDIA A, others on NVIDIA B, .*--allow-mixed-devices"
+    with pytest.raises(PartsDiffer, match=line):
+        merge(tmp_path / "merged", made, model=model)
+    assert not (tmp_path / "merged").exists()
+    out = merge(tmp_path / "merged", made, model=model, allow_mixed_devices=True)
+    assert tables_of(out) == tables_of(whole)
+    assert verify(out) == []
+    single, merged = (dict(open_atlas(atlas).manifest) for atlas in (whole, out))
+    assert merged.pop("devices") == ["NVIDIA A", "NVIDIA B"]
+    assert merged.pop("equality") == "equal to tolerance"
+    assert merged == {**single, "byte_identity_promised": False}
+    assert not {"devices", "equality"} & single.keys()
 
 
 def test_another_model_is_refused(tmp_path: Path, model: LanguageModel, parts: Callable[..., list[Path]]) -> None:

@@ -14,6 +14,7 @@ from safetensors.torch import save
 
 from mnemoscope.errors import AtlasDamaged, PartsDiffer, StoreFailed
 from mnemoscope.memory import Numbering
+from mnemoscope.mining import triggers
 from mnemoscope.mining.host import device_name, join_names, split_names
 from mnemoscope.mining.merge_tree import Node, merge_node, plan_tree
 from mnemoscope.mining.ranges import shared_ranges
@@ -42,9 +43,9 @@ def random_state(shape: StateShape, number: int, of: int) -> MiningState:
     for routing in state.routing.values():
         for tensor in routing.state().values():
             tensor.copy_(torch.tensor([chance.randrange(9) for _ in range(tensor.numel())]).view_as(tensor))
-    for triggers in state.triggers.values():
-        tensors = triggers.state()
-        for memory in range(triggers.memories):
+    for best in state.triggers.values():
+        tensors = best.state()
+        for memory in range(best.memories):
             rows = [
                 (-chance.choice([2.0**-149, 0.5, 1.0, 1.0000001, 3.0]), of * chance.randrange(4) + number, place)
                 for place in chance.sample(range(9), chance.randrange(shape.keep + 1))
@@ -55,7 +56,7 @@ def random_state(shape: StateShape, number: int, of: int) -> MiningState:
                 tensors["position"][memory, rank] = position
                 if "weight" in tensors:
                     tensors["weight"][memory, rank] = chance.random()
-        triggers.load(tensors)
+        best.load(tensors)
     state.finished, state.halved = [(3 * number, 3 * number + 2)], [3 * number] if number % 2 else []
     return state
 
@@ -86,20 +87,17 @@ def brute_force(paths: Sequence[Path], keep: int) -> Tables:
             expected[name] = how.reduce([table[name] for table in tables])
         elif name.endswith("/magnitude"):
             group = name.removesuffix("magnitude")
-            columns = [key for key in ("magnitude", "sentence", "position", "weight") if group + key in table_names(tables)]
+            columns = [key for key in ("magnitude", "sentence", "position", "weight") if group + key in tables[0]]
             for key in columns:
                 expected[group + key] = np.full_like(tables[0][group + key], -1 if key in columns[1:3] else 0)
             for memory in range(len(first)):
-                rows = [row for table in tables for row in zip(*(table[group + key][memory] for key in columns))]
+                own = [[table[group + key][memory] for key in columns] for table in tables]
+                rows = [row for columns_of_memory in own for row in zip(*columns_of_memory, strict=True)]
                 rows = sorted((row for row in rows if row[1] >= 0), key=lambda row: (-row[0], row[1], row[2]))
                 for rank, row in enumerate(rows[:keep]):
                     for key, value in zip(columns, row, strict=True):
                         expected[group + key][memory, rank] = value
     return expected
-
-
-def table_names(tables: Sequence[Tables]) -> set[str]:
-    return set(tables[0])
 
 
 def test_the_nodes_of_a_tree() -> None:
@@ -153,6 +151,13 @@ def test_any_tree_is_what_sorting_and_adding_everything_gives(shape: StateShape,
         other.load(path, plan="p")
         one.merge(other)
     assert one.serialise(plan="p") == made[0]
+
+
+def test_states_merge_without_looking_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    paths = save_states(tmp_path, EXPERTS, 12)
+    expected = merge_by(paths, 3, tmp_path, EXPERTS).read_bytes()
+    monkeypatch.setattr(triggers, "may_look", lambda device: False)
+    assert merge_by(paths, 12, tmp_path / "other", EXPERTS).read_bytes() == expected
 
 
 def test_a_file_written_in_pieces_is_the_file_written_at_once(tmp_path: Path) -> None:
@@ -253,6 +258,20 @@ def test_what_is_no_state_of_the_plan_is_refused(spoil: Spoil, line: str, tmp_pa
     with pytest.raises(AtlasDamaged, match=line):
         state.absorb(paths[1], plan="p")
     assert state.serialise(plan="p") == before
+
+
+def test_a_state_that_is_saved_again_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    (path,) = save_states(tmp_path, DENSE, 1)
+    state = MiningState(DENSE)
+    header = state.absorb_facts(path, plan="p")
+    later = random_state(DENSE, 0, 1)
+    later.finished.append((10, 12))
+    later.save(path, plan="p")
+    with pytest.raises(AtlasDamaged, match=r"state-0 is not .*written again while it was read"):
+        state.absorb_numbers(path, header)
+    path.unlink()
+    with pytest.raises(AtlasDamaged, match="state-0 is not"):
+        state.absorb_numbers(path, header)
 
 
 def test_batches_that_are_counted_twice_are_named(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.fleet import Asked, is_for_workers, mine_with_workers
 from mnemoscope.cli.mined import summarise
 from mnemoscope.cli.progress import reporting
+from mnemoscope.distributed.single_run import telling_status
 from mnemoscope.mining_options import (
     DTYPES,
     TRIGGERS,
@@ -121,8 +122,8 @@ def mine(
     else:
         from mnemoscope import mining
 
-        with reporting() as progress:
-            made = mining.run_mining(model, corpus, out, options, progress=progress)
+        with reporting() as progress, telling_status(out, progress) as telling:
+            made = mining.run_mining(model, corpus, out, options, progress=telling)
         summarise(made, json=json)
 
 

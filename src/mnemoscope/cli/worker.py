@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from mnemoscope.cli import arguments as arg
+from mnemoscope.cli.progress import spoken_time
+from mnemoscope.cli.runner import emit
 from mnemoscope.model_options import ModelOptions
 
 SAVED = 75
@@ -56,3 +58,22 @@ def status(atlas: arg.AtlasFolder, json: arg.Json = False, debug: arg.Debug = Fa
 
     Example: mnemoscope status atlas
     """
+    from mnemoscope.distributed.status import run_status
+
+    found = run_status(atlas)
+    if json:
+        emit(found.document())
+        return
+    share = f", {found.done:,} of {found.batches:,} batches of the text" if found.batches else ""
+    print(f"{atlas}: {found.state}{share}")
+    if found.tokens_per_second and found.state == "mining":
+        left = "" if found.seconds_left is None else f", {spoken_time(found.seconds_left)} left"
+        print(f"  rate     {found.tokens_per_second:,.0f} tokens/s{left}")
+    alive = sum(worker.alive for worker in found.workers)
+    if found.workers:
+        print(f"  workers  {alive} alive, {len(found.workers) - alive} not; {found.leases_lost} leases lost")
+        for worker in found.workers:
+            word = "alive" if worker.alive else "silent or gone"
+            print(f"    {worker.name}  {word}, {worker.batches:,} batches, {worker.rate:,.0f} tokens/s")
+    elif found.state != "finished":
+        print("  nobody works on it")

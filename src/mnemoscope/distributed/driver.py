@@ -13,8 +13,8 @@ from mnemoscope.atlas.manifest import WORK
 from mnemoscope.distributed.heartbeats import DRIVER, Heartbeat, Watch
 from mnemoscope.distributed.leases import DONE, Lease, LeaseFolder
 from mnemoscope.distributed.settling import SettledRun
-from mnemoscope.distributed.shared_run import FINISHED, TEXT, Stage, state_path
-from mnemoscope.distributed.state_folders import STATES, StateFolder, closed_folders, folders_in
+from mnemoscope.distributed.stages import FINISHED, TEXT, Stage
+from mnemoscope.distributed.state_folders import STATES, StateFolder, closed_folders, folders_in, state_path
 from mnemoscope.distributed.tasks import MERGING
 from mnemoscope.distributed.worker import is_of, new_name
 from mnemoscope.errors import MiningError, PartsDiffer

@@ -17,13 +17,14 @@ import psutil
 
 from mnemoscope.atlas.manifest import WORK
 from mnemoscope.errors import StoreFailed
-from mnemoscope.files import read_object, write_json
+from mnemoscope.files import json_bytes, make_folder, read_object, storing
 
 BEATS = f"{WORK}/beats"
 DRIVER = "driver"
 """The name under which the process that drives a run has its heartbeat."""
+_EVERY = 2.0
+"""Seconds between two beats, at most a sixth of the time after which silence means death."""
 _PER_PATIENCE = 6
-"""Beats in the time after which silence means death."""
 
 
 def host() -> str:
@@ -49,13 +50,14 @@ class Heartbeat:
 
     def __init__(self, directory: Path, name: str, say: Callable[[], Mapping[str, Any]], *, patience: float) -> None:
         self._path, self._say = beat_path(directory, name), say
-        self._every = patience / _PER_PATIENCE
+        self._every = min(_EVERY, patience / _PER_PATIENCE)
         self._count = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
         self._birth = psutil.Process().create_time()
 
     def __enter__(self) -> Self:
+        make_folder(self._path.parent)
         self.beat()
         self._thread.start()
         return self
@@ -70,7 +72,12 @@ class Heartbeat:
         """Writes one beat; raises StoreFailed."""
         self._count += 1
         process = {"host": host(), "pid": os.getpid(), "birth": self._birth, "every": self._every}
-        write_json(self._path, {**self._say(), **process, "beat": self._count})
+        data = json_bytes({**self._say(), **process, "beat": self._count})
+        temporary = self._path.parent / f".{self._path.name}.mnemoscope-tmp"
+        with storing(self._path):
+            # Not flushed to the disk: after a power cut nobody's heart beats.
+            temporary.write_bytes(data)
+            temporary.replace(self._path)
 
     def _beat_on(self) -> None:
         while not self._over.wait(self._every):

@@ -12,7 +12,7 @@ import torch
 from mnemoscope.distributed.driver import Driver, Launcher
 from mnemoscope.distributed.local_launcher import LocalLauncher
 from mnemoscope.distributed.settling import PATIENCE, SettledRun, settle_run
-from mnemoscope.distributed.shared_run import Stage
+from mnemoscope.distributed.stages import Stage
 from mnemoscope.errors import OptionError
 from mnemoscope.mining.late_stages import LATE_STAGES, PATTERN_STAGES, WorkersFacts, task_count
 from mnemoscope.mining.run import begin_mining, check_folder

@@ -13,7 +13,8 @@ from typing import Any
 from mnemoscope.atlas.manifest import WORK
 from mnemoscope.distributed.heartbeats import BEATS
 from mnemoscope.distributed.leases import LEASES, LeaseFolder, check_file_system
-from mnemoscope.distributed.shared_run import TEXT, SharedRun, Stage, choose_lease, hash_of_text
+from mnemoscope.distributed.shared_run import SharedRun, choose_lease, hash_of_text
+from mnemoscope.distributed.stages import TEXT, Stage
 from mnemoscope.distributed.state_folders import CLOSED, STATES, StateFolder
 from mnemoscope.files import storing
 from mnemoscope.mining.batch_loader import BatchLoader

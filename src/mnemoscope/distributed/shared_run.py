@@ -1,7 +1,6 @@
-"""A run that several processes work on: what they all read in the atlas's folder, and which stage it is at.
+"""A run that several processes work on: what they all read in the atlas's folder.
 
-`unfinished.json` has the plan and, under `work`, the rest: settled once, when the text had been read. `work/stage.json`
-says what there is to do at the moment; the driver writes it, workers read it.
+`unfinished.json` has the plan and, under `work`, the rest: settled once, when the text had been read.
 """
 
 import hashlib
@@ -12,14 +11,9 @@ from typing import Any, Self
 from mnemoscope.atlas.manifest import WORK, unfinished_plan
 from mnemoscope.corpus import TokenizedCorpus, open_prepared
 from mnemoscope.errors import AtlasNotFound, PartsDiffer, PlanDiffers
-from mnemoscope.files import read_object, write_json
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.ranges import Range
-from mnemoscope.mining.steps import CHECKPOINT
 
-TEXT, FINISHED = "mining", "finished"
-"""The stage in which the text is read, and the one after the last."""
-_STAGE = f"{WORK}/stage.json"
 _COPY = f"{WORK}/text/copy.json"
 
 LEAST_LEASES, MOST_LEASES = 256, 10_000
@@ -100,33 +94,3 @@ def choose_lease(batches: int, *, tokens: int, parameters: int, device: str, thr
     rate = _NOMINAL.get(device, _NOMINAL["cpu"]) * (threads if device == "cpu" else 1)
     minute = int(_LEASE_SECONDS * rate / each)
     return max(1, -(-batches // MOST_LEASES), min(minute, batches // LEAST_LEASES))
-
-
-@dataclass(frozen=True)
-class Stage:
-    """What there is to do: a stage and the number of its tasks; of a merge what is merged, of what follows where the
-    state of the whole text is.
-    """
-
-    name: str
-    tasks: int
-    inputs: tuple[str, ...] = ()
-    """Files relative to the atlas."""
-
-    def publish(self, directory: Path) -> None:
-        """Tells all workers; raises StoreFailed."""
-        write_json(directory / _STAGE, {**asdict(self), "inputs": list(self.inputs)})
-
-    @classmethod
-    def read(cls, directory: Path) -> Self | None:
-        """What the driver published last; None where there is nothing, or the folder is gone."""
-        said = read_object(directory / _STAGE)
-        try:
-            return cls(str(said["name"]), int(said["tasks"]), tuple(map(str, said["inputs"])))
-        except (KeyError, TypeError, ValueError):
-            return None
-
-
-def state_path(folder: Path) -> str:
-    """The state in a closed folder, relative to the atlas."""
-    return f"{WORK}/{folder.parent.name}/{folder.name}/{CHECKPOINT}"

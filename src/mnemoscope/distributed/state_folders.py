@@ -117,3 +117,8 @@ def _all_closed(directory: Path) -> list[Range]:
         run for path in closed_folders(directory) for run in StateFacts.read(path / CHECKPOINT).finished
     )
     return join_ranges(runs)
+
+
+def state_path(folder: Path) -> str:
+    """The state in a closed folder, relative to the atlas."""
+    return f"{CLOSED}/{folder.name}/{CHECKPOINT}"

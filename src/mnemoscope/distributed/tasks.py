@@ -5,7 +5,7 @@ All of them write whole files that depend on nothing but their inputs, so doing 
 
 from mnemoscope.atlas.manifest import WORK
 from mnemoscope.distributed.desk import Desk
-from mnemoscope.distributed.shared_run import Stage
+from mnemoscope.distributed.stages import Stage
 from mnemoscope.mining.late_stages import LateStages
 from mnemoscope.mining.merge_tree import merge_node, plan_tree
 from mnemoscope.mining.state import StateShape

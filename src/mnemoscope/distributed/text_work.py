@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from mnemoscope.distributed.desk import Desk
 from mnemoscope.distributed.leases import AGAIN, DONE, Lease, LeaseFolder
-from mnemoscope.distributed.shared_run import TEXT, Stage
+from mnemoscope.distributed.stages import TEXT, Stage
 from mnemoscope.distributed.state_folders import STATES, StateFolder, counted_anywhere, folders_in
 from mnemoscope.mining.batch_loader import BatchLoader
 from mnemoscope.mining.ranges import Range, count_numbers, leave_out, numbers_of

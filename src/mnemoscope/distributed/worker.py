@@ -16,7 +16,8 @@ import torch
 from mnemoscope.distributed.desk import Desk
 from mnemoscope.distributed.heartbeats import BEATS, DRIVER, Heartbeat
 from mnemoscope.distributed.leases import DONE, Lease, LeaseFolder
-from mnemoscope.distributed.shared_run import FINISHED, TEXT, SharedRun, Stage
+from mnemoscope.distributed.shared_run import SharedRun
+from mnemoscope.distributed.stages import FINISHED, TEXT, Stage
 from mnemoscope.distributed.state_folders import WorkerClosed, closed_folders
 from mnemoscope.distributed.tasks import Tasks
 from mnemoscope.distributed.text_work import TextWork

@@ -2,14 +2,13 @@
 
 A task writes whole files and may be done twice, also by two workers at the same time, and also late: whoever was held
 up in a stage that has long been over writes what lies there already. So no task changes a file that another has made:
-the values without what they are at work lie in the work folder, and the last stage makes the finished table of them.
+the values without what they are at work lie in the work folder, and a later stage makes the finished table of them.
 The tables are those of one process, byte for byte, if the plan's number of threads is used.
 
-The driver, which has no model, asks `task_count` how many tasks there are, seals the atlas between the stages
-(`sealing.seal_atlas`, with what `WorkersFacts` has), and ends with `sealing.finish_patterns`.
+The driver, which has no model, asks `task_count` how many tasks there are, and ends with `seal_run`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +16,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from mnemoscope.atlas import open_atlas
+from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.folder import remove_work
 from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import MiningError
 from mnemoscope.files import read_object, write_json
@@ -25,15 +25,16 @@ from mnemoscope.mining.pieces import join_pieces, run_piece
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.predictions import PREFIXES, PredictionPass, Prefixes
 from mnemoscope.mining.removals import RemovalPass
-from mnemoscope.mining.sealing import model_facts
+from mnemoscope.mining.sealing import add_patterns, model_facts, seal_atlas, unsealed_atlas
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.steps import RunContext, read_saved
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.mining.writing import (
     is_made,
-    write_answers,
     write_mined_layer,
     write_neighbours,
+    write_predictions,
+    write_removals,
     write_routing,
     write_texts,
     write_values,
@@ -44,16 +45,15 @@ from mnemoscope.patterns import PatternFinder, open_finder, write_layer_patterns
 
 LATE_STAGES = (
     "text tables", "tables", "values", "neighbours", "removals", "predictions", "questions", "values at work",
+    "pattern words", "patterns",
 )  # fmt: skip
-"""In order; a stage begins when all tasks of the one before are done. After them the atlas is sealed."""
-PATTERN_STAGES = ("words", "patterns")
-"""What workers do with the sealed atlas, likewise; after them its patterns are joined."""
-_ONE_TASK = ("text tables", "questions", "words")
+"""In order; a stage begins when all tasks of the one before are done. After the last the atlas is sealed."""
+_ONE_TASK = ("text tables", "questions", "pattern words")
 _IN_PIECES = ("removals", "predictions")
 _FACTS = "facts.json"
 
 
-def task_count(stage: str, *, layers: int, pieces: int) -> int:
+def task_count(stage: str, layers: int, pieces: int) -> int:
     """How many tasks a stage has, of a plan with so many mined layers; `pieces` those of removals and predictions."""
     if stage in _ONE_TASK:
         return 1
@@ -85,6 +85,29 @@ class WorkersFacts:
         write_json(work / _FACTS, {**vars(self), "plan": plan.hash()})
 
 
+def seal_run(
+    context: RunContext,
+    plan: MiningPlan,
+    *,
+    counts: Mapping[str, Any],
+    versions: Sequence[Mapping[str, str]],
+    keep_work: bool = False,
+) -> None:
+    """Makes an atlas of the folder in which all tasks of all stages were done; needs no model.
+
+    `counts` are those of the text, `versions` as of `all_versions`. Raises MiningError where the questions were not
+    asked, AtlasUnfinished where a layer's patterns are missing (the atlas is sealed then), Interrupted, StoreFailed.
+    """
+    said = WorkersFacts.read(context.work, plan)
+    seal_atlas(
+        context, said.model, plan, said.halved, counts=counts, versions=versions, questions=said.questions,
+        keep_work=True,
+    )  # fmt: skip
+    add_patterns(context.directory, context.progress, found=True)
+    if not keep_work:
+        remove_work(context.directory)
+
+
 def _missing(what: str, path: Path) -> MiningError:
     return MiningError(f"{what} is missing, or is of another run ({path}); run the same command again, which makes it")
 
@@ -92,8 +115,8 @@ def _missing(what: str, path: Path) -> MiningError:
 class LateStages:
     """The tasks of one run, of which this process does some.
 
-    `state` is the file of the whole text's state. `copy` is needed for the text tables only, and neither it nor the
-    model for the stages of the patterns. `pieces` are those into which removals and predictions are cut.
+    `state` is the file of the whole text's state. `copy` is needed for the text tables only. `pieces` are those into
+    which removals and predictions are cut.
     """
 
     def __init__(
@@ -118,13 +141,13 @@ class LateStages:
             "predictions": lambda piece: run_piece(context, self._predictions().steps, piece, of=pieces),
             "questions": lambda _: self._write_questions(),
             "values at work": self._write_values_at_work,
-            "words": lambda _: write_words(open_atlas(self._directory), progress=context.progress),
+            "pattern words": lambda _: write_words(self._atlas, progress=context.progress),
             "patterns": self._write_patterns,
         }
 
     def count(self, stage: str) -> int:
         """How many tasks a stage has."""
-        return task_count(stage, layers=len(self._plan.layers), pieces=self._pieces)
+        return task_count(stage, len(self._plan.layers), self._pieces)
 
     def run(self, stage: str, number: int) -> None:
         """Does one task (0-based) of a stage; all tasks of the stages before must be done.
@@ -197,14 +220,11 @@ class LateStages:
 
     def _write_questions(self) -> None:
         """Removals, predictions and prefixes, of the answers of all pieces, and what is to be said of them."""
-        predictions = self._predictions()
-        predictions_halved = join_pieces(self._context, predictions.steps, of=self._pieces)
-        removals = self._removals()
-        halved = {
-            "removals": join_pieces(self._context, removals.steps, of=self._pieces),
-            "predictions": predictions_halved,
-        }
-        questions = write_answers(self._directory, self._model, self._plan, removals, predictions, halved=halved)
+        halved = {"removals": join_pieces(self._context, self._removals().steps, of=self._pieces)}
+        questions = write_removals(self._directory, self._model, self._plan, self._removals())
+        halved["predictions"] = join_pieces(self._context, self._predictions().steps, of=self._pieces)
+        questions |= write_predictions(self._directory, self._model, self._plan, self._predictions())
+        questions["out_of_memory_steps"] = halved
         state = self._layer_state(self._plan.layers[0])
         facts = WorkersFacts(model_facts(self._model), state.halved, questions, state.equality())
         facts.save(self._context.work, self._plan)
@@ -216,8 +236,12 @@ class LateStages:
         write_working_values(source, self._directory, self._plan, self._model, layer, scale=scale)
 
     @cached_property
+    def _atlas(self) -> Atlas:
+        return unsealed_atlas(self._directory, model_facts(self._model), self._plan)
+
+    @cached_property
     def _finder(self) -> PatternFinder:
-        return open_finder(open_atlas(self._directory))
+        return open_finder(self._atlas)
 
     def _write_patterns(self, layer: int) -> None:
-        write_layer_patterns(open_atlas(self._directory), layer, self._finder)
+        write_layer_patterns(self._atlas, layer, self._finder)

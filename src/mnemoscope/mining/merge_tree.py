@@ -68,8 +68,7 @@ def merge_node(inputs: Sequence[Path], output: Path, shape: "StateShape", plan: 
     from mnemoscope.mining.state_file import writing_tensors
 
     whole = MiningState.outline(shape)
-    for path in inputs:
-        whole.absorb_facts(path, plan=plan, mixed=mixed)
+    headers = [whole.absorb_facts(path, plan=plan, mixed=mixed) for path in inputs]
     if whole.finished and _is_made(output, whole, plan):
         return
     counts = whole.counts()
@@ -77,8 +76,8 @@ def merge_node(inputs: Sequence[Path], output: Path, shape: "StateShape", plan: 
         put(counts)
         for layer in shape.memories:
             state = MiningState(shape.of_layer(layer))
-            for path in inputs:
-                state.absorb_numbers(path)
+            for path, header in zip(inputs, headers, strict=True):
+                state.absorb_numbers(path, header)
             put(state.tensors())
 
 

@@ -10,16 +10,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mnemoscope.atlas import open_atlas
+from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.folder import remove_work
-from mnemoscope.atlas.manifest import RUN, seal
-from mnemoscope.files import write_json
+from mnemoscope.atlas.form import Manifest
+from mnemoscope.atlas.manifest import RUN, seal, table_files
+from mnemoscope.atlas.schema import place
+from mnemoscope.files import file_entry, write_json
 from mnemoscope.memory import most_experts
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.models import LanguageModel
 from mnemoscope.patterns import join_patterns, write_patterns
 from mnemoscope.progress import Progress, StopSignal, interruption
+
+_OF_PATTERNS = ("vocabulary", "background", "sentences", "triggers")
+"""The tables in which patterns are found."""
 
 
 def seal_atlas(
@@ -38,7 +43,7 @@ def seal_atlas(
     """Makes an atlas, or a part, of a folder that holds all its tables but the patterns; raises StoreFailed.
 
     `facts` are those of `model_facts`, as they are or read from JSON; `halved` the batches that were computed in
-    halves; `counts` those of the text; `versions` as of `all_versions`; `questions` what `write_answers` gave.
+    halves; `counts` those of the text; `versions` as of `all_versions`; `questions` what was asked.
     """
     directory = context.directory
     write_json(directory / RUN, {  # which no hash covers
@@ -56,23 +61,32 @@ def seal_atlas(
         remove_work(directory)
 
 
-def add_patterns(directory: Path, progress: Progress) -> None:
-    """Makes the patterns of the atlas, which is sealed by now; raises Interrupted, StoreFailed."""
+def add_patterns(directory: Path, progress: Progress, *, found: bool = False) -> None:
+    """Makes the patterns of the atlas, which is sealed by now, or puts those together that were `found` of each layer.
+
+    Raises Interrupted after Ctrl-C, StoreFailed, AtlasUnfinished where a layer's were not found.
+    """
     try:
-        write_patterns(open_atlas(directory), progress=progress)
+        atlas = open_atlas(directory)
+        join_patterns(atlas) if found else write_patterns(atlas, progress=progress)
     except (KeyboardInterrupt, StopSignal) as stop:
         left = f"{directory} is finished but for its patterns, which `mnemoscope analyze {directory}` makes"
         raise interruption(stop, f"stopped; {left}") from None
 
 
-def finish_patterns(directory: Path, *, keep_work: bool = False) -> None:
-    """Makes the patterns of a sealed atlas of those that workers have found of each layer.
-
-    Raises AtlasUnfinished where a layer's are missing, StoreFailed.
-    """
-    join_patterns(open_atlas(directory))
-    if not keep_work:
-        remove_work(directory)
+def unsealed_atlas(directory: Path, facts: Mapping[str, Any], plan: MiningPlan) -> Atlas:
+    """The folder of a run as the atlas that it will be: what patterns are found in can be read, no other table."""
+    read = {path: found[0].name for path in table_files(directory) if (found := place(path))}
+    files = {path: file_entry(directory / path) for path, name in read.items() if name in _OF_PATTERNS}
+    document = {
+        "model": facts,
+        "corpus": {"fingerprint": plan.corpus_fingerprint},
+        "plan": plan.document(),
+        "plan_hash": plan.hash(),
+        "layers": list(plan.layers),
+        "files": files,
+    }
+    return Atlas(directory, Manifest.of(document), manifest_hash="")
 
 
 def model_facts(model: LanguageModel) -> dict[str, Any]:

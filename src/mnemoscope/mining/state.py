@@ -58,8 +58,8 @@ class StateShape:
     @classmethod
     def from_file(cls, path: Path) -> "StateShape":
         """That of the state saved at `path`; raises FileNotFoundError, AtlasDamaged."""
-        with _reading(path) as said:
-            return cls.from_document(said["shape"])
+        with _opening(path) as (_, said):
+            return cls.from_document(json.loads(said)["shape"])
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -101,17 +101,23 @@ class StateFacts:
     @classmethod
     def read(cls, path: Path) -> Self:
         """The facts of the state saved at `path`; raises FileNotFoundError, AtlasDamaged."""
-        with _reading(path) as said:
-            finished = tuple((int(first), int(end)) for first, end in said["finished"])
-            return cls(said["plan"], finished, said["device"])
+        with _opening(path) as (_, said):
+            return cls.parse(said)
+
+    @classmethod
+    def parse(cls, header: str) -> Self:
+        """The facts that a header says; raises what indexing raises where it says something else."""
+        said = json.loads(header)
+        finished = tuple((int(first), int(end)) for first, end in said["finished"])
+        return cls(said["plan"], finished, said["device"])
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[dict[str, Any]]:
-    """What a saved state says of itself; in the block, what is not there becomes AtlasDamaged, too."""
+def _opening(path: Path) -> Iterator[tuple[Any, str]]:
+    """A saved state, and its header; in the block, whatever is missing becomes AtlasDamaged, too."""
     try:
-        with safe_open(path, "np") as file:
-            yield json.loads((file.metadata() or {})["state"])
+        with safe_open(path, "pt") as file:
+            yield file, (file.metadata() or {})["state"]
     except FileNotFoundError:
         raise
     except (OSError, LookupError, ValueError, TypeError, AttributeError, SafetensorError) as error:
@@ -219,34 +225,36 @@ class MiningState:
         Raises AtlasDamaged if it is not one of this shape and plan, PartsDiffer if it counts batches that are counted
         already, or was computed on something of another name (not if `mixed`); then nothing is changed.
         """
-        self.absorb_facts(path, plan=plan, mixed=mixed)
-        self.absorb_numbers(path)
+        self.absorb_numbers(path, self.absorb_facts(path, plan=plan, mixed=mixed))
 
-    def absorb_facts(self, path: Path, *, plan: str, mixed: bool = False) -> None:
-        """The first half of `absorb`: checks that all fits, and adds what the file says that it counts."""
+    def absorb_facts(self, path: Path, *, plan: str, mixed: bool = False) -> str:
+        """The first half of `absorb`: checks that all fits, adds what the file says it counts; gives its header."""
         try:
-            facts = StateFacts.read(path)
-            if facts.plan != plan:
-                raise KeyError("plan")
-            with safe_open(path, "pt") as file:
+            with _opening(path) as (file, header):
+                facts = StateFacts.parse(header)
+                if facts.plan != plan:
+                    raise KeyError("plan")
                 for name, tensor in MiningState.outline(self.shape).tensors().items():
                     piece = file.get_slice(name)
                     if (piece.get_dtype(), piece.get_shape()) != (STORED_AS[tensor.dtype], list(tensor.shape)):
                         raise KeyError(name)
                 halved = file.get_tensor("halved").tolist()
-        except (OSError, KeyError, SafetensorError) as error:
+        except FileNotFoundError as error:
             raise _no_state(path, error) from error
         self._count(str(path), facts.finished, facts.device, halved, mixed=mixed)
+        return header
 
-    def absorb_numbers(self, path: Path) -> None:
-        """The second half of `absorb`: adds what is accumulated."""
+    def absorb_numbers(self, path: Path, header: str) -> None:
+        """The second half of `absorb`: adds what is accumulated; AtlasDamaged if the file has another header by now."""
         names = [*MiningState.outline(self.shape).tensors()]
         try:
             for own, part in self._parts():
-                with safe_open(path, "pt") as file:  # anew for every part, so that what was read of it is let go
+                with _opening(path) as (file, said):  # anew for every part, so that what was read of it is let go
+                    if said != header:
+                        raise ValueError("it was written again while it was read")
                     found = {name: file.get_tensor(name) for name in names if name.startswith(f"{own}/")}
                     part.add_state({name.removeprefix(f"{own}/"): tensor for name, tensor in found.items()})
-        except (OSError, SafetensorError) as error:
+        except FileNotFoundError as error:
             raise _no_state(path, error) from error
 
     def _count(

@@ -145,15 +145,16 @@ def write_question_tables(
 
     Says what was asked. What was answered before a stop is taken up from the work folder.
     """
-    directory = context.directory
+    directory, halved = context.directory, {}
     values = {layer: directory / TABLES["values"].path(layer) for layer in plan.layers}
     sentences = NamedSentences(directory)
     removals = RemovalPass(directory, model, plan, sentences)
-    removals_halved = run_checkpointed(context, removals.steps)
+    halved["removals"] = run_checkpointed(context, removals.steps)
+    questions = write_removals(directory, model, plan, removals)
+    del removals  # its requests take room
     predictions = PredictionPass(model, plan, prefixes, sentences, values)
-    predictions_halved = run_checkpointed(context, predictions.steps)
-    halved = {"removals": removals_halved, "predictions": predictions_halved}
-    questions = write_answers(directory, model, plan, removals, predictions, halved=halved)
+    halved["predictions"] = run_checkpointed(context, predictions.steps)
+    questions |= write_predictions(directory, model, plan, predictions) | {"out_of_memory_steps": halved}
     scales = dict(zip(plan.layers, questions["value_scales"], strict=True))
     for layer in _each_layer(context, plan, "values at work"):
         write_working_values(values[layer], directory, plan, model, layer, scale=scales[layer])
@@ -161,30 +162,19 @@ def write_question_tables(
     return questions
 
 
-def write_answers(
-    directory: Path,
-    model: LanguageModel,
-    plan: MiningPlan,
-    removals: RemovalPass,
-    predictions: PredictionPass,
-    *,
-    halved: Mapping[str, list[int]],
-) -> dict[str, Any]:
-    """Writes removals, prefixes and predictions, once all was answered; returns what the manifest says of them.
+def write_removals(directory: Path, model: LanguageModel, plan: MiningPlan, asked: RemovalPass) -> dict[str, Any]:
+    """Writes removals, once all was answered; returns what the manifest says of them."""
+    write_columns(directory, plan, "removals", asked.columns(), model.numberings)
+    return {"removals_per_layer": plan.removals, "removals_excluded": asked.left_out}
 
-    `halved` are the steps of each that were taken in halves.
-    """
-    listed, predicted = predictions.columns()
-    for name, columns in (("removals", removals.columns()), ("predictions", predicted), ("prefixes", listed)):
+
+def write_predictions(directory: Path, model: LanguageModel, plan: MiningPlan, asked: PredictionPass) -> dict[str, Any]:
+    """Writes prefixes and predictions, once all was answered; returns what the manifest says of them."""
+    listed, predicted = asked.columns()
+    for name, columns in (("predictions", predicted), ("prefixes", listed)):
         write_columns(directory, plan, name, columns, model.numberings)
-    return {
-        "prefixes_asked": plan.prefixes,
-        "prefixes": len(listed["prefix"]),
-        "value_scales": predictions.scales(),
-        "removals_per_layer": plan.removals,
-        "removals_excluded": removals.left_out,
-        "out_of_memory_steps": dict(halved),
-    }
+    count = len(listed["prefix"])
+    return {"prefixes_asked": plan.prefixes, "prefixes": count, "value_scales": asked.scales()}
 
 
 def write_working_values(

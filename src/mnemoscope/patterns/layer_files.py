@@ -1,7 +1,7 @@
 """Patterns found one layer at a time, in any order and by any process, and put together to the table of one run.
 
 Words are numbered before, in one go over all layers, since patterns that are equals come in the order of their words.
-The files lie in the atlas's work folder until `join_patterns` has taken them up.
+The files lie in the atlas's work folder until `join_patterns` has taken them up. Only that needs a finished atlas.
 """
 
 from pathlib import Path
@@ -24,14 +24,16 @@ _WORDS = f"{WORK}/pattern-words.json"
 
 def write_words(atlas: Atlas, *, progress: Progress = ignore_progress) -> None:
     """Saves how the words of all layers are numbered; raises StoreFailed, AtlasDamaged, AtlasUnfinished."""
-    write_json(atlas.path / _WORDS, {"atlas": atlas.manifest_hash, "words": words_of(atlas, progress=progress)})
+    write_json(atlas.path / _WORDS, {"plan": atlas.manifest.plan_hash, "words": words_of(atlas, progress=progress)})
 
 
 def open_finder(atlas: Atlas) -> PatternFinder:
     """What finds the patterns of any layer; raises AtlasUnfinished where `write_words` has not been here."""
     said = read_object(atlas.path / _WORDS)
-    if said.get("atlas") != atlas.manifest_hash:
-        raise AtlasUnfinished(f"{atlas.path / _WORDS} is missing; {patterns_command(atlas.path)} makes the patterns")
+    if said.get("plan") != atlas.manifest.plan_hash:
+        raise AtlasUnfinished(
+            f"{atlas.path / _WORDS} is missing, or is of another run; run the same command again, which makes it"
+        )
     return PatternFinder(atlas, said["words"])
 
 

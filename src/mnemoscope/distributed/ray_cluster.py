@@ -1,0 +1,224 @@
+"""A connection to Ray: an instance that this command starts and ends, or somebody's cluster that it joins.
+
+Ray waits for minutes for an address that does not answer, writes the reasons on stderr from C++, and may end the
+process. So a child knocks first: it is given seconds, and what it said becomes one plain line.
+"""
+
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any
+
+from mnemoscope.errors import MiningError, OptionError
+
+_KNOCK_SECONDS = 20
+"""What an address may take to answer; 1 to 3 s are usual."""
+_CONNECT_SECONDS = 5
+_STORE_BYTES = 100 * 2**20
+"""Shared memory of an instance of our own: paths and names travel, never tensors."""
+_LONGEST_FOLDER = 45
+"""Ray's sockets lie 62 characters below its folder, and a socket's path has at most 107."""
+_SET_BY_US = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
+"""The mode is set by Ray when it starts an instance."""
+_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "CRITICAL"}
+
+_KNOCK = """
+import sys
+import ray
+try:
+    ray.init(address=sys.argv[1], log_to_driver=False, logging_level="CRITICAL")
+    ray.shutdown()
+except Exception as error:
+    print(type(error).__name__, error, sep=": ", file=sys.stderr)
+    sys.exit(1)
+"""
+
+
+@contextmanager
+def connect_to_ray(address: str | None, *, cpus: int) -> Iterator[None]:
+    """Ray's functions work inside: on an instance of `cpus` workers' threads of our own (None), or on that cluster.
+
+    A process that uses Ray already goes on with what it has. Raises OptionError (no ray, no such cluster, a token or
+    a version that does not fit), MiningError (an instance that does not start).
+    """
+    try:
+        import ray
+    except ImportError:
+        raise OptionError("--ray needs ray, which is not installed; pip install 'mnemoscope[ray]'") from None
+    if ray.is_initialized():
+        yield
+        return
+    with _silence(), _own_instance(cpus) if address is None else _cluster(address):
+        yield
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Ray prints what befalls its processes on stdout, whatever its levels of logging."""
+    from ray._private import worker
+
+    worker._worker_logs_enabled = False
+    try:
+        yield
+    finally:
+        worker._worker_logs_enabled = True
+
+
+@contextmanager
+def _own_instance(cpus: int) -> Iterator[None]:
+    import ray
+
+    parent = tempfile.gettempdir()
+    folder = tempfile.mkdtemp(prefix="mnemoscope-ray-", dir=parent if len(parent) + 24 <= _LONGEST_FOLDER else "/tmp")
+    before = {name: os.environ.get(name) for name in _SET_BY_US}
+    if not any(os.environ.get(name) for name in (*_SET_BY_US, "RAY_AUTH_TOKEN_PATH")):
+        os.environ["RAY_AUTH_TOKEN"] = _own_token()
+    try:
+        with _signals_as_before():
+            ray.init(
+                address="local", num_cpus=cpus, include_dashboard=False, object_store_memory=_STORE_BYTES,
+                _temp_dir=folder, **_QUIET,
+            )  # fmt: skip
+        yield
+    except (OSError, RuntimeError) as error:
+        if ray.is_initialized():
+            raise
+        raise MiningError(f"Ray does not start on this machine: {first_line(error)}; use --workers") from None
+    finally:
+        ray.shutdown()
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            os.environ.update({} if value is None else {name: value})
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _cluster(address: str) -> Iterator[None]:
+    import ray
+
+    check_answer(address)
+    try:
+        with _signals_as_before():
+            ray.init(address=address, **_QUIET)
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _signals_as_before() -> Iterator[None]:
+    """Ray takes SIGTERM for itself; who had it before gets it back, and one that came meanwhile."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    except SystemExit:
+        signal.signal(signal.SIGTERM, before)
+        signal.raise_signal(signal.SIGTERM)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def check_answer(address: str) -> None:
+    """Raises OptionError where no cluster answers there, or not to us."""
+    if address != "auto":
+        _check_port(address)
+    with tempfile.TemporaryFile() as said:
+        command = [sys.executable, "-P", "-c", _KNOCK, address]
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said)
+        try:
+            code, text = _wait(child, lambda: os.pread(said.fileno(), 1 << 20, 0).decode(errors="replace"))
+        finally:
+            child.kill()
+            child.wait()
+    if code != 0:
+        raise OptionError(_reason(address, text))
+
+
+def _wait(child: subprocess.Popen[bytes], read: Any) -> tuple[int | None, str]:
+    """The child's exit code, and what it said; ends early where nothing but a refusal can follow."""
+    end = time.monotonic() + _KNOCK_SECONDS
+    while time.monotonic() < end:
+        with suppress(subprocess.TimeoutExpired):
+            return child.wait(0.1), read()
+        if "Unauthenticated" in read():
+            break
+    return None, read()
+
+
+def _check_port(address: str) -> None:
+    """Raises OptionError where the address is none, or nothing listens there."""
+    found = re.fullmatch(r"(?:ray://)?\[?([^\s/\[\]]+?)\]?:(\d{1,5})", address)
+    if found is None or not 0 < int(found[2]) < 65536:
+        raise OptionError(f"--ray {address!r} is no address; write auto, HOST:PORT or ray://HOST:PORT")
+    try:
+        socket.create_connection((found[1], int(found[2])), timeout=_CONNECT_SECONDS).close()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OptionError(
+            f"no Ray cluster answers at {address!r} ({reason}); start one with `ray start --head`, see `ray status`"
+        ) from None
+
+
+def _reason(address: str, text: str) -> str:
+    """Why a cluster was not joined, as one line, of what the child said."""
+    where = f"the Ray cluster at {address!r}"
+    if "Unauthenticated" in text or "AuthenticationError" in text:
+        return f"{where} {_missing_token(text)}"
+    if "Version mismatch" in text:
+        versions = re.findall(r"Ray: *(\S+)\s+Python: *(\S+)", text)
+        there, here = (f"Ray {ray} and Python {python}" for ray, python in [*versions, ("?", "?"), ("?", "?")][:2])
+        return f"{where} runs {there}, this process {here}; install the same versions on both sides"
+    if "ray[client]" in text:
+        return "a ray:// address needs more of Ray; pip install 'ray[client]', or join by HOST:PORT from a node"
+    if address == "auto" and "ConnectionError" in text:
+        return "--ray auto found no Ray instance on this machine; start one with `ray start --head`, or give HOST:PORT"
+    lines = [line for line in text.splitlines() if re.match(r"[A-Za-z.]+(Error|Exception|Exit): ", line)]
+    said = lines[-1].split(": ", 1)[1] if lines else f"no answer of Ray within {_KNOCK_SECONDS} s"
+    return f"{where} cannot be joined ({said.strip()}); see `ray status` there"
+
+
+def _missing_token(text: str) -> str:
+    """What is wrong with the token, and what to set."""
+    file = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    if "AuthenticationError" in text and file:
+        return f"asks for a token, and RAY_AUTH_TOKEN_PATH={file} is missing or empty; give the cluster's token there"
+    if "AuthenticationError" in text:
+        return (
+            "asks for a token, and there is none here; set RAY_AUTH_TOKEN_PATH to a file with the cluster's token,"
+            " or put it into ~/.ray/auth_token"
+        )
+    if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
+        return (
+            "asks for a token, which Ray sends only where it is told to; set RAY_AUTH_MODE=token, and"
+            " RAY_AUTH_TOKEN_PATH to a file with the cluster's token (or put it into ~/.ray/auth_token)"
+        )
+    names = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+    source = next((name for name in names if os.environ.get(name)), "~/.ray/auth_token")
+    return f"refuses the token of {source}; put the cluster's token there"
+
+
+@cache
+def _own_token() -> str:
+    """The token of instances of our own, in place of one that Ray would write to the user's home; it reads it once."""
+    return secrets.token_hex(32)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".:") if lines else type(error).__name__

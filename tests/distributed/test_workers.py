@@ -1,0 +1,212 @@
+"""Real workers: processes that mine together, are killed, frozen and replaced; the bytes are those of one process."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from mining_killed import sentences, tables
+from mnemoscope.atlas import verify
+from mnemoscope.distributed.leases import DONE, LeaseFolder
+from mnemoscope.distributed.run import FleetOptions, mine_with_workers, prepare_run
+from mnemoscope.distributed.status import run_status
+from mnemoscope.distributed.worker import work
+from mnemoscope.errors import AtlasNotFound, MiningError, OptionError, PartsDiffer, PlanDiffers
+from mnemoscope.files import write_json
+from mnemoscope.mining import run_mining
+from mnemoscope.mining_options import MiningOptions
+from mnemoscope.models.handmade import WORDS
+
+MODEL = "handmade:planted"
+OPTIONS = MiningOptions(split="line", triggers=30, batch_tokens=80, checkpoint_every=0.3)
+
+
+def command(*words: str, threads: int = 1) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "mnemoscope", *words], env=environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def mine_words(text: Path, out: Path, *more: str) -> list[str]:
+    options = ["--split", "line", "--triggers", "30", "--batch-tokens", "80", "--checkpoint-every", "0.3"]
+    return ["mine", MODEL, str(text), "--out", str(out), *options, *more]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(sentences(4_000, tuple(WORDS[2:]), 5))
+    return path
+
+
+@pytest.fixture(scope="module")
+def alone(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The atlas of one process of one thread."""
+    return run_mining(MODEL, str(text), tmp_path_factory.mktemp("alone") / "atlas", OPTIONS)
+
+
+def assert_same(atlas: Path, alone: Path) -> None:
+    assert tables(atlas) == tables(alone)
+    assert (atlas / "manifest.json").read_bytes() == (alone / "manifest.json").read_bytes()
+    assert verify(atlas) == []
+    assert sorted(path.name for path in atlas.iterdir()) == sorted(path.name for path in alone.iterdir())
+
+
+def worker_processes(out: Path) -> list[psutil.Process]:
+    """The processes that work on the run, workers by their heartbeats."""
+    found = []
+    for worker in run_status(out).workers:
+        said = json.loads((out / "work/beats" / f"{worker.name}.json").read_text())
+        if worker.alive:
+            found.append(psutil.Process(said["pid"]))
+    return found
+
+
+class Trouble:
+    """Makes trouble once, when the text is read up to a share."""
+
+    def __init__(self, **at: Callable[[], None]) -> None:
+        self.at = {float(name.removeprefix("at_")) / 100: step for name, step in at.items()}
+        self.notes: list[str] = []
+
+    def __call__(self, stage: str, done: float, total: float | None, note: str) -> None:
+        self.notes.append(note)
+        if stage == "mining" and total:
+            for share in [share for share in self.at if done >= share * total]:
+                self.at.pop(share)()
+
+
+def test_killed_and_frozen_workers_change_no_byte(text: Path, alone: Path, tmp_path: Path) -> None:
+    out = tmp_path / "atlas"
+    frozen: list[psutil.Process] = []
+
+    def kill() -> None:
+        worker_processes(out)[0].kill()
+
+    def freeze() -> None:
+        victim = worker_processes(out)[0]
+        victim.suspend()
+        frozen.append(victim)
+
+        def wake() -> None:
+            end = time.monotonic() + 60
+            while run_status(out).leases_lost < 2 and time.monotonic() < end:
+                time.sleep(0.05)
+            victim.resume()
+
+        threading.Thread(target=wake, daemon=True).start()
+
+    trouble = Trouble(at_15=kill, at_40=freeze)
+    mine_with_workers(
+        MODEL, str(text), out, OPTIONS, FleetOptions(workers=2, patience=3.0), progress=trouble
+    )
+    assert not trouble.at
+    assert frozen
+    assert_same(out, alone)
+    assert any(", 0 leases lost" not in note and "lost" in note for note in trouble.notes)
+
+
+def test_the_driver_killed_and_begun_again_with_another_number(text: Path, alone: Path, tmp_path: Path) -> None:
+    out = tmp_path / "atlas"
+    driver = command(*mine_words(text, out, "--workers", "2"), threads=2)
+    leases = None
+    end = time.monotonic() + 120
+    while time.monotonic() < end and driver.poll() is None:
+        time.sleep(0.05)
+        if (out / "work/leases/mining").is_dir() and run_status(out).batches:
+            status = run_status(out)
+            leases = LeaseFolder(out, "mining", len(list((out / "work/leases/mining").iterdir())))
+            if status.done > status.batches // 5:
+                break
+    assert leases is not None
+    workers = worker_processes(out)
+    driver.kill()
+    driver.communicate()
+    psutil.wait_procs(workers, timeout=30)
+    assert not any(process.is_running() for process in workers)  # they have seen that nobody waits for them
+    assert 0 < sum(lease.owner == DONE for lease in leases.read()) < leases.count
+    with pytest.raises(PlanDiffers, match="was begun for workers"):
+        run_mining(MODEL, str(text), out, OPTIONS)
+    again = command(*mine_words(text, out, "--json"))  # without a word of workers: goes on with one
+    printed, said = again.communicate()
+    assert again.returncode == 0, said
+    assert json.loads(printed)["atlas"] == str(out)
+    assert_same(out, alone)
+
+
+def test_ctrl_c_saves_and_the_same_command_goes_on(text: Path, alone: Path, tmp_path: Path) -> None:
+    out = tmp_path / "atlas"
+    prepare_run(MODEL, str(text), out, OPTIONS, FleetOptions())
+    prepared = run_status(out)
+    assert (prepared.state, prepared.done, prepared.workers) == ("mining", 0, [])
+    by_hand = command("worker", str(out), "--text-only")
+    while by_hand.poll() is None and run_status(out).done < prepared.batches // 3:
+        time.sleep(0.05)
+    by_hand.send_signal(signal.SIGTERM)
+    assert by_hand.wait(60) == 75, by_hand.communicate()
+    by_hand.communicate()
+    status = run_status(out)
+    assert prepared.batches // 3 <= status.done < prepared.batches
+    assert (status.workers, status.leases_lost) == ([], 0)
+    process = command(*mine_words(text, out, "--workers", "1"))
+    while process.poll() is None and run_status(out).done < prepared.batches // 2:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130, process.communicate()
+    assert "run the same command again" in process.communicate()[1].splitlines()[-1]
+    mine_with_workers(MODEL, str(text), out, OPTIONS, FleetOptions(workers=1))
+    assert_same(out, alone)
+
+
+def test_workers_that_cannot_work_end_the_run_in_one_line(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mnemoscope.distributed import local_launcher
+
+    monkeypatch.setattr(local_launcher.sys, "executable", "/bin/false")
+    with pytest.raises(MiningError, match="no worker is left: ended with code 1"):
+        mine_with_workers(MODEL, str(text), tmp_path / "atlas", OPTIONS, FleetOptions(workers=2))
+
+
+def test_a_worker_with_another_model_library_or_text_is_refused_by_name(text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "atlas"
+    prepare_run(MODEL, str(text), out, OPTIONS, FleetOptions())
+    with pytest.raises(PartsDiffer, match="builtin:pydocs is another model here than the one that the run was prep"):
+        work(out, "w-1", model="builtin:pydocs")
+    begun = out / "unfinished.json"
+    stored = json.loads(begun.read_text())
+    begun.write_text(json.dumps({**stored, "plan": {**stored["plan"], "torch": "1.0"}}))
+    with pytest.raises(PartsDiffer, match=r"this worker has torch 2\.\S+ \(the plan has 1\.0\)"):
+        work(out, "w-1")
+    begun.write_text(json.dumps({**stored, "plan": {**stored["plan"], "attention": "another"}}))
+    with pytest.raises(PartsDiffer, match="computes attention by"):
+        work(out, "w-1")
+    begun.write_text(json.dumps(stored))
+    write_json(out / "work/beats/other.json", {"device": "NVIDIA H100", "beat": 1})
+    with pytest.raises(PartsDiffer, match="others on NVIDIA H100, and last bits differ between them; .*--allow-mixed"):
+        work(out, "w-1")
+    copy = out / "work/text/copy.json"
+    copy.write_text(copy.read_text() + "\n")
+    with pytest.raises(PartsDiffer, match="is not the one that this run was prepared with"):
+        work(out, "w-1")
+    with pytest.raises(AtlasNotFound, match="holds no run for workers"):
+        work(tmp_path / "nothing", "w-1")
+    with pytest.raises(OptionError, match="is no name for a worker"):
+        work(out, "../w-1")
+    assert list((out / "work/states").glob("*")) == []
