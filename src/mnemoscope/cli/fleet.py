@@ -1,18 +1,18 @@
 """What `mine` does when workers are asked for: as processes here, as Ray actors, or as jobs of SLURM."""
 
+import os
 import re
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from mnemoscope.cli.mined import summarise
 from mnemoscope.cli.progress import reporting
-from mnemoscope.cli.runner import emit
+from mnemoscope.cli.runner import arguments_given, emit
 from mnemoscope.errors import OptionError
 from mnemoscope.mining_options import MiningOptions
 
-HERE = "local"
-"""The address of a Ray that is started by the command itself."""
 _ADDRESS = re.compile(r"auto|local|ray://\S+|[\w.-]+:\d{1,5}|\[[\da-fA-F:]+\]:\d{1,5}")
 
 
@@ -21,7 +21,7 @@ class Asked:
     """The options of `mine` that say who does it."""
 
     workers: str | None = None
-    gpus_per_worker: int = 1
+    gpus_per_worker: int | None = None
     ray: str | None = None
     prepare: bool = False
     launch: str | None = None
@@ -44,7 +44,7 @@ def name_ray(arguments: list[str]) -> list[str]:
     for place, word in enumerate(arguments):
         following = arguments[place + 1] if place + 1 < len(arguments) else ""
         bare = word == "--ray" and not _ADDRESS.fullmatch(following)
-        found += ["--ray", HERE] if bare else [word]
+        found += ["--ray", "local"] if bare else [word]
     return found
 
 
@@ -66,13 +66,15 @@ def mine_with_workers(
     count = asked.count
     from mnemoscope.distributed.run import FleetOptions, mine_with_workers, prepare_run, usable_cores
 
-    fleet = FleetOptions(
-        workers=count, ray=asked.ray, gpus_per_worker=asked.gpus_per_worker, mixed_devices=asked.mixed_devices
-    )
+    if asked.launch is not None:
+        _launch(out, options, asked, json=json)
+        return
+    cards = 1 if asked.gpus_per_worker is None else asked.gpus_per_worker
+    fleet = FleetOptions(workers=count, ray=asked.ray, gpus_per_worker=cards, mixed_devices=asked.mixed_devices)
     if count is not None and asked.ray is None and not asked.prepare and count > (cores := usable_cores()):
         print(f"warning: {count} workers share {cores} cores; more workers than cores are no faster", file=sys.stderr)
     if asked.prepare:
-        with reporting() as progress:
+        with reporting(events=json) as progress:
             settled = prepare_run(model, corpus, out, options, fleet, progress=progress)
         run = settled.run
         if json:
@@ -83,9 +85,32 @@ def mine_with_workers(
         print(f"next: mnemoscope worker {out}  (as many as you like, on machines that share the folder)")
         print(f"      mnemoscope mine {model} {corpus} --out {out} ...  (the same options: puts it together)")
         return
-    with reporting() as progress:
+    with reporting(events=json) as progress:
         made = mine_with_workers(model, corpus, out, options, fleet, progress=progress)
     summarise(made, json=json)
+
+
+def _launch(out: Path, options: MiningOptions, asked: Asked, *, json: bool) -> None:
+    """Submits the jobs of SLURM, or prints them."""
+    from mnemoscope.distributed import slurm
+
+    threads = int(os.environ.get("OMP_NUM_THREADS", "0") or 0) or min(8, len(os.sched_getaffinity(0)))
+    gpus = slurm.cards_wanted(options.device, asked.gpus_per_worker)
+    words = arguments_given()
+    jobs = slurm.scripts(
+        words[words.index("mine") :], out, workers=asked.count or slurm.WORKERS, threads=threads, gpus=gpus,
+        worker_options=[word for quoted in options.opening.words() for word in shlex.split(quoted)],
+    )  # fmt: skip
+    if asked.print:
+        print(slurm.document(jobs), end="")
+        return
+    numbers = slurm.submit(jobs)
+    if json:
+        emit({"atlas": str(out), "jobs": dict(zip([job.role for job in jobs], numbers, strict=True))})
+        return
+    said = ", ".join(f"{job.role} {number}" for job, number in zip(jobs, numbers, strict=True))
+    print(f"submitted: {said}; squeue --me shows them, their output is in {slurm.log_folder(out)}")
+    print(f"next: mnemoscope status {out}")
 
 
 def _check(asked: Asked) -> None:
@@ -93,7 +118,7 @@ def _check(asked: Asked) -> None:
         raise OptionError(f"--launch {asked.launch!r} is not known; write --launch slurm")
     if asked.print and asked.launch is None:
         raise OptionError("--print prints the jobs of --launch slurm; give that, too")
-    if asked.gpus_per_worker < 0:
+    if asked.gpus_per_worker is not None and asked.gpus_per_worker < 0:
         raise OptionError(f"--gpus-per-worker {asked.gpus_per_worker} is impossible; it must be 0 or more")
     if asked.prepare and (asked.ray is not None or asked.launch is not None):
         raise OptionError("--prepare only prepares; leave out --ray and --launch")

@@ -78,7 +78,9 @@ def mine(
     workers: Annotated[
         str | None, typer.Option(metavar="N|auto", help="Mine with so many processes; auto: one for every card.")
     ] = None,
-    gpus_per_worker: Annotated[int, typer.Option(metavar="N", help="Cards of every worker.")] = 1,
+    gpus_per_worker: Annotated[
+        int | None, typer.Option(metavar="N", help="Cards of every worker.  [default: 1 where they run on cards]")
+    ] = None,
     ray: Annotated[
         str | None,
         typer.Option(metavar="[ADDRESS]", help="Mine with Ray actors, here or on the cluster of that address."),

@@ -29,6 +29,8 @@ class _Document:
     """Where the one JSON document goes, and whether it is out."""
 
     stream: TextIO
+    arguments: tuple[str, ...] = ()
+    """Those of the command whose document it is."""
     written: bool = False
 
 
@@ -60,6 +62,12 @@ _C1 = re.compile("[\x7f-\x9f]")
 _document: ContextVar[_Document | None] = ContextVar("document", default=None)
 
 
+def arguments_given() -> list[str]:
+    """The words of the command that runs, its verb first; none outside of `run`."""
+    document = _document.get()
+    return [] if document is None else list(document.arguments)
+
+
 def emit(value: object) -> None:
     """Prints the one JSON document of a command called with `--json`; numbers that are not finite become null.
 
@@ -82,7 +90,7 @@ def run(app: Callable[..., Any], arguments: list[str]) -> int:
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="backslashreplace")
     stdout, stderr = sys.stdout, sys.stderr
-    token = _document.set(_Document(stdout))
+    token = _document.set(_Document(stdout, tuple(arguments)))
     try:
         sys.stdout, sys.stderr = cast(TextIO, FilteredStream(stdout)), cast(TextIO, FilteredStream(stderr))
         if as_json and "--help" not in options:

@@ -37,6 +37,7 @@ def worker(
 
     Example: mnemoscope worker atlas
     """
+    from mnemoscope.distributed.slurm import worker_name_from_environment
     from mnemoscope.distributed.worker import new_name, work
 
     asked = Event()
@@ -46,9 +47,8 @@ def worker(
     def stop() -> bool:
         return asked.is_set() or (parent is not None and os.getppid() != parent)
 
-    finished = work(
-        atlas, name or new_name(), model=model, opening=opening, device=device, text_only=text_only, stop=stop
-    )
+    name = name or new_name(worker_name_from_environment(os.environ) or "worker")
+    finished = work(atlas, name, model=model, opening=opening, device=device, text_only=text_only, stop=stop)
     if stop() and not finished:
         raise typer.Exit(SAVED)
 

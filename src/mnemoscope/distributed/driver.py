@@ -23,6 +23,7 @@ from mnemoscope.mining.merge_tree import plan_tree
 from mnemoscope.mining.ranges import Range, count_numbers, join_ranges, leave_out
 from mnemoscope.mining.state import StateFacts
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
+from mnemoscope.progress import WORKER, fleet_note, worker_note
 
 _POLL = 0.2
 _STATES_TO_MERGE = "states.json"
@@ -75,6 +76,7 @@ class Driver:
         name = new_name()
         self._launcher.start(name)
         self._workers.add(name)
+        self._context.progress(WORKER, 0, None, worker_note(name, "started"))
 
     def read_text(self) -> str:
         """Has the text read and all states merged; returns the file of the whole text's state, relative to the atlas.
@@ -123,6 +125,7 @@ class Driver:
         for name, why in self._launcher.ended().items():
             self._workers.discard(name)
             self._last = why or self._last
+            self._context.progress(WORKER, 0, None, worker_note(name, "lost" if why else "ended", why or ""))
             for folder in folders_in(self._directory / STATES):
                 if is_of(folder.name, name):
                     StateFolder(self._directory, folder.name).close(self._directory)
@@ -145,14 +148,16 @@ class Driver:
     def _tell(self, stage: Stage, leases: list[Lease]) -> None:
         """Shows how far the stage is, and who is at work."""
         self.lost = max(self.lost, sum(lease.lost for lease in leases))
-        fleet = f"{len(self._workers)} workers, {self.lost} leases lost"
         if stage.name == TEXT:
             run = self._run
             tokens = run.tokens * min(1.0, self._counted() / max(1, run.batches))
-            self._context.progress(TEXT, int(tokens), run.tokens, f"tokens; {fleet}")
+            self._context.progress(TEXT, int(tokens), run.tokens, self._note("tokens"))
         else:
             done = sum(lease.owner == DONE for lease in leases)
-            self._context.progress(stage.name, done, stage.tasks, f"tasks; {fleet}")
+            self._context.progress(stage.name, done, stage.tasks, self._note("tasks"))
+
+    def _note(self, unit: str) -> str:
+        return fleet_note(unit, workers=len(self._workers), leases_lost=self.lost)
 
     def _check_states(self, leases: LeaseFolder) -> list[str] | None:
         """The states to merge, relative to the atlas; None where batches turn out to be missing, which are then free.

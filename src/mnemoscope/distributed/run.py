@@ -2,26 +2,32 @@
 
 import gc
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from mnemoscope.atlas.folder import remove_work
 from mnemoscope.distributed.driver import Driver, Launcher
 from mnemoscope.distributed.local_launcher import LocalLauncher
+from mnemoscope.distributed.ray_launcher import RayLauncher
 from mnemoscope.distributed.settling import PATIENCE, SettledRun, settle_run
 from mnemoscope.distributed.stages import Stage
 from mnemoscope.errors import OptionError
-from mnemoscope.mining.late_stages import LATE_STAGES, PATTERN_STAGES, WorkersFacts, task_count
+from mnemoscope.mining.late_stages import LATE_STAGES, WorkersFacts, task_count
+from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.run import begin_mining, check_folder
 from mnemoscope.mining.run_folder import hold_folder
-from mnemoscope.mining.sealing import finish_patterns, seal_atlas
+from mnemoscope.mining.sealing import add_patterns, seal_atlas
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining_options import MiningOptions
+from mnemoscope.model_options import ModelOptions
 from mnemoscope.progress import Progress, ignore_progress
 
+HERE = "local"
+"""The address of a Ray that is started by this process itself."""
 _TEAM = 8
 """Threads that one process makes good use of on a CPU."""
 
@@ -33,7 +39,7 @@ class FleetOptions:
     workers: int | None = None
     """None: one for every card, on a CPU one for every eight cores."""
     ray: str | None = None
-    """The address of a Ray cluster, `local` for one that is started here; None: processes of this machine."""
+    """The address of a Ray cluster, HERE for one that is started here; None: processes of this machine."""
     gpus_per_worker: int = 1
     mixed_devices: bool = False
     patience: float = PATIENCE
@@ -101,8 +107,11 @@ def _settle(
 
 
 def _threads(fleet: FleetOptions) -> int:
-    """The threads of a worker: the cores of this machine, divided."""
-    return max(1, torch.get_num_threads() // (fleet.workers or 1))
+    """The threads of a worker: the cores of this machine, divided; on a cluster as many as one makes good use of."""
+    threads = torch.get_num_threads()
+    if fleet.ray is not None and fleet.ray != HERE:
+        return min(_TEAM, threads)
+    return max(1, threads // fleet.workers) if fleet.workers else threads
 
 
 def usable_cores() -> int:
@@ -110,42 +119,42 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def count_workers(fleet: FleetOptions, device: str) -> int:
-    """How many workers were asked for, or fit this machine."""
-    if fleet.workers is not None:
-        return fleet.workers
-    if device == "cuda":
-        return max(1, torch.cuda.device_count() // fleet.gpus_per_worker)
-    return max(1, torch.get_num_threads() // _TEAM)
-
-
-def _launcher(context: RunContext, settled: SettledRun, options: MiningOptions, fleet: FleetOptions) -> Launcher:
-    cards = torch.cuda.device_count() if settled.plan.device == "cuda" else 0
+def _start_launcher(
+    directory: Path, plan: MiningPlan, opening: ModelOptions, fleet: FleetOptions
+) -> tuple[Launcher, int]:
+    """What starts workers, and how many there are to be."""
+    cards = torch.cuda.device_count() if plan.device == "cuda" else 0
+    if fleet.ray is not None:
+        options = {**vars(opening), "device": plan.device}
+        each = fleet.gpus_per_worker if plan.device == "cuda" else 0
+        ray = RayLauncher(
+            directory, address=fleet.ray, threads=plan.threads, gpus_per_worker=each, worker_options=options,
+            workers=fleet.workers,
+        )  # fmt: skip
+        return ray, fleet.workers or max(1, ray.capacity())
     words: list[str] = []
-    for name, value in options.opening.keywords().items():
+    for name, value in opening.keywords().items():
         words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    return LocalLauncher(
-        context.directory, threads=settled.plan.threads, words=words, cards=cards, each=fleet.gpus_per_worker
-    )
+    local = LocalLauncher(directory, threads=plan.threads, words=words, cards=cards, each=fleet.gpus_per_worker)
+    fitting = cards // max(1, fleet.gpus_per_worker) if cards else torch.get_num_threads() // _TEAM
+    return local, fleet.workers or max(1, fitting)
 
 
 def _drive(context: RunContext, settled: SettledRun, options: MiningOptions, fleet: FleetOptions) -> None:
-    workers = count_workers(fleet, settled.plan.device)
-    driver = Driver(context, settled, _launcher(context, settled, options, fleet), workers=workers)
-    plan, work = settled.plan, context.work
+    """Has everything done that is left of the run, and seals the atlas."""
+    plan, work, directory = settled.plan, context.work, context.directory
+    launcher, workers = _start_launcher(directory, plan, options.opening, fleet)
+    driver = Driver(context, settled, launcher, workers=workers)
     with driver.running():
         state = driver.read_text()
-        _run_stages(driver, settled, LATE_STAGES, state)
-        facts = WorkersFacts.read(work, plan)
-        seal_atlas(
-            context, facts.model, plan, facts.halved, counts=settled.counts, versions=settled.versions,
-            questions=facts.questions, equality=facts.equality, keep_work=True,
-        )  # fmt: skip
-        _run_stages(driver, settled, PATTERN_STAGES, state)
-    finish_patterns(context.directory, keep_work=options.keep_work)
-
-
-def _run_stages(driver: Driver, settled: SettledRun, stages: Sequence[str], state: str) -> None:
-    layers, pieces = len(settled.plan.layers), settled.run.pieces
-    for stage in stages:
-        driver.run_tasks(Stage(stage, task_count(stage, layers=layers, pieces=pieces), (state,)))
+        for stage in LATE_STAGES:
+            tasks = task_count(stage, len(plan.layers), settled.run.pieces)
+            driver.run_tasks(Stage(stage, tasks, (state,)))
+    facts = WorkersFacts.read(work, plan)
+    seal_atlas(
+        context, facts.model, plan, facts.halved, counts=settled.counts, versions=settled.versions,
+        questions=facts.questions, equality=facts.equality, keep_work=True,
+    )  # fmt: skip
+    add_patterns(directory, context.progress, found=True)
+    if not options.keep_work:
+        remove_work(directory)
