@@ -222,6 +222,7 @@ class MiningState:
     def absorb(self, path: Path, *, plan: str, mixed: bool = False) -> None:
         """Adds the state saved at `path`, of which the counts or triggers of one layer are in memory at a time.
 
+        Triggers that may be among the best wait to be sorted, as in mining, so memory does not grow with more states.
         Raises AtlasDamaged if it is not one of this shape and plan, PartsDiffer if it counts batches that are counted
         already, or was computed on something of another name (not if `mixed`); then nothing is changed.
         """
