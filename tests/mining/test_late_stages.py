@@ -22,6 +22,7 @@ from mnemoscope.mining import mine, pieces, writing
 from mnemoscope.mining.late_stages import LATE_STAGES, LateStages, WorkersFacts, seal_run, task_count
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.run_folder import settle_text
+from mnemoscope.mining.sealing import model_facts
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.steps import CHECKPOINT, PlannedSteps, RunContext
 from mnemoscope.mining.text_pass import read_text
@@ -69,7 +70,10 @@ class Run:
     def seal(self, *, keep_work: bool = False) -> None:
         """What a driver does, without the model."""
         counts = dict(self.copy.counts)
-        seal_run(RunContext(self.folder), self.plan, counts=counts, versions=self.versions, keep_work=keep_work)
+        facts = model_facts(self.model)
+        seal_run(
+            RunContext(self.folder), self.plan, facts, counts=counts, versions=self.versions, keep_work=keep_work
+        )
 
 
 def assert_same_atlas(one: Path, other: Path) -> None:

@@ -9,18 +9,16 @@ from pathlib import Path
 
 import torch
 
-from mnemoscope.atlas.folder import remove_work
 from mnemoscope.distributed.driver import Driver, Launcher
 from mnemoscope.distributed.local_launcher import LocalLauncher
 from mnemoscope.distributed.ray_launcher import RayLauncher
 from mnemoscope.distributed.settling import PATIENCE, SettledRun, settle_run
 from mnemoscope.distributed.stages import Stage
 from mnemoscope.errors import OptionError
-from mnemoscope.mining.late_stages import LATE_STAGES, WorkersFacts, task_count
+from mnemoscope.mining.late_stages import LATE_STAGES, seal_run, task_count
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.run import begin_mining, check_folder
 from mnemoscope.mining.run_folder import hold_folder
-from mnemoscope.mining.sealing import add_patterns, seal_atlas
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining_options import MiningOptions
 from mnemoscope.model_options import ModelOptions
@@ -142,19 +140,14 @@ def _start_launcher(
 
 def _drive(context: RunContext, settled: SettledRun, options: MiningOptions, fleet: FleetOptions) -> None:
     """Has everything done that is left of the run, and seals the atlas."""
-    plan, work, directory = settled.plan, context.work, context.directory
-    launcher, workers = _start_launcher(directory, plan, options.opening, fleet)
+    plan = settled.plan
+    launcher, workers = _start_launcher(context.directory, plan, options.opening, fleet)
     driver = Driver(context, settled, launcher, workers=workers)
     with driver.running():
         state = driver.read_text()
         for stage in LATE_STAGES:
             tasks = task_count(stage, len(plan.layers), settled.run.pieces)
             driver.run_tasks(Stage(stage, tasks, (state,)))
-    facts = WorkersFacts.read(work, plan)
-    seal_atlas(
-        context, facts.model, plan, facts.halved, counts=settled.counts, versions=settled.versions,
-        questions=facts.questions, equality=facts.equality, keep_work=True,
-    )  # fmt: skip
-    add_patterns(directory, context.progress, found=True)
-    if not options.keep_work:
-        remove_work(directory)
+    seal_run(
+        context, plan, settled.facts, counts=settled.counts, versions=settled.versions, keep_work=options.keep_work
+    )

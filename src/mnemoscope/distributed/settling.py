@@ -21,6 +21,7 @@ from mnemoscope.mining.batch_loader import BatchLoader
 from mnemoscope.mining.host import device_name
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.run_folder import Beginning, begin_run, settle_text
+from mnemoscope.mining.sealing import model_facts
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining_options import MiningOptions
@@ -42,6 +43,8 @@ class SettledRun:
     versions: list[dict[str, str]]
     counts: dict[str, Any]
     """Those of the text, as the manifest has them."""
+    facts: dict[str, Any]
+    """What the manifest says of the model."""
 
 
 def settle_run(
@@ -80,7 +83,7 @@ def settle_run(
     # Last: whoever finds it finds the rest.
     begin_run(directory, plan, None, text.versions, work=run.document())
     (context.work / CHECKPOINT).unlink(missing_ok=True)
-    return SettledRun(plan, run, text.versions, {**text.copy.counts})
+    return SettledRun(plan, run, text.versions, {**text.copy.counts}, model_facts(model))
 
 
 def _take_over(context: RunContext, beginning: Beginning, plan: MiningPlan) -> int:

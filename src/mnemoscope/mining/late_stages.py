@@ -62,10 +62,8 @@ def task_count(stage: str, layers: int, pieces: int) -> int:
 
 @dataclass(frozen=True)
 class WorkersFacts:
-    """What the manifest says that only those who have the model know, as the stage `questions` leaves it."""
+    """What the manifest says that is known when all was asked, as the stage `questions` leaves it."""
 
-    model: dict[str, Any]
-    """The facts of the model, as of `model_facts`."""
     halved: list[int]
     """The batches of the text that were computed in halves."""
     questions: dict[str, Any]
@@ -88,6 +86,7 @@ class WorkersFacts:
 def seal_run(
     context: RunContext,
     plan: MiningPlan,
+    facts: Mapping[str, Any],
     *,
     counts: Mapping[str, Any],
     versions: Sequence[Mapping[str, str]],
@@ -95,13 +94,14 @@ def seal_run(
 ) -> None:
     """Makes an atlas of the folder in which all tasks of all stages were done; needs no model.
 
-    `counts` are those of the text, `versions` as of `all_versions`. Raises MiningError where the questions were not
-    asked, AtlasUnfinished where a layer's patterns are missing (the atlas is sealed then), Interrupted, StoreFailed.
+    `facts` are those of the model, as of `model_facts`, `counts` those of the text, `versions` as of `all_versions`.
+    Raises MiningError where the questions were not asked, AtlasUnfinished where a layer's patterns are missing (the
+    atlas is sealed then), Interrupted, StoreFailed.
     """
     said = WorkersFacts.read(context.work, plan)
     seal_atlas(
-        context, said.model, plan, said.halved, counts=counts, versions=versions, questions=said.questions,
-        keep_work=True,
+        context, facts, plan, said.halved, counts=counts, versions=versions, questions=said.questions,
+        equality=said.equality, keep_work=True,
     )  # fmt: skip
     add_patterns(context.directory, context.progress, found=True)
     if not keep_work:
@@ -226,7 +226,7 @@ class LateStages:
         questions |= write_predictions(self._directory, self._model, self._plan, self._predictions())
         questions["out_of_memory_steps"] = halved
         state = self._layer_state(self._plan.layers[0])
-        facts = WorkersFacts(model_facts(self._model), state.halved, questions, state.equality())
+        facts = WorkersFacts(state.halved, questions, state.equality())
         facts.save(self._context.work, self._plan)
 
     def _write_values_at_work(self, layer: int) -> None:
