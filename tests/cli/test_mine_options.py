@@ -97,7 +97,9 @@ def test_every_option_arrives(mining: FakeMining, tmp_path: Path, capsys: Captur
         "--triggers 0", "--triggers -3", "--triggers many", "--layers 3-1", "--layers x", "--layers 1,", "--part 0/3",
         "--part 4/3", "--part 1", "--split word", "--per-sentence 2", "--dtype int8", "--max-tokens 0",
         "--max-sentences 0", "--batch-tokens 0", "--removals some", "--prefixes -1", "--neighbours -1",
-        "--checkpoint-every -1", "--seed -1", "--text-field body --ids-field ids", "--ray", "--ray auto", "--workers 4",
+        "--checkpoint-every -1", "--seed -1", "--text-field body --ids-field ids", "--workers 0", "--workers many",
+        "--launch pbs", "--print", "--gpus-per-worker -1 --workers 2", "--prepare --ray", "--launch slurm --ray auto",
+        "--part 1/2 --workers 2",
     ],
 )  # fmt: skip
 def test_an_impossible_option_is_refused_at_once(

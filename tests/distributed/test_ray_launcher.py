@@ -77,10 +77,10 @@ def test_workers_work_where_they_are_told_to_until_they_are_asked_to_stop(atlas:
     assert {text.split()[2] for text in said} == {os.getcwd()}, "a model's relative name means the same"
     wait_until(lambda: launched.capacity() == 0)
     launched.start("waits for room")
-    assert launched.ended() == {}
+    assert launched.take_ended() == {}
     launched.stop()
-    assert launched.ended() == {"one": None, "two": None, "waits for room": None}
-    assert launched.ended() == {}
+    assert launched.take_ended() == {"one": None, "two": None, "waits for room": None}
+    assert launched.take_ended() == {}
     assert sorted(path.name for path in atlas.iterdir()) == ["one", "one-saved", "two", "two-saved"]
 
 
@@ -91,7 +91,7 @@ def test_why_workers_end(atlas: Path) -> None:
     def end(name: str, sign: Callable[[], Any]) -> str | None:
         launched.start(name)
         wait_until((atlas / name).exists)
-        assert launched.ended() == {}
+        assert launched.take_ended() == {}
         sign()
         reasons = wait_until(launched.ended)
         assert list(reasons) == [name]
@@ -115,7 +115,7 @@ def test_a_worker_that_does_not_end_is_killed(atlas: Path) -> None:
     launched.start("deaf")
     process = text_of(atlas / "deaf").split()[0]
     launched.stop()
-    assert launched.ended() == {"deaf": "did not end within 0.3 s, and was killed"}
+    assert launched.take_ended() == {"deaf": "did not end within 0.3 s, and was killed"}
     wait_until(lambda: not Path(f"/proc/{process}").exists())
     assert not (atlas / "deaf-saved").exists()
 
@@ -228,7 +228,7 @@ assert len({text.split()[3] for text in texts}) == 2, "a raylet each"
 if len(sys.argv) > 3:
     sys.stdin.read()
 launched.stop()
-assert launched.ended() == {"one": None, "two": None}
+assert launched.take_ended() == {"one": None, "two": None}
 """
 
 

@@ -37,7 +37,7 @@ class Launcher(Protocol):
     def start(self, name: str) -> None:
         """Starts a worker of this name."""
 
-    def ended(self) -> dict[str, str | None]:
+    def take_ended(self) -> dict[str, str | None]:
         """Workers that have ended since the last call, by name, with the line that says why; None: they were done."""
         ...
 
@@ -122,7 +122,7 @@ class Driver:
         counted = self._counted()
         if (done, counted) != self._progressed:
             self._deaths, self._progressed = 0, (done, counted)
-        for name, why in self._launcher.ended().items():
+        for name, why in self._launcher.take_ended().items():
             self._workers.discard(name)
             self._last = why or self._last
             self._context.progress(WORKER, 0, None, worker_note(name, "lost" if why else "ended", why or ""))

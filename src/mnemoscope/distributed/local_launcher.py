@@ -62,7 +62,7 @@ class LocalLauncher:
         given = os.environ.get("CUDA_VISIBLE_DEVICES")
         return given.split(",") if given else [str(card) for card in range(self._cards)]
 
-    def ended(self) -> dict[str, str | None]:
+    def take_ended(self) -> dict[str, str | None]:
         """Workers that have ended since the last call, by name, with the line that says why; None: they were done."""
         over = {name: each for name, each in self._running.items() if each.process.poll() is not None}
         for name in over:

@@ -140,7 +140,7 @@ class RayLauncher:
         result = actor.work.remote(self._work, self._directory, os.getcwd(), name, self._options)
         self._running[name] = _Running(actor, actor.node.remote(), result)
 
-    def ended(self) -> dict[str, str | None]:
+    def take_ended(self) -> dict[str, str | None]:
         """Workers that have ended since the last call, by name, with the line that says why; None: they were done."""
         self._collect(seconds=0)
         over, self._over = self._over, {}
