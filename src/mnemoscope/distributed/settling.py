@@ -18,7 +18,7 @@ from mnemoscope.distributed.stages import TEXT, Stage
 from mnemoscope.distributed.state_folders import CLOSED, STATES, StateFolder
 from mnemoscope.files import storing
 from mnemoscope.mining.batch_loader import BatchLoader
-from mnemoscope.mining.host import device_name
+from mnemoscope.mining.host import device_name, join_names
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.run_folder import Beginning, begin_run, settle_text
 from mnemoscope.mining.sealing import model_facts
@@ -95,7 +95,7 @@ def _take_over(context: RunContext, beginning: Beginning, plan: MiningPlan) -> i
     state.load(checkpoint, plan=plan.hash())
     counted, state.next_batch = state.next_batch, 0
     state.finished = [(0, counted)]
-    state.device = state.device or device_name(beginning.model.device)
+    state.device = join_names(state.device, device_name(beginning.model.device))
     folder = StateFolder(context.directory, _FIRST)
     folder.make()
     folder.save(state.serialise(plan=plan.hash()))
