@@ -52,6 +52,9 @@ def worker(
     finished = work(atlas, name, model=model, opening=opening, device=device, text_only=text_only, stop=stop)
     if json:
         emit({"atlas": str(atlas), "worker": name, "finished": finished})
+    elif not stop():
+        more = "" if finished and not text_only else "; `mnemoscope mine` with the options of --prepare does the rest"
+        print(f"{name} has nothing left to do in {atlas}{more}")
     if stop() and not finished:
         raise typer.Exit(SAVED)
 

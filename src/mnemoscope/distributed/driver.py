@@ -25,7 +25,7 @@ from mnemoscope.mining.state import StateFacts
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.progress import WORKER, fleet_note, worker_note
 
-_POLL = 0.2
+_POLL = 0.1
 _STATES_TO_MERGE = "states.json"
 _MOST_DEATHS = 3
 """Workers that may die one after the other without anything having been done in between, for each that there are."""

@@ -28,7 +28,7 @@ from mnemoscope.mining_options import MiningOptions
 
 PATIENCE = 60.0
 """Seconds of silence after which a worker counts as dead, usually."""
-PIECES = 64
+PIECES = 32
 """Tasks into which a pass is cut that has no layers of its own: the number may not change with that of workers."""
 _FIRST = "single-process"
 """The name of the worker that a run of one process becomes."""
