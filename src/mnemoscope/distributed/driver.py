@@ -7,6 +7,7 @@ finds in the folder what is done. Which launcher started the workers, and how ma
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol
 
 from mnemoscope.atlas.manifest import WORK
@@ -27,8 +28,11 @@ from mnemoscope.progress import WORKER, fleet_note, worker_note
 
 _POLL = 0.1
 _STATES_TO_MERGE = "states.json"
+_COLLECTING = "collecting"
+"""The stage between the text and the first merge, in which there is nothing to do."""
+_LOOKS = 20
 _MOST_DEATHS = 3
-"""Workers that may die one after the other without anything having been done in between, for each that there are."""
+"""Workers that are replaced, one after the other, without a lease having been done in between."""
 
 
 class Launcher(Protocol):
@@ -54,7 +58,7 @@ class Driver:
         self._launcher, self._wanted = launcher, workers
         self._workers: set[str] = set()
         self._watch = Watch(self._directory, patience=self._run.patience)
-        self._deaths, self._progressed = 0, (-1, -1)
+        self._deaths, self._done = 0, -1
         self._last = ""
         self._closed: dict[str, int] = {}
         self.lost = 0
@@ -85,14 +89,14 @@ class Driver:
         """
         noted = self._context.work / _STATES_TO_MERGE
         # Noted when the text was done, and then no state changes: nodes that were merged are of these.
-        states = read_object(noted).get("states")
-        leases = LeaseFolder(self._directory, TEXT, self._run.leases)
-        while not states:
-            self._run_stage(Stage(TEXT, self._run.leases), leases)
-            for folder in folders_in(self._directory / STATES):
-                StateFolder(self._directory, folder.name).close(self._directory)
-            states = self._check_states(leases)
-        write_json(noted, {"states": states})
+        states: list[str] | None = read_object(noted).get("states")
+        if states is None or not all((self._directory / state).is_file() for state in states):
+            leases = LeaseFolder(self._directory, TEXT, self._run.leases)
+            states = None
+            while states is None:
+                self._run_stage(Stage(TEXT, self._run.leases), leases)
+                states = self._collect(leases)
+            write_json(noted, {"states": states})
         self._context.end_stage(TEXT)
         levels = plan_tree(len(states))
         for level, nodes in enumerate(levels):
@@ -119,9 +123,8 @@ class Driver:
     def _look_after(self, leases: list[Lease]) -> None:
         """Closes what died, and starts others in its place."""
         done = sum(lease.owner == DONE for lease in leases)
-        counted = self._count_batches()
-        if (done, counted) != self._progressed:
-            self._deaths, self._progressed = 0, (done, counted)
+        if done != self._done:
+            self._deaths, self._done = 0, done
         for name, why in self._launcher.take_ended().items():
             self._workers.discard(name)
             self._last = why or self._last
@@ -159,8 +162,29 @@ class Driver:
     def _note(self, unit: str) -> str:
         return fleet_note(unit, workers=len(self._workers), leases_lost=self.lost)
 
-    def _check_states(self, leases: LeaseFolder) -> list[str] | None:
+    def _collect(self, leases: LeaseFolder) -> list[str] | None:
         """The states to merge, relative to the atlas; None where batches turn out to be missing, which are then free.
+
+        Looks several times: a worker that was late may just have taken over a state, which it lets go when it sees that
+        the text is done.
+        """
+        Stage(_COLLECTING, 0).publish(self._directory)
+        found: list[str] | None = None
+        for _ in range(_LOOKS):
+            for folder in folders_in(self._directory / STATES):
+                StateFolder(self._directory, folder.name).close(self._directory)
+            before, found = found, self._check_states()
+            if found is not None and found == before:
+                return found
+            time.sleep(_POLL)
+        counted = [run for state in closed_folders(self._directory) for run in _counted_in(state)]
+        for lease in leases.read():
+            if leave_out(self._run.lease_range(lease.number), counted):
+                leases.open_again(lease)
+        return None
+
+    def _check_states(self) -> list[str] | None:
+        """The states that count every batch once, relative to the atlas; None where some batches are in none.
 
         A state that counts what another one counts is left out: its worker saved although it had been closed, which a
         file system can allow that shows changes late.
@@ -182,9 +206,8 @@ class Driver:
                 f"workers computed on {' and '.join(sorted(names))}, and last bits differ between them; go on with"
                 " --allow-mixed-devices, or begin anew on machines of one kind"
             )
-        if found == [(0, self._run.batches)]:
-            return states
-        for lease in leases.read():
-            if leave_out(self._run.lease_range(lease.number), found):
-                leases.open_again(lease)
-        return None
+        return states if found == [(0, self._run.batches)] else None
+
+
+def _counted_in(folder: Path) -> tuple[Range, ...]:
+    return StateFacts.read(folder / CHECKPOINT).finished

@@ -35,7 +35,8 @@ class TextWork:
         for other in folders_in(desk.directory / STATES):
             if desk.watch.is_dead(other.name):
                 StateFolder(desk.directory, other.name).close(desk.directory)
-        if self._folder.adopt(desk.directory, desk.device):
+        # Where all is done nobody takes over a state any more: they are being merged.
+        if not self._all_done() and self._folder.adopt(desk.directory, desk.device):
             self._state.load(self._folder.state, plan=plan.hash())
         else:
             self._folder.make()
@@ -52,7 +53,7 @@ class TextWork:
         self._current: Lease | None = None
         self._numbers: Iterator[int] = iter(())
         """The batches of the current lease that are still to be counted."""
-        self._saved = time.monotonic()
+        self._saved, self._is_changed = time.monotonic(), False
         self._paces: dict[str, tuple[float, int]] = {}
         """Since when another worker is waited for, and what it had counted then."""
 
@@ -98,7 +99,10 @@ class TextWork:
         if self._unsaved:
             self._save()
         stage = Stage.read(self._desk.directory)
-        return stage is None or stage.name != TEXT or all(lease.owner == DONE for lease in self._leases.read())
+        return stage is None or stage.name != TEXT or self._all_done()
+
+    def _all_done(self) -> bool:
+        return all(lease.owner == DONE for lease in self._leases.read())
 
     def _next(self) -> tuple[Lease | None, bool]:
         """A lease in our hands, and whether somebody else may have counted some of it."""
@@ -150,6 +154,7 @@ class TextWork:
     def _count(self, number: int) -> None:
         began = time.monotonic()
         tokens = self._reader.take(number)
+        self._is_changed = True
         self._state.finished.append((number, number + 1))
         self._seconds += time.monotonic() - began
         self._fresh, self._fresh_tokens = self._fresh + 1, self._fresh_tokens + tokens
@@ -157,8 +162,10 @@ class TextWork:
         self._desk.tell(batches=self._batches, tokens=self._tokens, rate=self._fresh_tokens / self._seconds)
 
     def _save(self) -> None:
-        """Saves the state; what it counts is done then."""
-        self._folder.save(self._reader.serialise())
+        """Saves the state, if it has changed; what it counts is done then."""
+        if self._is_changed:
+            self._folder.save(self._reader.serialise())
+            self._is_changed = False
         for lease in self._unsaved:
             self._leases.end(lease)
         self._unsaved, self._saved = [], time.monotonic()

@@ -131,7 +131,7 @@ def _run_stages(desk: Desk, *, text_only: bool) -> bool:
         desk.tell(stage=stage.name)
         if stage.name == TEXT:
             TextWork(desk).run()
-        else:
+        elif stage.tasks:
             tasks = tasks or Tasks(desk)
             _take_tasks(desk, stage, tasks)
         done = stage
