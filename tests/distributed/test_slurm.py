@@ -14,11 +14,11 @@ import pytest
 
 from mnemoscope.distributed.slurm import (
     SlurmJob,
+    card_from_environment,
     cards_wanted,
     document,
     log_folder,
     quote,
-    rank_from_environment,
     scripts,
     submit,
     without_launch_options,
@@ -260,29 +260,20 @@ def test_a_job_whose_time_is_up_saves_and_goes_back(
 
 
 @pytest.mark.parametrize(
-    ("environment", "name", "rank"),
+    ("environment", "name", "card"),
     [
         ({}, None, None),
-        ({"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_COUNT": "4"}, "slurm-7-2", (2, 4)),
-        (
-            {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_COUNT": "4", "SLURM_ARRAY_TASK_MIN": "1",
-             "SLURM_ARRAY_TASK_STEP": "2"}, "slurm-7", (3, 4),
-        ),
-        ({"RANK": "1", "WORLD_SIZE": "2"}, "rank-1", (1, 2)),
-        ({"RANK": "../1", "WORLD_SIZE": "2"}, None, None),
-        ({"RANK": "1"}, "rank-1", None),
+        ({"SLURM_ARRAY_TASK_ID": "3"}, "slurm-3", None),
+        ({"SLURM_ARRAY_JOB_ID": "77", "SLURM_ARRAY_TASK_ID": "3", "SLURM_LOCALID": "0"}, "slurm-77-3", 0),
+        ({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}, "rank-5", 1),
+        ({"RANK": "5", "LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "1"}, "rank-5", None),
+        ({"RANK": "5", "LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "0,1"}, "rank-5", 1),
+        ({"RANK": "five", "LOCAL_RANK": ""}, None, None),
     ],
-)  # fmt: skip
-def test_workers_find_their_place(
-    environment: Mapping[str, str], name: str | None, rank: tuple[int, int] | None
-) -> None:
+)
+def test_workers_find_their_place(environment: Mapping[str, str], name: str | None, card: int | None) -> None:
     assert worker_name_from_environment(environment) == name
-    assert rank_from_environment(environment) == rank
-
-
-def test_a_rank_beyond_the_world_is_refused() -> None:
-    with pytest.raises(OptionError, match="rank 2 of 2"):
-        rank_from_environment({"RANK": "2", "WORLD_SIZE": "2"})
+    assert card_from_environment(environment) == card
 
 
 def test_logs_lie_beside_the_atlas() -> None:

@@ -20,7 +20,7 @@ from mnemoscope.distributed.leases import DONE, LeaseFolder
 from mnemoscope.distributed.run import FleetOptions, mine_with_workers, prepare_run
 from mnemoscope.distributed.status import run_status
 from mnemoscope.distributed.worker import work
-from mnemoscope.errors import AtlasNotFound, MiningError, OptionError, PartsDiffer, PlanDiffers
+from mnemoscope.errors import AtlasBusy, AtlasNotFound, MiningError, OptionError, PartsDiffer, PlanDiffers
 from mnemoscope.files import write_json
 from mnemoscope.mining import run_mining
 from mnemoscope.mining_options import MiningOptions
@@ -112,7 +112,11 @@ def test_killed_and_frozen_workers_change_no_byte(text: Path, alone: Path, tmp_p
 
         threading.Thread(target=wake, daemon=True).start()
 
-    trouble = Trouble(at_15=kill, at_40=freeze)
+    def begin_twice() -> None:
+        with pytest.raises(AtlasBusy, match="is being written by another process"):
+            mine_with_workers(MODEL, str(text), out, OPTIONS, FleetOptions(workers=1))
+
+    trouble = Trouble(at_3=begin_twice, at_15=kill, at_40=freeze)
     mine_with_workers(
         MODEL, str(text), out, OPTIONS, FleetOptions(workers=2, patience=3.0), progress=trouble
     )
@@ -120,6 +124,19 @@ def test_killed_and_frozen_workers_change_no_byte(text: Path, alone: Path, tmp_p
     assert frozen
     assert_same(out, alone)
     assert any(", 0 leases lost" not in note and "lost" in note for note in trouble.notes)
+
+
+def test_actors_of_ray_change_no_byte(text: Path, alone: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    out = tmp_path / "atlas"
+    process = command(*mine_words(text, out, "--ray", "--workers", "2", "--json"), threads=2)
+    printed, said = process.communicate()
+    assert process.returncode == 0, said
+    assert json.loads(printed)["atlas"] == str(out)
+    events = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    assert [event["what"] for event in events if event["event"] == "worker"].count("started") == 2
+    assert {event["workers"] for event in events if event.get("stage") == "mining"} == {2}
+    assert_same(out, alone)
 
 
 def test_the_driver_killed_and_begun_again_with_another_number(text: Path, alone: Path, tmp_path: Path) -> None:

@@ -249,22 +249,15 @@ def worker_name_from_environment(environment: Mapping[str, str]) -> str | None:
     return None if rank is None else f"rank-{rank}"
 
 
-def rank_from_environment(environment: Mapping[str, str]) -> tuple[int, int] | None:
-    """Which of how many, counted from 0: a task of a job array, or RANK of WORLD_SIZE; None where neither is said.
+def card_from_environment(environment: Mapping[str, str]) -> int | None:
+    """Which of a machine's cards is a worker's own, where torchrun or srun began several there; None: they do not say.
 
-    Raises OptionError where the number is not below the count.
+    Not where the worker sees its own cards alone.
     """
-    rank, count = _number(environment, "SLURM_ARRAY_TASK_ID"), _number(environment, "SLURM_ARRAY_TASK_COUNT")
-    if rank is not None:  # an array need not begin at 0, nor have every number
-        step = _number(environment, "SLURM_ARRAY_TASK_STEP") or 1
-        rank = (rank - (_number(environment, "SLURM_ARRAY_TASK_MIN") or 0)) // step
-    else:
-        rank, count = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
-    if rank is None or count is None:
+    if environment.get("CUDA_VISIBLE_DEVICES", "").count(",") == 0 and "CUDA_VISIBLE_DEVICES" in environment:
         return None
-    if not 0 <= rank < count:
-        raise OptionError(f"the environment says rank {rank} of {count}, which is impossible; mend RANK and WORLD_SIZE")
-    return rank, count
+    rank = _number(environment, "LOCAL_RANK")
+    return _number(environment, "SLURM_LOCALID") if rank is None else rank
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:

@@ -5,6 +5,7 @@ otherwise here (libraries, model, text, device) it refuses at its start, by name
 do stands in the folder, and workers come and go.
 """
 
+import os
 import random
 import re
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from mnemoscope.distributed.desk import Desk
 from mnemoscope.distributed.heartbeats import BEATS, DRIVER, Heartbeat
 from mnemoscope.distributed.leases import DONE, Lease, LeaseFolder
 from mnemoscope.distributed.shared_run import SharedRun
+from mnemoscope.distributed.slurm import card_from_environment
 from mnemoscope.distributed.stages import FINISHED, TEXT, Stage
 from mnemoscope.distributed.state_folders import WorkerClosed, closed_folders
 from mnemoscope.distributed.tasks import Tasks
@@ -90,7 +92,9 @@ def _load(plan: MiningPlan, model: str | None, opening: ModelOptions, device: st
     """The plan's model, as it is here."""
     load = load_model if plan.ids_field is None else load_for_ids
     opening = opening.or_planned(plan.document())
-    loaded = load(model or plan.model, dtype=plan.dtype, device=device or plan.device, **opening.keywords())
+    card = card_from_environment(os.environ) if device is None and plan.device == "cuda" else None
+    device = device or (plan.device if card is None else f"cuda:{card}")
+    loaded = load(model or plan.model, dtype=plan.dtype, device=device, **opening.keywords())
     if loaded.fingerprint != plan.model_fingerprint:
         raise PartsDiffer(
             f"{loaded.spec} is another model here than the one that the run was prepared with; give that as --model"
