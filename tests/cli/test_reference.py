@@ -41,4 +41,4 @@ def test_help_loads_nothing_heavy() -> None:
 
 def test_all_verbs_are_commands() -> None:
     assert get_command(app).name == "mnemoscope"
-    assert " ".join(VERBS) == "demo inspect mine analyze report serve show search trace merge verify train bench"
+    assert " ".join(VERBS) == "demo inspect mine analyze report serve show search trace merge worker status verify train bench"

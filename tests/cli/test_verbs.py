@@ -64,7 +64,8 @@ def test_every_verb_prints_one_json_document(
 ) -> None:
     """A second document, or a line before or after, would not parse. `demo` and `serve` have their own tests."""
     monkeypatch.setattr(cost_estimate, "_SECONDS", 0.01)
-    whole, first, second, merged = (str(tmp_path / name) for name in ("whole", "first", "second", "merged"))
+    names = "whole", "first", "second", "merged", "shared"
+    whole, first, second, merged, shared = (str(tmp_path / name) for name in names)
     mining = ["mine", MODEL, str(text), "--split", "line"]
     commands = [
         ["inspect", MODEL, "--corpus", str(text), "--split", "line"],
@@ -72,6 +73,9 @@ def test_every_verb_prints_one_json_document(
         [*mining, "--out", first, "--part", "1/2"],
         [*mining, "--out", second, "--part", "2/2"],
         ["merge", merged, first, second],
+        [*mining, "--out", shared, "--prepare"],
+        ["worker", shared],
+        ["status", shared],
         ["analyze", whole],
         ["report", whole],
         ["show", whole, "L0.M0"],

@@ -67,7 +67,7 @@ def atlas(tmp_path: Path, ray_here: str) -> Path:
 @with_ray
 def test_workers_work_where_they_are_told_to_until_they_are_asked_to_stop(atlas: Path) -> None:
     launched = launcher(atlas)
-    assert launched.capacity() == 2
+    wait_until(lambda: launched.capacity() == 2)
     launched.start("one")
     launched.start("two")
     said = [text_of(atlas / name) for name in ("one", "two")]
@@ -217,10 +217,10 @@ def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 JOINING = """
 import sys
 from pathlib import Path
-from test_ray_launcher import launcher, text_of
+from test_ray_launcher import launcher, text_of, wait_until
 directory = Path(sys.argv[1])
 launched = launcher(directory, address=sys.argv[2])
-assert launched.capacity() == 2
+wait_until(lambda: launched.capacity() == 2)  # nodes tell of their room now and then
 launched.start("one")
 launched.start("two")
 texts = [text_of(directory / name) for name in ("one", "two")]
@@ -239,7 +239,7 @@ def test_workers_run_on_the_nodes_of_a_cluster_and_die_with_their_driver(two_nod
     environment = {**os.environ, "PYTHONPATH": f"{Path(__file__).parent}:{os.environ['PYTHONPATH']}"}
     command = [sys.executable, "-c", JOINING, str(tmp_path / "first"), two_nodes]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+    assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
     assert (tmp_path / "first" / "one-saved").exists()
     assert (tmp_path / "first" / "two-saved").exists()
     command = [sys.executable, "-c", JOINING, str(tmp_path / "second"), two_nodes, "stay"]

@@ -15,6 +15,7 @@ from distributed.fleet import FleetWorker, begin, one_process, run_fleet, settle
 from mining.conftest import WORDS, tiny_model
 from mining_killed import sentences
 from mnemoscope.distributed import state_folders
+from mnemoscope.distributed.heartbeats import beat_path
 from mnemoscope.distributed.leases import DONE, LeaseFolder
 from mnemoscope.distributed.shared_run import choose_lease
 from mnemoscope.distributed.stages import TEXT
@@ -223,3 +224,41 @@ def test_done_leases_stay_done(model: LanguageModel, lines: Path, tmp_path: Path
     assert again.run == settled.run
     assert [lease for lease in leases.read() if lease.owner == DONE] == done
     assert (tmp_path / "a" / STATES / "w").is_dir()
+
+
+def test_a_worker_that_is_far_too_slow_is_not_waited_for(
+    model: LanguageModel, lines: Path, tmp_path: Path, whole: MiningState
+) -> None:
+    directory = tmp_path / "a"
+    settled = settle(directory, begin(model, lines, OPTIONS), replace(OPTIONS, checkpoint_every=1e9), patience=0.4)
+    slow = FleetWorker(directory, "slow", settled, model)
+    slow.step()  # has a lease, and counted half of nothing that is saved
+    quick = FleetWorker(directory, "quick", settled, model)
+    while quick.step():
+        slow.heart.beat()  # it lives
+        quick.heart.beat()
+    quick.work.end()
+    assert_equal_states(quick.work._state, whole)
+    with pytest.raises(WorkerClosed):
+        slow.work.end()
+
+
+def test_a_clock_that_is_wrong_changes_nothing(
+    model: LanguageModel, lines: Path, tmp_path: Path, whole: MiningState
+) -> None:
+    directory = tmp_path / "a"
+    settled = settle(directory, begin(model, lines, OPTIONS), OPTIONS)
+    workers = [FleetWorker(directory, f"w-{number}", settled, model) for number in range(3)]
+    while workers:
+        for number, worker in enumerate(list(workers)):
+            path = beat_path(directory, worker.desk.name)
+            os.utime(path, (10.0**9 * number, 10.0**9 * number))  # 1970, 2001, 2033
+            if not worker.step():
+                worker.work.end()
+                workers.remove(worker)
+    closed = closed_folders(directory)
+    assert sum(lease.lost for lease in LeaseFolder(directory, TEXT, settled.run.leases).read()) == 0
+    found = MiningState(whole.shape)
+    for folder in closed:
+        found.absorb(folder / "state.safetensors", plan=settled.plan.hash())
+    assert_equal_states(found, whole)

@@ -13,7 +13,6 @@ from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.fleet import Asked, is_for_workers, mine_with_workers
 from mnemoscope.cli.mined import summarise
 from mnemoscope.cli.progress import reporting
-from mnemoscope.distributed.single_run import telling_status
 from mnemoscope.mining_options import (
     DTYPES,
     TRIGGERS,
@@ -123,6 +122,7 @@ def mine(
         mine_with_workers(model, corpus, out, options, asked, json=json)
     else:
         from mnemoscope import mining
+        from mnemoscope.distributed.single_run import telling_status
 
         with reporting() as progress, telling_status(out, progress) as telling:
             made = mining.run_mining(model, corpus, out, options, progress=telling)

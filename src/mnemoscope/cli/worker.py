@@ -28,6 +28,7 @@ def worker(
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
     *,
     opening: ModelOptions,
+    json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
     """Work on a run that was prepared: as many of these as you like, on any machine that shares the folder.
@@ -49,6 +50,11 @@ def worker(
 
     name = name or new_name(worker_name_from_environment(os.environ) or "worker")
     finished = work(atlas, name, model=model, opening=opening, device=device, text_only=text_only, stop=stop)
+    if json:
+        emit({"atlas": str(atlas), "worker": name, "finished": finished})
+    elif not stop():
+        more = "" if finished and not text_only else "; `mnemoscope mine` with the options of --prepare does the rest"
+        print(f"{name} has nothing left to do in {atlas}{more}")
     if stop() and not finished:
         raise typer.Exit(SAVED)
 

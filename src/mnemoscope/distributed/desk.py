@@ -13,7 +13,7 @@ from mnemoscope.mining.host import device_name
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.models import LanguageModel
 
-_SHORTEST, _LONGEST, _LONGER = 0.02, 0.5, 1.3
+_SHORTEST, _LONGEST, _LONGER = 0.02, 0.25, 1.3
 """Seconds between two looks where there is nothing to do: the first time, at most, and by which factor they grow."""
 
 

@@ -25,7 +25,7 @@ from mnemoscope.mining.state import StateFacts
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.progress import WORKER, fleet_note, worker_note
 
-_POLL = 0.2
+_POLL = 0.1
 _STATES_TO_MERGE = "states.json"
 _MOST_DEATHS = 3
 """Workers that may die one after the other without anything having been done in between, for each that there are."""
@@ -119,7 +119,7 @@ class Driver:
     def _look_after(self, leases: list[Lease]) -> None:
         """Closes what died, and starts others in its place."""
         done = sum(lease.owner == DONE for lease in leases)
-        counted = self._counted()
+        counted = self._count_batches()
         if (done, counted) != self._progressed:
             self._deaths, self._progressed = 0, (done, counted)
         for name, why in self._launcher.take_ended().items():
@@ -135,10 +135,10 @@ class Driver:
         if not self._workers:
             raise MiningError(f"no worker is left: {self._last or 'all of them ended'}")
 
-    def _counted(self) -> int:
+    def _count_batches(self) -> int:
         """Batches that all workers together have counted, saved or not."""
         names = {folder.name for folder in folders_in(self._directory / STATES)}
-        alive = sum(int(self._watch.said(name).get("batches", 0)) for name in names)
+        alive = sum(int(self._watch.last_beat(name).get("batches", 0)) for name in names)
         for folder in closed_folders(self._directory):
             if folder.name not in self._closed:
                 self._closed[folder.name] = count_numbers(StateFacts.read(folder / CHECKPOINT).finished)
@@ -150,7 +150,7 @@ class Driver:
         self.lost = max(self.lost, sum(lease.lost for lease in leases))
         if stage.name == TEXT:
             run = self._run
-            tokens = run.tokens * min(1.0, self._counted() / max(1, run.batches))
+            tokens = run.tokens * min(1.0, self._count_batches() / max(1, run.batches))
             self._context.progress(TEXT, int(tokens), run.tokens, self._note("tokens"))
         else:
             done = sum(lease.owner == DONE for lease in leases)

@@ -93,13 +93,13 @@ class Watch:
         self._seen: dict[str, tuple[object, float]] = {}
         """The last beat of each worker and since when it has not changed."""
 
-    def said(self, name: str) -> dict[str, Any]:
+    def last_beat(self, name: str) -> dict[str, Any]:
         """What the worker said last; empty where it has no heartbeat."""
         return read_object(beat_path(self._directory, name))
 
     def is_dead(self, name: str) -> bool:
         """Whether the worker has ended, its process is gone from this machine, or it was silent for too long."""
-        said = self.said(name)
+        said = self.last_beat(name)
         if not said or is_gone(said):
             return True
         beat, now = said.get("beat"), time.monotonic()

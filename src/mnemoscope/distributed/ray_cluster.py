@@ -22,8 +22,8 @@ from typing import Any
 
 from mnemoscope.errors import MiningError, OptionError
 
-_KNOCK_SECONDS = 20
-"""What an address may take to answer; 1 to 3 s are usual."""
+_KNOCK_SECONDS = 30
+"""What an address may take to answer; 1 to 3 s are usual, 10 s by ray://."""
 _CONNECT_SECONDS = 5
 _STORE_BYTES = 100 * 2**20
 """Shared memory of an instance of our own: paths and names travel, never tensors."""
@@ -189,7 +189,9 @@ def _reason(address: str, text: str) -> str:
         return "--ray auto found no Ray instance on this machine; start one with `ray start --head`, or give HOST:PORT"
     lines = [line for line in text.splitlines() if re.match(r"[A-Za-z.]+(Error|Exception|Exit): ", line)]
     said = lines[-1].split(": ", 1)[1] if lines else f"no answer of Ray within {_KNOCK_SECONDS} s"
-    return f"{where} cannot be joined ({said.strip()}); see `ray status` there"
+    # By ray:// a refused token looks like silence.
+    token = ", and whether RAY_AUTH_TOKEN is its token" if address.startswith("ray://") else ""
+    return f"{where} cannot be joined ({said.strip()}); see `ray status` there{token}"
 
 
 def _missing_token(text: str) -> str:

@@ -18,7 +18,7 @@ from mnemoscope.distributed.stages import TEXT, Stage
 from mnemoscope.distributed.state_folders import CLOSED, STATES, StateFolder
 from mnemoscope.files import storing
 from mnemoscope.mining.batch_loader import BatchLoader
-from mnemoscope.mining.host import device_name
+from mnemoscope.mining.host import device_name, join_names
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.run_folder import Beginning, begin_run, settle_text
 from mnemoscope.mining.sealing import model_facts
@@ -28,7 +28,7 @@ from mnemoscope.mining_options import MiningOptions
 
 PATIENCE = 60.0
 """Seconds of silence after which a worker counts as dead, usually."""
-PIECES = 64
+PIECES = 32
 """Tasks into which a pass is cut that has no layers of its own: the number may not change with that of workers."""
 _FIRST = "single-process"
 """The name of the worker that a run of one process becomes."""
@@ -95,7 +95,7 @@ def _take_over(context: RunContext, beginning: Beginning, plan: MiningPlan) -> i
     state.load(checkpoint, plan=plan.hash())
     counted, state.next_batch = state.next_batch, 0
     state.finished = [(0, counted)]
-    state.device = state.device or device_name(beginning.model.device)
+    state.device = join_names(state.device, device_name(beginning.model.device))
     folder = StateFolder(context.directory, _FIRST)
     folder.make()
     folder.save(state.serialise(plan=plan.hash()))

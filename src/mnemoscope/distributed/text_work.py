@@ -75,7 +75,7 @@ class TextWork:
                 self._desk.wait()
                 return True
             self._desk.was_busy()
-            self._current, self._numbers = lease, numbers_of(self._uncounted(lease, again=again))
+            self._current, self._numbers = lease, numbers_of(self._left_of(lease, again=again))
         number = next(self._numbers, None)
         if number is None:
             self._unsaved.append(self._current)
@@ -132,7 +132,7 @@ class TextWork:
         """Whether the owner, whom we wait for, is better not waited for any longer."""
         if not self._fresh:
             return False
-        now, said = time.monotonic(), self._desk.watch.said(lease.owner)
+        now, said = time.monotonic(), self._desk.watch.last_beat(lease.owner)
         since, before = self._paces.setdefault(lease.owner, (now, int(said.get("batches", 0))))
         waited, counted = now - since, int(said.get("batches", 0)) - before
         first, end = self._desk.run.lease_range(lease.number)
@@ -142,7 +142,7 @@ class TextWork:
         again = (end - first) * self._seconds / self._fresh
         return left > self._desk.run.patience and again < _SLOW * left
 
-    def _uncounted(self, lease: Lease, *, again: bool) -> list[Range]:
+    def _left_of(self, lease: Lease, *, again: bool) -> list[Range]:
         """The batches of a lease that no saved state counts; nobody else has begun it, but where it is taken again."""
         known = [*counted_anywhere(self._desk.directory), *self._state.finished] if again else []
         return leave_out(self._desk.run.lease_range(lease.number), known)

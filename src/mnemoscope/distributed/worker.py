@@ -105,7 +105,7 @@ def _load(plan: MiningPlan, model: str | None, opening: ModelOptions, device: st
 def _check_devices(desk: Desk) -> None:
     """Raises PartsDiffer where others compute on another kind of device, and that was not allowed."""
     directory = desk.directory
-    names = {desk.watch.said(path.stem).get("device") for path in (directory / BEATS).glob("*.json")}
+    names = {desk.watch.last_beat(path.stem).get("device") for path in (directory / BEATS).glob("*.json")}
     names |= {StateFacts.read(folder / CHECKPOINT).device for folder in closed_folders(directory)}
     others = sorted(str(name) for name in names - {None, "", desk.device})
     if others and not desk.run.mixed_devices:
