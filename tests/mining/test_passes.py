@@ -18,7 +18,8 @@ from mining.reference_passes import (
 from mining.slow_model import SlowTransformer
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.mining import mine
-from mnemoscope.models import load_model
+from mnemoscope.mining.values import neighbour_table
+from mnemoscope.models import LanguageModel, load_model
 from models.conftest import build
 
 END = "<|endoftext|>"
@@ -130,3 +131,14 @@ def test_without_prefixes_no_value_is_at_work(tmp_path: Path) -> None:
         assert values.select(pl.col("working_logit", "working_probability").is_null().all()).row(0) == (True, True)
     assert open_atlas(out).manifest["questions"]["value_scales"] == [None, None]
     assert verify(out) == []
+
+
+def test_without_neighbours_no_value_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_model(build("gpt2-relu"), tokenizer=byte_tokenizer(bos_token=END))
+    fetched: list[int] = []
+    values = LanguageModel.values
+    monkeypatch.setattr(LanguageModel, "values", lambda self, layer: fetched.append(layer) or values(self, layer))
+    assert not any(neighbour_table(model, 0, (0, 1), most=0).values())
+    assert fetched == []
+    assert len(neighbour_table(model, 0, (0, 1), most=2)["memory"]) == 2 * model.sizes.memories[0]
+    assert fetched == [0, 1]

@@ -199,13 +199,13 @@ def neighbour_table(model: LanguageModel, layer: int, layers: Sequence[int], *, 
 
     With `most` 0 nothing is compared, and the columns are empty.
     """
-    tiny = torch.finfo(torch.float32).tiny
-    everything = torch.cat([normalize(model.values(other).float(), eps=tiny).to(model.device) for other in layers])
     sizes = [model.sizes.memories[other] for other in layers]
     same = [at for at, other in enumerate(layers) if _share_values(model, layer, other)]
     kept = min(most, sum(sizes) - len(same))
     if kept == 0:
         return {name: [] for name in TABLES["neighbours"].columns.names}
+    tiny = torch.finfo(torch.float32).tiny
+    everything = torch.cat([normalize(model.values(other).float(), eps=tiny).to(model.device) for other in layers])
     owner = np.repeat(np.array(layers), sizes)
     number = np.concatenate([np.arange(size) for size in sizes])
     begin = sum(sizes[: layers.index(layer)])
