@@ -21,7 +21,7 @@ from mnemoscope.files import read_object
 from mnemoscope.mining import mine, pieces, writing
 from mnemoscope.mining.late_stages import LATE_STAGES, LateStages, WorkersFacts, seal_run, task_count
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.run_folder import settle_text
+from mnemoscope.mining.run_folder import Beginning, settle_text
 from mnemoscope.mining.sealing import model_facts
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.steps import CHECKPOINT, PlannedSteps, RunContext
@@ -48,7 +48,7 @@ class Run:
         chosen = MiningOptions(**{**OPTIONS, **options})
         source = open_source(str(text), text_field="text", ids_field=None, split="line")
         plan = MiningPlan.derive(chosen, model, corpus=source.spec, validation=None)
-        settled = settle_text(RunContext(folder), model, plan, source, None, chosen)
+        settled = settle_text(RunContext(folder), Beginning(model, plan, source, None), chosen)
         self.plan, self.copy, self.versions = settled.plan, settled.copy, settled.versions
         read_text(RunContext(folder), model, self.copy, self.plan, share=None)
         self.state = folder / WORK / "merged.safetensors"

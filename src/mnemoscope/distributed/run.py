@@ -4,7 +4,7 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -17,7 +17,7 @@ from mnemoscope.distributed.stages import Stage
 from mnemoscope.errors import OptionError
 from mnemoscope.mining.late_stages import LATE_STAGES, seal_run, task_count
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.run import begin_mining, check_folder
+from mnemoscope.mining.run import begin_mining, begun_threads, check_folder
 from mnemoscope.mining.run_folder import hold_folder
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining_options import MiningOptions
@@ -59,6 +59,7 @@ def mine_with_workers(
     where no worker can work.
     """
     directory = Path(out)
+    fleet = _choose_number(fleet, options, directory)
     with _settle(model, corpus, directory, options, fleet, progress=progress) as (context, settled):
         _drive(context, settled, options, fleet)
     return directory
@@ -74,6 +75,7 @@ def prepare_run(
     progress: Progress = ignore_progress,
 ) -> SettledRun:
     """Reads the text and settles the plan in the folder, for workers that are started by hand or by a scheduler."""
+    fleet = _choose_number(fleet, options, Path(out))
     with _settle(model, corpus, Path(out), options, fleet, progress=progress) as (_, settled):
         return settled
 
@@ -109,7 +111,17 @@ def _threads(fleet: FleetOptions) -> int:
     threads = torch.get_num_threads()
     if fleet.ray is not None and fleet.ray != HERE:
         return min(_TEAM, threads)
-    return max(1, threads // fleet.workers) if fleet.workers else threads
+    return max(1, threads // (fleet.workers or 1))
+
+
+def _choose_number(fleet: FleetOptions, options: MiningOptions, directory: Path) -> FleetOptions:
+    """The same with a number of workers for this machine where none was given; Ray tells its own."""
+    if fleet.workers is not None or fleet.ray is not None:
+        return fleet
+    if cards := 0 if options.device == "cpu" else torch.cuda.device_count():
+        return replace(fleet, workers=max(1, cards // max(1, fleet.gpus_per_worker)))
+    threads = begun_threads(directory, options) or _TEAM
+    return replace(fleet, workers=max(1, torch.get_num_threads() // threads))
 
 
 def usable_cores() -> int:
@@ -121,7 +133,6 @@ def _start_launcher(
     directory: Path, plan: MiningPlan, opening: ModelOptions, fleet: FleetOptions
 ) -> tuple[Launcher, int]:
     """What starts workers, and how many there are to be."""
-    cards = torch.cuda.device_count() if plan.device == "cuda" else 0
     if fleet.ray is not None:
         options = {**vars(opening), "device": plan.device}
         each = fleet.gpus_per_worker if plan.device == "cuda" else 0
@@ -133,9 +144,9 @@ def _start_launcher(
     words: list[str] = []
     for name, value in opening.keywords().items():
         words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    cards = torch.cuda.device_count() if plan.device == "cuda" else 0
     local = LocalLauncher(directory, threads=plan.threads, words=words, cards=cards, each=fleet.gpus_per_worker)
-    fitting = cards // max(1, fleet.gpus_per_worker) if cards else torch.get_num_threads() // _TEAM
-    return local, fleet.workers or max(1, fitting)
+    return local, fleet.workers or 1
 
 
 def _drive(context: RunContext, settled: SettledRun, options: MiningOptions, fleet: FleetOptions) -> None:

@@ -130,7 +130,7 @@ def begin_mining(
     if options.dtype not in DTYPES:
         raise OptionError(f"--dtype must be one of {', '.join(DTYPES)}, not {options.dtype!r}")
     # Setting it also forbids the matrix library to use fewer when it likes.
-    torch.set_num_threads(_threads(directory, options) or threads or torch.get_num_threads())
+    torch.set_num_threads(begun_threads(directory, options) or threads or torch.get_num_threads())
     if isinstance(model, LanguageModel):
         if options.opening != AS_USUAL:
             said = ", ".join(options.opening.keywords())
@@ -148,8 +148,8 @@ def begin_mining(
     return Beginning(model, plan, source, validation)
 
 
-def _threads(directory: Path, options: MiningOptions) -> int | None:
-    """The threads of a worker that the run in this folder was begun with."""
+def begun_threads(directory: Path, options: MiningOptions) -> int | None:
+    """The threads of a worker that the run in this folder was begun with, if it is to be gone on with."""
     begun = unfinished_plan(directory)
     threads = None if begun is None or options.force else begun["plan"].get("threads")
     return threads if isinstance(threads, int) and threads > 0 else None
