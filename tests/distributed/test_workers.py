@@ -16,11 +16,10 @@ import torch
 
 from mining_killed import sentences, tables
 from mnemoscope.atlas import verify
-from mnemoscope.distributed.leases import DONE, LeaseFolder
 from mnemoscope.distributed.run import FleetOptions, mine_with_workers, prepare_run
 from mnemoscope.distributed.status import run_status
 from mnemoscope.distributed.worker import work
-from mnemoscope.errors import AtlasBusy, AtlasNotFound, MiningError, OptionError, PartsDiffer, PlanDiffers
+from mnemoscope.errors import AtlasBusy, AtlasNotFound, Interrupted, MiningError, OptionError, PartsDiffer, PlanDiffers
 from mnemoscope.files import write_json
 from mnemoscope.mining import run_mining
 from mnemoscope.mining_options import MiningOptions
@@ -139,25 +138,37 @@ def test_actors_of_ray_change_no_byte(text: Path, alone: Path, tmp_path: Path) -
     assert_same(out, alone)
 
 
-def test_the_driver_killed_and_begun_again_with_another_number(text: Path, alone: Path, tmp_path: Path) -> None:
+def test_stopped_and_killed_and_begun_again(text: Path, alone: Path, tmp_path: Path) -> None:
+    """A worker by hand is told to end, a driver is interrupted, another one killed; the last finds what they left."""
     out = tmp_path / "atlas"
+    prepare_run(MODEL, str(text), out, OPTIONS, FleetOptions())
+    prepared = run_status(out)
+    assert (prepared.state, prepared.done, prepared.workers) == ("mining", 0, [])
+    by_hand = command("worker", str(out), "--text-only")
+    wait_for(out, prepared.batches // 4, by_hand)
+    by_hand.send_signal(signal.SIGTERM)
+    assert by_hand.wait(60) == 75, by_hand.communicate()
+    by_hand.communicate()
+    status = run_status(out)
+    assert prepared.batches // 4 <= status.done < prepared.batches
+    assert (status.workers, status.leases_lost) == ([], 0)
+
+    def press() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match="run the same command again"):
+        mine_with_workers(MODEL, str(text), out, OPTIONS, FleetOptions(workers=1), progress=Trouble(at_45=press))
+    assert run_status(out).done >= status.done
+    assert (run_status(out).workers, run_status(out).leases_lost) == ([], 0)
+
     driver = command(*mine_words(text, out, "--workers", "2"), threads=2)
-    leases = None
-    end = time.monotonic() + 120
-    while time.monotonic() < end and driver.poll() is None:
-        time.sleep(0.05)
-        if (out / "work/leases/mining").is_dir() and run_status(out).batches:
-            status = run_status(out)
-            leases = LeaseFolder(out, "mining", len(list((out / "work/leases/mining").iterdir())))
-            if status.done > status.batches // 5:
-                break
-    assert leases is not None
+    wait_for(out, 3 * prepared.batches // 5, driver)
     workers = worker_processes(out)
     driver.kill()
     driver.communicate()
     psutil.wait_procs(workers, timeout=30)
     assert not any(process.is_running() for process in workers)  # they have seen that nobody waits for them
-    assert 0 < sum(lease.owner == DONE for lease in leases.read()) < leases.count
+    assert run_status(out).done < prepared.batches
     with pytest.raises(PlanDiffers, match="was begun for workers"):
         run_mining(MODEL, str(text), out, OPTIONS)
     again = command(*mine_words(text, out, "--json"))  # without a word of workers: goes on with one
@@ -167,28 +178,11 @@ def test_the_driver_killed_and_begun_again_with_another_number(text: Path, alone
     assert_same(out, alone)
 
 
-def test_ctrl_c_saves_and_the_same_command_goes_on(text: Path, alone: Path, tmp_path: Path) -> None:
-    out = tmp_path / "atlas"
-    prepare_run(MODEL, str(text), out, OPTIONS, FleetOptions())
-    prepared = run_status(out)
-    assert (prepared.state, prepared.done, prepared.workers) == ("mining", 0, [])
-    by_hand = command("worker", str(out), "--text-only")
-    while by_hand.poll() is None and run_status(out).done < prepared.batches // 3:
+def wait_for(out: Path, batches: int, process: subprocess.Popen[str]) -> None:
+    """Until so many batches of the text are done, or the process has ended."""
+    end = time.monotonic() + 120
+    while run_status(out).done < batches and process.poll() is None and time.monotonic() < end:
         time.sleep(0.05)
-    by_hand.send_signal(signal.SIGTERM)
-    assert by_hand.wait(60) == 75, by_hand.communicate()
-    by_hand.communicate()
-    status = run_status(out)
-    assert prepared.batches // 3 <= status.done < prepared.batches
-    assert (status.workers, status.leases_lost) == ([], 0)
-    process = command(*mine_words(text, out, "--workers", "1"))
-    while process.poll() is None and run_status(out).done < prepared.batches // 2:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130, process.communicate()
-    assert "run the same command again" in process.communicate()[1].splitlines()[-1]
-    mine_with_workers(MODEL, str(text), out, OPTIONS, FleetOptions(workers=1))
-    assert_same(out, alone)
 
 
 def test_workers_that_cannot_work_end_the_run_in_one_line(
