@@ -93,7 +93,7 @@ def test_why_workers_end(atlas: Path) -> None:
         wait_until((atlas / name).exists)
         assert launched.take_ended() == {}
         sign()
-        reasons = wait_until(launched.ended)
+        reasons = wait_until(launched.take_ended)
         assert list(reasons) == [name]
         return reasons[name]
 
@@ -124,7 +124,7 @@ def test_a_worker_that_does_not_end_is_killed(atlas: Path) -> None:
 def test_a_node_that_does_not_see_the_folder_says_so(atlas: Path) -> None:
     launched = launcher(atlas / "elsewhere")
     launched.start("lost")
-    said = wait_until(launched.ended)["lost"]
+    said = wait_until(launched.take_ended)["lost"]
     assert said.startswith(f"the folder '{atlas}/elsewhere' is not on node {os.uname().nodename}; put the atlas on a")
     launched.stop()
 

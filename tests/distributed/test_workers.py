@@ -202,7 +202,8 @@ def test_a_worker_with_another_model_library_or_text_is_refused_by_name(text: Pa
         work(out, "w-1", model="builtin:pydocs")
     begun = out / "unfinished.json"
     stored = json.loads(begun.read_text())
-    begun.write_text(json.dumps({**stored, "plan": {**stored["plan"], "torch": "1.0"}}))
+    older = {"plan": {**stored["plan"], "torch": "1.0"}, "versions": [{**stored["versions"][0], "torch": "1.0"}]}
+    begun.write_text(json.dumps({**stored, **older}))
     with pytest.raises(PartsDiffer, match=r"this worker has torch 2\.\S+ \(the plan has 1\.0\)"):
         work(out, "w-1")
     begun.write_text(json.dumps({**stored, "plan": {**stored["plan"], "attention": "another"}}))

@@ -302,4 +302,4 @@ def test_the_manifest_keeps_its_facts_through_json(run: Run) -> None:
     stored = read_object(run.folder / WORK / "facts.json")
     assert stored == {**vars(said), "plan": run.plan.hash()}
     assert len(said.questions["value_scales"]) == 2
-    assert said.model["proof"].keys() == {"residual", "ablation", "keys", "scores"}
+

@@ -2,6 +2,8 @@
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Event
 from typing import Annotated
 
@@ -12,8 +14,20 @@ from mnemoscope.cli.progress import spoken_time
 from mnemoscope.cli.runner import emit
 from mnemoscope.model_options import ModelOptions
 
+_ASKING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 SAVED = 75
 """The exit code after SIGTERM or SIGUSR1, with everything saved."""
+
+
+@contextmanager
+def _heeding_signals(asked: Event) -> Iterator[None]:
+    """Sets `asked` when a signal comes that asks a worker to save and end."""
+    before = {number: signal.signal(number, lambda *_: asked.set()) for number in _ASKING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @arg.with_model_options
@@ -42,14 +56,13 @@ def worker(
     from mnemoscope.distributed.worker import new_name, work
 
     asked = Event()
-    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
-        signal.signal(number, lambda *_: asked.set())
 
     def stop() -> bool:
         return asked.is_set() or (parent is not None and os.getppid() != parent)
 
     name = name or new_name(worker_name_from_environment(os.environ) or "worker")
-    finished = work(atlas, name, model=model, opening=opening, device=device, text_only=text_only, stop=stop)
+    with _heeding_signals(asked):
+        finished = work(atlas, name, model=model, opening=opening, device=device, text_only=text_only, stop=stop)
     if json:
         emit({"atlas": str(atlas), "worker": name, "finished": finished})
     elif not stop():

@@ -98,9 +98,16 @@ class Watch:
         return read_object(beat_path(self._directory, name))
 
     def is_dead(self, name: str) -> bool:
-        """Whether the worker has ended, its process is gone from this machine, or it was silent for too long."""
+        """Whether the worker has ended, so that its heartbeat is gone, or is silent."""
+        return not self.last_beat(name) or self.is_silent(name)
+
+    def is_silent(self, name: str) -> bool:
+        """Whether the worker's process is gone from this machine, or its heartbeat has not changed for too long.
+
+        One that is not there counts as unchanged: a file system may show it late.
+        """
         said = self.last_beat(name)
-        if not said or is_gone(said):
+        if said and is_gone(said):
             return True
         beat, now = said.get("beat"), time.monotonic()
         before = self._seen.get(name)

@@ -10,6 +10,7 @@ atomically; `check_file_system` tries.
 import os
 import re
 import socket
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,8 +24,8 @@ FREE, AGAIN, DONE = "free", "again", "done"
 """Owners that are no workers: nobody yet; nobody any more, after somebody who may have begun; nobody, it is done."""
 LEASES = f"{WORK}/leases"
 _NAME = re.compile(r"(\d{6,9})\.(\d{1,9})\.([A-Za-z0-9-]+)")
-_LOOKS = 50
-"""Listings before a file that is missing in all of them counts as lost: one that is renamed meanwhile may be."""
+_LOOKS, _MOMENT = 50, 0.02
+"""Listings, and seconds between them, before a file that is in none counts as lost: it may be renamed meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ class LeaseFolder:
 
     def read(self) -> list[Lease]:
         """All tasks, in order; raises StoreFailed where some are missing or the folder is gone."""
-        for _ in range(_LOOKS):
+        for look in range(_LOOKS):
+            time.sleep(_MOMENT if look else 0)
             found: dict[int, Lease] = {}
             for lease in self._read():
                 # Renamed while the folder was listed, it can turn up under both names: the later one counts.

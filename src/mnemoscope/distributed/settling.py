@@ -6,7 +6,7 @@ over as the state of a worker that ended.
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,10 @@ def settle_run(
     text = settle_text(context, beginning, options)
     plan, hashed = text.plan, hash_of_text(directory)
     if text.work is not None and text.work.get("text") == hashed:
-        run = SharedRun(**{**text.work, "mixed_devices": mixed_devices or text.work["mixed_devices"]})
+        mixed_devices = mixed_devices or text.work["mixed_devices"]
+        run = replace(
+            SharedRun(**text.work), checkpoint_every=options.checkpoint_every, mixed_devices=mixed_devices
+        )
     else:
         _clear_shared(directory)
         batches = BatchLoader(text.copy, model, batch_tokens=plan.batch_tokens, seed=plan.seed).count

@@ -33,7 +33,7 @@ class TextWork:
         self._leases = LeaseFolder(desk.directory, TEXT, desk.run.leases)
         self._state = MiningState(StateShape.of(model, keep=plan.triggers, layers=plan.layers), devices=model.devices)
         for other in folders_in(desk.directory / STATES):
-            if desk.watch.is_dead(other.name):
+            if desk.watch.is_silent(other.name):
                 StateFolder(desk.directory, other.name).close(desk.directory)
         # Where all is done nobody takes over a state any more: they are being merged.
         if not self._all_done() and self._folder.adopt(desk.directory, desk.device):
@@ -125,7 +125,7 @@ class TextWork:
             if lease.is_free or lease.owner == self._desk.name:
                 continue
             closed = not (directory / STATES / lease.owner).is_dir()
-            if not closed and (self._desk.watch.is_dead(lease.owner) or self._is_too_slow(lease)):
+            if not closed and (self._desk.watch.is_silent(lease.owner) or self._is_too_slow(lease)):
                 StateFolder(directory, lease.owner).close(directory)
                 closed = True
             if closed and (taken := self._leases.take(lease, self._desk.name)):

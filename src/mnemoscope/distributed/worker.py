@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import torch
 
+from mnemoscope.atlas.manifest import unfinished_plan
 from mnemoscope.distributed.desk import Desk
 from mnemoscope.distributed.heartbeats import BEATS, DRIVER, Heartbeat
 from mnemoscope.distributed.leases import DONE, Lease, LeaseFolder
@@ -67,7 +68,7 @@ def work(
     if not _NAME.fullmatch(name):
         raise OptionError(f"{name!r} is no name for a worker; use letters, digits and -")
     plan, run = SharedRun.read(directory)
-    _check_libraries(plan)
+    _check_libraries(plan, directory)
     copy = run.open_text(directory, plan)
     torch.set_num_threads(plan.threads)
     desk = Desk(directory, name, plan, run, _load(plan, model, opening, device), copy, stop)
@@ -81,8 +82,11 @@ def work(
     return False
 
 
-def _check_libraries(plan: MiningPlan) -> None:
-    here = library_versions()
+def _check_libraries(plan: MiningPlan, directory: Path) -> None:
+    """Raises PartsDiffer where this process has other versions than the plan, and than any that were accepted."""
+    here, begun = library_versions(), unfinished_plan(directory) or {}
+    if here in (begun.get("versions") or []):
+        return
     if others := [name for name in here if here[name] != plan.versions[name]]:
         said = ", ".join(f"{name} {here[name]} (the plan has {plan.versions[name]})" for name in others)
         raise PartsDiffer(f"this worker has {said}; install the plan's version here")
