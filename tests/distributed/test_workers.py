@@ -150,7 +150,7 @@ def test_stopped_and_killed_and_begun_again(text: Path, alone: Path, tmp_path: P
     assert by_hand.wait(60) == 75, by_hand.communicate()
     by_hand.communicate()
     status = run_status(out)
-    assert prepared.batches // 4 <= status.done < prepared.batches
+    assert prepared.batches // 4 <= status.done <= prepared.batches
     assert (status.workers, status.leases_lost) == ([], 0)
 
     def press() -> None:
@@ -168,7 +168,7 @@ def test_stopped_and_killed_and_begun_again(text: Path, alone: Path, tmp_path: P
     driver.communicate()
     psutil.wait_procs(workers, timeout=30)
     assert not any(process.is_running() for process in workers)  # they have seen that nobody waits for them
-    assert run_status(out).done < prepared.batches
+    assert run_status(out).state != "finished"
     with pytest.raises(PlanDiffers, match="was begun for workers"):
         run_mining(MODEL, str(text), out, OPTIONS)
     again = command(*mine_words(text, out, "--json"))  # without a word of workers: goes on with one
