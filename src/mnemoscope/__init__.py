@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mnemoscope.atlas import Atlas, open_atlas, verify
     from mnemoscope.figures.sections import chart
     from mnemoscope.memory import MemoryId
-    from mnemoscope.mining import merge, mine
+    from mnemoscope.mining import extend, merge, mine
     from mnemoscope.models import LanguageModel, load_model
     from mnemoscope.neuron_names import names
     from mnemoscope.questions import answer
@@ -24,6 +24,7 @@ __all__ = [
     "answer",
     "chart",
     "errors",
+    "extend",
     "intervene",
     "load_model",
     "merge",
@@ -38,7 +39,7 @@ _ROOMS = {
     "atlas": ("Atlas", "open_atlas", "verify"),
     "figures.sections": ("chart",),
     "memory": ("MemoryId",),
-    "mining": ("merge", "mine"),
+    "mining": ("extend", "merge", "mine"),
     "models": ("LanguageModel", "load_model"),
     "neuron_names": ("names",),
     "questions": ("answer",),

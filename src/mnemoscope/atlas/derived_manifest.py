@@ -1,7 +1,8 @@
-"""Manifests of the folders that are made from a finished atlas: `analyses/` and `report/`.
+"""Manifests of the folders that are made from a finished atlas: `extensions/`, `analyses/` and `report/`.
 
 The atlas's own manifest never changes after mining, so what is made later is covered by a manifest beside it: the hash
-of every file and of the atlas's manifest. `patterns.parquet`, which can be made again, is covered by `analyses/`'s.
+of every file and of the atlas's manifest. `patterns.parquet`, which can be made again, is covered by `analyses/`'s,
+optional tables that were made later and fitted lenses by `extensions/`'s.
 What was made from an opened atlas is never written beside another that took its place meanwhile.
 Verification reads these manifests; nothing here judges them.
 """
@@ -12,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from mnemoscope.atlas.lock import lock_folder
-from mnemoscope.atlas.manifest import MANIFEST
+from mnemoscope.atlas.manifest import MANIFEST, files_beside
 from mnemoscope.atlas.read import Atlas
 from mnemoscope.errors import AtlasBusy, AtlasExists
 from mnemoscope.files import (
     file_entry,
     file_hash,
-    is_file_entry,
     is_hash,
     make_folder,
     read_object,
@@ -75,11 +75,7 @@ def check_replaceable(directory: Path, is_own: Callable[[Path], bool], what: str
 
 def recorded_hashes(atlas: Atlas, side: str) -> dict[str, Any]:
     """The files that the manifest of `side` lists, relative to the atlas; none where it was made from another atlas."""
-    said = read_object(atlas.path / side / MANIFEST)
-    listed = said.get("files") if said.get("atlas") == atlas.manifest_hash else None
-    if not isinstance(listed, dict):
-        return {}
-    return {path: entry for path, entry in listed.items() if is_file_entry(path, entry)}
+    return files_beside(atlas.path, side, atlas.manifest_hash)
 
 
 def _is_there(atlas: Atlas) -> bool:

@@ -14,22 +14,34 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mnemoscope.atlas.manifest import MANIFEST, RUN, SEAL, STATE, UNFINISHED, WORK, table_files, unfinished_plan
+from mnemoscope.atlas.manifest import (
+    EXTENSIONS,
+    MANIFEST,
+    RUN,
+    SEAL,
+    STATE,
+    UNFINISHED,
+    WORK,
+    table_files,
+    unfinished_plan,
+)
 from mnemoscope.atlas.schema import ANSWERS, TABLES, place
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.files import file_hash, flush, is_file_entry, read_object, storing
 
 LOCK_FILE = ".lock"
+LENSES = "lenses"
+"""The folder of fitted translators, which the manifest of the extensions covers."""
 
 Occupancy = Literal["free", "unfinished", "finished", "foreign"]
 
-SIDES = ("analyses", "report")
+SIDES = (EXTENSIONS, "analyses", "report")
 _SHARED = ("leases", "states", "closed", "beats")
 """In the work folder of a run that workers share."""
 FOLDERS = (
     *sorted(kind.name for kind in TABLES.values() if kind.numbered),
     STATE, WORK, f"{WORK}/text", f"{WORK}/text/validation", *(f"{WORK}/{name}" for name in _SHARED),
-    *SIDES, "report/figures", "search",
+    *SIDES, LENSES, "report/figures", "search",
 )  # fmt: skip
 """Every folder that is written inside an atlas, outer ones first; `browse` is a folder of its own, and those of a
 worker or of its leases are named after them (`_NAMED_FOLDER`).
@@ -43,6 +55,8 @@ _NAMED = re.compile(
     rf"|work/(states|closed)/[A-Za-z0-9-]+/state\.safetensors"
     rf"|work/beats/[A-Za-z0-9-]+\.json"
     rf"|work/text/(validation/)?(copy\.json(\.new)?|[a-z_]+\.bin(\.spill)?)"
+    rf"|{EXTENSIONS}/manifest\.json"
+    rf"|{LENSES}/[a-z]+\.safetensors"
     rf"|analyses/(manifest\.json|({_QUESTION})(\.json|(\.cases)?\.parquet))"
     rf"|report/(manifest\.json|index\.html|figures/({_QUESTION})\.(svg|png|pdf))"
     rf"|search/(index\.sqlite|\.lock)"

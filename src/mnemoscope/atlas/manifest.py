@@ -14,7 +14,16 @@ from typing import Any
 from mnemoscope.atlas.form import Manifest, form_faults
 from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES, place
 from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasTooNew, AtlasUnfinished
-from mnemoscope.files import file_entry, flush, json_bytes, read_object, storing, write_bytes, write_json
+from mnemoscope.files import (
+    file_entry,
+    flush,
+    is_file_entry,
+    json_bytes,
+    read_object,
+    storing,
+    write_bytes,
+    write_json,
+)
 
 MANIFEST = "manifest.json"
 SEAL = "manifest.sha256"
@@ -22,6 +31,8 @@ RUN = "run.json"
 UNFINISHED = "unfinished.json"
 STATE = "state"
 WORK = "work"
+EXTENSIONS = "extensions"
+"""The folder whose manifest covers what was made in the atlas after it was finished, with the model."""
 
 
 def begin(directory: Path, *, plan: dict[str, Any]) -> None:
@@ -45,6 +56,18 @@ def table_files(directory: Path) -> list[str]:
             places += (directory / kind.name).glob("*.parquet")
     found = sorted(path.relative_to(directory).as_posix() for path in places if path.is_file())
     return [path for path in found if place(path) is not None]
+
+
+def files_beside(directory: Path, side: str, atlas: str) -> dict[str, Any]:
+    """The files that the manifest of the folder `side` lists, relative to the atlas, whose manifest's hash is `atlas`.
+
+    None where it was made from another atlas, or where there is none.
+    """
+    said = read_object(directory / side / MANIFEST)
+    listed = said.get("files") if said.get("atlas") == atlas else None
+    if not isinstance(listed, dict):
+        return {}
+    return {path: entry for path, entry in listed.items() if is_file_entry(path, entry)}
 
 
 def seal(directory: Path, manifest: dict[str, Any]) -> None:

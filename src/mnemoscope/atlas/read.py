@@ -49,8 +49,7 @@ class Atlas(Tables):
     """
 
     def __init__(self, path: Path, manifest: Manifest, manifest_hash: str) -> None:
-        super().__init__(path, manifest)
-        self.manifest_hash = manifest_hash
+        super().__init__(path, manifest, manifest_hash)
         self.layers: tuple[int, ...] = tuple(manifest.layers)
         self._memories = manifest.model.sizes.memories
 

@@ -31,8 +31,9 @@ class TableKind:
     """One table: its name, its columns, its rows per row group, and the folder and stem of its files if it has many.
 
     `numbered` is the stem of numbered files (`layer`, `part`), or None where one file at the atlas's top holds all.
-    `mined` says whether the atlas's manifest covers it, `since` which columns came later than schema 1, and with which;
-    `of_experts` are the columns that a model of experts adds.
+    `mined` says whether the atlas's manifest covers it; an `optional` one may be missing, and be covered by that of the
+    extensions. `since` tells which columns came later than schema 1, and with which; `of_experts` are the columns that
+    a model of experts adds.
     """
 
     name: str
@@ -40,6 +41,7 @@ class TableKind:
     row_group: int
     numbered: str | None = None
     mined: bool = True
+    optional: bool = False
     since: Mapping[str, int] = field(default_factory=dict)
     of_experts: pa.Schema = field(default_factory=lambda: pa.schema([]))
 
@@ -116,6 +118,11 @@ _KINDS = (
         "layer int16, memory int32, pattern int16, kind string, description string, triggers [int16],"
         "lift float32?, log10_p float32?"
     ), 16_384, mined=False, of_experts=_columns("expert int16?")),
+    TableKind("roles", _columns(
+        "memory int32, key_top_tokens [int32], key_top_cosines [float32], trigger_token int32?, trigger_rank int32?,"
+        "trigger_cosine float32?, triggers_found float32?, control_token int32?, control_rank int32?,"
+        "control_cosine float32?, controls_found float32?"
+    ), 1_024, "layer", optional=True, of_experts=_columns("expert int16?")),
     TableKind("routing", _columns(
         "layer int16, expert int16, tokens int64, weight_sum float64, first_choice int64"
     ), 65_536),
@@ -127,7 +134,7 @@ ANSWER_COLUMNS = _columns("layer int16?, name string, value float64?, count int6
 
 ANSWERS = (
     "key_patterns", "key_removals", "value_agreement", "value_rank", "value_confidence", "layer_activity",
-    "layer_composition", "refinement_match", "refinement_confidence", "refinement_events",
+    "layer_composition", "refinement_match", "refinement_confidence", "refinement_events", "key_agreement",
 )  # fmt: skip
 """The questions whose answers have a place in analyses/ and report/figures/; those of later ones are an atlas's own
 because the manifests of these folders list them."""

@@ -9,6 +9,7 @@ import shlex
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 
 from mnemoscope.atlas.experts import counted_through, numberings_of, with_names
 from mnemoscope.atlas.form import Manifest
+from mnemoscope.atlas.manifest import EXTENSIONS, files_beside
 from mnemoscope.atlas.schema import TABLES, place, schema_error, with_later_columns
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
 from mnemoscope.files import file_hash
@@ -35,13 +37,20 @@ _PLAN_OPTIONS = (
 class Tables:
     """The table files of one atlas; remembers each file's footer once it has been checked."""
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
+    def __init__(self, path: Path, manifest: Manifest, manifest_hash: str) -> None:
         self.path = path
         self.manifest = manifest
+        self.manifest_hash = manifest_hash
         sizes = manifest.model.sizes
         self.numberings = numberings_of(sizes.memories, sizes.experts)
         """How the memories of each layer are numbered; empty where no layer has experts."""
         self._footers: dict[str, Any] = {}
+
+    @cached_property
+    def hashes(self) -> dict[str, str]:
+        """The sha256 of every file that was mined, and of those that `extend` and `lens` have made since, by path."""
+        later = files_beside(self.path, EXTENSIONS, self.manifest_hash)
+        return {path: entry["sha256"] for path, entry in later.items()} | self.manifest.hashes
 
     def has(self, table: str, *, layer: int | None = None) -> bool:
         """Whether the table is there; raises OptionError for one that cannot be."""
@@ -67,7 +76,7 @@ class Tables:
             raise OptionError(f"table {name} has one file per layer; say which, such as layer=0")
         if kind.numbered != "layer" and layer is not None:
             raise OptionError(f"table {name} is not divided by layer; leave the layer out")
-        listed = self.manifest.hashes
+        listed = self.hashes
         if kind.numbered == "part":
             parts = [path for path in listed if (named := place(path)) is not None and named[0] is kind]
             return sorted(parts, key=lambda path: (len(path), path))
@@ -191,7 +200,7 @@ class Tables:
 
     def _check_hash(self, path: str) -> None:
         """Refuses a changed file: a flipped bit in its footer could hide rows from `rows_where` without a trace."""
-        hash = None if path.startswith("sentences/") else self.manifest.hashes.get(path)
+        hash = None if path.startswith("sentences/") else self.hashes.get(path)
         if hash is not None and file_hash(self.path / path) != hash:
             raise AtlasDamaged(
                 f"{self.path / path} is not the file that was mined (its sha256 differs);"
@@ -215,6 +224,12 @@ def patterns_command(directory: Path) -> str:
     return f"`mnemoscope analyze {shlex.quote(str(directory))} --patterns`"
 
 
+def extend_command(directory: Path, table: str, manifest: Manifest) -> str:
+    """The command, in backquotes, that makes an optional table of a finished atlas."""
+    model = model_words(manifest, otherwise="MODEL")
+    return f"`mnemoscope extend {shlex.quote(str(directory))} --model {model} {table}`"
+
+
 def model_words(manifest: Manifest, *, otherwise: str) -> str:
     """The MODEL of an atlas with its options, as words of a command line; `otherwise` where no plan tells it."""
     plan = manifest.plan
@@ -226,6 +241,8 @@ def rebuild_command(directory: Path, table: str, manifest: Manifest) -> str:
     """The command, in backquotes, that makes a table of the atlas in `directory`: analyze for patterns, else mine."""
     if table == "patterns":
         return patterns_command(directory)
+    if TABLES[table].optional:
+        return extend_command(directory, table, manifest)
     plan = manifest.plan
     corpus = shlex.quote(str(plan["corpus"])) if "corpus" in plan else "CORPUS"
     words = [model_words(manifest, otherwise="MODEL"), corpus, "--out", shlex.quote(str(directory))]

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from mnemoscope.atlas.folder import SIDES, is_named
 from mnemoscope.atlas.form import Manifest, form_faults
-from mnemoscope.atlas.manifest import MANIFEST, read_claimed, table_files
+from mnemoscope.atlas.manifest import EXTENSIONS, MANIFEST, read_claimed, table_files
 from mnemoscope.atlas.schema import TABLES, place, schema_error
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.files import file_hash, is_file_entry, read_object
@@ -39,7 +39,7 @@ def verify(path: str | Path) -> list[str]:
     problems += _incomplete(manifest)
     covered = set(files)
     for side in SIDES:
-        side_problems, side_covered = _wrong_side(directory, side)
+        side_problems, side_covered = _wrong_side(directory, side, manifest)
         problems += side_problems
         covered |= side_covered
     problems += [f"{path}: a table that no manifest lists" for path in table_files(directory) if path not in covered]
@@ -92,7 +92,7 @@ def _incomplete(manifest: Manifest) -> list[str]:
     return [f"{path}: missing from the manifest" for path in needed if path not in manifest.hashes]
 
 
-def _wrong_side(directory: Path, side: str) -> tuple[list[str], set[str]]:
+def _wrong_side(directory: Path, side: str, manifest: Manifest) -> tuple[list[str], set[str]]:
     """What is wrong with a folder made from the atlas later, and the files that its own manifest covers."""
     folder = directory / side
     path = folder / MANIFEST
@@ -105,7 +105,10 @@ def _wrong_side(directory: Path, side: str) -> tuple[list[str], set[str]]:
     files = said.get("files")
     if not isinstance(files, dict) or "atlas" not in said:
         return [f"{side}/{MANIFEST}: not a manifest that mnemoscope writes"], set()
-    problems = [*_wrong_files(directory, files).values()]
+    wrong = _wrong_files(directory, files)
+    problems = [*wrong.values()]
+    if side == EXTENSIONS:
+        problems += _wrong_schemas(directory, manifest, [path for path in files if path not in wrong])
     if said["atlas"] != file_hash(directory / MANIFEST):
         problems.append(f"{side}/{MANIFEST}: made from another atlas")
     return problems, set(files)

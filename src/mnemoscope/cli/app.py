@@ -6,7 +6,21 @@ from typing import Annotated
 
 import typer
 
-from mnemoscope.cli import analyze, bench, demo, inspect, mine, report, search, serve, show, trace, train, worker
+from mnemoscope.cli import (
+    analyze,
+    bench,
+    demo,
+    extend,
+    inspect,
+    mine,
+    report,
+    search,
+    serve,
+    show,
+    trace,
+    train,
+    worker,
+)
 from mnemoscope.cli.fleet import name_ray
 from mnemoscope.cli.runner import run
 
@@ -20,7 +34,7 @@ app = typer.Typer(
 
 for verb in (
     demo.demo, inspect.inspect, mine.mine, analyze.analyze, report.report, serve.serve, show.show, search.search,
-    trace.trace, mine.merge, worker.worker, worker.status, show.verify, train.train, bench.bench,
+    trace.trace, mine.merge, extend.extend, worker.worker, worker.status, show.verify, train.train, bench.bench,
 ):  # fmt: skip
     app.command(verb.__name__)(verb)
 

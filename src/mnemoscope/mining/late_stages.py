@@ -25,6 +25,7 @@ from mnemoscope.mining.pieces import join_pieces, run_piece
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.predictions import PREFIXES, PredictionPass, Prefixes
 from mnemoscope.mining.removals import RemovalPass
+from mnemoscope.mining.roles import write_layer_roles
 from mnemoscope.mining.sealing import add_patterns, model_facts, seal_atlas, unsealed_atlas
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.steps import RunContext, read_saved
@@ -45,7 +46,7 @@ from mnemoscope.patterns import PatternFinder, open_finder, write_layer_patterns
 
 LATE_STAGES = (
     "text tables", "tables", "values", "neighbours", "removals", "predictions", "questions", "values at work",
-    "pattern words", "patterns",
+    "roles", "pattern words", "patterns",
 )  # fmt: skip
 """In order; a stage begins when all tasks of the one before are done. After the last the atlas is sealed."""
 _ONE_TASK = ("text tables", "questions", "pattern words")
@@ -141,6 +142,7 @@ class LateStages:
             "predictions": lambda piece: run_piece(context, self._predictions().steps, piece, of=pieces),
             "questions": lambda _: self._write_questions(),
             "values at work": self._write_values_at_work,
+            "roles": lambda layer: write_layer_roles(context, model, plan, layer),
             "pattern words": lambda _: write_words(self._atlas, progress=context.progress),
             "patterns": self._write_patterns,
         }

@@ -24,12 +24,13 @@ from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES
 from mnemoscope.atlas.store import write_sentences
 from mnemoscope.errors import AtlasDamaged, OptionError, PartsDiffer
 from mnemoscope.files import copy_file, make_folder
+from mnemoscope.mining.finishing import finish_atlas
 from mnemoscope.mining.plan import MiningPlan, all_versions, library_versions
 from mnemoscope.mining.predictions import PREFIXES, Prefixes
 from mnemoscope.mining.run_folder import FoundFolder, begin_run, check_writable, hold_folder, look_into
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
-from mnemoscope.mining.writing import finish_atlas, provenance_of, write_mined_tables
+from mnemoscope.mining.writing import provenance_of, write_mined_tables
 from mnemoscope.model_options import ModelOptions, write_max_memory
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.progress import Progress, ignore_progress

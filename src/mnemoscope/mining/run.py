@@ -16,11 +16,12 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.corpus import Source, open_source
 from mnemoscope.errors import OptionError, PlanDiffers
+from mnemoscope.mining.finishing import finish_atlas
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.run_folder import Beginning, check_writable, hold_folder, settle_text
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining.text_pass import read_text
-from mnemoscope.mining.writing import finish_atlas, write_mined_tables, write_text_tables
+from mnemoscope.mining.writing import write_mined_tables, write_text_tables
 from mnemoscope.mining_options import AUTO, DTYPES, MiningOptions
 from mnemoscope.model_options import AS_USUAL, ModelOptions, write_max_memory
 from mnemoscope.models import LanguageModel, device_of, load_for_ids, load_model

@@ -1,7 +1,8 @@
 """From what was accumulated to the tables of an atlas.
 
-A single run, a resumed one, a merge of parts and workers (`late_stages`) all end here, so they end in the same bytes.
-Nothing here depends on when or how often it runs; tables of the value pass that are there already are kept.
+A single run, a resumed one, a merge of parts (`finishing`) and workers (`late_stages`) all write with these, so they
+end in the same bytes. Nothing here depends on when or how often it runs; tables of the value pass that are there
+already are kept.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,18 +16,16 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from mnemoscope.atlas.experts import Numberings, counted_through, with_experts, with_names
-from mnemoscope.atlas.manifest import STATE
 from mnemoscope.atlas.schema import TABLES, Provenance, schema_error
 from mnemoscope.atlas.store import write_sentences, write_table
 from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.files import copy_file
 from mnemoscope.mining.batch_loader import background_table, sentence_rows, token_table
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.predictions import PREFIXES, PredictionPass, Prefixes, choose_prefixes
+from mnemoscope.mining.predictions import PredictionPass, Prefixes, choose_prefixes
 from mnemoscope.mining.removals import RemovalPass
-from mnemoscope.mining.sealing import add_patterns, model_facts, seal_atlas
 from mnemoscope.mining.state import MiningState
-from mnemoscope.mining.steps import CHECKPOINT, RunContext, run_checkpointed
+from mnemoscope.mining.steps import RunContext, run_checkpointed
 from mnemoscope.mining.trigger_table import NamedSentences, layer_triggers
 from mnemoscope.mining.values import neighbour_table, targets, value_table, working_columns
 from mnemoscope.models import LanguageModel
@@ -73,7 +72,7 @@ def write_texts(
 def write_mined_tables(context: RunContext, plan: MiningPlan, state: MiningState) -> None:
     """Writes triggers and activity of every mined layer; `sentences` must be there."""
     sentences = NamedSentences(context.directory)
-    for layer in _each_layer(context, plan, "tables"):
+    for layer in each_layer(context, plan, "tables"):
         write_mined_layer(context.directory, plan, state, layer, sentences, state.shape.numberings)
     write_routing(context.directory, plan, [routing.columns(layer) for layer, routing in state.routing.items()])
     context.heap.trim()
@@ -113,7 +112,7 @@ def write_value_tables(context: RunContext, state: MiningState, model: LanguageM
     `sentences` must be there. What the values are at work is not known before the predictions (`write_working_values`).
     """
     sentences: NamedSentences | None = None
-    for layer in _each_layer(context, plan, "values"):
+    for layer in each_layer(context, plan, "values"):
         path = context.directory / TABLES["values"].path(layer)
         if not is_made(path, plan, "values"):
             sentences = sentences or NamedSentences(context.directory)
@@ -156,7 +155,7 @@ def write_question_tables(
     halved["predictions"] = run_checkpointed(context, predictions.steps)
     questions |= write_predictions(directory, model, plan, predictions) | {"out_of_memory_steps": halved}
     scales = dict(zip(plan.layers, questions["value_scales"], strict=True))
-    for layer in _each_layer(context, plan, "values at work"):
+    for layer in each_layer(context, plan, "values at work"):
         write_working_values(values[layer], directory, plan, model, layer, scale=scales[layer])
     context.end_stage("values at work")
     return questions
@@ -198,7 +197,7 @@ def write_working_values(
     write_columns(directory, plan, "values", columns, {}, layer=layer)
 
 
-def _each_layer(context: RunContext, plan: MiningPlan, stage: str) -> Iterator[int]:
+def each_layer(context: RunContext, plan: MiningPlan, stage: str) -> Iterator[int]:
     """The mined layers, of which the progress is told."""
     for done, layer in enumerate(plan.layers):
         context.progress(stage, done, len(plan.layers), "layers")
@@ -231,31 +230,3 @@ def is_made(path: Path, plan: MiningPlan, name: str) -> bool:
         return schema_error(name, pq.read_schema(path), provenance_of(plan)) is None
     except (OSError, pa.ArrowException):
         return False
-
-
-def finish_atlas(
-    context: RunContext,
-    model: LanguageModel,
-    plan: MiningPlan,
-    state: MiningState,
-    prefixes: Prefixes,
-    *,
-    counts: dict[str, Any],
-    versions: Sequence[Mapping[str, str]],
-    part: tuple[int, int] | None = None,
-    keep_work: bool = False,
-) -> None:
-    """Makes an atlas of a folder that holds the mined tables, or a part, which carries what `merge` needs of it."""
-    directory, questions = context.directory, None
-    if part is None:
-        write_value_tables(context, state, model, plan)
-        questions = write_question_tables(context, model, plan, prefixes)
-    else:
-        state.save(directory / STATE / CHECKPOINT, plan=plan.hash())
-        prefixes.save(directory / STATE / PREFIXES)
-    seal_atlas(
-        context, model_facts(model), plan, state.halved, counts=counts, versions=versions, part=part,
-        questions=questions, equality=state.equality(), keep_work=keep_work,
-    )  # fmt: skip
-    if part is None:
-        add_patterns(directory, context.progress)

@@ -1,4 +1,4 @@
-"""The list of the questions, in the paper's order, and the answer to one of them.
+"""The list of the questions, the paper's in its order and those beyond it, and the answer to one of them.
 
 A question is a module of this room with that name, and a figure of that name in `figures`; a new one is added here.
 Writes nothing; answers.py does.
@@ -25,8 +25,9 @@ QUESTIONS: tuple[str, ...] = (
     "refinement_match",
     "refinement_confidence",
     "refinement_events",
+    "key_agreement",
 )
-"""The ids of all questions, in the paper's order."""
+"""The ids of all questions: the paper's ten in its order, then those that it left open, which need optional tables."""
 
 
 def question_module(question: str) -> ModuleType:

@@ -23,7 +23,7 @@ from mnemoscope.tracing.interventions import Intervention, check
 from mnemoscope.tracing.predictions import ids_of, last_streams
 from mnemoscope.tracing.records import Token, plain
 from mnemoscope.tracing.rendering import WIDTH, Column, fit, table
-from mnemoscope.tracing.scores import folded_values, top
+from mnemoscope.tracing.scores import folded_values, require_model_of, top
 
 MEASURES = tuple(
     f"{of}_{kind}" for of in ("own_tokens", "top_token", "next_token") for kind in ("probability", "log_probability")
@@ -110,12 +110,8 @@ def causal_check(
             f"sign={sign}, at={at!r}, controls={controls}, triggers={triggers}, tokens={tokens}, seed={seed} cannot be "
             "met; sign is 1 or -1, at is last or all, the others 1 or more (seed 0 or more)"
         )
-    mined = atlas.manifest.model
-    if not model.is_model_of(atlas.manifest["model"]) and not force:
-        raise ModelDiffers(
-            f"{atlas.path} was mined from another model than {model.spec} (fingerprint {mined.fingerprint[:12]}..., not"
-            f" {model.fingerprint[:12]}...); load {mined.spec}"
-        )
+    if not force:
+        require_model_of(model, atlas)
     chosen = atlas[memory].id
     check(model, [Intervention(chosen)])
     prefixes = _prefixes(model, atlas, chosen, sign=sign, count=triggers)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.errors import OptionError
+from mnemoscope.errors import ModelDiffers, OptionError
 from mnemoscope.models import LanguageModel
 
 BLOCK = 64
@@ -218,6 +218,16 @@ def votes_in(values: pl.DataFrame) -> tuple[Tensor, Tensor]:
     """What each memory of a table `values` votes for, `[memory]`: with a positive coefficient, with a negative one."""
     positive, negative = (values[f"{end}_tokens"].list.first().cast(pl.Int64).to_torch() for end in ("top", "bottom"))
     return positive, negative
+
+
+def require_model_of(model: LanguageModel, atlas: Atlas) -> None:
+    """Raises ModelDiffers unless the atlas was mined from this model."""
+    mined = atlas.manifest.model
+    if not model.is_model_of(atlas.manifest["model"]):
+        raise ModelDiffers(
+            f"{atlas.path} was mined from another model than {model.spec} (fingerprint {mined.fingerprint[:12]}..., not"
+            f" {model.fingerprint[:12]}...); load {mined.spec}"
+        )
 
 
 def adopt_votes(model: LanguageModel, atlas: Atlas) -> bool:

@@ -1,0 +1,172 @@
+"""Optional tables for an atlas that is finished: `mnemoscope extend`, and what fitting lenses shares with it.
+
+The atlas stays as it is. What is added lies where mining would have put it, and extensions/manifest.json covers it. A
+stop loses no more than a mining run's would: the work folder holds what was asked so far, the same command goes on.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.atlas.derived_manifest import record_hashes, write_beside
+from mnemoscope.atlas.manifest import EXTENSIONS as SIDE
+from mnemoscope.atlas.manifest import WORK
+from mnemoscope.atlas.schema import TABLES
+from mnemoscope.errors import AtlasUnfinished, ModelDiffers, OptionError
+from mnemoscope.mining.extensions import EXTENSIONS
+from mnemoscope.mining.plan import MiningPlan
+from mnemoscope.mining.steps import RunContext
+from mnemoscope.mining_options import AUTO, MiningOptions
+from mnemoscope.model_options import ModelOptions, write_max_memory
+from mnemoscope.models import LanguageModel, load_for_ids, load_model
+from mnemoscope.progress import Progress, StopSignal, ignore_progress, interruption
+from mnemoscope.tracing.scores import require_model_of
+
+
+@dataclass(frozen=True)
+class Extended:
+    """The tables that were made, and those that were there already."""
+
+    made: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+def extend(
+    atlas: Atlas | str | os.PathLike[str],
+    model: LanguageModel | str | None = None,
+    tables: Sequence[str] = (),
+    *,
+    device: str = AUTO,
+    adapter: str | None = None,
+    tokenizer: str | None = None,
+    dequantize: bool = False,
+    revision: str | None = None,
+    dict: str | os.PathLike[str] | None = None,
+    trust_remote_code: bool = False,
+    max_memory: str | Mapping[int | str, int | str] | None = None,
+    checkpoint_every: float = MiningOptions.checkpoint_every,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Extended:
+    """Makes optional tables in a finished atlas: those named, or all that it lacks. `model` None is the plan's.
+
+    A table that is there is kept; with `force` one that mining did not make is made again. Options are those of
+    `load_model`; what is left out is as in the plan. Raises OptionError for a table that is none of these, ModelDiffers
+    for another model than was mined, AtlasUnfinished for a part, AtlasBusy, Interrupted, and what opening an atlas and
+    loading a model raise.
+    """
+    opening = ModelOptions(
+        revision=revision, adapter=adapter, tokenizer=tokenizer, dequantize=dequantize, dictionary=dict,
+        trust_remote_code=trust_remote_code, max_memory=write_max_memory(max_memory),
+    )  # fmt: skip
+    return run_extension(
+        atlas if isinstance(atlas, Atlas) else open_atlas(Path(atlas)), model, tables, device=device, opening=opening,
+        checkpoint_every=checkpoint_every, force=force, progress=progress or ignore_progress,
+    )  # fmt: skip
+
+
+def run_extension(
+    atlas: Atlas,
+    model: LanguageModel | str | None,
+    tables: Sequence[str],
+    *,
+    device: str = AUTO,
+    opening: ModelOptions,
+    checkpoint_every: float = MiningOptions.checkpoint_every,
+    force: bool = False,
+    progress: Progress = ignore_progress,
+) -> Extended:
+    """`extend` with a model's options as one."""
+    wanted = _known(tables)
+    there = [name for name in wanted if has_table(atlas, name)]
+    mined = [name for name in there if files_of(atlas, name)[0] in atlas.manifest.hashes]
+    kept = mined if force else there
+    made = [name for name in wanted if name not in kept]
+    if made:
+        plan = MiningPlan.from_document(atlas.manifest.plan, atlas.path)
+        loaded = load_mined(atlas, plan, model, device=device, opening=opening, progress=progress)
+        with hold_atlas(atlas):
+            context = RunContext(atlas.path, checkpoint_every, progress)
+            for name in made:
+                if name in there:
+                    _take_away(atlas, name)
+                EXTENSIONS[name].make(context, loaded, plan)
+                cover(atlas, files_of(atlas, name), context)
+    return Extended(tuple(made), tuple(kept))
+
+
+def _known(tables: Sequence[str]) -> list[str]:
+    """The tables named, each once, in the order in which they are made; all where none is named. Raises OptionError."""
+    for name in tables:
+        if name not in EXTENSIONS:
+            raise OptionError(f"{name!r} is no table that can be added; these can: {', '.join(EXTENSIONS)}")
+    return [name for name in EXTENSIONS if not tables or name in tables]
+
+
+def has_table(atlas: Atlas, name: str) -> bool:
+    """Whether an optional table is there, with every mined layer if it has one file for each."""
+    files = files_of(atlas, name)
+    return set(files) <= atlas.hashes.keys() and all((atlas.path / path).is_file() for path in files)
+
+
+def files_of(atlas: Atlas, name: str) -> list[str]:
+    """The files of a table of which each mined layer has one, or of one file, relative to the atlas."""
+    return [TABLES[name].path(layer) for layer in (atlas.layers if TABLES[name].numbered else (None,))]
+
+
+def _take_away(atlas: Atlas, name: str) -> None:
+    for path in files_of(atlas, name):
+        (atlas.path / path).unlink(missing_ok=True)
+
+
+def load_mined(
+    atlas: Atlas,
+    plan: MiningPlan,
+    model: LanguageModel | str | None,
+    *,
+    device: str = AUTO,
+    opening: ModelOptions,
+    progress: Progress = ignore_progress,
+) -> LanguageModel:
+    """The model that an atlas was mined from, in the plan's number format; `model` None is the plan's own.
+
+    The threads of this process become the plan's, so that last bits are. Raises ModelDiffers, AtlasUnfinished for a
+    part, and what loading raises.
+    """
+    if part := atlas.manifest.part:
+        raise AtlasUnfinished(f"{atlas.path} is {part}; join all parts with `mnemoscope merge`, then extend it")
+    torch.set_num_threads(plan.threads)
+    if not isinstance(model, LanguageModel):
+        name = plan.model if model is None else model
+        progress("loading", 0, None, name)
+        load = load_model if plan.ids_field is None else load_for_ids
+        where = plan.device if device == AUTO else device
+        model = load(name, dtype=plan.dtype, device=where, **opening.or_planned(plan.document()).keywords())
+    require_model_of(model, atlas)
+    if str(model.dtype) != f"torch.{plan.dtype}":
+        raise ModelDiffers(f"{atlas.path} was mined in {plan.dtype}, {model.spec} is loaded in {model.dtype}")
+    return model
+
+
+@contextmanager
+def hold_atlas(atlas: Atlas) -> Iterator[None]:
+    """Holds a finished atlas for what is added to it; Ctrl-C becomes Interrupted. Raises AtlasBusy."""
+    with write_beside(atlas):
+        try:
+            yield
+        except (KeyboardInterrupt, StopSignal) as stop:
+            raise interruption(stop, "stopped; what was saved stays, run the same command again to go on") from None
+
+
+def cover(atlas: Atlas, paths: Iterable[str], context: RunContext) -> None:
+    """Makes files, which are whole now, part of the atlas; what was saved on the way to them is not needed any more."""
+    record_hashes(atlas, SIDE, paths)
+    for saved in context.work.glob("*.safetensors"):
+        saved.unlink(missing_ok=True)
+    if context.work.is_dir() and not any(context.work.iterdir()):
+        (atlas.path / WORK).rmdir()

@@ -1,0 +1,146 @@
+"""What each key looks for among the words that go in, and whether its triggers end with one of them.
+
+The mirror of the value pass at the layer's other end (definitions.md section 9, key_agreement): the centred cosine of a
+memory's read direction with the embedding of every token. A control has the same ruler and another memory's triggers.
+Needs the finished triggers; makes `roles`, and answers no question.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mnemoscope.atlas.experts import counted_through, with_names
+from mnemoscope.atlas.read import BEST_TRIGGERS
+from mnemoscope.atlas.schema import TABLES
+from mnemoscope.errors import NotFinite
+from mnemoscope.mining.plan import MiningPlan
+from mnemoscope.mining.steps import RunContext
+from mnemoscope.mining.values import rows_at_once
+from mnemoscope.mining.writing import each_layer, is_made, write_columns
+from mnemoscope.models import LanguageModel
+from mnemoscope.models.read_directions import input_embeddings, read_directions
+from mnemoscope.tracing import rank_of, top
+
+KEPT = BEST_TRIGGERS
+"""Top tokens kept of each key, and triggers that are looked for among them."""
+_TINY = 1e-30
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LastTokens:
+    """The last tokens `[memory, KEPT]` of each memory's best positive triggers, best first; -1 where it has fewer."""
+
+    tokens: Ints
+
+    @classmethod
+    def of(cls, triggers: pl.DataFrame, memories: int) -> "LastTokens":
+        """Those of one layer's triggers, whose memories are counted through the layer."""
+        best = triggers.filter(pl.col("sign") == 1, pl.col("rank") < KEPT)
+        tokens = np.full((memories, KEPT), -1, np.int64)
+        tokens[best["memory"].to_numpy(), best["rank"].to_numpy()] = best["token"].to_numpy()
+        return cls(tokens)
+
+    def dealt(self, seed: int, layer: int) -> "LastTokens":
+        """The same triggers dealt to other memories: each that has some gets those of the next in a random circle.
+
+        One memory alone gets none.
+        """
+        owners = np.flatnonzero(self.tokens[:, 0] >= 0)
+        circle = np.random.default_rng((seed, 9, layer)).permutation(owners)
+        tokens = np.full_like(self.tokens, -1)
+        if len(circle) > 1:
+            tokens[circle] = self.tokens[np.roll(circle, 1)]
+        return LastTokens(tokens)
+
+
+def write_roles(context: RunContext, model: LanguageModel, plan: MiningPlan) -> None:
+    """Writes `roles` of every mined layer, but those of this plan that are there; raises NotFinite, StoreFailed."""
+    for layer in each_layer(context, plan, "roles"):
+        write_layer_roles(context, model, plan, layer)
+    context.end_stage("roles")
+
+
+def write_layer_roles(context: RunContext, model: LanguageModel, plan: MiningPlan, layer: int) -> None:
+    """Writes the table `roles` of one layer, if it is not there; its triggers must be."""
+    directory = context.directory
+    if is_made(directory / TABLES["roles"].path(layer), plan, "roles"):
+        return
+    names = ["memory", "sign", "rank", "token"]
+    stored = pl.read_parquet(
+        directory / TABLES["triggers"].path(layer), columns=with_names(names) if model.numberings else names, glob=False
+    )
+    own = LastTokens.of(counted_through(stored, model.numberings, layer), model.sizes.memories[layer])
+    columns = role_columns(model, layer, own, own.dealt(plan.seed, layer))
+    write_columns(directory, plan, "roles", columns, model.numberings, layer=layer)
+
+
+def role_columns(model: LanguageModel, layer: int, own: LastTokens, dealt: LastTokens) -> dict[str, Any]:
+    """The columns of `roles` for one layer; `dealt` are the triggers of the control.
+
+    Without embeddings that the keys could be compared with, lists are empty and numbers null. Raises NotFinite.
+    """
+    memories = model.sizes.memories[layer]
+    embeddings = input_embeddings(model)
+    blocks = []
+    if embeddings is not None:
+        embeddings = embeddings.to(model.devices[layer])
+        centred = embeddings - embeddings.mean(1, keepdim=True)
+        lengths = torch.linalg.vector_norm(centred, dim=1).clamp_min(_TINY)
+        directions = read_directions(model, layer)
+        step = rows_at_once(len(embeddings))
+        for start in range(0, memories, step):
+            rows = torch.nn.functional.normalize(directions[start : start + step], dim=1, eps=_TINY)
+            with torch.inference_mode():
+                cosine = (rows @ centred.T) / lengths
+            blocks.append(_read(cosine, [each.tokens[start : start + step] for each in (own, dealt)]))
+    columns: dict[str, Any] = {"memory": np.arange(memories, dtype=np.int32)}
+    if not blocks:
+        columns |= {name: [[] for _ in range(memories)] for name in ("key_top_tokens", "key_top_cosines")}
+        return columns | {name: np.ma.array(np.zeros(memories, kind), mask=True) for name, kind in _NUMBERS.items()}
+    found = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+    if not np.isfinite(found["key_top_cosines"]).all():
+        memory = int(np.flatnonzero(~np.isfinite(found["key_top_cosines"]).all(1))[0])
+        raise NotFinite(f"the key of {model.numbering(layer).name(layer, memory)} is not finite; check the weights")
+    columns |= {name: list(found.pop(name)) for name in ("key_top_tokens", "key_top_cosines")}
+    return columns | {name: np.ma.array(found[name], mask=found[f"{name} unknown"]) for name in _NUMBERS}
+
+
+_NUMBERS: dict[str, type] = {
+    "trigger_token": np.int32, "trigger_rank": np.int32, "trigger_cosine": np.float32, "triggers_found": np.float32,
+    "control_token": np.int32, "control_rank": np.int32, "control_cosine": np.float32, "controls_found": np.float32,
+}  # fmt: skip
+"""Columns that are null where the memory has no positive trigger."""
+
+
+def _read(cosine: Tensor, triggers: list[Ints]) -> dict[str, NDArray[Any]]:
+    """The columns of some memories, whose cosines `[memory, token]` these are; `triggers` their own and the control's.
+
+    The cosines of a key that is zero are zero, so every token ties and the lower id comes first.
+    """
+    with torch.inference_mode():
+        tokens, best = top(cosine, KEPT)
+        found: dict[str, NDArray[Any]] = {
+            "key_top_tokens": tokens.int().cpu().numpy(), "key_top_cosines": best.cpu().numpy()
+        }  # fmt: skip
+        for (one, many), last in zip((("trigger", "triggers"), ("control", "controls")), triggers, strict=True):
+            there = torch.from_numpy(last).to(cosine.device)
+            first = there[:, 0].clamp(min=0)
+            among = ((there[:, :, None] == tokens[:, None, :]).any(2) & (there >= 0)).sum(1)
+            counted = (there >= 0).sum(1)
+            numbers = {
+                f"{one}_token": there[:, 0],
+                f"{one}_rank": rank_of(cosine, first),
+                f"{one}_cosine": cosine.gather(1, first[:, None])[:, 0],
+                f"{many}_found": among / counted.clamp(min=1),
+            }
+            for name, values in numbers.items():
+                found[name] = values.cpu().numpy().astype(_NUMBERS[name])
+                found[f"{name} unknown"] = last[:, 0] < 0
+    return found

@@ -1,0 +1,104 @@
+"""B2: does a key look for the word that its triggers end with? The mirror of Figure 4, at the layer's other end.
+
+A memory's read direction is compared with the embedding of every word that can go in (centred cosine); what is counted
+is where the last token of its best trigger stands among them. The control has the same ruler and another memory's
+triggers. Where keys no longer agree with the words, what they read is no longer the word that was put in.
+"""
+
+import polars as pl
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.intervals import Estimate, difference, mean, order_statistic, share
+from mnemoscope.questions.answer_builder import MEMORIES, AnswerBuilder
+from mnemoscope.questions.question import Claim, Number, Paper, Question
+from mnemoscope.questions.sources import require_table
+from mnemoscope.questions.verdicts import above
+
+NOTHING = "no memory of this atlas has a trigger and a key that can be compared with embeddings"
+"""What the question says where it finds nothing."""
+
+QUESTION = Question(
+    "key_agreement",
+    title="whether keys look for words",
+    paper=Paper(
+        figure="B2", section="beyond",
+        question="How often is the word that a key is closest to the last one of the memory's best trigger?",
+        claims=(
+            Claim(
+                "keys of the lower layers find the word that their triggers end with (not asked by the paper)", "-",
+                "agreement_lower_above_control", "share",
+                "they do more often than with another memory's triggers; the difference", above(0),
+            ),
+            Claim(
+                "keys of the upper layers find it, too (not asked by the paper)", "-",
+                "agreement_upper_above_control", "share",
+                "they do more often than with another memory's triggers; the difference", above(0),
+            ),
+        ),
+    ),
+    numbers=(
+        Number("agreement", "share", "the key ranks the last token first"),
+        Number("control", "share", "the same with another memory's triggers"),
+        Number("chance", "share", "chance, 1 / vocabulary"),
+        Number("above_control", "share", "agreement minus the control"),
+        Number("rank", "rank", "median rank of the last token"),
+        Number("control_rank", "rank", "median rank of another memory's"),
+        Number("found", "share", "of the 25 best triggers' last tokens, those among the key's first 25"),
+        Number("control_found", "share", "of another memory's"),
+        Number("cosine", "number", "centred cosine of the key with the last token, mean"),
+        Number("control_cosine", "number", "with another memory's"),
+        Number("agreement_lower_above_control", "share", "lower layers: agreement minus the control"),
+        Number("agreement_upper_above_control", "share", "upper layers: agreement minus the control"),
+    ),
+    main="agreement",
+    headline=("agreement", "control", "rank", "control_rank", "found", "control_found"),
+    layer_page=("agreement", "control", "found"),
+    nothing=NOTHING, interval=MEMORIES,
+)  # fmt: skip
+
+
+def answer(atlas: Atlas) -> pl.DataFrame:
+    """Per layer and over all: agreement of keys with their triggers' last tokens, its control, ranks and cosines.
+
+    Raises AtlasUnfinished if the atlas has no table `roles`.
+    """
+    frames = [
+        require_table(atlas, "roles", layer=layer)
+        .filter(pl.col("trigger_rank").is_not_null())
+        .with_columns(layer=pl.lit(layer, pl.Int16))
+        for layer in atlas.layers
+    ]
+    rows = pl.concat(frames)
+    found, chance = AnswerBuilder(QUESTION), 1 / atlas.manifest.model.sizes.vocabulary
+    for layer in (*atlas.layers, None):
+        found.add_named(layer, _estimates(rows if layer is None else rows.filter(pl.col("layer") == layer), chance))
+    upper = pl.col("layer").is_in(list(atlas.upper_layers))
+    found.add(None, "agreement_lower_above_control", _above_control(rows.filter(~upper)))
+    found.add(None, "agreement_upper_above_control", _above_control(rows.filter(upper)))
+    return found.frame()
+
+
+def _estimates(rows: pl.DataFrame, chance: float) -> dict[str, Estimate]:
+    """The numbers of some memories that have triggers."""
+    dealt = rows.filter(pl.col("control_rank").is_not_null())
+    return {
+        "agreement": _first(rows["trigger_rank"]),
+        "control": _first(dealt["control_rank"]),
+        "chance": Estimate(chance, rows.height),
+        "above_control": _above_control(rows),
+        "rank": order_statistic(rows["trigger_rank"].sort().to_numpy(), 0.5),
+        "control_rank": order_statistic(dealt["control_rank"].sort().to_numpy(), 0.5),
+        "found": mean(rows["triggers_found"]),
+        "control_found": mean(dealt["controls_found"]),
+        "cosine": mean(rows["trigger_cosine"]),
+        "control_cosine": mean(dealt["control_cosine"]),
+    }
+
+
+def _above_control(rows: pl.DataFrame) -> Estimate:
+    """How much more often memories agree with their own triggers than with those they were dealt."""
+    return difference(_first(rows["trigger_rank"]), _first(rows["control_rank"].drop_nulls()))
+
+
+def _first(ranks: pl.Series) -> Estimate:
+    return share(len(ranks.filter(ranks == 0)), len(ranks))
