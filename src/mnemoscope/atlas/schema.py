@@ -123,10 +123,21 @@ _KINDS = (
         "trigger_cosine float32?, triggers_found float32?, control_token int32?, control_rank int32?,"
         "control_cosine float32?, controls_found float32?"
     ), 1_024, "layer", optional=True, of_experts=_columns("expert int16?")),
+    TableKind("readings", _columns(
+        "memory int32, lens string, top_tokens [int32], target_rank int32?, control_rank int32?,"
+        "max_probability float32"
+    ), 4_096, "layer", optional=True, of_experts=_columns("expert int16?")),
+    TableKind("readouts", _columns(
+        "prefix int32, layer int16, lens string, residual_top int32, residual_final_rank int32,"
+        "residual_final_probability float32, residual_loss float32, residual_control_rank int32, ffn_top int32,"
+        "output_top int32"
+    ), 65_536, optional=True),
     TableKind("routing", _columns(
         "layer int16, expert int16, tokens int64, weight_sum float64, first_choice int64"
     ), 65_536),
 )  # fmt: skip
+LENS_TABLES = ("readings", "readouts")
+"""Those that `mnemoscope lens` makes; `mnemoscope extend` makes the other optional ones."""
 TABLES: dict[str, TableKind] = {kind.name: kind for kind in _KINDS}
 
 # The answers' tables, analyses/QUESTION.parquet: these columns, and the question's own after them.
@@ -134,7 +145,7 @@ ANSWER_COLUMNS = _columns("layer int16?, name string, value float64?, count int6
 
 ANSWERS = (
     "key_patterns", "key_removals", "value_agreement", "value_rank", "value_confidence", "layer_activity",
-    "layer_composition", "refinement_match", "refinement_confidence", "refinement_events", "key_agreement",
+    "layer_composition", "refinement_match", "refinement_confidence", "refinement_events", "key_agreement", "lenses",
 )  # fmt: skip
 """The questions whose answers have a place in analyses/ and report/figures/; those of later ones are an atlas's own
 because the manifests of these folders list them."""

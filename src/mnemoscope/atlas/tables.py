@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from mnemoscope.atlas.experts import counted_through, numberings_of, with_names
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.manifest import EXTENSIONS, files_beside
-from mnemoscope.atlas.schema import TABLES, place, schema_error, with_later_columns
+from mnemoscope.atlas.schema import LENS_TABLES, TABLES, place, schema_error, with_later_columns
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
 from mnemoscope.files import file_hash
 from mnemoscope.mining_options import TRIGGERS, TRIGGERS_OF_EXPERTS, MiningOptions
@@ -182,7 +182,7 @@ class Tables:
         known = self._footers.get(path)
         try:
             if known is None:
-                self._check_hash(path)
+                self.check_hash(path)
             with pq.ParquetFile(where, metadata=known, memory_map=True, page_checksum_verification=True) as file:
                 if known is None:
                     if wrong := schema_error(name, file.schema_arrow, self.manifest.provenance):
@@ -198,7 +198,7 @@ class Tables:
                 f"{where} cannot be read ({reason}); mine the atlas again or restore the file"
             ) from error
 
-    def _check_hash(self, path: str) -> None:
+    def check_hash(self, path: str) -> None:
         """Refuses a changed file: a flipped bit in its footer could hide rows from `rows_where` without a trace."""
         hash = None if path.startswith("sentences/") else self.hashes.get(path)
         if hash is not None and file_hash(self.path / path) != hash:
@@ -226,8 +226,8 @@ def patterns_command(directory: Path) -> str:
 
 def extend_command(directory: Path, table: str, manifest: Manifest) -> str:
     """The command, in backquotes, that makes an optional table of a finished atlas."""
-    model = model_words(manifest, otherwise="MODEL")
-    return f"`mnemoscope extend {shlex.quote(str(directory))} --model {model} {table}`"
+    words = f"{shlex.quote(str(directory))} --model {model_words(manifest, otherwise='MODEL')}"
+    return f"`mnemoscope lens {words}`" if table in LENS_TABLES else f"`mnemoscope extend {words} {table}`"
 
 
 def model_words(manifest: Manifest, *, otherwise: str) -> str:

@@ -12,6 +12,7 @@ from mnemoscope.cli import (
     demo,
     extend,
     inspect,
+    lens,
     mine,
     report,
     search,
@@ -34,7 +35,8 @@ app = typer.Typer(
 
 for verb in (
     demo.demo, inspect.inspect, mine.mine, analyze.analyze, report.report, serve.serve, show.show, search.search,
-    trace.trace, mine.merge, extend.extend, worker.worker, worker.status, show.verify, train.train, bench.bench,
+    trace.trace, mine.merge, extend.extend, lens.lens, worker.worker, worker.status, show.verify, train.train,
+    bench.bench,
 ):  # fmt: skip
     app.command(verb.__name__)(verb)
 

@@ -38,6 +38,23 @@ def widen_at_load(config: Any, name: str) -> None:
         config.quantization_config = stated | {"dequantize": True}
 
 
+def keep_as_stored(model: nn.Module) -> None:
+    """Has four-bit layers of bitsandbytes multiply as they do on most processors.
+
+    On processors with bfloat16 products (AVX-512 BF16) they would pack their weights anew during the first forward, in
+    place, and round to bfloat16 whatever the dtype: numbers would differ between machines, and what is packed that way
+    could not be widened. Weights that a forward has packed so already are put back.
+    """
+    for module in model.modules():
+        if getattr(module, "support_avx512bf16_for_cpu", False):
+            module.support_avx512bf16_for_cpu = False  # type: ignore[assignment]
+            weight: Any = module.weight
+            if getattr(getattr(weight, "quant_state", None), "packing_format_for_cpu", False):
+                from bitsandbytes.functional import _convert_weight_packed_for_cpu_inverse as unpack
+
+                weight.data, weight.quant_state = unpack(weight.data, weight.quant_state)
+
+
 def check_quantised(model: nn.Module, name: str) -> None:
     """Raises OptionError where no layer of a model in memory is packed."""
     if not any(_is_packed(module) for module in model.modules()):
@@ -50,6 +67,7 @@ def dequantize(model: Any, name: str) -> Any:
 
     Raises ModelUnsupported where a format cannot be widened.
     """
+    keep_as_stored(model)
     for path, module in list(model.named_modules()):
         if _is_packed(module):
             _widen(model, path, module)

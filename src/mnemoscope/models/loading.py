@@ -16,6 +16,7 @@ from torch import nn
 from mnemoscope.errors import ModelUnsupported, OptionError, TokenizerNotFound
 from mnemoscope.mining_options import AUTO, DTYPES
 from mnemoscope.model_options import ModelOptions, write_max_memory
+from mnemoscope.models.dequantization import keep_as_stored
 from mnemoscope.models.fairseq import open_checkpoint
 from mnemoscope.models.fingerprint import check_finite, content_fingerprint
 from mnemoscope.models.huggingface import open_model
@@ -64,6 +65,7 @@ def load_model(
         room.budgets()
     opened = _open(source, tokenizer, opening, room)
     check_reachable(opened.network)
+    keep_as_stored(opened.network)
     if is_placed(opened.network) or (place is None and opened.own):
         place = device_of_module(opened.network)
     elif place is None:

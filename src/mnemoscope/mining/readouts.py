@@ -1,0 +1,206 @@
+"""What every layer says under a fitted lens, beside the plain one: its values, and its streams at validation prefixes.
+
+The counterpart of the value pass and of the predictions under other rulers (definitions.md section 9, lenses). Every
+number has its baseline under the same ruler: another memory's target, another prefix's final token. Makes `readings`
+and `readouts`, and answers no question.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mnemoscope.atlas.experts import counted_through
+from mnemoscope.atlas.schema import TABLES
+from mnemoscope.errors import NotFinite
+from mnemoscope.mining.batches import pack, pad
+from mnemoscope.mining.plan import MiningPlan
+from mnemoscope.mining.steps import PlannedSteps, digest
+from mnemoscope.mining.thread_team import ThreadTeam
+from mnemoscope.mining.trigger_table import NamedSentences
+from mnemoscope.mining.values import TOKENS_KEPT, rows_at_once
+from mnemoscope.models import LanguageModel
+from mnemoscope.models.hooks import Block, read_blocks
+from mnemoscope.models.translators import Lens, Translator, translated_scores, translated_values
+from mnemoscope.tracing import distribution, rank_of, top
+
+PLAIN = "plain"
+"""The ruler that every atlas has: `gain` for values, `lens` for streams."""
+_ROWS = 128
+_SCORES = 1 << 24
+"""Scores of one stream that exist at one time."""
+_INTEGERS = ("residual_top", "residual_final_rank", "residual_control_rank", "ffn_top", "output_top")
+_NUMBERS = ("residual_final_probability", "residual_loss")
+
+Ints = NDArray[np.int64]
+Lenses = Mapping[str, Lens]
+"""By name; the plain ruler has an empty one."""
+
+
+def dealt(owners: Ints, *, seed: int, layer: int) -> Ints:
+    """Whose target each owner is dealt: the next one's in a random circle; `[owner]` places in `owners`."""
+    circle = np.random.default_rng((seed, 13, layer)).permutation(len(owners))
+    found = np.empty(len(owners), np.int64)
+    found[circle] = np.roll(circle, 1)
+    return found
+
+
+def reading_columns(
+    model: LanguageModel, layer: int, targets: Ints, lenses: Lenses, *, seed: int
+) -> dict[str, Any]:
+    """The columns of `readings` for one layer; `targets [memory]` are -1 where there is none. Raises NotFinite."""
+    owners = np.flatnonzero(targets >= 0)
+    control = np.full_like(targets, -1)
+    if len(owners) > 1:
+        control[owners] = targets[owners][dealt(owners, seed=seed, layer=layer)]
+    columns: dict[str, list[Any]] = {name: [] for name in TABLES["readings"].columns.names}
+    head, memories = model.scorer(), model.sizes.memories[layer]
+    step = rows_at_once(model.sizes.vocabulary)
+    for name, lens in lenses.items():
+        translator = lens.get(layer) or Translator.identity(model.sizes.hidden)
+        with torch.inference_mode():
+            folded = translated_values(model, layer, translator)
+        for start in range(0, memories, step):
+            part = slice(start, min(start + step, memories))
+            with torch.inference_mode():
+                scores = head.scores(folded[part])
+                tokens, best = top(scores, TOKENS_KEPT)
+                shape = distribution(scores, highest=best[:, 0])
+                ranks = [
+                    rank_of(scores, torch.from_numpy(wanted[part]).clamp(min=0).to(scores.device)).cpu().numpy()
+                    for wanted in (targets, control)
+                ]
+            if not torch.isfinite(shape.max_probability).all():
+                raise NotFinite(f"the values of layer {layer} are not finite under the lens {name}")
+            columns["memory"].append(np.arange(part.start, part.stop, dtype=np.int32))
+            columns["lens"] += [name] * (part.stop - part.start)
+            columns["top_tokens"] += tokens.int().cpu().tolist()
+            columns["max_probability"].append(shape.max_probability.cpu().numpy())
+            for column, rank, wanted in zip(("target_rank", "control_rank"), ranks, (targets, control), strict=True):
+                columns[column].append(np.ma.array(rank.astype(np.int32), mask=wanted[part] < 0))
+    whole: dict[str, Any] = dict(columns)
+    for name in ("memory", "max_probability"):
+        whole[name] = np.concatenate(columns[name])
+    for name in ("target_rank", "control_rank"):
+        unknown = np.concatenate([part.mask for part in columns[name]])
+        whole[name] = np.ma.array(np.concatenate([part.data for part in columns[name]]), mask=unknown)
+    return whole
+
+
+def targets_of(directory: Path, model: LanguageModel, layer: int) -> Ints:
+    """The targets `[memory]` of a layer's values, from its table in a finished atlas; -1 where there is none."""
+    names = ["memory", "target"] if not model.numberings else ["expert", "memory", "target"]
+    stored = pl.read_parquet(directory / TABLES["values"].path(layer), columns=names, glob=False)
+    counted = counted_through(stored, model.numberings, layer).sort("memory")
+    found: Ints = counted["target"].fill_null(-1).cast(pl.Int64).to_numpy().copy()
+    return found
+
+
+class ReadoutPass:
+    """The forwards that answer for all validation prefixes under all lenses, planned beforehand."""
+
+    def __init__(
+        self, directory: Path, model: LanguageModel, plan: MiningPlan, lenses: Lenses, sentences: NamedSentences
+    ) -> None:
+        self._model, self._plan, self._lenses, self._sentences = model, plan, lenses, sentences
+        listed = pl.read_parquet(directory / TABLES["prefixes"].path(), glob=False).sort("prefix")
+        self._sentence, self._position, self._following, self._final = (
+            listed[name].cast(pl.Int64).to_numpy() for name in ("sentence", "position", "next_token", "final_top")
+        )
+        count = len(self._sentence)
+        self._control = self._final[dealt(np.arange(count), seed=plan.seed, layer=0)] if count > 1 else self._final
+        self._extra = model.beginning.length
+        lengths = self._position + 1
+        self._order = np.argsort(lengths, kind="stable")
+        cuts = pack(lengths[self._order] + self._extra, area=plan.batch_tokens, rows=_ROWS)
+        shape = (count, len(plan.layers), len(lenses))
+        self.answers: dict[str, NDArray[Any]] = {
+            **{name: np.full(shape, -1, np.int32) for name in _INTEGERS},
+            **{name: np.full(shape, np.nan, np.float32) for name in _NUMBERS},
+        }
+        maps = (
+            part.numpy() for lens in lenses.values() for each in lens.values() for part in (each.weight, each.bias)
+        )
+        inputs = digest(plan.hash(), *lenses, self._sentence, self._position, self._final, *maps)
+        self.steps = PlannedSteps(
+            self.take, cuts, self.answers, stage="readouts", unit="prefixes", plan=plan.hash(), inputs=inputs,
+            team=ThreadTeam.of(model),
+        )  # fmt: skip
+
+    def take(self, items: slice) -> None:
+        """One forward over some prefixes, in order of length, and all that is read off it; raises NotFinite."""
+        chosen = self._order[items]
+        places = zip(self._sentence[chosen].tolist(), self._position[chosen].tolist(), strict=True)
+        ids = pad([self._sentences.of(sentence)[: position + 1] for sentence, position in places], self._model)
+        each, column = torch.arange(len(chosen)), torch.from_numpy(self._position[chosen] + self._extra)
+        kept: dict[int, tuple[Tensor, ...]] = {}
+
+        def keep(layer: int, block: Block) -> None:
+            streams = (block.residual, block.ffn_update, block.layer_output)
+            place = each.to(block.residual.device), column.to(block.residual.device)
+            kept[layer] = tuple(stream[place] for stream in streams)
+
+        with torch.inference_mode():
+            with read_blocks(self._model, keep, layers=self._plan.layers, own_thread=True):
+                self._model.backbone(ids)
+            rows = max(1, _SCORES // self._model.sizes.vocabulary)
+            for start in range(0, len(chosen), rows):
+                part = slice(start, start + rows)
+                for place, layer in enumerate(self._plan.layers):
+                    self._read(place, layer, [stream[part] for stream in kept[layer]], chosen[part])
+
+    def _read(self, place: int, layer: int, streams: list[Tensor], chosen: Ints) -> None:
+        """Reads one layer's answers of some prefixes under every lens."""
+        model = self._model
+        wanted = [torch.from_numpy(ids[chosen]) for ids in (self._final, self._control, self._following)]
+        for number, (name, lens) in enumerate(self._lenses.items()):
+            translator = lens.get(layer)
+            scores = translated_scores(model, streams[0], translator)
+            final, control, following = (ids.to(scores.device) for ids in wanted)
+            tokens, best = top(scores, 1)
+            shape = distribution(scores, highest=best[:, 0])
+            found = {
+                "residual_top": tokens[:, 0],
+                "residual_final_rank": rank_of(scores, final),
+                "residual_control_rank": rank_of(scores, control),
+                "residual_final_probability": (scores.gather(1, final[:, None])[:, 0] - shape.log_normaliser).exp(),
+                "residual_loss": shape.log_normaliser - scores.gather(1, following[:, None])[:, 0],
+            }
+            update = streams[1] if translator is None else translator.linear(streams[1])
+            found["ffn_top"] = top(model.scores(update, projection="lens"), 1)[0][:, 0]
+            found["output_top"] = top(translated_scores(model, streams[2], translator), 1)[0][:, 0]
+            for column, values in found.items():
+                self.answers[column][chosen, place, number] = values.cpu().numpy()
+            if not np.isfinite(self.answers["residual_loss"][chosen, place, number]).all():
+                raise NotFinite(f"layer {layer} has NaN or infinite readouts under the lens {name}")
+
+    def columns(self) -> dict[str, Any]:
+        """The columns of `readouts`, once every forward was made."""
+        count, layers, lenses = self.answers["residual_top"].shape
+        names = list(self._lenses)
+        return {
+            "prefix": np.repeat(np.arange(count, dtype=np.int32), layers * lenses),
+            "layer": np.tile(np.repeat(np.array(self._plan.layers, np.int16), lenses), count),
+            "lens": names * (count * layers),
+            **{name: array.reshape(-1) for name, array in self.answers.items()},
+        }
+
+    def fall_back(self) -> dict[str, tuple[int, ...]]:
+        """By lens the layers at which it is no better than the plain ruler; there its answers become those of that."""
+        means, found = self.losses(), {}
+        for number, name in enumerate(self._lenses):
+            worse = np.flatnonzero(means[name] > means[PLAIN]) if name != PLAIN else np.empty(0, np.int64)
+            for array in self.answers.values():
+                array[:, worse, number] = array[:, worse, 0]
+            found[name] = tuple(self._plan.layers[place] for place in worse.tolist())
+        return found
+
+    def losses(self) -> dict[str, NDArray[np.float64]]:
+        """The mean loss `[layer]` of every lens over the prefixes' next tokens, in nats."""
+        means = self.answers["residual_loss"].astype(np.float64).mean(0)
+        return {name: means[:, number] for number, name in enumerate(self._lenses)}
