@@ -123,6 +123,10 @@ _KINDS = (
         "trigger_cosine float32?, triggers_found float32?, control_token int32?, control_rank int32?,"
         "control_cosine float32?, controls_found float32?"
     ), 1_024, "layer", optional=True, of_experts=_columns("expert int16?")),
+    TableKind("width", _columns(
+        "layer int16?, kind string, memories int32?, draw int8?, threshold float32?, document int64?, tokens int64?,"
+        "loss float64?, stopped int64?, wrong int64?"
+    ), 65_536, optional=True),
     TableKind("routing", _columns(
         "layer int16, expert int16, tokens int64, weight_sum float64, first_choice int64"
     ), 65_536),
@@ -135,6 +139,7 @@ ANSWER_COLUMNS = _columns("layer int16?, name string, value float64?, count int6
 ANSWERS = (
     "key_patterns", "key_removals", "value_agreement", "value_rank", "value_confidence", "layer_activity",
     "layer_composition", "refinement_match", "refinement_confidence", "refinement_events", "key_agreement",
+    "width",
 )  # fmt: skip
 """The questions whose answers have a place in analyses/ and report/figures/; those of later ones are an atlas's own
 because the manifests of these folders list them."""
