@@ -77,7 +77,9 @@ class Reading:
 
     def total(self, numbers: NDArray[Any]) -> NDArray[np.float64]:
         """The sum `[row]` of numbers `[prediction]`."""
-        return np.bincount(self.places[0].numpy(), weights=numbers, minlength=len(self.rows))
+        weights = np.asarray(numbers, np.float64)
+        found = np.bincount(self.places[0].numpy(), weights=weights, minlength=len(self.rows))
+        return np.asarray(found, np.float64)
 
     def count(self, marks: NDArray[np.bool_]) -> NDArray[np.int64]:
         """How many `[row]` predictions are marked."""

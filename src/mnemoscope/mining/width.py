@@ -20,6 +20,7 @@ from torch import Tensor
 
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
+from mnemoscope.memory import ABLATED_PARTS, EXIT_THRESHOLDS
 from mnemoscope.mining.batches import pack
 from mnemoscope.mining.held_out import HeldOut, Reading
 from mnemoscope.mining.plan import MiningPlan
@@ -33,12 +34,8 @@ from mnemoscope.models.hooks import Block, overwrite_coefficients, read_blocks, 
 from mnemoscope.models.partial_forward import PartialForward
 from mnemoscope.tracing import top
 
-PARTS = (0.0625, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 0.9375, 1.0)
-"""Parts of a layer's memories that are taken out."""
 DRAWS = 4
 """Random orders in which memories are taken out."""
-THRESHOLDS = (0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
-"""Probabilities of a residual's top token above which a token could stop."""
 _AREA = 4_096
 """Tokens of one forward, padding included: every layer's residual is kept, and a stop loses one step."""
 _SCORES = 1 << 24
@@ -59,7 +56,7 @@ class Run:
 
 def ablation_counts(memories: int) -> list[int]:
     """How many of so many memories are taken out: the parts of the layer, rounded down, each once."""
-    return sorted({int(part * memories) for part in PARTS} - {0})
+    return sorted({int(part * memories) for part in ABLATED_PARTS} - {0})
 
 
 def random_order(seed: int, layer: int, draw: int, memories: int) -> Ints:
@@ -85,7 +82,7 @@ class WidthPass:
         for layer in plan.layers:
             self._order_memories(directory, plan, layer)
         self.runs = [run for layer in plan.layers for run in self._runs_of(layer)]
-        count, shape = len(self.text.sentence), (len(self.text.sentence), len(plan.layers), len(THRESHOLDS))
+        count, shape = len(self.text.sentence), (len(self.text.sentence), len(plan.layers), len(EXIT_THRESHOLDS))
         self.answers: dict[str, NDArray[Any]] = {
             "whole": np.full(count, np.nan), "loss": np.full((count, len(self.runs)), np.nan),
             "stopped": np.full(shape, -1, np.int32), "wrong": np.full(shape, -1, np.int32),
@@ -149,7 +146,7 @@ class WidthPass:
         last, _ = self._tops(stream)
         for place, layer in enumerate(self._layers):
             token, probability = self._tops(residuals.pop(layer))
-            for number, threshold in enumerate(THRESHOLDS):
+            for number, threshold in enumerate(EXIT_THRESHOLDS):
                 stops = probability > threshold
                 self.answers["stopped"][asked.rows, place, number] = asked.count(stops)
                 self.answers["wrong"][asked.rows, place, number] = asked.count(stops & (token != last))
@@ -220,7 +217,7 @@ class WidthPass:
                 own = {"layer": run.layer, "kind": kind, "draw": None if draw < 0 else draw, "memories": run.memories}
                 found.append({**own, **every, "loss": losses[:, number]})
         for place, layer in enumerate(self._layers):
-            for number, threshold in enumerate(THRESHOLDS):
+            for number, threshold in enumerate(EXIT_THRESHOLDS):
                 exits = {"stopped": stopped[:, place, number], "wrong": wrong[:, place, number]}
                 found.append({"layer": layer, "kind": "exit", "threshold": threshold, **every, **exits})
         found += [
