@@ -130,19 +130,19 @@ def test_losses_are_those_of_one_sentence_at_a_time(case: tuple[str, Any, Path])
             found[document] -= sum(float(scores[1 + place, tokens[place + 1]]) for place in range(len(tokens) - 1))
         return found
 
-    for kind, layer, memories, draw in [("whole", None, None, None)] + [
-        (kind, layer, count, draw) for layer in (0, 1) for kind, draw in (("least", None), ("random", 2))
-        for count in sorted(set(table.filter(layer=layer, kind="least")["memories"]))[4::5]
-    ]:  # fmt: skip
-        mean, gone = np.zeros(0), []
-        if layer is not None:
-            mean = pl.read_parquet(out / f"activity/layer-{layer:03d}.parquet")["mean"].to_numpy()
-            order = slow_order(out, layer) if draw is None else np.random.default_rng((seed, 14, layer, draw))
-            gone = (order if isinstance(order, list) else order.permutation(len(mean)).tolist())[:memories]
-        given = {"kind": kind} | {key: value for key, value in (("layer", layer), ("memories", memories), ("draw", draw))
-                                  if value is not None}  # fmt: skip
+    asked: list[dict[str, Any]] = [{"kind": "whole"}]
+    for layer in (0, 1):
+        for count in sorted(set(table.filter(layer=layer, kind="least")["memories"]))[4::5]:
+            asked += [{"kind": "least", "layer": layer, "memories": count},
+                      {"kind": "random", "layer": layer, "memories": count, "draw": 2}]  # fmt: skip
+    for given in asked:
+        mean, gone, own = np.zeros(0), [], given.get("layer", 0)
+        if "layer" in given:
+            mean = pl.read_parquet(out / f"activity/layer-{own:03d}.parquet")["mean"].to_numpy()
+            drawn = np.random.default_rng((seed, 14, own, 2)).permutation(len(mean)).tolist()
+            gone = (drawn if "draw" in given else slow_order(out, own))[: given["memories"]]
         rows = table.filter(**given)
-        expected = losses(layer or 0, gone, mean)
+        expected = losses(own, gone, mean)
         assert dict(rows.select("document", "loss").rows()) == pytest.approx(expected, rel=2e-5), given
 
 

@@ -41,7 +41,7 @@ STOPS = (
 
 def figure(answers: Mapping[str, Answer]) -> Figure:
     """B5: width needed beside random memories, unused memories, early exits, and their errors by threshold."""
-    answer, name = answers["width"], "width"
+    answer, name = answers["width"], "layer_width"  # `width` is Vega's own signal
     needed = f"memories that the layer needs at +{TOLERANCE} nats a token"
     return Figure(
         (
@@ -72,7 +72,7 @@ def _exit_curves(answer: Answer) -> tuple[Panel, ...]:
                 rows.append(record(wrong, str(layer)) | own)
     if not rows:
         return ()
-    name = "width_exits"
+    name = "layer_width_exits"
     place = chart(name).encode(
         x=alt.X("stopped:Q", title="tokens that stop", axis=alt.Axis(format=PERCENT)),
         y=alt.Y("value:Q", title="errors among these", axis=alt.Axis(format=PERCENT)),
