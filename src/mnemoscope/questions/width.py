@@ -52,7 +52,7 @@ QUESTION = Question(
         claims=(
             Claim(
                 "the memories that are used least matter less than random ones (not asked by the paper)", "-",
-                "random_above_least", "nats",
+                "random_above_least", "number",
                 "half of a layer: nats lost without random memories minus without the least useful, mean of the layers",
                 above(0),
             ),
