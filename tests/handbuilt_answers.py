@@ -44,6 +44,7 @@ def build_answers(
     prefixes: Sequence[tuple[int, int, int, int]] | None = (),
     predictions: Mapping[tuple[int, int], Mapping[str, float]] | None = None,
     roles: Mapping[int, Sequence[tuple[int | None, int | None]]] | None = None,
+    width: Sequence[int] | None = None,
     words: Mapping[int, str] = WORDS,
     **changes: Any,
 ) -> Atlas:
@@ -55,6 +56,7 @@ def build_answers(
     removals: (layer, memory, rank, removed, coefficient, removed coefficient[, position, else 1])
     prefixes: (document, position, next token, final top); predictions: (prefix, layer) -> columns other than 0
     roles: per layer and memory the ranks of its own trigger's last token under its key, and of another memory's
+    width: the documents of its text; the first half of the useful memories matters, random ones matter all
     """
     predictions = predictions or {}
     named = {layer for _, layer in predictions} | {*(triggers or {})} | {*(values or {})}
@@ -89,6 +91,8 @@ def build_answers(
         _write(directory, "neighbours", {name: [] for name in TABLES["neighbours"].columns.names}, layer)
         if roles is not None:
             _write(directory, "roles", _role_columns(roles[layer]), layer)
+    if width is not None:
+        _write(directory, "width", _width_columns(width, layers, memories))
     if removals is not None:
         _write(directory, "removals", _removal_columns(removals))
     if prefixes is not None:
@@ -181,6 +185,25 @@ def _role_columns(rows: Sequence[tuple[int | None, int | None]]) -> dict[str, An
         columns[f"{one}_cosine"] = [None if rank is None else 1 - rank / 10 for rank in ranks]
         columns[f"{many}_found"] = [None if rank is None else float(rank < 5) for rank in ranks]
     return columns
+
+
+def _width_columns(documents: Sequence[int], layers: Sequence[int], memories: int) -> dict[str, Any]:
+    """Ten tokens a document; of them nine stop above no probability, one above half, which is right."""
+    names = ("layer", "kind", "memories", "draw", "threshold", "document", "tokens", "loss", "stopped", "wrong")
+    rows: list[tuple[Any, ...]] = []
+    for number in documents:
+        rows.append((None, "whole", None, None, None, number, 10, 20.0 + number, None, None))
+        for layer in layers:
+            for gone in range(1, memories + 1):
+                useful = max(0, gone - memories // 2)
+                rows.append((layer, "least", gone, None, None, number, 10, 20.0 + number + useful, None, None))
+                for draw in range(4):
+                    lost = 20.0 + number + gone + draw / 8
+                    rows.append((layer, "random", gone, draw, None, number, 10, lost, None, None))
+            for threshold, stopped, wrong in ((0.0, 9, 4), (0.5, 1, 0)):
+                rows.append((layer, "exit", None, None, threshold, number, 10, None, stopped, wrong))
+    rows += [(layer, "duplicate", 0, None, None, None, None, None, None, None) for layer in layers]
+    return {name: [row[place] for row in rows] for place, name in enumerate(names)}
 
 
 def _removal_columns(rows: Iterable[Sequence[Any]]) -> dict[str, Any]:

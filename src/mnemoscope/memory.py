@@ -27,6 +27,11 @@ HISTOGRAM_EDGES: tuple[float, ...] = (
 """Between which numbers coefficients are counted together: `edges[i-1] <= x < edges[i]`; both ends are open."""
 HISTOGRAM_BINS = len(HISTOGRAM_EDGES) + 1
 
+ABLATED_PARTS: tuple[float, ...] = (0.0625, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 0.9375, 1.0)
+"""Parts of a layer's memories that are taken out to see how wide it need be; of n memories `int(part * n)`."""
+EXIT_THRESHOLDS: tuple[float, ...] = (0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
+"""Probabilities of a residual's top token above which a token could stop there."""
+
 _FORM = re.compile(r"L(\d{1,6})(?:\.([ES])(\d{1,6}))?\.M(\d{1,9})")
 
 

@@ -132,6 +132,10 @@ _KINDS = (
         "residual_final_probability float32, residual_loss float32, residual_control_rank int32, ffn_top int32,"
         "output_top int32"
     ), 65_536, optional=True),
+    TableKind("width", _columns(
+        "layer int16?, kind string, memories int32?, draw int8?, threshold float32?, document int64?, tokens int64?,"
+        "loss float64?, stopped int64?, wrong int64?"
+    ), 65_536, optional=True),
     TableKind("routing", _columns(
         "layer int16, expert int16, tokens int64, weight_sum float64, first_choice int64"
     ), 65_536),
@@ -145,7 +149,8 @@ ANSWER_COLUMNS = _columns("layer int16?, name string, value float64?, count int6
 
 ANSWERS = (
     "key_patterns", "key_removals", "value_agreement", "value_rank", "value_confidence", "layer_activity",
-    "layer_composition", "refinement_match", "refinement_confidence", "refinement_events", "key_agreement", "lenses",
+    "layer_composition", "refinement_match", "refinement_confidence", "refinement_events",
+    "key_agreement", "lenses", "width",
 )  # fmt: skip
 """The questions whose answers have a place in analyses/ and report/figures/; those of later ones are an atlas's own
 because the manifests of these folders list them."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.roles import write_roles
 from mnemoscope.mining.steps import RunContext
+from mnemoscope.mining.width import write_width
 from mnemoscope.models import LanguageModel
 
 
@@ -29,6 +30,7 @@ EXTENSIONS: dict[str, Extension] = {
     extension.name: extension
     for extension in (
         Extension("roles", write_roles, cheap=True),
+        Extension("width", write_width),
     )
 }  # fmt: skip
 """By the table's name, in the order in which they are made."""

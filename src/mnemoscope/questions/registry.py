@@ -31,6 +31,7 @@ THE_PAPERS: tuple[str, ...] = (
 BEYOND: tuple[str, ...] = (
     "key_agreement",
     "lenses",
+    "width",
 )
 """Those that it left open; each needs an optional table."""
 

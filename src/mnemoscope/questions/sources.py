@@ -30,7 +30,7 @@ NUMBER_OF_DOCUMENTS = Number("documents", "count", "documents that the prefixes 
 _SWITCHED_OFF = {"removals": "removals", "prefixes": "prefixes", "predictions": "prefixes"}
 """Tables that are empty because the plan asked for none, and the plan's entry that says so."""
 
-_FILLED = ("activity", "predictions", "prefixes", "removals", "triggers", "values")
+_FILLED = ("activity", "predictions", "prefixes", "removals", "triggers", "values", "width")
 """Tables whose integers (signs aside) are not below 0 and whose numbers are finite, or null where not defined."""
 
 
