@@ -26,6 +26,7 @@ QUESTIONS: tuple[str, ...] = (
     "refinement_confidence",
     "refinement_events",
     "key_agreement",
+    "attention_share",
 )
 """The ids of all questions: the paper's ten in its order, then those that it left open, which need optional tables."""
 
