@@ -43,6 +43,7 @@ def build_answers(
     removals: Iterable[Sequence[Any]] | None = (),
     prefixes: Sequence[tuple[int, int, int, int]] | None = (),
     predictions: Mapping[tuple[int, int], Mapping[str, float]] | None = None,
+    roles: Mapping[int, Sequence[tuple[int | None, int | None]]] | None = None,
     words: Mapping[int, str] = WORDS,
     **changes: Any,
 ) -> Atlas:
@@ -53,6 +54,7 @@ def build_answers(
     patterns: (layer, memory, kind, ranks); None leaves the table out, as for the other three
     removals: (layer, memory, rank, removed, coefficient, removed coefficient[, position, else 1])
     prefixes: (document, position, next token, final top); predictions: (prefix, layer) -> columns other than 0
+    roles: per layer and memory the ranks of its own trigger's last token under its key, and of another memory's
     """
     predictions = predictions or {}
     named = {layer for _, layer in predictions} | {*(triggers or {})} | {*(values or {})}
@@ -85,6 +87,8 @@ def build_answers(
         _write(directory, "values", _value_columns((values or {}).get(layer, ())), layer)
         _write(directory, "activity", activity_columns(active), layer)
         _write(directory, "neighbours", {name: [] for name in TABLES["neighbours"].columns.names}, layer)
+        if roles is not None:
+            _write(directory, "roles", _role_columns(roles[layer]), layer)
     if removals is not None:
         _write(directory, "removals", _removal_columns(removals))
     if prefixes is not None:
@@ -161,6 +165,22 @@ def _value_columns(rows: Sequence[Value]) -> dict[str, Any]:
         "working_logit": [None] * count,
         "working_probability": [row[6] if len(row) > 6 else None for row in rows],
     }
+
+
+def _role_columns(rows: Sequence[tuple[int | None, int | None]]) -> dict[str, Any]:
+    """A rank below 5 is among the tokens that the key is closest to; cosines are 1 less a tenth of the rank."""
+    columns: dict[str, Any] = {
+        "memory": range(len(rows)),
+        "key_top_tokens": [range(5)] * len(rows),
+        "key_top_cosines": [[0.5] * 5] * len(rows),
+    }
+    for place, (one, many) in enumerate((("trigger", "triggers"), ("control", "controls"))):
+        ranks = [row[place] for row in rows]
+        columns[f"{one}_token"] = [None if rank is None else rank for rank in ranks]
+        columns[f"{one}_rank"] = ranks
+        columns[f"{one}_cosine"] = [None if rank is None else 1 - rank / 10 for rank in ranks]
+        columns[f"{many}_found"] = [None if rank is None else float(rank < 5) for rank in ranks]
+    return columns
 
 
 def _removal_columns(rows: Iterable[Sequence[Any]]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """`mine` with workers, `worker` and `status`: what the options mean, and what is said."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +127,19 @@ def test_status_of_a_run_of_one_process(tmp_path: Path, capsys: Capture, monkeyp
     assert {status.state for status in seen} == {"mining"}
     assert {status.batches for status in seen} == {len(seen)}
     assert [(worker.name, worker.alive) for worker in seen[-1].workers] == [("single-process", True)]
+
+
+@pytest.mark.parametrize(("stated", "threads"), [("4,2", 4), ("3", 3), ("0", None), ("many", None), ("", None)])
+def test_jobs_of_slurm_have_the_threads_of_the_outer_level(
+    stated: str,
+    threads: int | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", stated)
+    words = ["mine", "builtin:pydocs", "t.txt", "--out", str(tmp_path / "a"), "--launch", "slurm", "--print"]
+    monkeypatch.setattr("sys.argv", ["mnemoscope", *words])
+    assert main(words) == 0
+    wanted = threads or min(8, len(os.sched_getaffinity(0)))
+    assert f"--cpus-per-task={wanted}\n" in capsys.readouterr().out

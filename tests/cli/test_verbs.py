@@ -81,6 +81,7 @@ def test_every_verb_prints_one_json_document(
         ["show", whole, "L0.M0"],
         ["search", whole, "cat"],
         ["trace", MODEL, "the cat sat", "--set", "L0.M0=0", "--generate", "2"],
+        ["extend", merged],
         ["verify", merged],
         ["train", "--out", str(tmp_path / "model"), "--steps", "1", "--batch", "1"],
         ["bench", "--model", "builtin", "--rounds", "1", "--warm", "500"],

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -222,3 +223,21 @@ def test_a_worker_with_another_model_library_or_text_is_refused_by_name(text: Pa
     with pytest.raises(OptionError, match="is no name for a worker"):
         work(out, "../w-1")
     assert list((out / "work/states").glob("*")) == []
+
+
+def test_other_versions_of_libraries_go_on_with_a_run_only_where_they_are_accepted(tmp_path: Path) -> None:
+    short, out = tmp_path / "short.txt", tmp_path / "atlas"
+    short.write_text(sentences(60, tuple(WORDS[2:]), 5))
+    fleet = FleetOptions(workers=1)
+    prepare_run(MODEL, str(short), out, OPTIONS, fleet)
+    begun = out / "unfinished.json"
+    stored = json.loads(begun.read_text())
+    older = {"plan": {**stored["plan"], "torch": "1.0"}, "versions": [{**stored["versions"][0], "torch": "1.0"}]}
+    begun.write_text(json.dumps({**stored, **older}))
+    with pytest.raises(PlanDiffers, match=r"torch was '1\.0', now '2.*--accept-versions to go on with these"):
+        mine_with_workers(MODEL, str(short), out, OPTIONS, fleet)
+    mine_with_workers(MODEL, str(short), out, replace(OPTIONS, accept_versions=True), fleet)
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert [each["torch"] for each in manifest["versions"]] == ["1.0", torch.__version__]
+    assert manifest["byte_identity_promised"] is False
+    assert verify(out) == []

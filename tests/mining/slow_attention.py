@@ -118,7 +118,7 @@ class SlowAttention:
 
     @torch.no_grad()
     def parts(self, blocks: list[Around], final: Tensor, weight: Tensor, bias: float) -> dict[str, Any]:
-        """What each vector adds to `weight . x + bias`, x what the head reads; `weight` is a row of the head or a mean."""
+        """What each vector adds to `weight . x + bias`, where x is what the head reads."""
         function = weight * self.scale
         biases = bias * self.scale
         if self.project is not None:

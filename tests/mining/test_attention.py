@@ -125,10 +125,16 @@ def test_the_attention_kernel_is_put_back_also_after_an_exception() -> None:
     model = tiny_model("gpt2")
     config = model.anatomy.model.config
     assert model.attention == "sdpa"
-    with pytest.raises(RuntimeError), eager_attention(model):
-        assert config._attn_implementation == "eager"
-        raise RuntimeError
-    assert model.attention == "sdpa"
+    seen = []
+
+    def fail() -> None:
+        with eager_attention(model):
+            seen.append(config._attn_implementation)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert (seen, model.attention) == (["eager"], "sdpa")
 
 
 def test_a_number_that_is_none_is_refused(text: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ the manifest, then the manifest, last). Reading refuses whatever is unfinished, 
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,12 @@ def unfinished_plan(directory: Path) -> dict[str, Any] | None:
         return None
     begun = read_object(directory / UNFINISHED)
     return begun if isinstance(begun.get("plan"), dict) and "part" in begun else None
+
+
+def work_of(begun: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What workers share of a run that was begun for them; None for one of one process, and where none is begun."""
+    work = None if begun is None else begun.get("work")
+    return work if isinstance(work, dict) and work else None
 
 
 def table_files(directory: Path) -> list[str]:

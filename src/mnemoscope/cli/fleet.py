@@ -52,13 +52,12 @@ def is_for_workers(out: Path, asked: Asked) -> bool:
     """Whether workers mine: some were asked for, or what lies in the folder was begun for some."""
     if asked != Asked():
         return True
-    from mnemoscope.atlas.manifest import unfinished_plan
+    from mnemoscope.atlas.manifest import unfinished_plan, work_of
 
-    begun = unfinished_plan(out)
-    return begun is not None and bool(begun.get("work"))
+    return work_of(unfinished_plan(out)) is not None
 
 
-def mine_with_workers(
+def mine_with_fleet(
     model: str, corpus: str, out: Path, options: MiningOptions, asked: Asked, *, json: bool
 ) -> None:
     """Mines with workers, or prepares or submits that, and says what came of it."""
@@ -94,7 +93,8 @@ def _launch(out: Path, options: MiningOptions, asked: Asked, *, json: bool) -> N
     """Submits the jobs of SLURM, or prints them."""
     from mnemoscope.distributed import slurm
 
-    threads = int(os.environ.get("OMP_NUM_THREADS", "0") or 0) or min(8, len(os.sched_getaffinity(0)))
+    stated = re.match(r"\s*([1-9]\d*)", os.environ.get("OMP_NUM_THREADS", ""))  # a list has one for each level
+    threads = int(stated[1]) if stated else min(8, len(os.sched_getaffinity(0)))
     gpus = slurm.cards_wanted(options.device, asked.gpus_per_worker)
     words = arguments_given()
     jobs = slurm.scripts(

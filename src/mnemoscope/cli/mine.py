@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from mnemoscope.cli import arguments as arg
-from mnemoscope.cli.fleet import Asked, is_for_workers, mine_with_workers
+from mnemoscope.cli.fleet import Asked, is_for_workers, mine_with_fleet
 from mnemoscope.cli.mined import summarise
 from mnemoscope.cli.progress import reporting
 from mnemoscope.mining_options import (
@@ -119,7 +119,7 @@ def mine(
     )  # fmt: skip
     asked = Asked(workers, gpus_per_worker, ray, prepare, launch, print_, allow_mixed_devices)
     if is_for_workers(out, asked):
-        mine_with_workers(model, corpus, out, options, asked, json=json)
+        mine_with_fleet(model, corpus, out, options, asked, json=json)
     else:
         from mnemoscope import mining
         from mnemoscope.distributed.single_run import telling_status

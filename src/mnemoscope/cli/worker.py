@@ -11,12 +11,10 @@ import typer
 
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import spoken_time
-from mnemoscope.cli.runner import emit
+from mnemoscope.cli.runner import TERMINATED, emit
 from mnemoscope.model_options import ModelOptions
 
 _ASKING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-SAVED = 75
-"""The exit code after SIGTERM or SIGUSR1, with everything saved."""
 
 
 @contextmanager
@@ -69,7 +67,7 @@ def worker(
         more = "" if finished and not text_only else "; `mnemoscope mine` with the options of --prepare does the rest"
         print(f"{name} has nothing left to do in {atlas}{more}")
     if stop() and not finished:
-        raise typer.Exit(SAVED)
+        raise typer.Exit(TERMINATED)
 
 
 def status(atlas: arg.AtlasFolder, json: arg.Json = False, debug: arg.Debug = False) -> None:

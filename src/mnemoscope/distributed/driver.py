@@ -7,7 +7,6 @@ finds in the folder what is done. Which launcher started the workers, and how ma
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Protocol
 
 from mnemoscope.atlas.manifest import WORK
@@ -15,7 +14,14 @@ from mnemoscope.distributed.heartbeats import DRIVER, Heartbeat, Watch
 from mnemoscope.distributed.leases import DONE, Lease, LeaseFolder
 from mnemoscope.distributed.settling import SettledRun
 from mnemoscope.distributed.stages import FINISHED, TEXT, Stage
-from mnemoscope.distributed.state_folders import STATES, StateFolder, closed_folders, folders_in, state_path
+from mnemoscope.distributed.state_folders import (
+    STATES,
+    StateFolder,
+    closed_folders,
+    counted_in_closed,
+    folders_in,
+    state_path,
+)
 from mnemoscope.distributed.tasks import MERGING
 from mnemoscope.distributed.worker import is_of, new_name
 from mnemoscope.errors import MiningError, PartsDiffer
@@ -177,7 +183,7 @@ class Driver:
             if found is not None and found == before:
                 return found
             time.sleep(_POLL)
-        counted = [run for state in closed_folders(self._directory) for run in _counted_in(state)]
+        counted = counted_in_closed(self._directory)
         for lease in leases.read():
             if leave_out(self._run.lease_range(lease.number), counted):
                 leases.open_again(lease)
@@ -207,7 +213,3 @@ class Driver:
                 " --allow-mixed-devices, or begin anew on machines of one kind"
             )
         return states if found == [(0, self._run.batches)] else None
-
-
-def _counted_in(folder: Path) -> tuple[Range, ...]:
-    return StateFacts.read(folder / CHECKPOINT).finished

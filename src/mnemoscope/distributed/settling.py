@@ -5,7 +5,6 @@ over as the state of a worker that ended.
 """
 
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from mnemoscope.atlas.manifest import WORK
 from mnemoscope.distributed.heartbeats import BEATS
 from mnemoscope.distributed.leases import LEASES, LeaseFolder, check_file_system
 from mnemoscope.distributed.shared_run import SharedRun, choose_lease, hash_of_text
+from mnemoscope.distributed.single_run import SINGLE_PROCESS
 from mnemoscope.distributed.stages import TEXT, Stage
 from mnemoscope.distributed.state_folders import CLOSED, STATES, StateFolder
 from mnemoscope.files import storing
@@ -30,8 +30,6 @@ PATIENCE = 60.0
 """Seconds of silence after which a worker counts as dead, usually."""
 PIECES = 32
 """Tasks into which a pass is cut that has no layers of its own: the number may not change with that of workers."""
-_FIRST = "single-process"
-"""The name of the worker that a run of one process becomes."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ def _take_over(context: RunContext, beginning: Beginning, plan: MiningPlan) -> i
     counted, state.next_batch = state.next_batch, 0
     state.finished = [(0, counted)]
     state.device = join_names(state.device, device_name(beginning.model.device))
-    folder = StateFolder(context.directory, _FIRST)
+    folder = StateFolder(context.directory, SINGLE_PROCESS)
     folder.make()
     folder.save(state.serialise(plan=plan.hash()))
     folder.close(context.directory)
@@ -114,8 +112,3 @@ def _clear_shared(directory: Path) -> None:
     for path in (directory / WORK).glob("*.*"):
         if path.is_file() and path.name != CHECKPOINT:
             path.unlink(missing_ok=True)
-
-
-def shared_work(begun: Mapping[str, Any] | None) -> bool:
-    """Whether what was begun in a folder was begun for workers."""
-    return begun is not None and isinstance(begun.get("work"), dict)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from mnemoscope.atlas.manifest import WORK, unfinished_plan
+from mnemoscope.atlas.manifest import WORK, unfinished_plan, work_of
 from mnemoscope.corpus import TokenizedCorpus, open_prepared
 from mnemoscope.errors import AtlasNotFound, PartsDiffer, PlanDiffers
 from mnemoscope.mining.plan import MiningPlan
@@ -44,13 +44,14 @@ class SharedRun:
     def read(cls, directory: Path) -> "tuple[MiningPlan, Self]":
         """The plan and the rest of the run in this folder; raises AtlasNotFound, PlanDiffers."""
         begun = unfinished_plan(directory)
-        if begun is None or not isinstance(begun.get("work"), dict):
+        work = work_of(begun)
+        if begun is None or work is None:
             raise AtlasNotFound(
                 f"{directory} holds no run for workers; begin one with `mnemoscope mine MODEL CORPUS --out"
                 f" {directory} --prepare`"
             )
         try:
-            return MiningPlan.from_document(begun["plan"], directory), cls(**begun["work"])
+            return MiningPlan.from_document(begun["plan"], directory), cls(**work)
         except TypeError as error:
             raise PlanDiffers(
                 f"{directory} was begun by another version of mnemoscope; go on with that one, or --force"

@@ -10,7 +10,8 @@ from mnemoscope.distributed.heartbeats import Heartbeat
 from mnemoscope.distributed.stages import TEXT
 from mnemoscope.progress import Progress
 
-NAME = "single-process"
+SINGLE_PROCESS = "single-process"
+"""The name of the worker that a run of one process is, or becomes when others go on with it."""
 _PATIENCE = 60.0
 _LAST = "patterns"
 """The stage that begins when the atlas is sealed and the work folder gone."""
@@ -34,7 +35,7 @@ def telling_status(directory: Path, progress: Progress) -> Iterator[Progress]:
 
         def report(stage: str, done: float, total: float | None, note: str) -> None:
             if stage == TEXT and stage not in began:
-                stack.enter_context(Heartbeat(directory, NAME, lambda: dict(said), patience=_PATIENCE))
+                stack.enter_context(Heartbeat(directory, SINGLE_PROCESS, lambda: dict(said), patience=_PATIENCE))
             if stage == _LAST:
                 stack.close()
             elif began or stage == TEXT:

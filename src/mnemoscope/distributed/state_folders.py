@@ -7,7 +7,6 @@ states than workers at one time.
 """
 
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -109,14 +108,12 @@ def counted_anywhere(directory: Path) -> list[Range]:
             found = [run for path in states for run in StateFacts.read(path).finished]
             if folders_in(directory / CLOSED) == before:
                 return join_ranges(found)
-    return _all_closed(directory)
+    return join_ranges(counted_in_closed(directory))
 
 
-def _all_closed(directory: Path) -> list[Range]:
-    runs: Iterator[Range] = (
-        run for path in closed_folders(directory) for run in StateFacts.read(path / CHECKPOINT).finished
-    )
-    return join_ranges(runs)
+def counted_in_closed(directory: Path) -> list[Range]:
+    """The batches that each closed state counts."""
+    return [run for path in closed_folders(directory) for run in StateFacts.read(path / CHECKPOINT).finished]
 
 
 def state_path(folder: Path) -> str:

@@ -80,8 +80,8 @@ def figure(answers: Mapping[str, Answer]) -> Figure:
                    format="~s"),
         ),
         "Every norm's scale frozen, the final token's logit is a sum of what embedding, attention, feed-forward layers"
-        " and biases add; shares are of that logit above the mean logit of the vocabulary, sums over prefixes. Baseline:"
-        " what the same vectors give the final token of another prefix. Events are those of Figure 11.",
+        " and biases add; shares are of that logit above the mean logit of the vocabulary, sums over prefixes."
+        " Baseline: what the same vectors give the final token of another prefix. Events are those of Figure 11.",
         f"Of the final token's logit above the mean logit {over_all(answer, 'embedding_share')} is the embedding's,"
         f" {over_all(answer, 'attention_share')} attention's, {over_all(answer, 'ffn_share')} the feed-forward layers'."
         f" Attention changes the prediction in {over_all(answer, 'attention_changed')} of cases, a feed-forward layer"
@@ -92,7 +92,7 @@ def figure(answers: Mapping[str, Answer]) -> Figure:
 
 def _whole(answer: Answer) -> Table:
     """The whole logit in parts."""
-    titles = {"attention": "attention, all layers", "ffn": "feed-forward, all layers", "rest": "other blocks and layers"}
+    titles = {"attention": "attention, all layers", "ffn": "feed-forward, all layers", "rest": "all else"}
     rows = tuple(
         (
             Cell(titles.get(part, part)),

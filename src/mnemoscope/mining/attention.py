@@ -35,7 +35,7 @@ from mnemoscope.tracing.logit_parts import LayerStreams, LogitSplitter, attended
 _WEIGHTS = 1 << 22
 """Attention weights of one head that exist at one time: they grow with the square of a prefix's length."""
 KINDS = ("", "_mean", "_other")
-"""The logits that are split: of the final token, their mean over the vocabulary, and of another prefix's final token."""
+"""The logits that are split: the final token's, the mean over the vocabulary, and another prefix's final token's."""
 _OF_PREFIX = tuple(f"{part}_logit{kind}" for kind in KINDS for part in ("embedding", "rest", "bias", "final"))
 _OF_LAYER = tuple(f"{part}_logit{kind}" for kind in KINDS for part in ("attention", "ffn"))
 _OF_ATTENTION = ("attention_top", "attention_norm", "attended", *(f"attention_logit{kind}" for kind in KINDS))
@@ -175,7 +175,7 @@ class AttentionPass:
         }
         separable = np.array([self._attention[layer].separable for layer in layers])
         weights = np.array([self._attention[layer].weights is not None for layer in layers])
-        known = {name: separable for name in _OF_ATTENTION} | {"ffn_alone_top": np.array(self._parallel)}
+        known = dict.fromkeys(_OF_ATTENTION, separable) | {"ffn_alone_top": np.array(self._parallel)}
         known["attended"] = weights
         for name, array in self.answers.items():
             if array.ndim == 1:
@@ -229,4 +229,5 @@ def _cut(lengths: NDArray[np.int64], *, area: int) -> list[slice]:
 
 
 def _length(vectors: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(vectors.double(), dim=-1)
+    length: Tensor = torch.linalg.vector_norm(vectors.double(), dim=-1)
+    return length

@@ -82,7 +82,7 @@ def run_extension(
     progress: Progress = ignore_progress,
 ) -> Extended:
     """`extend` with a model's options as one."""
-    wanted = _known(tables)
+    wanted = _ordered_names(tables)
     there = [name for name in wanted if has_table(atlas, name)]
     mined = [name for name in there if files_of(atlas, name)[0] in atlas.manifest.hashes]
     kept = mined if force else there
@@ -100,7 +100,7 @@ def run_extension(
     return Extended(tuple(made), tuple(kept))
 
 
-def _known(tables: Sequence[str]) -> list[str]:
+def _ordered_names(tables: Sequence[str]) -> list[str]:
     """The tables named, each once, in the order in which they are made; all where none is named. Raises OptionError."""
     for name in tables:
         if name not in EXTENSIONS:

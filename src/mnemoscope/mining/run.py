@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from mnemoscope.atlas.manifest import STATE, unfinished_plan
+from mnemoscope.atlas.manifest import STATE, unfinished_plan, work_of
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.corpus import Source, open_source
@@ -157,8 +157,7 @@ def begun_threads(directory: Path, options: MiningOptions) -> int | None:
 
 
 def _refuse_workers(directory: Path) -> None:
-    begun = unfinished_plan(directory)
-    if begun is not None and begun.get("work"):
+    if work_of(unfinished_plan(directory)):
         raise PlanDiffers(
             f"{directory} was begun for workers; go on with `mnemoscope mine ... --workers N`, or --force to begin anew"
         )

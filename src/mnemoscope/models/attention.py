@@ -1,8 +1,8 @@
 """Attention beside the feed-forward layer: what each block's attention adds to the stream, and where it looks.
 
-No family's row says where attention is. It is found in one small forward: the one module of a block that gives attention
-weights, and how what it gives enters the stream (added; or added and normed, in a post-norm block). What mixes positions
-otherwise (recurrent blocks, linear attention) is no attention here.
+No family's row says where attention is. It is found in one small forward: the one module of a block that gives
+attention weights, and how what it gives enters the stream (added; or added and normed, in a post-norm block). What
+mixes positions otherwise (recurrent blocks, linear attention) is no attention here.
 Weights exist only while the network computes attention as plain matrix products (`eager_attention`).
 """
 

@@ -203,12 +203,12 @@ def read_final(
 
 
 class Watched:
-    """Whether hooks look at the forward that runs them; see the module's docstring."""
+    """Whether hooks look at the forward that runs them, when called; see the module's docstring."""
 
     def __init__(self, own_thread: bool) -> None:
         self._thread = get_ident() if own_thread else None
 
-    def __call__(self) -> bool:
+    def __call__(self) -> bool:  # noqa: D102
         return self._thread is None or self._thread == get_ident()
 
 

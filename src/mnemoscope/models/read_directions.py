@@ -4,19 +4,27 @@ A key reads what the norm before it leaves of the stream. With that norm's gain 
 direction of the stream itself, and so of what an embedding can be (definitions.md section 9, key_agreement).
 """
 
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import ModelUnsupported
+from mnemoscope.models.hooks import read_blocks
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.offloading import hold_all_weights
 from mnemoscope.models.projections import fold_of
 
 _ROWS = 1 << 14
 """Words embedded at a time."""
+_SEEN = 4
+"""Tokens of the forward in which norms are looked for."""
+
+
+_norms: "WeakKeyDictionary[LanguageModel, dict[int, nn.Module | None]]" = WeakKeyDictionary()
 
 
 def read_directions(model: LanguageModel, layer: int) -> Tensor:
@@ -25,16 +33,56 @@ def read_directions(model: LanguageModel, layer: int) -> Tensor:
     A gated memory's is the sum of the unit vectors of gate and up: where its coefficient is positive, it reads both. A
     norm whose gain cannot be told leaves the keys as they are.
     """
-    keys, up = model.keys(layer).float(), model.up_keys(layer)
-    norm = model.layer(layer).ffn_norm
-    gain = None
+    keys, up, gain = model.keys(layer).float(), model.up_keys(layer), None
     with suppress(ModelUnsupported):
+        norm = input_norms(model)[layer]
         gain = fold_of(norm, model.sizes.hidden, dtype=model.dtype, device=keys.device).gain
     directions = keys if gain is None else keys * gain.to(keys.device)
     if up is not None:
         other = up.float() if gain is None else up.float() * gain.to(up.device)
         directions = nn.functional.normalize(directions, dim=1) + nn.functional.normalize(other, dim=1)
     return directions - directions.mean(1, keepdim=True)
+
+
+def input_norms(model: LanguageModel) -> dict[int, nn.Module | None]:
+    """The norm whose output each layer's keys read; None where they read the stream itself.
+
+    A parallel block's may be attention's, too, and nobody names it: it is the module of the block that gives what the
+    keys take, which one short forward shows. Looked for once for each model.
+    """
+    if model not in _norms:
+        parts = [model.layer(layer) for layer in range(model.sizes.layers)]
+        unnamed = [layer for layer, part in enumerate(parts) if part.ffn_norm is None]
+        found = _observe(model, unnamed) if unnamed else {}
+        _norms[model] = {layer: part.ffn_norm or found.get(layer) for layer, part in enumerate(parts)}
+    return _norms[model]
+
+
+def _observe(model: LanguageModel, layers: list[int]) -> dict[int, nn.Module]:
+    given: dict[tuple[int, nn.Module], Tensor] = {}
+    taken: dict[int, Tensor] = {}
+
+    def keep(layer: int) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(module: nn.Module, _: Any, output: Any) -> None:
+            if isinstance(output, Tensor) and output.shape[-1] == model.sizes.hidden:
+                given[layer, module] = output.detach().clone()
+
+        return hook
+
+    with ExitStack() as hooks, torch.inference_mode():
+        for layer in layers:
+            for module in model.layer(layer).block.modules():
+                if any(weight.shape == (model.sizes.hidden,) for weight in module.parameters(recurse=False)):
+                    hooks.callback(module.register_forward_hook(keep(layer)).remove)
+        reading = read_blocks(model, lambda layer, block: taken.update({layer: block.ffn_input.clone()}), layers=layers)
+        hooks.enter_context(reading)
+        model.backbone(torch.arange(_SEEN)[None] % model.sizes.vocabulary)
+    # Linear maps have biases of that length, too; but what a linear map gives is no layer's input.
+    return {
+        layer: module
+        for (layer, module), output in given.items()
+        if output.numel() == taken[layer].numel() and torch.equal(output.flatten(), taken[layer].flatten())
+    }
 
 
 @torch.inference_mode()

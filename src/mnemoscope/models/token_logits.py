@@ -29,7 +29,7 @@ class FrozenNorm:
         self._bias = None if bias is None else bias.double()
 
     def step_back(self, directions: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """From directions `[..., row, hidden]` behind the norm to those before it, and what its bias adds, `[..., row]`.
+        """Directions `[..., row, hidden]` before the norm for those behind it, and what its bias adds, `[..., row]`.
 
         `vectors [row, hidden]` are what the norm reads.
         """

@@ -5,6 +5,6 @@ A question is a file of this room: its declaration (`question.Question`) and its
 
 from mnemoscope.questions.answers import write, write_all
 from mnemoscope.questions.question import Claim, Paper, Question
-from mnemoscope.questions.registry import QUESTIONS, answer, load_question
+from mnemoscope.questions.registry import BEYOND, QUESTIONS, answer, load_question
 
-__all__ = ["QUESTIONS", "Claim", "Paper", "Question", "answer", "load_question", "write", "write_all"]
+__all__ = ["BEYOND", "QUESTIONS", "Claim", "Paper", "Question", "answer", "load_question", "write", "write_all"]

@@ -80,6 +80,19 @@ def least_layer(estimates: ByLayer) -> tuple[int | None, Estimate]:
     return layer, estimates[layer]
 
 
+def difference(found: Estimate, other: Estimate) -> Estimate:
+    """How much larger one estimate is than another of other cases, which the two intervals tell (Newcombe 1998).
+
+    The interval has a width also where both are 0; it is too wide rather than too narrow where cases go together.
+    """
+    ends = found.value, found.low, found.high, other.value, other.low, other.high
+    if any(end is None for end in ends):
+        return NOTHING
+    value, low, high, less, least, most = (float(end) for end in ends if end is not None)
+    down, up = math.hypot(value - low, most - less), math.hypot(high - value, less - least)
+    return Estimate(value - less, found.count, value - less - down, value - less + up)
+
+
 def share_above(estimates: Sequence[Estimate], bound: float) -> Estimate:
     """The share of the layers whose number is above the bound; a layer without a number is not.
 

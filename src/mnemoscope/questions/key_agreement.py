@@ -8,11 +8,10 @@ triggers. Where keys no longer agree with the words, what they read is no longer
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.intervals import Estimate, difference, mean, order_statistic, share
-from mnemoscope.questions.answer_builder import MEMORIES, AnswerBuilder
-from mnemoscope.questions.question import Claim, Number, Paper, Question
+from mnemoscope.intervals import Estimate, mean, order_statistic, share
+from mnemoscope.questions.answer_builder import MEMORIES, AnswerBuilder, difference
+from mnemoscope.questions.question import Number, Paper, Question
 from mnemoscope.questions.sources import require_table
-from mnemoscope.questions.verdicts import above
 
 NOTHING = "no memory of this atlas has a trigger and a key that can be compared with embeddings"
 """What the question says where it finds nothing."""
@@ -23,18 +22,6 @@ QUESTION = Question(
     paper=Paper(
         figure="B2", section="beyond",
         question="How often is the word that a key is closest to the last one of the memory's best trigger?",
-        claims=(
-            Claim(
-                "keys of the lower layers find the word that their triggers end with (not asked by the paper)", "-",
-                "agreement_lower_above_control", "share",
-                "they do more often than with another memory's triggers; the difference", above(0),
-            ),
-            Claim(
-                "keys of the upper layers find it, too (not asked by the paper)", "-",
-                "agreement_upper_above_control", "share",
-                "they do more often than with another memory's triggers; the difference", above(0),
-            ),
-        ),
     ),
     numbers=(
         Number("agreement", "share", "the key ranks the last token first"),

@@ -14,7 +14,7 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.errors import OptionError
 from mnemoscope.questions.question import Question
 
-QUESTIONS: tuple[str, ...] = (
+THE_PAPERS: tuple[str, ...] = (
     "key_patterns",
     "key_removals",
     "value_agreement",
@@ -25,10 +25,17 @@ QUESTIONS: tuple[str, ...] = (
     "refinement_match",
     "refinement_confidence",
     "refinement_events",
+)
+"""The paper's ten, in its order."""
+
+BEYOND: tuple[str, ...] = (
     "key_agreement",
     "attention_share",
-)
-"""The ids of all questions: the paper's ten in its order, then those that it left open, which need optional tables."""
+)  # fmt: skip
+"""Those that it left open; each needs an optional table."""
+
+QUESTIONS: tuple[str, ...] = (*THE_PAPERS, *BEYOND)
+"""The ids of all questions."""
 
 
 def question_module(question: str) -> ModuleType:

@@ -70,7 +70,8 @@ def attended_positions(weights: Tensor) -> Tensor:
     """
     shares = weights.double()
     shares = shares / shares.sum(-1, keepdim=True).clamp_min(1e-30)
-    return torch.special.entr(shares).sum(-1).exp().mean(-1)
+    found: Tensor = torch.special.entr(shares).sum(-1).exp().mean(-1)
+    return found
 
 
 @dataclass(frozen=True)

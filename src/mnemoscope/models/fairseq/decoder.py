@@ -106,7 +106,8 @@ class Attention(nn.Module):
         return scores.masked_fill(later, -math.inf).softmax(-1)
 
     def _split_heads(self, vectors: Tensor) -> Tensor:
-        return vectors.unflatten(-1, (self._heads, -1)).transpose(1, 2)
+        batch, length, hidden = vectors.shape
+        return vectors.view(batch, length, self._heads, hidden // self._heads).transpose(1, 2)
 
 
 class Block(nn.Module):

@@ -1,0 +1,242 @@
+"""What keys look for, against loops over the model's own matrices; and how it comes into an atlas, early or late."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from torch import Tensor
+
+from mining.conftest import byte_tokenizer
+from mnemoscope.atlas import Atlas, open_atlas, verify
+from mnemoscope.errors import AtlasUnfinished, Interrupted, ModelDiffers, NotFinite, OptionError
+from mnemoscope.files import json_bytes
+from mnemoscope.mining import extend, mine
+from mnemoscope.mining.roles import LastTokens, role_columns
+from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.questions import answer
+from models.conftest import build
+
+END = "<|endoftext|>"
+Matrices = tuple[Tensor, Tensor | None, Tensor, Tensor]
+"""Gate (or only) keys and up keys `[memory, hidden]`, the gain of the norm before them, the embeddings."""
+
+
+def _gpt2(hf: Any, layer: int) -> Matrices:
+    block = hf.transformer.h[layer]
+    return block.mlp.c_fc.weight.T, None, block.ln_2.weight, hf.transformer.wte.weight
+
+
+def _llama(hf: Any, layer: int) -> Matrices:
+    block = hf.model.layers[layer]
+    gain = block.post_attention_layernorm.weight
+    return block.mlp.gate_proj.weight, block.mlp.up_proj.weight, gain, hf.model.embed_tokens.weight
+
+
+def _gemma(hf: Any, layer: int) -> Matrices:
+    gate, up, gain, words = _llama(hf, layer)
+    return gate, up, 1 + gain, words
+
+
+def _neox(hf: Any, layer: int) -> Matrices:
+    block = hf.gpt_neox.layers[layer]
+    words = hf.gpt_neox.embed_in.weight
+    return block.mlp.dense_h_to_4h.weight, None, block.post_attention_layernorm.weight, words
+
+
+def _olmo2(hf: Any, layer: int) -> Matrices:
+    gate, up, gain, words = _llama(hf, layer)
+    return gate, up, gain * 0 + 1, words  # its norms stand behind the layers
+
+
+READ: dict[str, Callable[[Any, int], Matrices]] = {
+    "gpt2-relu": _gpt2, "llama": _llama, "gemma": _gemma, "gpt_neox": _neox, "olmo2": _olmo2,
+}  # fmt: skip
+
+
+def direction(gate: np.ndarray, up: np.ndarray | None, gain: np.ndarray) -> np.ndarray:
+    if up is None:
+        return gate * gain
+    one, other = gate * gain, up * gain
+    return one / np.linalg.norm(one) + other / np.linalg.norm(other)
+
+
+@pytest.mark.parametrize("name", list(READ))
+def test_cosines_and_ranks_are_those_of_a_loop(name: str, text: Path, tmp_path: Path) -> None:
+    hf = build(name)
+    model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+    atlas = open_atlas(mine(model, text, out=tmp_path / "atlas", split="line", triggers=30, prefixes=5, removals=0))
+    looked_at = 0
+    for layer in (0, 1):
+        gate, up, gain, words = (
+            None if part is None else part.detach().double().numpy() for part in READ[name](hf, layer)
+        )
+        table, triggers = atlas.table("roles", layer=layer), atlas.table("triggers", layer=layer)
+        lasts = {}
+        for memory in range(len(gate)):
+            own = triggers.filter((pl.col("memory") == memory) & (pl.col("sign") == 1)).sort("rank")
+            lasts[memory] = own["token"].to_list()[:25]
+        owners = [memory for memory, tokens in lasts.items() if tokens]
+        for memory, row in enumerate(table.iter_rows(named=True)):
+            r = direction(gate[memory], None if up is None else up[memory], gain)
+            r = r - r.mean()
+            cosines = [float(np.dot(r, e - e.mean()) / np.linalg.norm(r) / np.linalg.norm(e - e.mean())) for e in words]
+            order = sorted(range(len(words)), key=lambda token: (-cosines[token], token))
+            assert np.allclose(row["key_top_cosines"], [cosines[token] for token in order[:25]], atol=2e-6)
+            assert np.allclose([cosines[token] for token in row["key_top_tokens"]], row["key_top_cosines"], atol=2e-6)
+            if not lasts[memory]:
+                assert row["trigger_rank"] is None
+                assert row["control_rank"] is None
+                continue
+            looked_at += 1
+            assert row["trigger_token"] == lasts[memory][0]
+            close = sum(abs(cosines[row["trigger_token"]] - other) < 2e-6 for other in cosines)
+            assert abs(row["trigger_rank"] - order.index(row["trigger_token"])) < close
+            assert row["trigger_cosine"] == pytest.approx(cosines[row["trigger_token"]], abs=2e-6)
+            kept = row["key_top_tokens"]
+            among = sum(token in kept for token in lasts[memory]) / len(lasts[memory])
+            assert row["triggers_found"] == pytest.approx(among, abs=1e-6)
+            # The control: the triggers of one other memory of the layer, under this memory's key.
+            assert row["control_token"] in {lasts[other][0] for other in owners if other != memory}
+            assert row["control_cosine"] == pytest.approx(cosines[row["control_token"]], abs=2e-6)
+        # Each memory's triggers are dealt to exactly one other.
+        dealt = table["control_token"].drop_nulls().sort().to_list()
+        assert dealt == sorted(lasts[memory][0] for memory in owners)
+    assert looked_at > 20
+
+
+def test_a_model_whose_words_are_of_another_width_has_no_cosines(text: Path, tmp_path: Path) -> None:
+    model = load_model(build("opt-350m"), tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+    out = mine(model, text, out=tmp_path / "atlas", split="line", triggers=5, prefixes=5, removals=0)
+    table = open_atlas(out).table("roles", layer=0)
+    assert table["key_top_tokens"].list.len().sum() == 0
+    assert table["trigger_rank"].null_count() == table.height
+    found = answer(open_atlas(out), "key_agreement")
+    assert found.filter(pl.col("name") != "chance")["value"].null_count() == 3 * 9 + 2
+
+
+def test_a_key_that_is_not_finite_is_named(text: Path) -> None:
+    hf = build("gpt2-relu")
+    model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+    hf.transformer.h[1].mlp.c_fc.weight[:, 3] = float("nan")
+    last = LastTokens(np.zeros((model.sizes.memories[1], 25), np.int64))
+    with pytest.raises(NotFinite, match=r"L1\.M3"):
+        role_columns(model, 1, last, last)
+
+
+def _without(atlas: Path, name: str, out: Path) -> Path:
+    """The atlas as a version that knew no such table would have written it."""
+    import hashlib
+
+    shutil.copytree(atlas, out)
+    shutil.rmtree(out / name)
+    manifest = json.loads((out / "manifest.json").read_text())
+    manifest["files"] = {path: entry for path, entry in manifest["files"].items() if not path.startswith(f"{name}/")}
+    data = json_bytes(manifest)
+    (out / "manifest.json").write_bytes(data)
+    (out / "manifest.sha256").write_text(hashlib.sha256(data).hexdigest() + "\n")
+    (out / "patterns.parquet").unlink()
+    shutil.rmtree(out / "analyses")
+    return out
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    return load_model(build("gpt2-relu"), tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+
+
+@pytest.fixture(scope="module")
+def mined(model: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from mining.conftest import odd_text
+
+    folder = tmp_path_factory.mktemp("roles")
+    (folder / "text.txt").write_text(odd_text())
+    return mine(model, folder / "text.txt", out=folder / "atlas", split="line", triggers=5, prefixes=5, removals=0)
+
+
+def test_an_older_atlas_is_extended_by_the_bytes_that_mining_makes(
+    model: LanguageModel, mined: Path, tmp_path: Path
+) -> None:
+    old = _without(mined, "roles", tmp_path / "old")
+    assert verify(old) == []
+    with pytest.raises(AtlasUnfinished, match=r"mnemoscope extend .* roles`"):
+        answer(open_atlas(old), "key_agreement")
+    before = (old / "manifest.json").read_bytes()
+    done = extend(old, model)
+    assert "roles" in done.made
+    assert (old / "manifest.json").read_bytes() == before
+    assert verify(old) == []
+    assert not (old / "work").exists()
+    for layer in (0, 1):
+        name = f"roles/layer-00{layer}.parquet"
+        assert (old / name).read_bytes() == (mined / name).read_bytes()
+    again = extend(old, model, ["roles"])
+    assert (again.made, again.kept) == ((), ("roles",))
+    assert extend(old, model, ["roles"], force=True).made == ("roles",)
+    assert answer(open_atlas(old), "key_agreement").equals(answer(open_atlas(mined), "key_agreement"))
+    # What was changed since is named, by verification and by whoever reads it.
+    path = old / "roles/layer-001.parquet"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert verify(old) == ["roles/layer-001.parquet: the content is not what was written (its sha256 differs)"]
+    path.unlink()
+    assert extend(old, model, ["roles"]).made == ("roles",)
+    assert verify(old) == []
+
+
+def test_a_stop_between_two_layers_costs_one_layer(
+    model: LanguageModel, mined: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = _without(mined, "roles", tmp_path / "old")
+    seen: list[int] = []
+
+    def stop(model: LanguageModel, layer: int, *rest: Any) -> dict[str, Any]:
+        seen.append(layer)
+        if seen == [0, 1]:
+            raise KeyboardInterrupt
+        return role_columns(model, layer, *rest)
+
+    monkeypatch.setattr("mnemoscope.mining.roles.role_columns", stop)
+    with pytest.raises(Interrupted, match="run the same command again"):
+        extend(old, model, ["roles"])
+    with pytest.raises(AtlasUnfinished):
+        answer(open_atlas(old), "key_agreement")
+    extend(old, model, ["roles"])
+    assert seen == [0, 1, 1]
+    assert verify(old) == []
+    assert (old / "roles/layer-001.parquet").read_bytes() == (mined / "roles/layer-001.parquet").read_bytes()
+
+
+def test_what_cannot_be_added_is_said_before_anything_is_loaded(mined: Path, model: LanguageModel) -> None:
+    with pytest.raises(OptionError, match="'nonsense' is no table that can be added; these can: roles"):
+        extend(mined, "no/such-model", ["nonsense"])
+    assert extend(mined, "no/such-model", ["roles"]).kept == ("roles",)
+    other = build("gpt2-relu")
+    other.transformer.h[0].mlp.c_fc.weight[0, 0] += 1
+    changed = load_model(other, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+    with pytest.raises(ModelDiffers, match="was mined from another model"):
+        _check(open_atlas(mined), changed)
+    assert verify(mined) == []
+
+
+def _check(atlas: Atlas, model: LanguageModel) -> None:
+    from mnemoscope.mining.extending import load_mined
+    from mnemoscope.mining.plan import MiningPlan
+    from mnemoscope.model_options import AS_USUAL
+
+    load_mined(atlas, MiningPlan.from_document(atlas.manifest.plan, atlas.path), model, opening=AS_USUAL)
+
+
+def test_parts_merge_into_the_bytes_of_one_run(model: LanguageModel, mined: Path, tmp_path: Path) -> None:
+    from mnemoscope.mining import merge
+
+    text = mined.parent / "text.txt"
+    options: dict[str, Any] = {"split": "line", "triggers": 5, "prefixes": 5, "removals": 0, "batch_tokens": 64}
+    whole = mine(model, text, out=tmp_path / "whole", **options)
+    parts = [mine(model, text, out=tmp_path / f"{part}", part=(part, 2), **options) for part in (1, 2)]
+    merged = open_atlas(merge(tmp_path / "merged", parts, model=model))
+    assert merged.manifest.hashes == open_atlas(whole).manifest.hashes
+    assert merged.has("roles", layer=1)

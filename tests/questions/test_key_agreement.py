@@ -1,0 +1,70 @@
+"""Keys and the words of their triggers, counted by hand."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from handbuilt_answers import build_answers, numbers
+from mnemoscope.errors import AtlasUnfinished
+from mnemoscope.figures.sections import chart
+from mnemoscope.intervals import NOTHING, Estimate, share, wilson
+from mnemoscope.questions import answer
+from mnemoscope.questions.answer_builder import difference
+
+
+def test_shares_ranks_and_controls_are_those_of_the_memories_with_triggers(tmp_path: Path) -> None:
+    roles = {0: [(0, 9), (0, 0), (3, 9), (None, None)], 1: [(9, 0), (9, 1), (8, 2), (7, None)]}
+    atlas = build_answers(tmp_path, triggers={0: [(0, 1)], 1: [(0, 1)]}, roles=roles)
+    found = answer(atlas, "key_agreement")
+    assert numbers(found, "agreement") == {0: pytest.approx(2 / 3), 1: 0, None: pytest.approx(2 / 7)}
+    assert numbers(found, "agreement", "count") == {0: 3, 1: 4, None: 7}
+    assert numbers(found, "control") == {0: pytest.approx(1 / 3), 1: pytest.approx(1 / 3), None: pytest.approx(1 / 3)}
+    assert numbers(found, "control", "count") == {0: 3, 1: 3, None: 6}
+    assert numbers(found, "rank") == {0: 0, 1: 8, None: 7}
+    assert numbers(found, "found") == {0: 1, 1: 0, None: pytest.approx(3 / 7)}
+    assert numbers(found, "cosine")[0] == pytest.approx((1 + 1 + 0.7) / 3)
+    assert numbers(found, "chance") == {0: 0.05, 1: 0.05, None: 0.05}
+    # Of two layers both are lower ones. Newcombe's interval by its formula.
+    assert numbers(found, "agreement_lower_above_control")[None] == pytest.approx(2 / 7 - 1 / 3)
+    assert numbers(found, "agreement_upper_above_control")[None] is None
+    (low, high), (least, most) = wilson(2 / 3, 3), wilson(1 / 3, 3)
+    assert numbers(found, "above_control", "low")[0] == pytest.approx(1 / 3 - np.hypot(2 / 3 - low, most - 1 / 3))
+    assert numbers(found, "above_control", "high")[0] == pytest.approx(1 / 3 + np.hypot(high - 2 / 3, 1 / 3 - least))
+
+
+def test_keys_that_look_for_nothing_are_called_agreeing_in_no_more_than_the_stated_share(tmp_path: Path) -> None:
+    """200 layers of random keys: the verdict is a one-sided look at a 95 % interval."""
+    generator, called = np.random.default_rng(0), 0
+    for _ in range(200):
+        own, dealt = (generator.integers(0, 20, 400) == 0 for _ in range(2))
+        value, other = own.mean(), dealt.mean()
+        low, most = wilson(value, 400)[0], wilson(other, 400)[1]
+        called += value - other - np.hypot(value - low, most - other) > 0
+    assert called <= 10
+
+
+def test_an_atlas_without_the_table_is_told_what_makes_it(tmp_path: Path) -> None:
+    atlas = build_answers(tmp_path, triggers={0: [(0, 1)]})
+    with pytest.raises(AtlasUnfinished, match=r"has no table roles; make it with `mnemoscope extend .* roles`"):
+        answer(atlas, "key_agreement")
+    with pytest.raises(AtlasUnfinished):
+        chart(atlas, "key_agreement")
+
+
+@pytest.mark.parametrize(("one", "other"), [(0.3, 0.3), (0.02, 0.02), (0.6, 0.4), (0.0, 0.0)])
+def test_a_difference_lies_in_its_interval_as_often_as_said(one: float, other: float) -> None:
+    """Newcombe's: over 2,000 draws of 50 and 80 cases, at least as often as 95 % less what so few draws may miss."""
+    generator, held = np.random.default_rng(1), 0
+    for first, second in zip(generator.binomial(50, one, 2000), generator.binomial(80, other, 2000), strict=True):
+        found = difference(share(first, 50), share(second, 80))
+        assert found.low is not None
+        assert found.high is not None
+        assert found.low < found.high
+        held += found.low <= one - other <= found.high
+    assert held >= 0.935 * 2000
+
+
+def test_a_difference_of_what_is_not_known_is_not_known() -> None:
+    assert difference(share(1, 2), NOTHING) == NOTHING
+    assert difference(Estimate(0.5, 3), share(1, 2)) == NOTHING
