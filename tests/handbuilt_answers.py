@@ -44,6 +44,7 @@ def build_answers(
     prefixes: Sequence[tuple[int, int, int, int]] | None = (),
     predictions: Mapping[tuple[int, int], Mapping[str, float]] | None = None,
     roles: Mapping[int, Sequence[tuple[int | None, int | None]]] | None = None,
+    attention: bool = True,
     words: Mapping[int, str] = WORDS,
     **changes: Any,
 ) -> Atlas:
@@ -54,6 +55,7 @@ def build_answers(
     patterns: (layer, memory, kind, ranks); None leaves the table out, as for the other three
     removals: (layer, memory, rank, removed, coefficient, removed coefficient[, position, else 1])
     prefixes: (document, position, next token, final top); predictions: (prefix, layer) -> columns other than 0
+    attention: whether there is a table of that name, where there are prefixes
     roles: per layer and memory the ranks of its own trigger's last token under its key, and of another memory's
     """
     predictions = predictions or {}
@@ -94,6 +96,8 @@ def build_answers(
     if prefixes is not None:
         _write(directory, "prefixes", _prefix_columns(prefixes))
         _write(directory, "predictions", _prediction_columns(predictions))
+        if attention:
+            _write(directory, "attention", _attention_columns(predictions))
     sizes = {"layers": depth, "memories": [memories] * depth, "vocabulary": VOCABULARY}
     model = {"spec": "handbuilt", "revision": None, "fingerprint": PROVENANCE.model, "sizes": sizes}
     plan = {"model": "gpt2", "corpus": "my text.txt", "seed": 7}
@@ -165,6 +169,15 @@ def _value_columns(rows: Sequence[Value]) -> dict[str, Any]:
         "working_logit": [None] * count,
         "working_probability": [row[6] if len(row) > 6 else None for row in rows],
     }
+
+
+def _attention_columns(predictions: Mapping[tuple[int, int], Mapping[str, float]]) -> dict[str, Any]:
+    """Attention adds 1 to the final token's logit of 6, the feed-forward layer 2, the embedding 3; nothing to others."""
+    places = sorted(predictions)
+    known = {"prefix": [prefix for prefix, _ in places], "layer": [layer for _, layer in places]}
+    parts = {"attention_logit": 1.0, "ffn_logit": 2.0, "embedding_logit": 3.0, "final_logit": 6.0, "ffn_alone_top": None}
+    names = [name for name in TABLES["attention"].columns.names if name not in known]
+    return known | {name: [parts.get(name, 0)] * len(places) for name in names}
 
 
 def _role_columns(rows: Sequence[tuple[int | None, int | None]]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ class Around:
     attention: Tensor
     update: Tensor
     attended: float
+    rows: Tensor
     norms: list[tuple[Any, Tensor]] = field(default_factory=list)
     """Of a post-norm block: the norm after attention and the one after the feed-forward layer, with what they read."""
 
@@ -101,8 +102,8 @@ class SlowAttention:
             attention = attention - before  # it gives the sum
         if self.post_norm:
             one, two = seen["self_attn_layer_norm"], seen["final_layer_norm"]
-            return Around(before, one[1] - before, two[1] - one[2], mean, [one[:2], two[:2]])
-        return Around(before, attention, after - before - attention, mean)
+            return Around(before, one[1] - before, two[1] - one[2], mean, seen["rows"], [one[:2], two[:2]])
+        return Around(before, attention, after - before - attention, mean, seen["rows"])
 
     @torch.no_grad()
     def lens(self, stream: Tensor) -> Tensor:

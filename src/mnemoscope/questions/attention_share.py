@@ -150,10 +150,10 @@ def _add_shares(found: AnswerBuilder, rows: Predictions) -> None:
                 found.add(key, f"{name}_above_control", contrast((1, shares[name][key]), (-1, controls[name][key])))
     for key in shares["ffn"]:
         found.add(key, "ffn_above_attention", contrast((1, shares["ffn"][key]), (-1, shares["attention"][key])))
-    found.add(None, "unaccounted", _unaccounted(rows, part))
+    found.add(None, "unaccounted", _measure_gap(rows, part))
 
 
-def _unaccounted(rows: Predictions, part: Callable[..., Numbers]) -> Resampled:
+def _measure_gap(rows: Predictions, part: Callable[..., Numbers]) -> Resampled:
     """What the parts leave of each prefix's logit, without its sign, against the logit without its sign."""
     layers = np.nan_to_num(part("attention")) + part("ffn")
     whole = np.bincount(rows["prefix"], weights=layers)[rows["prefix"]]
