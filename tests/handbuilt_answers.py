@@ -172,10 +172,11 @@ def _value_columns(rows: Sequence[Value]) -> dict[str, Any]:
 
 
 def _attention_columns(predictions: Mapping[tuple[int, int], Mapping[str, float]]) -> dict[str, Any]:
-    """Attention adds 1 to the final token's logit of 6, the feed-forward layer 2, the embedding 3; nothing to others."""
+    """Attention adds 1 to the final token's logit of 6, the feed-forward layer 2, the embedding 3."""
     places = sorted(predictions)
     known = {"prefix": [prefix for prefix, _ in places], "layer": [layer for _, layer in places]}
-    parts = {"attention_logit": 1.0, "ffn_logit": 2.0, "embedding_logit": 3.0, "final_logit": 6.0, "ffn_alone_top": None}
+    parts: dict[str, float | None] = {"attention_logit": 1.0, "ffn_logit": 2.0, "embedding_logit": 3.0}
+    parts |= {"final_logit": 6.0, "ffn_alone_top": None}
     names = [name for name in TABLES["attention"].columns.names if name not in known]
     return known | {name: [parts.get(name, 0)] * len(places) for name in names}
 

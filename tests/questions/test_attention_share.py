@@ -16,7 +16,6 @@ from mnemoscope.questions import answer
 from models.conftest import build
 
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 3, "removals": 0, "neighbours": 0, "prefixes": 40}
-ROWS = 60
 
 
 def planted(who: str) -> LanguageModel:
@@ -52,7 +51,7 @@ def numbers(table: pl.DataFrame, layer: int | None = None) -> dict[str, float]:
 
 def text_of(folder: Path) -> Path:
     chance = np.random.default_rng(0)
-    words = "the cat sat on a mat and dog ran home bird in tree".split()
+    words = ["the", "cat", "sat", "on", "a", "mat", "and", "dog", "ran", "home"]
     (folder / "text.txt").write_text("\n\n".join(" ".join(chance.choice(words, 6)) for _ in range(400)) + "\n")
     return folder / "text.txt"
 

@@ -1,5 +1,6 @@
 """Who wrote the prediction, on a trace: every part and every attended token against the slow reference."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -96,7 +97,7 @@ def test_under_an_adaptive_softmax_the_parts_add_up_to_the_two_scores(tmp_path: 
     scores, plain = head.scores(hidden)[0].double(), rows @ hidden[0].double()
     torch.testing.assert_close(head.mean_vector(), rows.mean(0))
     edges = [0, *model.anatomy.two_level._edges]
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         torch.testing.assert_close(
             scores[start:end] - scores[start], plain[start:end] - plain[start], atol=1e-4, rtol=1e-4
         )

@@ -74,7 +74,7 @@ def logit_sums(model: LanguageModel, tokens: list[int], predicted: list[int]) ->
 
     Changes that are in place (`intervene`) hold for it, too.
     """
-    first = model.beginning.length
+    own = slice(model.beginning.length, model.beginning.length + len(tokens))
     attention = find_attention(model)
     parts: dict[int, dict[Part, Tensor]] = {layer: {} for layer in range(-1, model.sizes.layers)}
     streams: dict[int, LayerStreams] = {}
@@ -83,12 +83,12 @@ def logit_sums(model: LanguageModel, tokens: list[int], predicted: list[int]) ->
 
     def note(layer: int, part: Part, tensor: Tensor) -> None:
         if part == "weights":
-            weights[layer] = tensor[0, :, first:].transpose(0, 1).float().to(model.device)
+            weights[layer] = tensor[0, :, own].transpose(0, 1).float().to(model.device)
         else:
-            parts[layer][part] = tensor[0, first:].clone()
+            parts[layer][part] = tensor[0, own].clone()
 
     def keep(layer: int, block: Block) -> None:
-        ffn = [tensor[0, first:].clone() for tensor in ffn_streams(model, layer, block)]
+        ffn = [tensor[0, own].clone() for tensor in ffn_streams(model, layer, block)]
         attended = None if layer not in weights else attended_positions(weights[layer])
         streams[layer] = LayerStreams.of(parts[layer], ffn, attended).on(model.device)
 
@@ -97,7 +97,7 @@ def logit_sums(model: LanguageModel, tokens: list[int], predicted: list[int]) ->
         eager_attention(model),
         read_attention(model, attention, note),
         read_blocks(model, keep),
-        read_final(model, lambda stream: final.append(stream[0, first:].clone().to(model.device))),
+        read_final(model, lambda stream: final.append(stream[0, own].clone().to(model.device))),
     ):
         model.backbone(ids_of(model, tokens))
     logits = TokenLogits(model)
