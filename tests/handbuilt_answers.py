@@ -44,7 +44,9 @@ def build_answers(
     prefixes: Sequence[tuple[int, int, int, int]] | None = (),
     predictions: Mapping[tuple[int, int], Mapping[str, float]] | None = None,
     roles: Mapping[int, Sequence[tuple[int | None, int | None]]] | None = None,
+    attention: bool = True,
     width: Sequence[int] | None = None,
+    lenses: bool = False,
     words: Mapping[int, str] = WORDS,
     **changes: Any,
 ) -> Atlas:
@@ -55,7 +57,9 @@ def build_answers(
     patterns: (layer, memory, kind, ranks); None leaves the table out, as for the other three
     removals: (layer, memory, rank, removed, coefficient, removed coefficient[, position, else 1])
     prefixes: (document, position, next token, final top); predictions: (prefix, layer) -> columns other than 0
+    attention: whether there is a table of that name, where there are prefixes
     roles: per layer and memory the ranks of its own trigger's last token under its key, and of another memory's
+    lenses: whether values and residuals were read through lenses, which say what the plain ruler says
     width: the documents of its text; the first half of the useful memories matters, random ones matter all
     """
     predictions = predictions or {}
@@ -91,6 +95,10 @@ def build_answers(
         _write(directory, "neighbours", {name: [] for name in TABLES["neighbours"].columns.names}, layer)
         if roles is not None:
             _write(directory, "roles", _role_columns(roles[layer]), layer)
+    if lenses:
+        for layer in layers:
+            _write(directory, "readings", _reading_columns((values or {}).get(layer, ())), layer)
+        _write(directory, "readouts", _readout_columns(predictions))
     if width is not None:
         _write(directory, "width", _width_columns(width, layers, memories))
     if removals is not None:
@@ -98,6 +106,8 @@ def build_answers(
     if prefixes is not None:
         _write(directory, "prefixes", _prefix_columns(prefixes))
         _write(directory, "predictions", _prediction_columns(predictions))
+        if attention:
+            _write(directory, "attention", _attention_columns(predictions))
     sizes = {"layers": depth, "memories": [memories] * depth, "vocabulary": VOCABULARY}
     model = {"spec": "handbuilt", "revision": None, "fingerprint": PROVENANCE.model, "sizes": sizes}
     plan = {"model": "gpt2", "corpus": "my text.txt", "seed": 7}
@@ -171,6 +181,16 @@ def _value_columns(rows: Sequence[Value]) -> dict[str, Any]:
     }
 
 
+def _attention_columns(predictions: Mapping[tuple[int, int], Mapping[str, float]]) -> dict[str, Any]:
+    """Attention adds 1 to the final token's logit of 6, the feed-forward layer 2, the embedding 3."""
+    places = sorted(predictions)
+    known = {"prefix": [prefix for prefix, _ in places], "layer": [layer for _, layer in places]}
+    parts: dict[str, float | None] = {"attention_logit": 1.0, "ffn_logit": 2.0, "embedding_logit": 3.0}
+    parts |= {"final_logit": 6.0, "ffn_alone_top": None}
+    names = [name for name in TABLES["attention"].columns.names if name not in known]
+    return known | {name: [parts.get(name, 0)] * len(places) for name in names}
+
+
 def _role_columns(rows: Sequence[tuple[int | None, int | None]]) -> dict[str, Any]:
     """A rank below 5 is among the tokens that the key is closest to; cosines are 1 less a tenth of the rank."""
     columns: dict[str, Any] = {
@@ -184,6 +204,32 @@ def _role_columns(rows: Sequence[tuple[int | None, int | None]]) -> dict[str, An
         columns[f"{one}_rank"] = ranks
         columns[f"{one}_cosine"] = [None if rank is None else 1 - rank / 10 for rank in ranks]
         columns[f"{many}_found"] = [None if rank is None else float(rank < 5) for rank in ranks]
+    return columns
+
+
+RULERS = ("plain", "ridge", "tuned")
+
+
+def _reading_columns(rows: Sequence[Value]) -> dict[str, Any]:
+    """Every ruler says of a value what the table of values says; the control's rank is the last one."""
+    said = [(lens, memory, row) for lens in RULERS for memory, row in enumerate(rows)]
+    return {
+        "memory": [memory for _, memory, _ in said],
+        "lens": [lens for lens, _, _ in said],
+        "top_tokens": [[row[0]] for _, _, row in said],
+        "target_rank": [row[2] for _, _, row in said],
+        "control_rank": [None if row[1] is None else VOCABULARY - 1 for _, _, row in said],
+        "max_probability": [row[3] for _, _, row in said],
+    }
+
+
+def _readout_columns(rows: Mapping[tuple[int, int], Mapping[str, float]]) -> dict[str, Any]:
+    columns: dict[str, list[Any]] = {name: [] for name in TABLES["readouts"].columns.names}
+    for (prefix, layer), given in sorted(rows.items()):
+        for lens in RULERS:
+            known = {"prefix": prefix, "layer": layer, "lens": lens, "residual_control_rank": VOCABULARY - 1}
+            for name in columns:
+                columns[name].append({**given, **known}.get(name, 0))
     return columns
 
 

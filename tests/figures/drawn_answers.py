@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.read import first_upper_layer
+from mnemoscope.atlas.schema import TABLES
 from mnemoscope.figures.sections import compare_with_paper
 from mnemoscope.intervals import NOTHING
 from mnemoscope.questions import registry as known
@@ -28,6 +29,7 @@ DOCUMENTS, EACH = 60, 4
 DRAWS = 200
 """Resamples of a bootstrap here; ten times fewer than elsewhere, and as unbiased."""
 
+ATTENTION = TABLES["attention"].columns
 UNKNOWN = dict.fromkeys(("shallow", "semantic"), NOTHING)
 NO_PATTERNS = pl.DataFrame(schema={"layer": pl.Int16})
 
@@ -42,7 +44,7 @@ class Tables:
 
     def __init__(self, tables: Mapping[str, pl.DataFrame], *, layers: int = LAYERS, memories: int = WIDTH) -> None:
         self.layers = tuple(range(layers))
-        self._tables, self._memories = tables, memories
+        self.tables, self._memories = tables, memories
         sizes = {"memories": [memories] * layers, "vocabulary": 1000}
         model, corpus = {"fingerprint": "m", "sizes": sizes}, {"fingerprint": "c"}
         self.manifest = Manifest.of(
@@ -57,7 +59,7 @@ class Tables:
         return self._memories
 
     def table(self, name: str, *, layer: int | None = None) -> pl.DataFrame:
-        return self._tables[name]
+        return self.tables[name]
 
 
 def asked(question: str, tables: Tables) -> Answer:
@@ -205,6 +207,39 @@ def predictions(rng: np.random.Generator, columns: Mapping[str, Array], *, docum
         "vocabulary": pl.DataFrame({"text": [" the", " cat"]}),
     }
     return Tables(tables)
+
+
+def attention(rng: np.random.Generator, *, memories: float, specific: float, moves: float) -> Tables:
+    """Parts of a logit of 50 by attention and by feed-forward layers, drawn alike, 1 for each layer.
+
+    `memories` is added to the latter, `specific` to what the own token is given more than another prefix's; `moves` to
+    how often a feed-forward layer has the final token, which is 1, on top where it was not before: half of cases.
+    """
+    count = DOCUMENTS * EACH
+
+    def drawn(mean: float) -> Array:
+        moved = np.repeat(rng.normal(0, 0.5, (DOCUMENTS, 1)), EACH, axis=0)
+        return mean + moved + rng.normal(0, 1, (count, LAYERS))
+
+    by_layer = {
+        "attention_logit": drawn(1 + specific), "attention_logit_other": drawn(1),
+        "ffn_logit": drawn(1 + specific + memories), "ffn_logit_other": drawn(1),
+        "input_top": np.full((count, LAYERS), 2), "other_top": np.full((count, LAYERS), 9),
+    }  # fmt: skip
+    by_attention = hits(rng, 0.5)
+    by_memories = hits(rng, 0.5 + moves)
+    # Attention moves to the final token in one half of the layers, a feed-forward layer in the other.
+    first = np.arange(LAYERS) % 2 == 0
+    residual = np.where(first & by_attention, 1, 2)
+    output = np.where(first, residual, np.where(by_memories, 1, 2))
+    found = predictions(rng, {"residual_top": residual, "output_top": output})
+    prefix, layer = (axis.ravel() for axis in np.indices((count, LAYERS)))
+    others = [name for name in ATTENTION.names if name not in by_layer and name not in ("prefix", "layer")]
+    columns: dict[str, Any] = {name: np.zeros(len(prefix)) for name in others}
+    columns |= {name: column.ravel() for name, column in by_layer.items()}
+    columns |= {"final_logit": np.full(len(prefix), 50.0), "ffn_alone_top": [None] * len(prefix)}
+    place = {"prefix": prefix, "layer": layer.astype(np.int16)}
+    return Tables({**found.tables, "attention": pl.DataFrame(place | columns).cast({"ffn_alone_top": pl.Int32})})
 
 
 def hits(rng: np.random.Generator, share: Array | float, *, layers: int = LAYERS, documents: int = DOCUMENTS) -> Array:

@@ -16,6 +16,7 @@ from figures.drawn_answers import (
     LAYERS,
     Tables,
     asked,
+    attention,
     changes,
     findings,
     hits,
@@ -98,6 +99,8 @@ def of(question: str, tables: Tables) -> dict[str, str]:
     return verdicts(asked(question, tables))
 
 
+SHARES = ("ffn_above_attention", "attention_above_control", "ffn_above_control", "ffn_moves_above_attention")
+
 NULLS: dict[str, tuple[Draw, tuple[str, ...]]] = {
     "thresholds of keys, and kinds that are alike in all layers": (
         lambda rng: of("key_patterns", patterns(rng)),
@@ -161,6 +164,10 @@ NULLS: dict[str, tuple[Draw, tuple[str, ...]]] = {
         lambda rng: of("refinement_events", events(rng, 0.75, 2 / 3)),
         ("unchanged", "composition_of_changed"),
     ),
+    "attention and memories alike, for this prefix and for others": (
+        lambda rng: of("attention_share", attention(rng, memories=0, specific=0, moves=0)),
+        SHARES,
+    ),
 }
 
 EFFECTS: dict[str, tuple[Draw, tuple[str, ...]]] = {
@@ -199,6 +206,10 @@ EFFECTS: dict[str, tuple[Draw, tuple[str, ...]]] = {
     "predictions that stand, and compositions": (
         lambda rng: of("refinement_events", events(rng, 0.85, 0.85)),
         ("unchanged", "composition_of_changed"),
+    ),
+    "memories that write more than attention, both for this prefix": (
+        lambda rng: of("attention_share", attention(rng, memories=1, specific=1, moves=0.3)),
+        SHARES,
     ),
     "confident values above, and right": (
         lambda rng: of("value_confidence", _confident_and_right(rng)),

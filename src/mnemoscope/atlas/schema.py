@@ -136,6 +136,14 @@ _KINDS = (
         "layer int16?, kind string, memories int32?, draw int8?, threshold float32?, document int64?, tokens int64?,"
         "loss float64?, stopped int64?, wrong int64?"
     ), 65_536, optional=True),
+    TableKind("attention", _columns(
+        "prefix int32, layer int16, other_top int32, input_top int32, attention_top int32?, ffn_alone_top int32?,"
+        "attention_norm float32?, ffn_norm float32, attended float32?, attention_logit float32?, ffn_logit float32,"
+        "attention_logit_mean float32?, ffn_logit_mean float32, attention_logit_other float32?,"
+        "ffn_logit_other float32, embedding_logit float32, rest_logit float32, bias_logit float32, final_logit float32,"
+        "embedding_logit_mean float32, rest_logit_mean float32, bias_logit_mean float32, final_logit_mean float32,"
+        "embedding_logit_other float32, rest_logit_other float32, bias_logit_other float32, final_logit_other float32"
+    ), 65_536, optional=True),
     TableKind("routing", _columns(
         "layer int16, expert int16, tokens int64, weight_sum float64, first_choice int64"
     ), 65_536),
@@ -149,7 +157,7 @@ ANSWER_COLUMNS = _columns("layer int16?, name string, value float64?, count int6
 
 ANSWERS = (
     "key_patterns", "key_removals", "value_agreement", "value_rank", "value_confidence", "layer_activity",
-    "layer_composition", "refinement_match", "refinement_confidence", "refinement_events",
+    "layer_composition", "refinement_match", "refinement_confidence", "refinement_events", "attention_share",
     "key_agreement", "lenses", "width",
 )  # fmt: skip
 """The questions whose answers have a place in analyses/ and report/figures/; those of later ones are an atlas's own

@@ -7,6 +7,7 @@ module of this room with a line here.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from mnemoscope.mining.attention import write_attention
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.roles import write_roles
 from mnemoscope.mining.steps import RunContext
@@ -30,6 +31,7 @@ EXTENSIONS: dict[str, Extension] = {
     extension.name: extension
     for extension in (
         Extension("roles", write_roles, cheap=True),
+        Extension("attention", write_attention, cheap=True),
         Extension("width", write_width),
     )
 }  # fmt: skip

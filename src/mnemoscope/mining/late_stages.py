@@ -21,6 +21,7 @@ from mnemoscope.atlas.folder import remove_work
 from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import MiningError
 from mnemoscope.files import read_object, write_json
+from mnemoscope.mining.attention import join_attention, run_attention_piece
 from mnemoscope.mining.pieces import join_pieces, run_piece
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.predictions import PREFIXES, PredictionPass, Prefixes
@@ -46,16 +47,16 @@ from mnemoscope.patterns import PatternFinder, open_finder, write_layer_patterns
 
 LATE_STAGES = (
     "text tables", "tables", "values", "neighbours", "removals", "predictions", "questions", "values at work",
-    "roles", "pattern words", "patterns",
+    "roles", "attention", "attention table", "pattern words", "patterns",
 )  # fmt: skip
 """In order; a stage begins when all tasks of the one before are done. After the last the atlas is sealed."""
-_ONE_TASK = ("text tables", "questions", "pattern words")
-_IN_PIECES = ("removals", "predictions")
+_ONE_TASK = ("text tables", "questions", "attention table", "pattern words")
+_IN_PIECES = ("removals", "predictions", "attention")
 _FACTS = "facts.json"
 
 
 def task_count(stage: str, layers: int, pieces: int) -> int:
-    """How many tasks a stage has, of a plan with so many mined layers; `pieces` those of removals and predictions."""
+    """How many tasks a stage has, of a plan with so many mined layers; `pieces` those of what is asked."""
     if stage in _ONE_TASK:
         return 1
     return pieces if stage in _IN_PIECES else layers
@@ -143,6 +144,8 @@ class LateStages:
             "questions": lambda _: self._write_questions(),
             "values at work": self._write_values_at_work,
             "roles": lambda layer: write_layer_roles(context, model, plan, layer),
+            "attention": lambda piece: run_attention_piece(context, model, plan, piece, of=pieces),
+            "attention table": lambda _: join_attention(context, model, plan, of=pieces),
             "pattern words": lambda _: write_words(self._atlas, progress=context.progress),
             "patterns": self._write_patterns,
         }

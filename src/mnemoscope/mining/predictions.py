@@ -35,9 +35,9 @@ from mnemoscope.tracing.scores import activity_of, folded_updates, output_norm_s
 
 PREFIXES = "prefixes.safetensors"
 """The prefixes to ask: of a finished part in its `state/`, of a run with workers in its work folder."""
-_ROWS = 128
+ROWS = 128
 """Prefixes in one forward: bounds the rows of scores that exist at one time."""
-_SCORES = 1 << 24
+SCORES = 1 << 24
 """Scores of one stream that exist at one time."""
 _INTEGERS = (
     *("residual_top", "ffn_top", "ffn_vote_top", "output_top", "residual_final_rank", "ffn_final_rank"),
@@ -133,7 +133,7 @@ class PredictionPass:
         self._extra = model.beginning.length
         lengths = prefixes.position + 1
         self._order = np.argsort(lengths, kind="stable")
-        cuts = pack(lengths[self._order] + self._extra, area=plan.batch_tokens, rows=_ROWS)
+        cuts = pack(lengths[self._order] + self._extra, area=plan.batch_tokens, rows=ROWS)
         shape = (len(lengths), len(plan.layers))
         integers = (*_INTEGERS, ROUTED) if model.numberings else _INTEGERS
         self.answers: dict[str, NDArray[Any]] = {
@@ -170,7 +170,7 @@ class PredictionPass:
                 read_final(self._model, lambda stream: final.append(stream[each, column]), own_thread=True),
             ):
                 self._model.backbone(ids)
-            rows = max(1, _SCORES // self._model.sizes.vocabulary)
+            rows = max(1, SCORES // self._model.sizes.vocabulary)
             for start in range(0, len(chosen), rows):
                 part = slice(start, start + rows)
                 streams = {layer: tuple(s[part] for s in own) for layer, own in kept.items()}

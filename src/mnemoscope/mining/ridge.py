@@ -46,7 +46,7 @@ class Moments:
         """The sums by name; what is changed in them is changed here."""
         return dict(vars(self))
 
-    def centred(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def covariances(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Means of h and t `[hidden]`, covariance of h, and of h with t `[hidden, hidden]`."""
         count = self.count.clamp_min(1)
         mean, other = self.of_stream / count, self.of_final / count
@@ -69,7 +69,7 @@ def fit_ridge(fitted: Moments, judged: Moments) -> Fitted:
     hidden = len(fitted.of_stream)
     if not fitted.count:
         return Fitted(Translator.identity(hidden), {"penalty": None})
-    mean, final_mean, covariance, shared = fitted.centred()
+    mean, final_mean, covariance, shared = fitted.covariances()
     size = float(covariance.diagonal().mean().clamp_min(torch.finfo(torch.float64).tiny))
     found = []
     for penalty in PENALTIES:
@@ -85,6 +85,6 @@ def fit_ridge(fitted: Moments, judged: Moments) -> Fitted:
 
 def squared_error(moments: Moments, weight: Tensor, bias: Tensor) -> float:
     """The mean squared error over the positions of the moments, but for the final stream's own variance."""
-    mean, final_mean, covariance, shared = moments.centred()
+    mean, final_mean, covariance, shared = moments.covariances()
     off = mean @ weight + bias - final_mean
     return float((weight * (covariance @ weight)).sum() - 2 * (weight * shared).sum() + off @ off)

@@ -71,7 +71,8 @@ class Anatomy:
     backbone None: the model has no such module, so its own forward is abandoned where the head would start.
     `two_level` is the head where it is an adaptive softmax, which has no one matrix. `layers` are the blocks that have
     a feed-forward layer; `without` names what the others hold, by the number of the block; `last` is the block whose
-    output is the final stream, where that is not the last layer's.
+    output is the final stream, where that is not the last layer's, and `first` the one that reads the embedding, where
+    that is not the first layer's.
     """
 
     family: str
@@ -87,6 +88,7 @@ class Anatomy:
     two_level: AdaptiveSoftmax | None = None
     without: Mapping[int, str] = field(default_factory=dict)
     last: nn.Module | None = None
+    first: nn.Module | None = None
 
     @property
     def blocks(self) -> tuple[int, ...]:
@@ -98,6 +100,11 @@ class Anatomy:
         """Of a model with blocks that have no layer: each layer's block, and the class of what another block holds."""
         rest = {str(number): name for number, name in self.without.items()}
         return {"layer_blocks": list(self.blocks), "other_blocks": rest} if rest else {}
+
+    @property
+    def first_block(self) -> nn.Module:
+        """The block that reads the embedding."""
+        return self.layers[0].block if self.first is None else self.first
 
     @property
     def last_block(self) -> nn.Module:

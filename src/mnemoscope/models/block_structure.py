@@ -26,12 +26,13 @@ class Unclear(Exception):
 @dataclass(frozen=True)
 class Blocks:
     """The layers of the blocks that have one, what the others hold by their number, the first function's name, and the
-    number of the last block that runs.
+    numbers of the first and the last block that run.
     """
 
     layers: tuple[Layer, ...]
     without: Mapping[int, str]
     activation: str
+    first: int
     last: int
 
 
@@ -72,7 +73,7 @@ def read_structure(model: nn.Module, seen: Observation, path: str, blocks: list[
             layers.append(resolve_layer(block, *found))
     if not layers:
         raise Unclear(f"what its blocks add is made by {', '.join(dict.fromkeys(without.values()))}, not by memories")
-    return Blocks(tuple(layers), without, name, running[-1])
+    return Blocks(tuple(layers), without, name, running[0], running[-1])
 
 
 def _lone_mixer(model: nn.Module, seen: Observation, path: str) -> str | None:

@@ -66,7 +66,7 @@ def read_groups(
     """
     with ExitStack() as hooks:
         for layer in range(len(model.anatomy.layers)) if layers is None else layers:
-            _visit(model, layer, partial(callback, layer), hooks, _Watched(own_thread))
+            _visit(model, layer, partial(callback, layer), hooks, Watched(own_thread))
         yield
 
 
@@ -89,7 +89,7 @@ def read_coefficients(
             def deliver(found: Tensor, _: Tensor | None, layer: int = layer) -> None:
                 callback(layer, found)
 
-            _gather(model, layer, deliver, hooks, _Watched(own_thread))
+            _gather(model, layer, deliver, hooks, Watched(own_thread))
         yield
 
 
@@ -103,7 +103,7 @@ def overwrite_coefficients(
     In a layer of experts the function is called once for all routed experts and once for each shared one, with zeros
     in the place of the others, and what it returns counts where a token was routed.
     """
-    looks = _Watched(own_thread)
+    looks = Watched(own_thread)
     with ExitStack() as hooks:
         for layer, overwrite in changes.items():
             ffn = model.layer(layer).ffn
@@ -183,7 +183,7 @@ def read_blocks(
     """Calls `callback(layer, Block)` as each block ends; raises ModelUnsupported where a part was never reached."""
     with ExitStack() as hooks:
         for layer in range(len(model.anatomy.layers)) if layers is None else layers:
-            _watch(model, layer, callback, hooks, _Watched(own_thread))
+            _watch(model, layer, callback, hooks, Watched(own_thread))
         yield
 
 
@@ -192,7 +192,7 @@ def read_final(
     model: LanguageModel, callback: Callable[[Tensor], None], *, own_thread: bool = False
 ) -> Iterator[None]:
     """Calls `callback(stream [batch, position, hidden])` with the last block's output, even where it has no layer."""
-    looks = _Watched(own_thread)
+    looks = Watched(own_thread)
 
     def ending(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         if looks():
@@ -202,18 +202,18 @@ def read_final(
         yield
 
 
-class _Watched:
-    """Whether hooks look at the forward that runs them; see the module's docstring."""
+class Watched:
+    """Whether hooks look at the forward that runs them, when called; see the module's docstring."""
 
     def __init__(self, own_thread: bool) -> None:
         self._thread = get_ident() if own_thread else None
 
-    def __call__(self) -> bool:
+    def __call__(self) -> bool:  # noqa: D102
         return self._thread is None or self._thread == get_ident()
 
 
 def _watch(
-    model: LanguageModel, layer: int, callback: Callable[[int, Block], None], hooks: ExitStack, looks: _Watched
+    model: LanguageModel, layer: int, callback: Callable[[int, Block], None], hooks: ExitStack, looks: Watched
 ) -> None:
     """Sets the hooks that note the raw tensors of one block and call back as it ends."""
     parts = model.layer(layer)

@@ -50,7 +50,7 @@ def fold_of(norm: nn.Module | None, hidden: int, *, dtype: torch.dtype, device: 
     """
     if norm is None:
         return Fold(False, None)
-    weight, bias = _gain_and_bias(norm, hidden)
+    weight, bias = gain_and_bias(norm, hidden)
     device = device if weight is None else weight.device
     probes = torch.randn(_PROBES, hidden, generator=torch.Generator().manual_seed(0)).to(device=device, dtype=dtype)
     with torch.inference_mode():
@@ -73,7 +73,7 @@ def scale_of(norm: nn.Module | None, fold: Fold, vectors: Tensor) -> Tensor:
     """What `norm` divides each of the vectors `[row, hidden]` by, `[row]`, float32: what its fold leaves out."""
     if norm is None:
         return torch.ones(len(vectors), device=vectors.device)
-    _, bias = _gain_and_bias(norm, vectors.shape[-1])
+    _, bias = gain_and_bias(norm, vectors.shape[-1])
     vectors = vectors if fold.gain is None else vectors.to(fold.gain.device)
     out = norm(vectors).float()
     if bias is not None:
@@ -83,7 +83,8 @@ def scale_of(norm: nn.Module | None, fold: Fold, vectors: Tensor) -> Tensor:
     return scale
 
 
-def _gain_and_bias(norm: nn.Module, hidden: int) -> tuple[Tensor | None, Tensor | None]:
+def gain_and_bias(norm: nn.Module, hidden: int) -> tuple[Tensor | None, Tensor | None]:
+    """The parameters `[hidden]` of a norm, each where it has one: its weight, and its bias."""
     weight = bias = None
     with hold_all_weights(norm):
         for name, parameter in norm.named_parameters():
@@ -112,6 +113,15 @@ class Head(Protocol):
     def scores(self, hidden: Tensor, *, out: Tensor | None = None) -> Tensor:
         """Scores [..., vocab], float32, of vectors [..., hidden'], float32; written to `out` where it is given."""
 
+    def vectors_of(self, tokens: Tensor) -> Tensor:
+        """The vectors `[n, hidden']`, float64, whose products with a hidden vector are the tokens' scores.
+
+        Of an adaptive softmax, scores before they are normalised: of the token's class, and of the token in it.
+        """
+
+    def mean_vector(self) -> Tensor:
+        """The mean `[hidden']` of the rows of all tokens, float64."""
+
 
 @dataclass(frozen=True)
 class LinearHead:
@@ -123,6 +133,14 @@ class LinearHead:
     def scores(self, hidden: Tensor, *, out: Tensor | None = None) -> Tensor:
         """The products with E's rows."""
         return torch.matmul(hidden, self.matrix.T, out=out)
+
+    def vectors_of(self, tokens: Tensor) -> Tensor:
+        """E's rows of the tokens."""
+        return self.matrix[tokens.to(self.matrix.device)].double()
+
+    def mean_vector(self) -> Tensor:
+        """The mean of E's rows."""
+        return self.matrix.mean(0, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -203,6 +221,39 @@ class AdaptiveSoftmax(nn.Module):
             narrow, words = tail.get_submodule("0")(rows), tail.get_parameter("2.weight")
             _within(narrow, words, head[:, first + number], out=found[:, start:end])
         return found.view(*hidden.shape[:-1], self.rows)
+
+    def vectors_of(self, tokens: Tensor) -> Tensor:
+        """The token's own row, and in a later band that of its class."""
+        first = self._first_level()
+        tokens = tokens.to(first.device)
+        band = torch.bucketize(tokens, torch.tensor(self._edges, device=tokens.device), right=True)
+        found = first[torch.where(band == 0, tokens, self._edges[0] + band - 1)].double()
+        for number, (start, _) in enumerate(pairwise(self._edges), start=1):
+            here, (words, narrow) = band == number, self._later_band(number)
+            found[here] += words[tokens[here] - start].double() @ narrow
+        return found
+
+    def mean_vector(self) -> Tensor:
+        """The mean of the rows of all tokens, band by band."""
+        first = self._first_level()
+        total = first[: self._edges[0]].sum(0, dtype=torch.float64)
+        for number, (start, end) in enumerate(pairwise(self._edges), start=1):
+            words, narrow = self._later_band(number)
+            total += (end - start) * first[self._edges[0] + number - 1].double()
+            total += words.sum(0, dtype=torch.float64) @ narrow
+        return total / self.rows
+
+    def _first_level(self) -> Tensor:
+        """What scores the words of band 0 and the classes, `[words + classes, hidden]`."""
+        parts = [self.head.word_proj, self.head.class_proj] if isinstance(self.head, SplitHead) else [self.head]
+        return torch.cat([part.get_parameter("weight").detach() for part in parts])
+
+    def _later_band(self, band: int) -> tuple[Tensor, Tensor]:
+        """Of a later band the words' vectors `[word, width]`, and the projection to them `[width, hidden]`, float64."""
+        narrow = self.tail[band - 1].get_submodule("0")
+        matrix = narrow.get_parameter("weight").detach().double()
+        words = self.tail[band - 1].get_parameter("2.weight").detach()
+        return words, matrix.T if isinstance(narrow, TransposedLinear) else matrix
 
 
 def _within(narrow: Tensor, words: Tensor, of_class: Tensor, *, out: Tensor) -> None:

@@ -45,7 +45,7 @@ def infer(model: Any) -> Anatomy:
     return Anatomy(
         "structural", model, backbone, found.layers, norm, project, head.module,
         activation_name(config, found.activation), before * factor, softcap, without=found.without,
-        last=blocks[found.last],
+        last=blocks[found.last], first=blocks[found.first],
     )  # fmt: skip
 
 

@@ -152,6 +152,7 @@ class TraceView:
         self.wanted, self.trace, self.layer, self.position = wanted, data["trace"], data["layer"], data["position"]
         self.here = self.trace["positions"][self.position]
         self.place = self.trace["layers"][self.layer]["positions"][self.position]
+        self.written = self.trace["logits"][self.position]
         # The heat map shows some positions at one time.
         length = len(self.trace["positions"])
         self.windows = [range(first, min(first + WIDE, length)) for first in range(0, length, WIDE)]

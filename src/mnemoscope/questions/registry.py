@@ -29,6 +29,7 @@ THE_PAPERS: tuple[str, ...] = (
 """The paper's ten, in its order."""
 
 BEYOND: tuple[str, ...] = (
+    "attention_share",
     "key_agreement",
     "lenses",
     "width",

@@ -30,7 +30,10 @@ NUMBER_OF_DOCUMENTS = Number("documents", "count", "documents that the prefixes 
 _SWITCHED_OFF = {"removals": "removals", "prefixes": "prefixes", "predictions": "prefixes"}
 """Tables that are empty because the plan asked for none, and the plan's entry that says so."""
 
-_FILLED = ("activity", "predictions", "prefixes", "removals", "triggers", "values", "width")
+_FILLED = (
+    *("activity", "attention", "predictions", "prefixes", "readings", "readouts", "removals", "triggers", "values"),
+    "width",
+)
 """Tables whose integers (signs aside) are not below 0 and whose numbers are finite, or null where not defined."""
 
 
@@ -142,13 +145,18 @@ def contrast(*terms: tuple[float, Resampled]) -> Estimate:
 
 
 class Predictions:
-    """The rows of `predictions` with those of `prefixes` beside them; `rows["residual_top"]` is an array."""
+    """The rows of `predictions` with those of `prefixes` beside them; `rows["residual_top"]` is an array.
 
-    def __init__(self, atlas: Atlas) -> None:
+    `beside` names another table with a row for each prefix and layer; what is null there is not a number.
+    """
+
+    def __init__(self, atlas: Atlas, *, beside: str | None = None) -> None:
         """Raises AtlasUnfinished where one of the tables is missing or was switched off, AtlasDamaged."""
         self.layers = atlas.layers
         predictions, prefixes = require_table(atlas, "predictions"), require_table(atlas, "prefixes").sort("prefix")
         rows = predictions.join(prefixes, on="prefix").sort("layer", "prefix")
+        if beside is not None:
+            rows = rows.join(require_table(atlas, beside), on=["prefix", "layer"], maintain_order="left")
         if rows.height != predictions.height or not set(rows["layer"].unique()) <= set(self.layers):
             raise AtlasDamaged(f"{atlas.path}: predictions names prefixes or layers that the atlas does not have")
         self._columns = {name: rows[name].to_numpy() for name in rows.columns}
@@ -182,12 +190,34 @@ class Predictions:
         """
         values = np.asarray(hits, np.float64)
         cases = np.ones(len(values), bool) if among is None else np.asarray(among, bool)
-        above, below = self._sums(np.where(cases, values, 0.0)), self._sums(cases.astype(np.float64))
+        counted = self._sums(cases.astype(np.float64))
+        return self._ratios(self._sums(np.where(cases, values, 0.0)), counted, counted.sum(0))
+
+    def ratio(self, above: ArrayLike, below: ArrayLike, among: ArrayLike) -> dict[int | None, Resampled]:
+        """Per layer and over all: the sum of one number over that of another, over the rows that are `among`.
+
+        `below` is the same in all rows of a prefix, and over all layers each prefix has it once: the layers' ratios add
+        up to the total. It may be negative; a resample where its sum has another sign than in all does not count.
+        """
+        cases = np.asarray(among, bool)
+        tops, bottoms = (self._sums(np.where(cases, np.asarray(each, np.float64), 0.0)) for each in (above, below))
+        first = np.zeros(len(cases), bool)
+        first[np.flatnonzero(cases)[np.unique(self["prefix"][cases], return_index=True)[1]]] = True
+        bottoms[:, -1] = self._sums(np.where(first, np.asarray(below, np.float64), 0.0))[:, -1]
+        sign = np.where(bottoms.sum(0) < 0, -1.0, 1.0)
+        counts = self._sums(cases.astype(np.float64)).sum(0)
+        counts[-1] = first.sum()
+        return self._ratios(tops * sign, bottoms * sign, counts)
+
+    def _ratios(
+        self, above: NDArray[np.float64], below: NDArray[np.float64], counts: NDArray[np.float64]
+    ) -> dict[int | None, Resampled]:
+        """The ratios of sums `[document, layer]`, whose last column is over all layers."""
         draws = self._resamples.ratio_draws(above, below)
-        parts = zip([*self.layers, None], above.sum(0), below.sum(0), draws.T, strict=True)
+        parts = zip([*self.layers, None], above.sum(0), below.sum(0), counts, draws.T, strict=True)
         return {
-            key: Resampled(float(top / count) if count else None, int(count), *ends(own), draws=own)
-            for key, top, count, own in parts
+            key: Resampled(float(top / bottom) if bottom > 0 else None, int(count), *ends(own), draws=own)
+            for key, top, bottom, count, own in parts
         }
 
     def _sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:

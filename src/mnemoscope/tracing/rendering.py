@@ -12,11 +12,14 @@ from rich.cells import cell_len, set_cell_size
 
 from mnemoscope.errors import PromptError
 from mnemoscope.formatting import HTML_CELL, html_row, html_table, show_token
+from mnemoscope.tracing.logit_sums import Attended, LogitSum
 from mnemoscope.tracing.records import Dominant, LayerState, Position, Prediction
 
 WIDTH = 118
 _GAP = "  "
 _SHOWN = 5
+_ATTENDED = 4
+"""Attended tokens in a line."""
 
 Column = tuple[str, str, int]
 """A column's name, `left` or `right`, and the most cells that it may take."""
@@ -92,6 +95,34 @@ def layer_lines(at: Position, places: Sequence[Sequence[LayerState]], memories: 
 
 def _memory_text(one: Dominant) -> str:
     return f"{one.share:5.1%} {'+' if one.sign > 0 else '-'}{one.memory} → {show_token(one.vote.text)}"
+
+
+def sum_lines(at: Position, written: LogitSum) -> list[str]:
+    """Who wrote the prediction's logit after one position, as lines: parts of the logit above the mean logit."""
+    token = fit(show_token(at.prediction[0].token.text), 30)
+    lines = [
+        f"Who wrote {token}, {written.logit_above_mean:.2f} above the mean logit: embedding"
+        f" {written.embedding_above_mean:+.2f}, biases {written.bias_above_mean:+.2f}"
+        + (f", other blocks {written.rest_above_mean:+.2f}" if abs(written.rest_above_mean) >= 0.005 else "")
+    ]
+    columns: list[Column] = [("layer", "right", 5), ("attention", "right", 9), ("memories", "right", 8),
+                             ("positions", "right", 9), ("attends to (mean over heads)", "left", 80)]  # fmt: skip
+    rows = [
+        [
+            str(part.layer),
+            "" if part.attention_above_mean is None else f"{part.attention_above_mean:+.2f}",
+            f"{part.ffn_above_mean:+.2f}",
+            "" if part.attended_positions is None else f"{part.attended_positions:.1f}",
+            _GAP.join(map(_attended_text, part.attended[:_ATTENDED])),
+        ]
+        for part in written.layers
+    ]
+    return [*lines, *table(columns, rows)]
+
+
+def _attended_text(one: Attended) -> str:
+    where = "" if one.position is None else f"@{one.position}"
+    return f"{fit(show_token(one.token.text), 12)}{where} {one.weight:.0%}"
 
 
 def trace_html(about: str, positions: Sequence[Position], places: Sequence[Sequence[LayerState]]) -> str:

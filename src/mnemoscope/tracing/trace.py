@@ -15,9 +15,10 @@ from mnemoscope.errors import OptionError
 from mnemoscope.memory import Numbering
 from mnemoscope.models import Block, LanguageModel, read_blocks, read_final
 from mnemoscope.tracing.interventions import Intervention, Interventions, intervene
+from mnemoscope.tracing.logit_sums import LogitSum, logit_sums
 from mnemoscope.tracing.predictions import best_predictions, ids_of, prompt_tokens
 from mnemoscope.tracing.records import Dominant, LayerState, Position, Prediction, Token, decision, plain
-from mnemoscope.tracing.rendering import WIDTH, choose_position, fit, layer_lines, position_lines, trace_html
+from mnemoscope.tracing.rendering import WIDTH, choose_position, fit, layer_lines, position_lines, sum_lines, trace_html
 from mnemoscope.tracing.scores import (
     activity_of,
     check_wide_numbers,
@@ -38,7 +39,8 @@ STREAMS = ("residual", "ffn", "output")
 class Trace:
     """A prompt's way through the layers; `places[layer][position]`, both from 0. Prints as a table, also in notebooks.
 
-    `interventions` are the changes that the trace was asked to make; those of a block around it are not known to it.
+    `logits` says of every position who wrote the prediction's logit. `interventions` are the changes that the trace was
+    asked to make; those of a block around it are not known to it.
     """
 
     model: str
@@ -47,6 +49,7 @@ class Trace:
     beginning: Token | None
     positions: tuple[Position, ...]
     places: tuple[tuple[LayerState, ...], ...]
+    logits: tuple[LogitSum, ...] = ()
     interventions: tuple[Intervention, ...] = ()
 
     @property
@@ -64,6 +67,7 @@ class Trace:
             "interventions": list(map(str, self.interventions)),
             "positions": plain(self.positions),
             "layers": [{"layer": layer, "positions": plain(states)} for layer, states in enumerate(self.places)],
+            "logits": plain(self.logits),
         }
 
     def text(self, *, position: int | None = None, memories: int = 3) -> str:
@@ -75,7 +79,9 @@ class Trace:
         chosen = self.positions[choose_position(len(self.positions), position)]
         about = [self._about(), *(["with " + self._changes()] if self.interventions else [])]
         layers = layer_lines(chosen, self.places, memories)
-        return "\n".join([*(fit(line, WIDTH) for line in about), "", *position_lines(self.positions), "", *layers])
+        written = ["", *sum_lines(chosen, self.logits[chosen.position])] if self.logits else []
+        start = [*(fit(line, WIDTH) for line in about), "", *position_lines(self.positions), ""]
+        return "\n".join([*start, *layers, *written])
 
     def __str__(self) -> str:
         return self.text()
@@ -118,6 +124,7 @@ def trace(
         else:  # the last block has no feed-forward layer
             finals = list(best_predictions(model, last, top, changed=bool(changes)))
         places = _layer_states(model, blocks, predicted, memories)
+        sums = logit_sums(model, tokens, [final[0].token.id for final in finals])
     texts = model.vocabulary()[0]
     positions = []
     for j, token in enumerate(tokens):
@@ -129,7 +136,7 @@ def trace(
         positions.append(Position(j, Token(token, texts[token]), final, residual, output))
     first = model.beginning.token
     beginning = None if first is None else Token(first, texts[first])
-    return Trace(model.spec, model.fingerprint, prompt, beginning, tuple(positions), places, changes)
+    return Trace(model.spec, model.fingerprint, prompt, beginning, tuple(positions), places, sums, changes)
 
 
 @dataclass(frozen=True)

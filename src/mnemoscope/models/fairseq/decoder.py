@@ -93,13 +93,21 @@ class Attention(nn.Module):
 
     def forward(self, stream: Tensor) -> Tensor:
         """[batch, position, hidden] -> the same shape."""
-        query, key, value = (
-            project(stream).unflatten(-1, (self._heads, -1)).transpose(1, 2)
-            for project in (self.q_proj, self.k_proj, self.v_proj)
-        )
+        query, key, value = (self._split_heads(project(stream)) for project in (self.q_proj, self.k_proj, self.v_proj))
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         found: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(-2))
         return found
+
+    def weights(self, stream: Tensor) -> Tensor:
+        """How much each position attends to each: [batch, position, hidden] -> [batch, head, position, position]."""
+        query, key = (self._split_heads(project(stream)) for project in (self.q_proj, self.k_proj))
+        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        return scores.masked_fill(later, -math.inf).softmax(-1)
+
+    def _split_heads(self, vectors: Tensor) -> Tensor:
+        batch, length, hidden = vectors.shape
+        return vectors.view(batch, length, self._heads, hidden // self._heads).transpose(1, 2)
 
 
 class Block(nn.Module):

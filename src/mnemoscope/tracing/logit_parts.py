@@ -1,0 +1,136 @@
+"""A token's logit as a sum: what the embedding, every attention, every feed-forward layer and the biases give to it.
+
+Every norm's scale is frozen, so the way from any place in the stream to the logit is linear, and each thing that is
+added to the stream has a part of its own (definitions.md section 9, attention_share). The parts add up to the logit.
+Serves mining, for the validation prefixes, and tracing, for the positions of a prompt.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self, final
+
+import torch
+from torch import Tensor
+
+from mnemoscope.models import LanguageModel
+from mnemoscope.models.attention import BlockAttention, Part
+from mnemoscope.models.hooks import Block
+from mnemoscope.models.token_logits import FrozenNorm, LogitDirections
+
+
+@dataclass(frozen=True)
+class LayerStreams:
+    """The stream around one block at some places, each `[row, hidden]`.
+
+    `before` enters the block, `summed` is that plus what attention adds, `residual` what the feed-forward layer reads
+    (`summed`, but in a post-norm block, where a norm lies between), `output` leaves the block. `added` is what the
+    feed-forward layer adds: its update, or in a post-norm block its output before the norm. `attended [row]` is the
+    effective number of attended positions, where weights could be had.
+    """
+
+    before: Tensor
+    summed: Tensor
+    residual: Tensor
+    added: Tensor
+    output: Tensor
+    attended: Tensor | None = None
+
+    @property
+    def attention(self) -> Tensor:
+        """What attention adds, in a block where that can be told."""
+        return self.summed - self.before
+
+    @classmethod
+    def of(cls, parts: Mapping[Part, Tensor], ffn: Sequence[Tensor], attended: Tensor | None) -> Self:
+        """From what `read_attention` told of the block, and `ffn_streams`, all taken at the same places."""
+        residual, added, output = ffn
+        return cls(parts["input"].to(residual.device), parts.get("sum", residual), residual, added, output, attended)
+
+    def on(self, device: torch.device) -> Self:
+        """The same on a device."""
+        found = (None if one is None else one.to(device) for one in vars(self).values())
+        return type(self)(*found)  # type: ignore[arg-type]
+
+    def rows(self, part: slice) -> Self:
+        """Some of the places."""
+        return type(self)(*(None if one is None else one[part] for one in vars(self).values()))  # type: ignore[arg-type]
+
+
+def ffn_streams(model: LanguageModel, layer: int, block: Block) -> tuple[Tensor, Tensor, Tensor]:
+    """Residual, what the feed-forward layer adds, and output of a block, as `LayerStreams.of` wants them."""
+    post_norm = model.layer(layer).output_norm is not None
+    return block.residual, block.ffn_output if post_norm else block.ffn_update, block.layer_output
+
+
+def attended_positions(weights: Tensor) -> Tensor:
+    """The effective number of attended positions `[row]`: exp of the entropy of each head's row, mean over heads.
+
+    `weights [row, head, position]`; where they add up to less than 1 (a sink takes the rest), what is left counts as
+    all.
+    """
+    shares = weights.double()
+    shares = shares / shares.sum(-1, keepdim=True).clamp_min(1e-30)
+    found: Tensor = torch.special.entr(shares).sum(-1).exp().mean(-1)
+    return found
+
+
+@dataclass(frozen=True)
+class LogitParts:
+    """The parts of logits, each `[..., row]`, of the layers `[layer, ..., row]`; float64.
+
+    `other` is what blocks add that have no such layer, or no attention that could be told apart; `attention` is 0
+    there.
+    """
+
+    embedding: Tensor
+    attention: Tensor
+    ffn: Tensor
+    other: Tensor
+    bias: Tensor
+    logit: Tensor
+
+
+@final
+class LogitSplitter:
+    """Splits logits into parts; `attention` is what `find_attention` told of every layer."""
+
+    def __init__(self, model: LanguageModel, attention: Sequence[BlockAttention]) -> None:
+        self._attention = attention
+        layers = model.anatomy.layers
+        self._after_attention = [FrozenNorm(model, found.norm) for found in attention]
+        self._after_block = [FrozenNorm(model, layer.output_norm) for layer in layers]
+
+    def split(
+        self, directions: LogitDirections, embedding: Tensor, layers: Mapping[int, LayerStreams], final: Tensor
+    ) -> LogitParts:
+        """The parts of the logits that `directions [..., row, hidden]` say, at the same rows.
+
+        `embedding` enters the first block, `final` leaves the last one; what happens between the given `layers` is
+        `other`.
+        """
+        direction, bias = directions.direction, directions.bias
+        other = torch.zeros_like(bias)
+        attention, ffn = [], []
+        later = final
+
+        def part(vectors: Tensor) -> Tensor:
+            return (direction * vectors.double()).sum(-1)
+
+        for layer, streams in sorted(layers.items(), reverse=True):
+            other = other + part(later.double() - streams.output.double())
+            direction, added = self._after_block[layer].step_back(direction, streams.residual + streams.added)
+            ffn.append(part(streams.added))
+            bias = bias + added
+            direction, added = self._after_attention[layer].step_back(direction, streams.summed)
+            bias = bias + added
+            of_attention = part(streams.summed.double() - streams.before.double())
+            if self._attention[layer].separable:
+                attention.append(of_attention)
+            else:
+                attention.append(torch.zeros_like(of_attention))
+                other = other + of_attention
+            later = streams.before
+        other = other + part(later.double() - embedding.double())
+        return LogitParts(
+            part(embedding), torch.stack(attention[::-1]), torch.stack(ffn[::-1]), other, bias, directions.logit
+        )

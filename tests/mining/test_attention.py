@@ -1,0 +1,147 @@
+"""The table `attention` against a slow reference of each kind of block, and what must not change because of it."""
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+
+from mining.conftest import byte_tokenizer, tiny_model
+from mining.slow_attention import SlowAttention
+from mnemoscope.atlas import open_atlas
+from mnemoscope.errors import NotFinite
+from mnemoscope.mining import mine
+from mnemoscope.mining.attention import AttentionPass
+from mnemoscope.mining.plan import MiningPlan
+from mnemoscope.mining.steps import RunContext
+from mnemoscope.models import load_model
+from mnemoscope.models.attention import eager_attention, find_attention
+from models.conftest import build
+from models.expert_models import build_mixture
+from models.uncommon_models import build_uncommon
+
+END = "<|endoftext|>"
+OPTIONS: dict[str, Any] = {"split": "line", "triggers": 3, "removals": 0, "neighbours": 0, "prefixes": 8}
+KINDS = (
+    *("gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "opt-350m", "bloom", "llama", "gemma2", "olmo2", "granite"),
+    *("cohere", "falcon", "mixtral"),
+)
+
+
+def build_any(name: str) -> Any:
+    return build_mixture(name) if name == "mixtral" else build(name)
+
+
+def near(found: float, expected: float, size: float) -> bool:
+    """Within 1e-4 of the size, float32 against float64."""
+    return abs(found - expected) <= 1e-4 * max(1.0, abs(size))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_row_is_the_slow_models(name: str, text: Path, tmp_path: Path) -> None:
+    hf, tokenizer = build_any(name), byte_tokenizer(bos_token=END, eos_token=END)
+    out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "atlas", **OPTIONS)
+    slow = SlowAttention(hf, beginning=0)
+    prefixes = pl.read_parquet(out / "prefixes.parquet")
+    rows = pl.read_parquet(out / "attention.parquet")
+    tokens = dict(pl.read_parquet(out / "sentences/*.parquet").select("sentence", "tokens").iter_rows())
+    assert rows.height == prefixes.height * len(slow.blocks) > 0
+    head = slow.hf.get_output_embeddings()
+    bias = torch.zeros(len(head.weight)) if head.bias is None else head.bias
+    for prefix in prefixes.iter_rows(named=True):
+        own = rows.filter(pl.col("prefix") == prefix["prefix"]).rows(named=True)
+        blocks, final, logits = slow.read(tokens[prefix["sentence"]][: prefix["position"] + 1])
+        logits, top, other = slow.own_logits(logits), prefix["final_top"], own[0]["other_top"]
+        split = {
+            "": slow.parts(blocks, final, head.weight[top], float(bias[top])),
+            "_mean": slow.parts(blocks, final, head.weight.mean(0), float(bias.mean())),
+            "_other": slow.parts(blocks, final, head.weight[other], float(bias[other])),
+        }
+        whole = {"": float(logits[top]), "_mean": float(logits.mean()), "_other": float(logits[other])}
+        for layer, row in enumerate(own):
+            block = blocks[layer]
+            for kind, parts in split.items():
+                for part in ("attention", "ffn"):
+                    size = max(map(abs, parts[part]))
+                    assert near(row[f"{part}_logit{kind}"], parts[part][layer], size), (layer, part, kind)
+                assert near(row[f"embedding_logit{kind}"], parts["embedding"], parts["embedding"])
+                assert near(row[f"bias_logit{kind}"], parts["bias"], parts["bias"])
+                assert near(row[f"final_logit{kind}"], whole[kind], whole[kind])
+                assert near(row[f"rest_logit{kind}"], 0.0, whole[kind])
+                total = sum(each[f"{part}_logit{kind}"] for each in own for part in ("attention", "ffn"))
+                total += sum(row[f"{part}_logit{kind}"] for part in ("embedding", "rest", "bias"))
+                parted = [abs(each[f"{part}_logit{kind}"]) for each in own for part in ("attention", "ffn")]
+                assert abs(total - row[f"final_logit{kind}"]) <= 1e-4 * max(abs(whole[kind]), *parted)
+            assert near(row["attention_norm"], float(block.attention.norm()), 1)
+            assert near(row["ffn_norm"], float(block.update.norm()), float(block.update.norm()))
+            assert near(row["attended"], block.attended, block.attended)
+            is_top(slow, row["input_top"], block.before)
+            is_top(slow, row["attention_top"], block.attention)
+            if name in ("gpt_neox", "gptj", "cohere", "falcon"):
+                is_top(slow, row["ffn_alone_top"], block.before + block.update)
+            else:
+                assert row["ffn_alone_top"] is None
+
+
+def is_top(slow: SlowAttention, token: int, stream: torch.Tensor) -> None:
+    """A token is on top of a stream, or within rounding of it."""
+    scores = slow.lens(stream)
+    assert float(scores.max() - scores[token]) <= 1e-4 * max(1.0, float(scores.abs().max()))
+
+
+@pytest.mark.parametrize("name", ["recurrent_gemma", "rwkv"])
+def test_blocks_without_attention_are_null_and_what_they_add_is_the_rest(name: str, text: Path, tmp_path: Path) -> None:
+    model = load_model(build_uncommon(name), tokenizer=byte_tokenizer(bos_token=END))
+    out = mine(model, text, out=tmp_path / "atlas", **OPTIONS)
+    rows = pl.read_parquet(out / "attention.parquet")
+    there = {layer for layer, found in enumerate(find_attention(model)) if found.separable}
+    assert there == ({2} if name == "recurrent_gemma" else set())
+    null = rows.filter(pl.col("attention_logit").is_null())
+    assert set(null["layer"]) == set(range(model.sizes.layers)) - there
+    for column in ("attention_top", "attention_norm", "attended", "attention_logit_mean"):
+        assert null[column].null_count() == null.height
+    assert_adds_up(rows)
+    assert rows["rest_logit"].abs().max() > 1e-3
+
+
+def test_some_layers_alone_leave_the_others_to_the_rest(text: Path, tmp_path: Path) -> None:
+    out = mine(tiny_model("llama"), text, out=tmp_path / "atlas", layers="1", **OPTIONS)
+    rows = pl.read_parquet(out / "attention.parquet")
+    assert set(rows["layer"]) == {1}
+    assert rows["rest_logit"].abs().min() > 0
+    assert_adds_up(rows)
+
+
+def assert_adds_up(rows: pl.DataFrame) -> None:
+    parts = pl.col("attention_logit").fill_null(0).cast(pl.Float64) + pl.col("ffn_logit")
+    once = ("embedding_logit", "rest_logit", "bias_logit", "final_logit")
+    found = rows.group_by("prefix").agg(parts.sum().alias("layers"), *(pl.col(name).first() for name in once))
+    total = found["layers"] + sum(found[name] for name in once[:3])
+    assert ((total - found["final_logit"]).abs() <= 1e-4 * found["final_logit"].abs().clip(1.0)).all()
+
+
+def test_the_attention_kernel_is_put_back_also_after_an_exception() -> None:
+    model = tiny_model("gpt2")
+    config = model.anatomy.model.config
+    assert model.attention == "sdpa"
+    seen = []
+
+    def fail() -> None:
+        with eager_attention(model):
+            seen.append(config._attn_implementation)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert (seen, model.attention) == (["eager"], "sdpa")
+
+
+def test_a_number_that_is_none_is_refused(text: Path, tmp_path: Path) -> None:
+    model = tiny_model("gpt2")
+    out = mine(model, text, out=tmp_path / "atlas", **OPTIONS)
+    plan = MiningPlan.from_document(open_atlas(out).manifest.plan, out)
+    asked = AttentionPass(RunContext(out), model, plan)
+    model.anatomy.layers[1].block.attn.c_proj.weight[0, 0] = float("nan")
+    with eager_attention(model), pytest.raises(NotFinite, match="NaN or infinite"):
+        asked.take(asked.steps.cuts[0])
