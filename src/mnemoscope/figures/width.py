@@ -53,8 +53,9 @@ def figure(answers: Mapping[str, Answer]) -> Figure:
         "One layer at a time is narrowed: its least useful memories (mean |m| times the norm of the value, over the"
         " mined text) are set to their mean, and the loss on held-out text is compared with the whole model's; beside"
         " it the mean of four random orders. The width is that of the widest cut tried that costs no more, nor any"
-        " narrower one. The last panel's lines are darker for higher layers. A token could stop at a layer where the residual's top token has at least that probability; an"
-        " error is a token that the model ends up saying otherwise.",
+        " narrower one. A token could stop at a layer where the residual's top token has more than that probability;"
+        " an error is a token that the model ends up saying otherwise. Lines of the last panel are darker for higher"
+        " layers.",
         f"Width needed: {ends(answer, 'width_needed')}; with random memories taken out"
         f" {ends(answer, 'width_needed_random')}. {over_all(answer, 'never_fires')} of all memories never fire, and"
         f" {over_all(answer, 'duplicates')} are there twice. Could stop: {ends(answer, 'could_stop')}.",
