@@ -77,7 +77,7 @@ def _exit_curves(answer: Answer) -> tuple[Panel, ...]:
     place = chart(name).encode(
         x=alt.X("stopped:Q", title="tokens that stop", axis=alt.Axis(format=PERCENT)),
         y=alt.Y("value:Q", title="errors among these", axis=alt.Axis(format=PERCENT)),
-        opacity=alt.Opacity("layer:O", title="layer", scale=alt.Scale(range=[0.25, 1])),
+        opacity=alt.Opacity("layer:O", legend=None, scale=alt.Scale(range=[0.25, 1])),
         order="percent:Q",
     )
     said = tooltip(
