@@ -82,7 +82,7 @@ def _exit_curves(answer: Answer) -> tuple[Panel, ...]:
     )
     said = tooltip(
         {"layer:O": "layer", "above:N": "probability above", "stop:N": "tokens that stop"}
-        | {"said:N": "errors", "interval:N": "95 % interval"}
+        | {"said:N": "errors", "interval:N": "95 % interval", "count:N": "cases"}
     )
     points = place.mark_point(filled=True, size=40, color=BLUE).encode(tooltip=said)
     whole = alt.layer(place.mark_line(strokeWidth=1.5, color=BLUE), points)
