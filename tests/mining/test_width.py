@@ -209,7 +209,7 @@ def test_interrupted_and_gone_on_with_gives_the_same_bytes(tmp_path: Path, monke
 def test_the_blocks_have_their_own_forward_back() -> None:
     model = load(build("gpt2"))
     partial = PartialForward(model)
-    with pytest.raises(ZeroDivisionError), partial.installed():
+    with pytest.raises(ZeroDivisionError), partial.install():
         raise ZeroDivisionError
     assert all("forward" not in layer.block.__dict__ for layer in model.anatomy.layers)
 

@@ -53,8 +53,9 @@ def figure(answers: Mapping[str, Answer]) -> Figure:
         "One layer at a time is narrowed: its least useful memories (mean |m| times the norm of the value, over the"
         " mined text) are set to their mean, and the loss on held-out text is compared with the whole model's; beside"
         " it the mean of four random orders. The width is that of the widest cut tried that costs no more, nor any"
-        " narrower one. A token could stop at a layer where the residual's top token has at least that probability; an"
-        " error is a token that the model ends up saying otherwise. The last panel's lines are darker for higher layers.",
+        " narrower one. A token could stop at a layer where the residual's top token has more than that probability;"
+        " an error is a token that the model ends up saying otherwise. Lines of the last panel are darker for higher"
+        " layers.",
         f"Width needed: {ends(answer, 'width_needed')}; with random memories taken out"
         f" {ends(answer, 'width_needed_random')}. {over_all(answer, 'never_fires')} of all memories never fire, and"
         f" {over_all(answer, 'duplicates')} are there twice. Could stop: {ends(answer, 'could_stop')}.",
@@ -76,12 +77,12 @@ def _exit_curves(answer: Answer) -> tuple[Panel, ...]:
     place = chart(name).encode(
         x=alt.X("stopped:Q", title="tokens that stop", axis=alt.Axis(format=PERCENT)),
         y=alt.Y("value:Q", title="errors among these", axis=alt.Axis(format=PERCENT)),
-        opacity=alt.Opacity("layer:O", title="layer", scale=alt.Scale(range=[0.25, 1])),
+        opacity=alt.Opacity("layer:O", legend=None, scale=alt.Scale(range=[0.25, 1])),
         order="percent:Q",
     )
     said = tooltip(
         {"layer:O": "layer", "above:N": "probability above", "stop:N": "tokens that stop"}
-        | {"said:N": "errors", "interval:N": "95 % interval"}
+        | {"said:N": "errors", "interval:N": "95 % interval", "count:N": "cases"}
     )
     points = place.mark_point(filled=True, size=40, color=BLUE).encode(tooltip=said)
     whole = alt.layer(place.mark_line(strokeWidth=1.5, color=BLUE), points)

@@ -238,7 +238,7 @@ def write_width(context: RunContext, model: LanguageModel, plan: MiningPlan) -> 
     }
     context.end_stage("duplicates")
     asked = WidthPass(directory, model, plan)
-    with asked.partial.installed():
+    with asked.partial.install():
         run_checkpointed(context, asked.steps)
     write_columns(directory, plan, "width", asked.columns(duplicates), {})
 

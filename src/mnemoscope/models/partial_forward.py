@@ -37,7 +37,7 @@ class PartialForward:
     """Forwards of one model that begin at a layer; any number of threads may run them side by side.
 
     `possible` says whether they begin there in truth: where it is False every forward is a whole one. Nothing else may
-    replace the blocks' forwards while it is `installed`.
+    replace the blocks' forwards while it is installed (`install`).
     """
 
     def __init__(self, model: LanguageModel) -> None:
@@ -48,7 +48,7 @@ class PartialForward:
         self.possible = self._is_proved()
 
     @contextmanager
-    def installed(self) -> Iterator[None]:
+    def install(self) -> Iterator[None]:
         """Sets the blocks' forwards, and gives them their own back; does nothing where it is not possible."""
         with ExitStack() as undo:
             for number, block in enumerate(self._blocks if self.possible else ()):
