@@ -70,7 +70,7 @@ def asked(question: str, tables: Tables) -> Answer:
 
 def rules() -> set[str]:
     """The names behind every claim with a rule."""
-    claims = [claim for question in known.QUESTIONS for claim in known.load_question(question).paper.claims]
+    claims = [claim for question in known.THE_PAPERS for claim in known.load_question(question).paper.claims]
     return {claim.name for claim in claims if claim.rule}
 
 

@@ -86,7 +86,7 @@ def test_two_files_and_one_line_are_a_question(tmp_path: Path) -> None:
     (sources / "questions" / "attention_length.py").write_text(QUESTION)
     (sources / "figures" / "attention_length.py").write_text(FIGURE)
     registry = sources / "questions" / "registry.py"
-    end = ')  # fmt: skip\n"""Those that it left open'
+    end = ')\n"""Those that it left open'
     assert registry.read_text().count(end) == 1
     registry.write_text(registry.read_text().replace(end, '    "attention_length",\n' + end))
     path = os.pathsep.join([str(sources.parent), str(Path(__file__).parents[1])])

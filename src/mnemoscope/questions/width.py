@@ -106,7 +106,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
         least, random = losses.curve(layer, "least"), losses.curve(layer, "random")
         for name, curve in (("width_needed", least), ("width_needed_random", random)):
             found.add(layer, name, losses.width_needed(curve, memories))
-        found.add(layer, "memories_needed", scaled(losses.width_needed(least, memories), memories))
+        found.add(layer, "memories_needed", times(losses.width_needed(least, memories), memories))
         for kind, curve in (("least", least), ("random", random)):
             for percent, part in PARTS.items():
                 if int(part * memories) in curve:
@@ -132,7 +132,7 @@ def rate_bound(prefixes: pl.Series) -> Estimate:
     return Estimate(min(1.0, 3 / max(1, fewest)), len(prefixes))
 
 
-def scaled(found: Estimate, factor: int) -> Estimate:
+def times(found: Estimate, factor: int) -> Estimate:
     """The estimate times a whole number, such as a share as a count."""
     value, low, high = (None if end is None else end * factor for end in (found.value, found.low, found.high))
     return Estimate(value, found.count, low, high)
