@@ -8,6 +8,7 @@ import typer
 
 from mnemoscope.cli import (
     analyze,
+    audit,
     bench,
     demo,
     extend,
@@ -34,7 +35,8 @@ app = typer.Typer(
 
 for verb in (
     demo.demo, inspect.inspect, mine.mine, analyze.analyze, report.report, serve.serve, show.show, search.search,
-    trace.trace, mine.merge, extend.extend, worker.worker, worker.status, show.verify, train.train, bench.bench,
+    trace.trace, mine.merge, extend.extend, audit.audit, worker.worker, worker.status, show.verify, train.train,
+    bench.bench,
 ):  # fmt: skip
     app.command(verb.__name__)(verb)
 
