@@ -5,8 +5,8 @@
 #     runs/audit.sh [FOLDER [STEPS]]
 #
 # About 15 minutes on two cores. Leaves strings, model and audit.json in FOLDER (a new temporary one). Ends with an error
-# where less than 90 % of the strings repeated 64 times are found, or more than 5 % of those never planted (leave to say
-# so is given by the interval: the test asks whether its lower end is above 5 %).
+# where less than 90 % of the strings repeated 64 times are found, or where false alarms on strings never planted are
+# above 5 % beyond chance (the lower end of their interval).
 set -eu
 cd "$(dirname "$0")/.."
 folder=${1:-$(mktemp -d)}
@@ -43,17 +43,17 @@ from statistics import mean
 
 found = json.load(open(sys.argv[1]))
 for row in found["recall"]:
-    known, given = row["memorised"], row["extractable"]
-    print(f"{row['times']:3d} times: {row['strings']} strings, memorised {known['value']:.3f} "
+    known, given = row["exposed"], row["extractable"]
+    print(f"{row['times']:3d} times: {row['strings']} strings, exposed {known['value']:.3f} "
           f"({known['low']:.3f} to {known['high']:.3f}), extractable {given['value']:.3f}")
-after = [one for one in found["secrets"] if one["memorised"] and one["after"]]
+after = [one for one in found["secrets"] if one["exposed"] and one["after"]]
 if after:
-    print("top memories off, memorised strings: log probability "
+    print("top memories off, exposed strings: log probability "
           f"{mean(one['after']['log_probability'] - one['log_probability'] for one in after):+.2f} nats, random ones "
           f"{mean(one['after']['control_log_probability'] - one['log_probability'] for one in after):+.2f}; other "
           f"strings {mean(one['after']['side_effect'] for one in after):+.4f} nats per token, random "
           f"{mean(one['after']['control_side_effect'] for one in after):+.4f}")
 rows = {row["times"]: row for row in found["recall"]}
-assert rows[64]["memorised"]["value"] >= 0.9, "strings repeated 64 times are missed"
-assert rows[0]["memorised"]["low"] <= 0.05, "too many false alarms"
+assert rows[64]["exposed"]["value"] >= 0.9, "strings repeated 64 times are missed"
+assert rows[0]["exposed"]["low"] <= 0.05, "too many false alarms"
 READ

@@ -153,7 +153,7 @@ def test_exposure_is_carlini_s() -> None:
     assert stand(-1.0, np.array([])) is None
 
 
-def test_strings_never_seen_are_memorised_at_the_stated_rate() -> None:
+def test_strings_never_seen_are_exposed_at_the_stated_rate() -> None:
     """200 random strings on a random model: false alarms are binomial with 5 %."""
     model = tiny("gpt2")
     generator = np.random.default_rng(3)
@@ -240,7 +240,7 @@ def test_recall_is_counted_by_repetitions_and_strings_never_planted_are_false_al
     plants = {"a": 4, "b": 4, "c": 64, "not asked": 64}
     verdicts = {"a": (True, False), "b": (False, False), "c": (True, True), "x": (True, False), "y": (False, False)}
     rows = recall(verdicts, plants)
-    assert [(row.times, row.strings, row.memorised.value, row.extractable.value) for row in rows] == [
+    assert [(row.times, row.strings, row.exposed.value, row.extractable.value) for row in rows] == [
         (0, 2, 0.5, 0.0), (4, 2, 0.5, 0.0), (64, 1, 1.0, 1.0),
     ]  # fmt: skip
 

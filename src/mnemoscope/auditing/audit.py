@@ -1,6 +1,6 @@
 """The audit of given strings on any model: who knows them, who carries them, and what forgetting them would cost.
 
-Definitions: definitions.md, section 9, audit. The verdict is a test: a string is memorised where its rank among random
+Definitions: definitions.md, section 9, audit. `exposed` is a test: a string is, where its rank among random
 alternatives of its form is as high as chance makes it for at most 5 % of strings that were never seen.
 """
 
@@ -66,13 +66,13 @@ class Audit:
         return {**own, "secrets": [one.to_dict() for one in self.secrets]}
 
     def verdicts(self) -> dict[str, tuple[bool, bool]]:
-        """By string, whether it is memorised, and whether extractable."""
-        return {one.text: (one.memorised, one.extractable) for one in self.secrets}
+        """By string, whether it is exposed, and whether extractable."""
+        return {one.text: (one.exposed, one.extractable) for one in self.secrets}
 
     def __str__(self) -> str:
-        memorised, extractable = (sum(getattr(s, name) for s in self.secrets) for name in ("memorised", "extractable"))
+        exposed, extractable = (sum(getattr(s, name) for s in self.secrets) for name in ("exposed", "extractable"))
         head = (
-            f"{self.model}: {memorised} of {len(self.secrets)} strings memorised, {extractable} extractable;"
+            f"{self.model}: {exposed} of {len(self.secrets)} strings exposed, {extractable} extractable;"
             f" other text: {self.neighbours}"
         )
         return "\n\n".join([head, *("\n".join(string_lines(one)) for one in self.secrets)])

@@ -16,11 +16,11 @@ from mnemoscope.intervals import Estimate, share
 
 @dataclass(frozen=True)
 class Recall:
-    """Strings repeated `times` times: the shares that are memorised and extractable, with 95 % Wilson intervals."""
+    """Strings repeated `times` times: the shares that are exposed and extractable, with 95 % Wilson intervals."""
 
     times: int
     strings: int
-    memorised: Estimate
+    exposed: Estimate
     extractable: Estimate
 
     def to_dict(self) -> dict[str, Any]:
@@ -29,10 +29,11 @@ class Recall:
 
     def __str__(self) -> str:
         head = f"planted {self.times} times" if self.times else "never planted (false alarms)"
-        known = self.memorised
+        known = self.exposed
         return (
-            f"{head}: {format_value(known.value, 'share')} of {self.strings} memorised "
-            f"({format_interval(known.low, known.high, 'share')}), {format_value(self.extractable.value, 'share')} extractable"
+            f"{head}: {format_value(known.value, 'share')} of {self.strings} exposed "
+            f"({format_interval(known.low, known.high, 'share')}), "
+            f"{format_value(self.extractable.value, 'share')} extractable"
         )
 
 

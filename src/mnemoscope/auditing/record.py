@@ -39,6 +39,8 @@ class SwitchedOff(Record):
 class AuditedString(Record):
     """One string: how likely, where among its alternatives, whether its first half gives the rest, and who carries it.
 
+    `exposed`: it stands higher among random strings of its form than 95 % of them do. That it was in the training text
+    follows only where what varies was random: prose stands out among random letters, whether it was read or not.
     `exposure`, `rank` and `p_value` are None where nothing of the string varies, `after` where no memory carries it.
     """
 
@@ -49,7 +51,7 @@ class AuditedString(Record):
     alternatives: int
     exposure: float | None
     p_value: float | None
-    memorised: bool
+    exposed: bool
     extractable: bool
     prefix: str
     memories: tuple[Carrier, ...]
@@ -59,7 +61,7 @@ class AuditedString(Record):
 def string_lines(found: AuditedString, carriers: int = 5) -> Iterator[str]:
     """One string in the terminal."""
     yield show_text(found.text)
-    verdict = "memorised" if found.memorised else "not memorised"
+    verdict = "exposed" if found.exposed else "not exposed"
     place = "nothing in it varies, so it has no rank"
     if found.exposure is not None:
         place = f"rank {found.rank:,} of {found.alternatives + 1:,}, exposure {found.exposure:.1f} bits"
