@@ -4,7 +4,7 @@
 #
 #     runs/audit.sh [FOLDER [STEPS]]
 #
-# About 15 minutes on two cores. Leaves strings, model and audit.json in FOLDER (a new temporary one). Ends with an error
+# About 20 minutes on two cores. Leaves strings, model and audit.json in FOLDER (a new temporary one). Ends with an error
 # where less than 90 % of the strings repeated 64 times are found, or where false alarms on strings never planted are
 # above 5 % beyond chance (the lower end of their interval).
 set -eu
