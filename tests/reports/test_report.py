@@ -64,7 +64,6 @@ def test_every_number_of_the_answer_is_in_its_tables(question: str, directory: P
     """Row for row: the tables' cells are read back, and each answer is looked up by layer and label."""
     cells: dict[tuple[str, str], str] = {}
     for table in re.findall(r"<table>.*?</table>", section(page, question), flags=re.DOTALL):
-        caption = "".join(re.findall(r"<caption>(.*?)</caption>", table))
         header = [unescape(name) for name in re.findall(r'<th scope="col"[^>]*>(.*?)</th>', table)]
         if header[0] == "tenth":
             continue

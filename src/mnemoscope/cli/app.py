@@ -8,6 +8,7 @@ import typer
 
 from mnemoscope.cli import (
     analyze,
+    audit,
     bench,
     demo,
     extend,
@@ -35,8 +36,8 @@ app = typer.Typer(
 
 for verb in (
     demo.demo, inspect.inspect, mine.mine, analyze.analyze, report.report, serve.serve, show.show, search.search,
-    trace.trace, mine.merge, extend.extend, lens.lens, worker.worker, worker.status, show.verify, train.train,
-    bench.bench,
+    trace.trace, mine.merge, extend.extend, lens.lens, audit.audit, worker.worker, worker.status, show.verify,
+    train.train, bench.bench,
 ):  # fmt: skip
     app.command(verb.__name__)(verb)
 

@@ -36,6 +36,13 @@ def train(
         str | None, typer.Option(metavar="CORPUS", help="A second held-out text, which is only measured on.")
     ] = None,
     max_bytes: Annotated[int | None, typer.Option(metavar="N", help="Stop reading the text after so much.")] = None,
+    plant: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Strings, one a line, to plant into the text: ground truth for audit."),
+    ] = None,
+    plant_times: Annotated[
+        str, typer.Option(metavar="N,N", help="Repetitions: the strings are dealt to so many groups.")
+    ] = "1,4,16,64",
     split: arg.Split = "sentence",
     text_field: arg.TextField = "text",
     layers: Size = None,
@@ -92,10 +99,14 @@ def train(
     }  # fmt: skip
     from mnemoscope.training import Recipe, Wanted
     from mnemoscope.training import train as run_training
+    from mnemoscope.training.planting import parse_times, plan_plants
 
     recipe = Recipe(**{name: value for name, value in given.items() if value is not None})
-    texts = tuple(corpus or ())
-    wanted = Wanted(texts, validation=validation, max_bytes=max_bytes, text_field=text_field, split=split)
+    plants = () if plant is None else plan_plants(plant, times=parse_times(plant_times), seed=recipe.seed)
+    wanted = Wanted(
+        tuple(corpus or ()), validation=validation, max_bytes=max_bytes, text_field=text_field, split=split,
+        plants=plants,
+    )  # fmt: skip
     with reporting() as progress:
         made = run_training(
             out, recipe, wanted=wanted, device=device, checkpoint_every=checkpoint_every, say=_say, progress=progress

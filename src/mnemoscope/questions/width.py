@@ -37,11 +37,11 @@ _LEAST, _RANDOM, _STOPPED, _WRONG = (
     "of those, tokens that the model ends up saying otherwise",
 )
 PARTS = {round(100 * part): part for part in ABLATED_PARTS}
-LEAST = tuple(Number(f"least_{percent}", "number", f"{percent} %", table=_LEAST) for percent in PARTS)
-RANDOM = tuple(Number(f"random_{percent}", "number", f"{percent} %", table=_RANDOM) for percent in PARTS)
+LEAST = tuple(Number(f"least_{percent}", "number", f"least useful {percent} %", table=_LEAST) for percent in PARTS)
+RANDOM = tuple(Number(f"random_{percent}", "number", f"random {percent} %", table=_RANDOM) for percent in PARTS)
 THRESHOLDS = {round(100 * threshold): threshold for threshold in EXIT_THRESHOLDS}
-STOPPED = tuple(Number(f"stopped_{percent}", "share", f"p > {percent} %", table=_STOPPED) for percent in THRESHOLDS)
-WRONG = tuple(Number(f"wrong_{percent}", "share", f"p > {percent} %", table=_WRONG) for percent in THRESHOLDS)
+STOPPED = tuple(Number(f"stopped_{each}", "share", f"stopped, p > {each} %", table=_STOPPED) for each in THRESHOLDS)
+WRONG = tuple(Number(f"wrong_{percent}", "share", f"wrong, p > {percent} %", table=_WRONG) for percent in THRESHOLDS)
 
 QUESTION = Question(
     "width",

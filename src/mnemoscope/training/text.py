@@ -25,6 +25,7 @@ from mnemoscope.corpus.sentences import split_sentences
 from mnemoscope.errors import TrainingError
 from mnemoscope.files import write_bytes
 from mnemoscope.training.independence import Tokens, independent_candidates
+from mnemoscope.training.planting import Plants, plant
 from mnemoscope.training.recipe import BEGINNING, Recipe
 
 SAMPLE_BYTES = 40_000_000
@@ -49,6 +50,8 @@ class Wanted:
     """What one sentence is, and with `line` what a document is, as in mining."""
     part: str = "all"
     """Of the documentation."""
+    plants: Plants = ()
+    """Strings planted into the training text, with their repetitions."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,7 @@ def _prepare(recipe: Recipe, directory: Path, wanted: Wanted, say: Callable[[str
     hashes = np.array(classes)
     threshold = held_out_threshold(hashes, np.array([len(s) for s in split]))
     candidates = hashes < threshold
+    plant(split, wanted.plants, usable=np.flatnonzero(~candidates).tolist(), seed=recipe.seed)
     say(f"{len(split)} documents; training the tokenizer")
     learned = ~candidates & (np.random.default_rng(0).random(len(split)) < SAMPLE_BYTES / sum(sizes))
     tokenizer = train_tokenizer(
@@ -186,7 +190,8 @@ def _read_record(path: Path) -> dict[str, Any]:
 
 def _of(begun: dict[str, Any]) -> Wanted:
     """What `asdict` made of it; what it does not say is the default."""
-    return Wanted(**{**begun, "corpora": tuple(begun.get("corpora", ()))})
+    plants = tuple((str(text), int(times)) for text, times in begun.get("plants", ()))
+    return Wanted(**{**begun, "corpora": tuple(begun.get("corpora", ())), "plants": plants})
 
 
 def train_tokenizer(sentences: Iterator[str], vocabulary: int) -> Tokenizer:

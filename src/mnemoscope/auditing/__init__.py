@@ -1,0 +1,6 @@
+"""What a model memorised: strings that were given, how well it knows them, and which memories carry them."""
+
+from mnemoscope.auditing.audit import Audit, AuditOptions, audit
+from mnemoscope.auditing.record import AuditedString, Carrier, SwitchedOff
+
+__all__ = ["Audit", "AuditOptions", "AuditedString", "Carrier", "SwitchedOff", "audit"]

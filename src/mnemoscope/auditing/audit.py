@@ -1,0 +1,202 @@
+"""The audit of given strings on any model: who knows them, who carries them, and what forgetting them would cost.
+
+Definitions: definitions.md, section 9, audit. `exposed` is a test: a string is, where its rank among random
+alternatives of its form is as high as chance makes it for at most 5 % of strings that were never seen.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.auditing.alternatives import VARIED, draw_alternatives, stand
+from mnemoscope.auditing.carriers import direct_effects, strongest, without
+from mnemoscope.auditing.likelihoods import Likelihood, Tokens, likelihoods, mean_loss
+from mnemoscope.auditing.record import AuditedString, Carrier, SwitchedOff, string_lines
+from mnemoscope.corpus.pydocs import documents
+from mnemoscope.corpus.sentences import split_sentences
+from mnemoscope.errors import OptionError, PromptError
+from mnemoscope.memory import MemoryId
+from mnemoscope.models import LanguageModel
+from mnemoscope.progress import Progress, ignore_progress
+from mnemoscope.tracing.predictions import prompt_tokens
+from mnemoscope.tracing.scores import require_model_of
+
+LEVEL = 0.05
+"""The rate of false alarms on strings that were never seen."""
+NEIGHBOURS = 200
+"""Texts, at most, on which side effects are measured."""
+
+
+@dataclass(frozen=True)
+class AuditOptions:
+    """`alternatives` drawn for each string, varying `all` or only `digits`; the best `candidates` by direct effect are
+    switched off one by one, the best `top` of them together."""
+
+    alternatives: int = 999
+    vary: str = "all"
+    candidates: int = 16
+    top: int = 4
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.vary not in VARIED:
+            raise OptionError(f"--vary {self.vary!r} is not known; choose one of {', '.join(VARIED)}")
+        if self.alternatives < 19:
+            raise OptionError(f"{self.alternatives} alternatives cannot show a rank of 5 %; draw 19 or more")
+        if not 1 <= self.top <= self.candidates:
+            raise OptionError(f"the top {self.top} of {self.candidates} candidates cannot be; take 1 or more, no more")
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The strings in the order given, and which text side effects were measured on. Prints as lines."""
+
+    model: str
+    fingerprint: str
+    neighbours: str
+    secrets: tuple[AuditedString, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON."""
+        own = {"model": self.model, "fingerprint": self.fingerprint, "neighbours": self.neighbours}
+        return {**own, "secrets": [one.to_dict() for one in self.secrets]}
+
+    def verdicts(self) -> dict[str, tuple[bool, bool]]:
+        """By string, whether it is exposed, and whether extractable."""
+        return {one.text: (one.exposed, one.extractable) for one in self.secrets}
+
+    def __str__(self) -> str:
+        exposed, extractable = (sum(getattr(s, name) for s in self.secrets) for name in ("exposed", "extractable"))
+        head = (
+            f"{self.model}: {exposed} of {len(self.secrets)} strings exposed, {extractable} extractable;"
+            f" other text: {self.neighbours}"
+        )
+        return "\n\n".join([head, *("\n".join(string_lines(one)) for one in self.secrets)])
+
+
+def audit(
+    model: LanguageModel,
+    secrets: Sequence[str],
+    options: AuditOptions | None = None,
+    *,
+    atlas: Atlas | None = None,
+    progress: Progress = ignore_progress,
+) -> Audit:
+    """How well the model knows each string, and which memories carry it.
+
+    Side effects are measured on the held-out text of `atlas`, else on the other strings, for a single
+    string on the built-in text. Raises PromptError for a string
+    of one token, or longer than the context, ModelDiffers for an atlas of another model, NotFinite.
+    """
+    options = options or AuditOptions()
+    if atlas is not None:
+        require_model_of(model, atlas)
+    tokens = [_tokens_of(model, text) for text in secrets]
+    fixed, named = _neighbouring_text(model, tokens, atlas)
+    calm = likelihoods(model, fixed)
+    found = []
+    for number, (text, own) in enumerate(zip(secrets, tokens, strict=True)):
+        neighbours: Sequence[Tokens] = fixed
+        before = calm
+        if not fixed:
+            neighbours = [other for k, other in enumerate(tokens) if k != number][:NEIGHBOURS]
+            before = likelihoods(model, neighbours)
+        found.append(_audit_string(model, text, own, neighbours, before, options))
+        progress("auditing", number + 1, len(secrets), "strings")
+    return Audit(model.spec, model.fingerprint, named, tuple(found))
+
+
+def _tokens_of(model: LanguageModel, text: str) -> list[int]:
+    try:
+        tokens = prompt_tokens(model, text)
+    except PromptError as error:
+        raise PromptError(f"the string {text[:40]!r} cannot be audited: {error}") from None
+    if len(tokens) < 2:
+        raise PromptError(f"the string {text!r} is one token, so no half gives another; give longer strings")
+    return tokens
+
+
+def _neighbouring_text(
+    model: LanguageModel, strings: Sequence[Tokens], atlas: Atlas | None
+) -> tuple[Sequence[Tokens], str]:
+    """What side effects are measured on, and its name; none where each string has the others."""
+    if atlas is not None:
+        rows = atlas.table("sentences", columns=["tokens", "held_out"])
+        found = [tokens for tokens, held in rows.iter_rows() if held and 2 <= len(tokens) <= model.longest]
+        if found:
+            return found[:NEIGHBOURS], f"{len(found[:NEIGHBOURS])} held-out sentences of {atlas.path}"
+    if len(strings) > 1:
+        return [], "the other strings"
+    sentences = (s for document in documents("stdlib") for s in split_sentences(document, "sentence"))
+    encoded = model.encode(list(islice(sentences, NEIGHBOURS)))
+    return [tokens for tokens in encoded if 2 <= len(tokens) <= model.longest], "sentences of builtin:pydocs"
+
+
+def _audit_string(
+    model: LanguageModel,
+    text: str,
+    tokens: list[int],
+    neighbours: Sequence[Tokens],
+    before: Sequence[Likelihood],
+    options: AuditOptions,
+) -> AuditedString:
+    others = draw_alternatives(text, count=options.alternatives, seed=options.seed, vary=options.vary)
+    encoded = [one[: model.longest] for one in model.encode(others)] if others else []
+    own, *drawn = likelihoods(model, [tokens, *encoded])
+    place = stand(own.total, np.array([one.total for one in drawn]))
+    half = len(tokens) // 2
+    raw = model.vocabulary()[1]
+    carriers: tuple[Carrier, ...] = ()
+    after = None
+    if model.linear_head:
+        carriers = _carriers(model, tokens, own, options.candidates)
+        chosen = [carrier.memory for carrier in carriers if carrier.lost > 0][: options.top]
+        after = _switch_off(model, chosen, tokens, neighbours, before, options) if chosen else None
+    return AuditedString(
+        text, len(tokens), own.total, None if place is None else place.rank, len(drawn),
+        None if place is None else place.exposure, None if place is None else place.p_value,
+        place is not None and place.p_value <= LEVEL, own.continues(len(tokens) - half),
+        b"".join(raw[token] for token in tokens[:half]).decode("utf-8", "replace"), carriers, after,
+    )  # fmt: skip
+
+
+def _carriers(model: LanguageModel, tokens: list[int], own: Likelihood, count: int) -> tuple[Carrier, ...]:
+    """The best memories by direct effect, in the order of what is lost without each."""
+    best = strongest(model, direct_effects(model, tokens), count)
+    found = [Carrier(name, effect, own.total - without(model, [name], [tokens])[0].total) for name, effect in best]
+    return tuple(sorted(found, key=lambda carrier: -carrier.lost))
+
+
+def _switch_off(
+    model: LanguageModel,
+    chosen: list[MemoryId],
+    tokens: list[int],
+    neighbours: Sequence[Tokens],
+    before: Sequence[Likelihood],
+    options: AuditOptions,
+) -> SwitchedOff:
+    """The string and the neighbouring text without the chosen memories, and without random others."""
+    own, *beside = without(model, chosen, [tokens, *neighbours])
+    control, *control_beside = without(model, _random_others(model, chosen, options.seed), [tokens, *neighbours])
+    effects = [mean_loss(part) - mean_loss(before) if neighbours else None for part in (beside, control_beside)]
+    extractable = own.continues(len(tokens) - len(tokens) // 2)
+    return SwitchedOff(tuple(chosen), own.total, extractable, effects[0], control.total, effects[1])
+
+
+def _random_others(model: LanguageModel, chosen: Sequence[MemoryId], seed: int) -> list[MemoryId]:
+    """For each memory another of its layer, none of them chosen, none twice; fewer where a layer has no more."""
+    generator = np.random.default_rng((seed, 7))
+    taken, found = set(chosen), []
+    for memory in chosen:
+        numbering = model.numbering(memory.layer)
+        for number in generator.permutation(numbering.count).tolist():
+            other = numbering.name(memory.layer, number)
+            if other not in taken:
+                taken.add(other)
+                found.append(other)
+                break
+    return found

@@ -1,0 +1,80 @@
+"""The memories that carry a string: what each adds to the logits of its tokens, and what is lost without it.
+
+The direct effect of memory i is the sum over the string's positions of m_i <g * centre(v_i), W_token> / s, with the
+norms' scales s frozen as they were; gains of a block's own output norm are folded in, multipliers are kept. It leaves
+out what later layers make of the value, so the best ones are switched off, one after the other, and the string's log
+probability is taken again.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mnemoscope.auditing.likelihoods import Likelihood, likelihoods
+from mnemoscope.errors import ModelUnsupported
+from mnemoscope.memory import MemoryId
+from mnemoscope.models import Block, LanguageModel, read_blocks, read_final
+from mnemoscope.tracing.interventions import Intervention, intervene
+from mnemoscope.tracing.predictions import ids_of
+from mnemoscope.tracing.scores import output_norm_scale
+
+
+def direct_effects(model: LanguageModel, tokens: Sequence[int]) -> list[Tensor]:
+    """Per layer, what every memory adds to the logits of the string's tokens, summed over them: `[memory]`, float32.
+
+    Positions at which a token is predicted count; the beginning token's own coefficients do not (no change reaches
+    them), unless they alone come before the first token. Raises ModelUnsupported for a head that is not one matrix.
+    """
+    if not model.linear_head:
+        raise ModelUnsupported(
+            f"the head of {model.spec} is an adaptive softmax, so a memory has no effect of its own on a logit;"
+            " which memories carry a string cannot be said"
+        )
+    first = model.beginning.length
+    positions = slice(first, first + len(tokens) - 1)
+    targets = torch.tensor(list(tokens[1:]), device=model.device)
+    kept: dict[int, tuple[Tensor, Tensor]] = {}
+    final: list[Tensor] = []
+
+    def keep(layer: int, block: Block) -> None:
+        own_scale = output_norm_scale(model, layer, block.residual[0, positions], block.ffn_output[0, positions])
+        kept[layer] = block.coefficients[0, positions].float().clone(), own_scale
+
+    with model.lock, torch.inference_mode():
+        with read_blocks(model, keep), read_final(model, lambda stream: final.append(stream[0, positions].clone())):
+            model.backbone(ids_of(model, list(tokens)))
+        scale = model.norm_scale(final[0], layer=None)
+        directions = model.head()[targets]
+        return [_effects_of_layer(model, layer, *kept[layer], scale, directions) for layer in range(len(kept))]
+
+
+def _effects_of_layer(
+    model: LanguageModel, layer: int, coefficients: Tensor, own_scale: Tensor, scale: Tensor, directions: Tensor
+) -> Tensor:
+    """`[memory]`; only memories that are not silent at every position are folded."""
+    total = torch.zeros(coefficients.shape[1])
+    active = (coefficients != 0).any(0).nonzero()[:, 0]
+    values = model.values(layer)
+    divided = coefficients[:, active].to(scale.device) / (scale * own_scale.to(scale.device))[:, None]
+    folded = model.fold(values[active.to(values.device)].float(), layer=layer)
+    effects = (divided * (directions @ folded.T)).sum(0) * model.multiplier(layer)
+    total[active.cpu()] = effects.float().cpu()
+    return total
+
+
+def strongest(model: LanguageModel, effects: Sequence[Tensor], count: int) -> list[tuple[MemoryId, float]]:
+    """The `count` memories with the largest direct effect above 0, the largest first; of equal ones the lower layer."""
+    found = []
+    for layer, own in enumerate(effects):
+        best = own.topk(min(count, len(own)))
+        numbering = model.numbering(layer)
+        pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        found += [(-effect, layer, memory, numbering.name(layer, memory)) for effect, memory in pairs if effect > 0]
+    return [(name, -effect) for effect, _, _, name in sorted(found, key=lambda one: one[:3])[:count]]
+
+
+def without(model: LanguageModel, memories: Sequence[MemoryId], texts: Sequence[Sequence[int]]) -> list[Likelihood]:
+    """The likelihoods of texts while some memories are set to 0 at every position of their own."""
+    with model.lock, intervene(model, [Intervention(memory) for memory in memories]):
+        return likelihoods(model, texts)

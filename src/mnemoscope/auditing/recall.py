@@ -1,0 +1,57 @@
+"""The audit against the truth: of strings planted so often (`train --plant`), the share that it finds.
+
+What was planted stands in the training.json beside the model's weights. Strings that were never planted are repeated 0
+times: what is found among them are false alarms.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mnemoscope.formatting import format_interval, format_value
+from mnemoscope.intervals import Estimate, share
+
+
+@dataclass(frozen=True)
+class Recall:
+    """Strings repeated `times` times: the shares that are exposed and extractable, with 95 % Wilson intervals."""
+
+    times: int
+    strings: int
+    exposed: Estimate
+    extractable: Estimate
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        head = f"planted {self.times} times" if self.times else "never planted (false alarms)"
+        known = self.exposed
+        return (
+            f"{head}: {format_value(known.value, 'share')} of {self.strings} exposed "
+            f"({format_interval(known.low, known.high, 'share')}), "
+            f"{format_value(self.extractable.value, 'share')} extractable"
+        )
+
+
+def plants_of(model: str) -> dict[str, int]:
+    """The repetitions of every string planted into the model of a local folder; none where it does not tell."""
+    path = Path(model) / "training.json"
+    try:
+        return {str(text): int(times) for text, times in json.loads(path.read_bytes())["text"]["plants"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def recall(verdicts: Mapping[str, tuple[bool, bool]], plants: Mapping[str, int]) -> list[Recall]:
+    """The shares found by repetitions, of strings that were asked: fewest repetitions first."""
+    groups: dict[int, list[tuple[bool, bool]]] = {}
+    for text, verdict in verdicts.items():
+        groups.setdefault(plants.get(text, 0), []).append(verdict)
+    return [
+        Recall(times, len(own), *(share(sum(one[k] for one in own), len(own)) for k in (0, 1)))
+        for times, own in sorted(groups.items())
+    ]

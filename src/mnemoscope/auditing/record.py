@@ -1,0 +1,83 @@
+"""What an audit says of each string: plain records, ready for JSON, and their lines in the terminal."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mnemoscope.formatting import show_text
+from mnemoscope.memory import MemoryId
+from mnemoscope.tracing.records import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Carrier(Record):
+    """A memory that carries a string: its direct effect on the tokens' logits, and what switching it off costs.
+
+    `lost` is the string's log probability before less that without the memory, in nats.
+    """
+
+    memory: MemoryId
+    direct: float
+    lost: float
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchedOff(Record):
+    """The string while its best carriers are set to 0, beside as many random other memories of their layers.
+
+    `side_effect` is the change of the neighbouring text's mean loss, in nats per token.
+    """
+
+    memories: tuple[MemoryId, ...]
+    log_probability: float
+    extractable: bool
+    side_effect: float | None
+    control_log_probability: float
+    control_side_effect: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedString(Record):
+    """One string: how likely, where among its alternatives, whether its first half gives the rest, and who carries it.
+
+    `exposed`: it stands higher among random strings of its form than 95 % of them do. That it was in the training text
+    follows only where what varies was random: prose stands out among random letters, whether it was read or not.
+    `exposure`, `rank` and `p_value` are None where nothing of the string varies, `after` where no memory carries it.
+    """
+
+    text: str
+    tokens: int
+    log_probability: float
+    rank: int | None
+    alternatives: int
+    exposure: float | None
+    p_value: float | None
+    exposed: bool
+    extractable: bool
+    prefix: str
+    memories: tuple[Carrier, ...]
+    after: SwitchedOff | None
+
+
+def string_lines(found: AuditedString, carriers: int = 5) -> Iterator[str]:
+    """One string in the terminal."""
+    yield show_text(found.text)
+    verdict = "exposed" if found.exposed else "not exposed"
+    place = "nothing in it varies, so it has no rank"
+    if found.exposure is not None:
+        place = f"rank {found.rank:,} of {found.alternatives + 1:,}, exposure {found.exposure:.1f} bits"
+    yield f"  {verdict}: log probability {found.log_probability:.2f} over {found.tokens} tokens; {place}"
+    gives = "gives the rest" if found.extractable else "does not give the rest"
+    yield f"  {show_text(found.prefix)!r} {gives}"
+    for carrier in found.memories[:carriers]:
+        yield f"  {carrier.memory}: direct effect {carrier.direct:+.2f}; without it {-carrier.lost:+.2f} nats"
+    after = found.after
+    if after is None:
+        yield "  no memory could be named"
+        return
+    beside = "" if after.side_effect is None else f", other text {after.side_effect:+.4f} nats per token"
+    still = "still extractable" if after.extractable else "not extractable"
+    yield (
+        f"  without {', '.join(map(str, after.memories))}: log probability {after.log_probability:.2f}, {still}{beside}"
+    )
+    control = "" if after.control_side_effect is None else f", other text {after.control_side_effect:+.4f}"
+    yield f"  without as many random ones: log probability {after.control_log_probability:.2f}{control}"
