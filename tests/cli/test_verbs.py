@@ -82,6 +82,7 @@ def test_every_verb_prints_one_json_document(
         ["search", whole, "cat"],
         ["trace", MODEL, "the cat sat", "--set", "L0.M0=0", "--generate", "2"],
         ["extend", merged],
+        ["lens", whole, "--max-tokens", "200"],
         ["audit", MODEL, "--secrets", str(text), "--atlas", whole, "--alternatives", "19"],
         ["verify", merged],
         ["train", "--out", str(tmp_path / "model"), "--steps", "1", "--batch", "1"],

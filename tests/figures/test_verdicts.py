@@ -16,9 +16,9 @@ from figures.drawn_answers import findings, rules, verdicts
 from mnemoscope.figures.sections import compare_with_paper
 from mnemoscope.intervals import widen
 from mnemoscope.questions import QUESTIONS, load_question, write_all
-from mnemoscope.questions.registry import THE_PAPERS
 from mnemoscope.questions.answers import load_answers
 from mnemoscope.questions.question import EMPTY, Answer
+from mnemoscope.questions.registry import THE_PAPERS
 from mnemoscope.reports.writing import render_page
 from reports.reading import section, words
 from reports.reported_atlas import reported

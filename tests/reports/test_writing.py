@@ -31,7 +31,8 @@ def test_a_missing_table_is_named_and_the_rest_is_reported(tmp_path: Path) -> No
     removals = [(0, 0, 0, removed, 2.0, 1.0) for removed in ("first", "last", "random")]
     atlas = reported(tmp_path, prefixes=None, predictions={}, triggers=once, removals=removals, patterns=())
     done = write_report(atlas)
-    lacking = [question for question in QUESTIONS if question.startswith(("layer", "refinement", "attention", "lenses"))]
+    without = ("layer", "refinement", "attention", "lenses")
+    lacking = [question for question in QUESTIONS if question.startswith(without)]
     assert list(done.unanswered) == lacking
     page = (tmp_path / "report" / "index.html").read_text()
     for question in lacking:

@@ -41,6 +41,8 @@ from mnemoscope.progress import Checkpoints, Progress, ignore_progress
 KINDS = ("ridge", "tuned")
 TOKENS = 200_000
 """Tokens of the atlas's text that a lens is fitted on, at most."""
+_SAYS = "mnemoscope"
+"""The entry of a file's metadata that tells, as JSON, what the lens is."""
 
 
 @dataclass(frozen=True)
@@ -221,10 +223,11 @@ def _serialise(atlas: Atlas, kind: str, lens: Lens, facts: Mapping[str, Any]) ->
         "lens": kind,
         "model": atlas.manifest.model.fingerprint,
         "plan": atlas.manifest.plan_hash,
-        "layers": json.dumps(layers),
-        "facts": json.dumps(dict(facts), sort_keys=True),
+        "layers": layers,
+        "facts": dict(facts),
     }
-    return save(tensors, said)
+    # One entry: the file would hold several in any order.
+    return save(tensors, {_SAYS: json.dumps(said, sort_keys=True)})
 
 
 def read_lens(atlas: Atlas, kind: str) -> Lens | None:
@@ -239,9 +242,9 @@ def read_lens(atlas: Atlas, kind: str) -> Lens | None:
     atlas.check_hash(path)
     try:
         with safe_open(where, "pt") as file:
-            said = file.metadata() or {}
+            said = json.loads((file.metadata() or {})[_SAYS])
             weight, bias = file.get_tensor("weight"), file.get_tensor("bias")
-            layers = json.loads(said["layers"])
+            layers = said["layers"]
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise AtlasDamaged(f"{where} does not hold a lens ({error}); fit it again with --force") from error
     if said.get("model") != atlas.manifest.model.fingerprint or said.get("plan") != atlas.manifest.plan_hash:

@@ -1,0 +1,220 @@
+"""Lenses against textbook algebra and a slow model; stopped and gone on; what they say where the answer is known."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from mining.conftest import byte_tokenizer, odd_text
+from mining.slow_model import SlowTransformer
+from mnemoscope.atlas import open_atlas, verify
+from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, Interrupted, NotFinite, OptionError
+from mnemoscope.mining import mine, tuned
+from mnemoscope.mining.lenses import fit_lenses, read_lens
+from mnemoscope.mining.readouts import reading_columns, targets_of
+from mnemoscope.mining.ridge import PENALTIES, Moments, fit_ridge
+from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models.translators import Translator
+from mnemoscope.questions import answer
+from mnemoscope.questions.lenses import _of_values
+from models.conftest import build
+
+END = "<|endoftext|>"
+DENSE = ("gpt2-relu", "llama", "gpt_neox", "gemma2")
+"""Ungated, gated, parallel, sandwich."""
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    for room in ("tuned", "lenses"):
+        monkeypatch.setattr(f"mnemoscope.mining.{room}.STEPS", 6)
+    assert tuned.STEPS == 6
+
+
+def mined(name: str, folder: Path) -> tuple[Any, LanguageModel, Path]:
+    hf = build(name)
+    model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+    (folder / "text.txt").write_text(odd_text())
+    options: dict[str, Any] = {"split": "line", "triggers": 5, "prefixes": 8, "removals": 0, "batch_tokens": 128}
+    return hf, model, mine(model, folder / "text.txt", out=folder / "atlas", **options)
+
+
+def test_ridge_is_the_least_squares_of_the_textbook() -> None:
+    """Penalised least squares as plain least squares with the penalty's rows beneath, in float64."""
+    generator = torch.Generator().manual_seed(0)
+    stream, noise = (torch.randn(400, 6, generator=generator, dtype=torch.float64) for _ in range(2))
+    final = stream @ torch.linalg.qr(torch.randn(6, 6, generator=generator, dtype=torch.float64))[0] * 2 + 3 + noise / 4
+    fitted, judged = Moments.empty(6), Moments.empty(6)
+    for start in range(0, 300, 50):
+        fitted.add(stream[start : start + 50], final[start : start + 50])
+    judged.add(stream[300:], final[300:])
+    found = fit_ridge(fitted, judged)
+    errors = []
+    for penalty in PENALTIES:
+        h, t = stream[:300] - stream[:300].mean(0), final[:300] - final[:300].mean(0)
+        strength = (300 * penalty * h.square().mean()).sqrt() * torch.eye(6, dtype=torch.float64)
+        weight = torch.linalg.lstsq(torch.cat([h, strength]), torch.cat([t, strength])).solution
+        bias = final[:300].mean(0) - stream[:300].mean(0) @ weight
+        errors.append(float((stream[300:] @ weight + bias - final[300:]).square().sum(1).mean()))
+        if penalty == found.facts["penalty"]:
+            torch.testing.assert_close(found.translator.weight.double(), weight, atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(found.translator.bias.double(), bias, atol=1e-5, rtol=1e-4)
+    assert PENALTIES[int(np.argmin(errors))] == found.facts["penalty"]
+
+
+def test_ridge_finds_the_rotation_that_a_stream_is_written_in() -> None:
+    generator = torch.Generator().manual_seed(1)
+    final = torch.randn(5000, 8, generator=generator)
+    rotation = torch.linalg.qr(torch.randn(8, 8, generator=generator))[0]
+    fitted, judged = Moments.empty(8), Moments.empty(8)
+    fitted.add(final[:4000] @ rotation.T, final[:4000])
+    judged.add(final[4000:] @ rotation.T, final[4000:])
+    found = fit_ridge(fitted, judged).translator
+    torch.testing.assert_close(found.weight, rotation, atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_readings_and_readouts_are_those_of_a_slow_model(name: str, tmp_path: Path) -> None:
+    hf, model, out = mined(name, tmp_path)
+    done = fit_lenses(out, model)
+    assert (done.lenses, done.fitted) == (("ridge", "tuned"), ("ridge", "tuned"))
+    assert verify(out) == []
+    atlas, slow = open_atlas(out), SlowTransformer(hf, beginning=0)
+    prefixes = atlas.table("prefixes")
+    said = atlas.table("readouts")
+    assert said.height == prefixes.height * 2 * 3
+    sentences = dict(atlas.sentences(prefixes["sentence"].to_list()).select("sentence", "tokens").iter_rows())
+    lenses = {kind: read_lens(atlas, kind) for kind in ("ridge", "tuned")}
+    for prefix in prefixes.iter_rows(named=True):
+        places, _ = slow.read(sentences[prefix["sentence"]][: prefix["position"] + 1])
+        for layer, place in enumerate(places):
+            for ruler in ("plain", "ridge", "tuned"):
+                lens = lenses.get(ruler)
+                weight = torch.eye(len(place.residual)).double() if lens is None else lens[layer].weight.double()
+                bias = 0.0 if lens is None else lens[layer].bias.double()
+                row = said.row(
+                    by_predicate=(pl.col("prefix") == prefix["prefix"]) & (pl.col("layer") == layer)
+                    & (pl.col("lens") == ruler), named=True,
+                )  # fmt: skip
+                log_p = slow.lens(place.residual @ weight + bias).log_softmax(-1)
+                assert row["residual_loss"] == pytest.approx(-float(log_p[prefix["next_token"]]), abs=2e-3)
+                wanted = float(log_p[prefix["final_top"]].exp())
+                assert row["residual_final_probability"] == pytest.approx(wanted, abs=1e-3, rel=2e-3)
+                assert float(log_p.max() - log_p[row["residual_top"]]) < 2e-3
+                better = (log_p > log_p[prefix["final_top"]] + 1e-3).sum()
+                assert better <= row["residual_final_rank"] <= (log_p >= log_p[prefix["final_top"]] - 1e-3).sum()
+                update = slow.lens(place.update @ weight)
+                assert float(update.max() - update[row["ffn_top"]]) < 2e-3
+                output = slow.lens(place.output @ weight + bias)
+                assert float(output.max() - output[row["output_top"]]) < 2e-3
+    for layer in (0, 1):
+        table, targets = atlas.table("readings", layer=layer), targets_of(out, model, layer)
+        for ruler in ("plain", "ridge", "tuned"):
+            own, lens = table.filter(pl.col("lens") == ruler), lenses.get(ruler)
+            for memory in range(0, model.sizes.memories[layer], 5):
+                value = slow.values(layer)[memory]
+                if slow._sandwich_norm(layer) is not None:
+                    value = value * (1 + slow._sandwich_norm(layer).weight)
+                if lens is not None:
+                    value = value @ lens[layer].weight.double()
+                scores = slow.update_scores(layer, value)
+                row = own.row(memory, named=True)
+                assert row["memory"] == memory
+                assert row["max_probability"] == pytest.approx(float(scores.softmax(-1).max()), rel=1e-3)
+                assert float(scores.max() - scores[row["top_tokens"][0]]) < 1e-3
+                if targets[memory] < 0:
+                    assert row["target_rank"] is None
+                else:
+                    assert abs(row["target_rank"] - int((scores > scores[targets[memory]]).sum())) <= 1
+    # No ruler is worse than the plain one at any layer.
+    for ruler in ("ridge", "tuned"):
+        assert all(loss <= plain for loss, plain in zip(done.losses[ruler], done.losses["plain"], strict=True))
+        for layer in done.plain_layers[ruler]:
+            assert torch.equal(load_file(out / f"lenses/{ruler}.safetensors")["weight"][layer], torch.eye(16))
+    found = answer(atlas, "lenses")
+    losses = found.filter((pl.col("name") == "loss_ridge") & pl.col("layer").is_not_null()).sort("layer")["value"]
+    assert losses.to_list() == pytest.approx(list(done.losses["ridge"]), rel=1e-6)
+
+
+def test_a_value_in_another_space_is_read_by_the_lens_that_knows_it(tmp_path: Path) -> None:
+    """Layer 0's values are turned; the plain ruler reads noise, the map that turns them back what they said before."""
+    hf = build("gpt2-relu")
+    tokenizer = byte_tokenizer(bos_token=END, eos_token=END)
+    model = load_model(hf, tokenizer=tokenizer)
+    scores = model.scores(model.values(0), projection="gain", layer=0)
+    targets = scores.argmax(1).numpy()
+    hidden = model.sizes.hidden
+    rotation = torch.linalg.qr(torch.randn(hidden, hidden, generator=torch.Generator().manual_seed(2)))[0]
+    down = hf.transformer.h[0].mlp.c_proj
+    down.weight.copy_(down.weight @ rotation.T)
+    turned = load_model(hf, tokenizer=tokenizer)
+    lenses = {"plain": {}, "ridge": {0: Translator(rotation, torch.zeros(hidden))}}
+    found = pl.DataFrame(
+        {name: list(column) for name, column in reading_columns(turned, 0, targets, lenses, seed=0).items()}
+    )
+    ranks = {name: found.filter(pl.col("lens") == name)["target_rank"] for name in lenses}
+    assert (ranks["ridge"] == 0).all()
+    assert (ranks["plain"] == 0).mean() < 0.2
+
+
+def test_a_fit_that_was_stopped_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    _, model, out = mined("gpt2-relu", tmp_path)
+    import shutil
+
+    whole = Path(shutil.copytree(out, tmp_path / "whole"))
+    fit_lenses(whole, model)
+    stops = {("lens ridge", 1), ("lens tuned", 3), ("readings", 1)}
+
+    def stop(stage: str, done: float, total: float | None, note: str) -> None:
+        if (stage, done) in stops:
+            stops.remove((stage, done))
+            raise KeyboardInterrupt
+
+    for _ in range(3):
+        with pytest.raises(Interrupted):
+            fit_lenses(out, model, progress=stop, checkpoint_every=0)
+    fit_lenses(out, model, progress=stop)
+    assert not stops
+    names = sorted(path.relative_to(whole) for path in whole.rglob("*") if path.suffix in (".safetensors", ".parquet"))
+    assert Path("lenses/tuned.safetensors") in names
+    for name in names:
+        assert (out / name).read_bytes() == (whole / name).read_bytes(), name
+    assert not (out / "work").exists()
+    assert verify(out) == []
+
+
+def test_what_cannot_be_fitted_or_read_is_said(tmp_path: Path) -> None:
+    hf, model, out = mined("gpt2-relu", tmp_path)
+    with pytest.raises(OptionError, match="'glass' is no kind of lens"):
+        fit_lenses(out, model, ["glass"])
+    with pytest.raises(AtlasUnfinished, match=r"no table readings; make it with `mnemoscope lens \S+ --model"):
+        answer(open_atlas(out), "lenses")
+    assert fit_lenses(out, model, ["ridge"]).fitted == ("ridge",)
+    assert fit_lenses(out, model, ["ridge"]).fitted == ()
+    assert answer(open_atlas(out), "lenses").filter(pl.col("name").str.ends_with("_tuned")).is_empty()
+    path = out / "lenses/ridge.safetensors"
+    path.write_bytes(path.read_bytes()[:-4] + b"\0\0\0\1")
+    with pytest.raises(AtlasDamaged, match="sha256 differs"):
+        fit_lenses(out, model, ["tuned"])
+    assert verify(out) == ["lenses/ridge.safetensors: the content is not what was written (its sha256 differs)"]
+    assert fit_lenses(out, model, ["ridge"], force=True).fitted == ("ridge",)
+    assert verify(out) == []
+    hf.transformer.h[0].mlp.c_proj.weight[:, 0] = float("nan")
+    with pytest.raises(NotFinite, match="layer 0 are not finite under the lens plain"):
+        reading_columns(model, 0, targets_of(out, model, 0), {"plain": {}}, seed=0)
+
+
+def test_values_that_know_nothing_agree_above_the_control_no_more_often_than_stated() -> None:
+    """200 layers of random values: of two-sided intervals of 95 %, one side."""
+    generator, called = np.random.default_rng(0), 0
+    for _ in range(200):
+        ranks = generator.integers(0, 25, (2, 300))
+        rows = pl.DataFrame({"target_rank": ranks[0], "control_rank": ranks[1], "max_probability": ranks[0] / 25})
+        low = _of_values(rows)["above_control"].low
+        assert low is not None
+        called += low > 0
+    assert called <= 10
