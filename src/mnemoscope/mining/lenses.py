@@ -80,8 +80,9 @@ def fit_lenses(
     opened = atlas if isinstance(atlas, Atlas) else open_atlas(Path(atlas))
     if opened.manifest.part is None and opened.table("prefixes").is_empty():
         raise AtlasUnfinished(f"{opened.path} has no validation prefixes, on which a lens is judged; mine more text")
-    there = {kind: read_lens(opened, kind) for kind in KINDS}
-    found = {kind: lens for kind, lens in there.items() if lens is not None and not (force and kind in kinds)}
+    anew = set(kinds) if force else set()
+    there = {kind: read_lens(opened, kind) for kind in KINDS if kind not in anew}
+    found = {kind: lens for kind, lens in there.items() if lens is not None}
     # A tuned lens begins as the ridge one.
     wanted = [kind for kind in KINDS if (kind in kinds or "tuned" in kinds) and kind not in found]
     plan = MiningPlan.from_document(opened.manifest.plan, opened.path)
