@@ -3,7 +3,7 @@
 What reads an atlas is replaced by what was drawn; everything after it is the real thing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,9 +68,9 @@ def asked(question: str, tables: Tables) -> Answer:
     return Answer(known.load_question(question), found, "", "", tables.layers, len(tables.layers))
 
 
-def rules() -> set[str]:
+def rules(questions: Sequence[str] = known.QUESTIONS) -> set[str]:
     """The names behind every claim with a rule."""
-    claims = [claim for question in known.THE_PAPERS for claim in known.load_question(question).paper.claims]
+    claims = [claim for question in questions for claim in known.load_question(question).paper.claims]
     return {claim.name for claim in claims if claim.rule}
 
 

@@ -223,7 +223,7 @@ def test_the_dip(fewest: tuple[int, int], shallow: tuple[int, int], verdict: str
 
 def test_no_rule_is_left_out() -> None:
     names = {one[0] for one in (*TOTALS, *LAYER_RULES)} | {"top100_upper_layers"}
-    assert names == rules()
+    assert names == rules(THE_PAPERS)
     claims = {claim.name for question in THE_PAPERS for claim in load_question(question).paper.claims}
     assert names <= claims
     assert len(findings()) == 5  # each has a test above

@@ -71,7 +71,7 @@ def assert_triggers(
                 np.maximum.at(top, sentence_of, signed)
                 for row in rows:
                     here = signed[index[row["sentence"], row["position"]]]
-                    assert abs(here - sign * row["coefficient"]) <= tie(here), f"{what}: {row}, reference {here}"
+                    assert abs(here - sign * row["coefficient"]) <= 2 * tie(here), f"{what}: {row}, reference {here}"
                 best = [(r["sentence"], sign * r["coefficient"]) for r in rows]
                 assert_best(best, {n: float(top[n]) for n in np.flatnonzero(top > -1e-5).tolist()}, keep, what)
             for a, b in pairwise(rows):
