@@ -7,12 +7,14 @@ CPU. With RAY_AUTH_MODE=token and RAY_AUTH_TOKEN in its environment it asks for 
 import shutil
 import sys
 import tempfile
+from pathlib import Path
 from typing import Any
 
 from ray.cluster_utils import Cluster
 
 if __name__ == "__main__":
     # Short, since sockets lie in it.
+    Path("/tmp/ray").mkdir(exist_ok=True)  # where Ray notes the head's address, and takes the folder for granted
     folder = tempfile.mkdtemp(prefix="ray-nodes-", dir="/tmp")
     node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
     cluster = Cluster(
