@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.auditing.alternatives import VARIED, draw_alternatives, stand
@@ -88,9 +89,9 @@ def audit(
 ) -> Audit:
     """How well the model knows each string, and which memories carry it.
 
-    Side effects are measured on the held-out text of `atlas`, else on the other strings, for a single
-    string on the built-in text. Raises PromptError for a string
-    of one token, or longer than the context, ModelDiffers for an atlas of another model, NotFinite.
+    Side effects are measured on the held-out text of `atlas`, else on the other strings, for a single string on the
+    built-in text. Raises PromptError for a string of one token, or longer than the context, ModelDiffers for an atlas
+    of another model, NotFinite.
     """
     options = options or AuditOptions()
     if atlas is not None:
@@ -153,9 +154,11 @@ def _audit_string(
     carriers: tuple[Carrier, ...] = ()
     after = None
     if model.linear_head:
-        carriers = _carriers(model, tokens, own, options.candidates)
+        effects = direct_effects(model, tokens)
+        carriers = _carriers(model, effects, tokens, own, options.candidates)
         chosen = [carrier.memory for carrier in carriers if carrier.lost > 0][: options.top]
-        after = _switch_off(model, chosen, tokens, neighbours, before, options) if chosen else None
+        controls = _random_others(model, chosen, effects, options.seed)
+        after = _switch_off(model, chosen, controls, tokens, neighbours, before) if chosen else None
     return AuditedString(
         text, len(tokens), own.total, None if place is None else place.rank, len(drawn),
         None if place is None else place.exposure, None if place is None else place.p_value,
@@ -164,9 +167,11 @@ def _audit_string(
     )  # fmt: skip
 
 
-def _carriers(model: LanguageModel, tokens: list[int], own: Likelihood, count: int) -> tuple[Carrier, ...]:
+def _carriers(
+    model: LanguageModel, effects: Sequence[Tensor], tokens: list[int], own: Likelihood, count: int
+) -> tuple[Carrier, ...]:
     """The best memories by direct effect, in the order of what is lost without each."""
-    best = strongest(model, direct_effects(model, tokens), count)
+    best = strongest(model, effects, count)
     found = [Carrier(name, effect, own.total - without(model, [name], [tokens])[0].total) for name, effect in best]
     return tuple(sorted(found, key=lambda carrier: -carrier.lost))
 
@@ -174,26 +179,33 @@ def _carriers(model: LanguageModel, tokens: list[int], own: Likelihood, count: i
 def _switch_off(
     model: LanguageModel,
     chosen: list[MemoryId],
+    others: list[MemoryId],
     tokens: list[int],
     neighbours: Sequence[Tokens],
     before: Sequence[Likelihood],
-    options: AuditOptions,
 ) -> SwitchedOff:
-    """The string and the neighbouring text without the chosen memories, and without random others."""
+    """The string and the neighbouring text without the chosen memories, and without random `others`."""
     own, *beside = without(model, chosen, [tokens, *neighbours])
-    control, *control_beside = without(model, _random_others(model, chosen, options.seed), [tokens, *neighbours])
+    control, *control_beside = without(model, others, [tokens, *neighbours])
     effects = [mean_loss(part) - mean_loss(before) if neighbours else None for part in (beside, control_beside)]
     extractable = own.continues(len(tokens) - len(tokens) // 2)
     return SwitchedOff(tuple(chosen), own.total, extractable, effects[0], control.total, effects[1])
 
 
-def _random_others(model: LanguageModel, chosen: Sequence[MemoryId], seed: int) -> list[MemoryId]:
-    """For each memory another of its layer, none of them chosen, none twice; fewer where a layer has no more."""
+def _random_others(
+    model: LanguageModel, chosen: Sequence[MemoryId], effects: Sequence[Tensor], seed: int
+) -> list[MemoryId]:
+    """For each memory another of its layer, none of them chosen, none twice; fewer where a layer has no more.
+
+    Memories that have an effect on the string come first: switching off what is silent would be no comparison.
+    """
     generator = np.random.default_rng((seed, 7))
     taken, found = set(chosen), []
     for memory in chosen:
         numbering = model.numbering(memory.layer)
-        for number in generator.permutation(numbering.count).tolist():
+        order = generator.permutation(numbering.count)
+        silent = effects[memory.layer].numpy()[order] == 0
+        for number in order[np.argsort(silent, kind="stable")].tolist():
             other = numbering.name(memory.layer, number)
             if other not in taken:
                 taken.add(other)

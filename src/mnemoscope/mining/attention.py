@@ -18,6 +18,7 @@ from torch import Tensor
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.batches import even_parts, pack, pad
+from mnemoscope.mining.circle import next_in_circle
 from mnemoscope.mining.pieces import join_pieces, run_piece
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.predictions import ROWS, SCORES
@@ -53,7 +54,7 @@ class AttentionPass:
         path = context.directory / TABLES["prefixes"].path()
         listed = pl.read_parquet(path, columns=names, glob=False).sort("prefix").cast(pl.Int64)
         self._sentence, self._position, self._final = (listed[name].to_numpy() for name in names[1:])
-        self._other = self._final[_circle(len(listed), plan.seed)]
+        self._other = self._final[next_in_circle(len(listed), plan.seed, 10)]
         found = find_attention(model)
         self._attention = [
             one if layer in plan.layers else BlockAttention() for layer, one in enumerate(found)
@@ -209,14 +210,6 @@ def join_attention(context: RunContext, model: LanguageModel, plan: MiningPlan, 
     asked = AttentionPass(context, model, plan)
     join_pieces(context, asked.steps, of=of)
     write_columns(context.directory, plan, "attention", asked.columns(), {})
-
-
-def _circle(count: int, seed: int) -> NDArray[np.int64]:
-    """For each prefix another one, drawn by the seed: the next in a random circle of all."""
-    circle = np.random.default_rng((seed, 10)).permutation(count)
-    other = np.empty(count, np.int64)
-    other[circle] = np.roll(circle, -1)
-    return other
 
 
 def _cut(lengths: NDArray[np.int64], *, area: int) -> list[slice]:

@@ -19,6 +19,7 @@ from mnemoscope.atlas.experts import counted_through
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.batches import pack, pad
+from mnemoscope.mining.circle import next_in_circle
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.steps import PlannedSteps, digest
 from mnemoscope.mining.thread_team import ThreadTeam
@@ -42,14 +43,6 @@ Lenses = Mapping[str, Lens]
 """By name; the plain ruler has an empty one."""
 
 
-def dealt(owners: Ints, *, seed: int, layer: int) -> Ints:
-    """Whose target each owner is dealt: the next one's in a random circle; `[owner]` places in `owners`."""
-    circle = np.random.default_rng((seed, 13, layer)).permutation(len(owners))
-    found = np.empty(len(owners), np.int64)
-    found[circle] = np.roll(circle, 1)
-    return found
-
-
 def reading_columns(
     model: LanguageModel, layer: int, targets: Ints, lenses: Lenses, *, seed: int
 ) -> dict[str, Any]:
@@ -57,7 +50,7 @@ def reading_columns(
     owners = np.flatnonzero(targets >= 0)
     control = np.full_like(targets, -1)
     if len(owners) > 1:
-        control[owners] = targets[owners][dealt(owners, seed=seed, layer=layer)]
+        control[owners] = targets[owners[next_in_circle(len(owners), seed, 13, layer)]]
     columns: dict[str, list[Any]] = {name: [] for name in TABLES["readings"].columns.names}
     head, memories = model.scorer(), model.sizes.memories[layer]
     step = rows_at_once(model.sizes.vocabulary)
@@ -113,7 +106,7 @@ class ReadoutPass:
             listed[name].cast(pl.Int64).to_numpy() for name in ("sentence", "position", "next_token", "final_top")
         )
         count = len(self._sentence)
-        self._control = self._final[dealt(np.arange(count), seed=plan.seed, layer=0)] if count > 1 else self._final
+        self._control = self._final[next_in_circle(count, plan.seed, 13)]
         self._extra = model.beginning.length
         lengths = self._position + 1
         self._order = np.argsort(lengths, kind="stable")

@@ -18,6 +18,7 @@ from mnemoscope.atlas.experts import counted_through, with_names
 from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
+from mnemoscope.mining.circle import next_in_circle
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining.values import rows_at_once
@@ -53,10 +54,9 @@ class LastTokens:
         One memory alone gets none.
         """
         owners = np.flatnonzero(self.tokens[:, 0] >= 0)
-        circle = np.random.default_rng((seed, 9, layer)).permutation(owners)
         tokens = np.full_like(self.tokens, -1)
-        if len(circle) > 1:
-            tokens[circle] = self.tokens[np.roll(circle, 1)]
+        if len(owners) > 1:
+            tokens[owners] = self.tokens[owners[next_in_circle(len(owners), seed, 9, layer)]]
         return LastTokens(tokens)
 
 
