@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from mining.conftest import byte_tokenizer, odd_text
 from mining.slow_model import SlowTransformer
 from mnemoscope.atlas import open_atlas, verify
+from mnemoscope.cli import main
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, Interrupted, NotFinite, OptionError
 from mnemoscope.mining import mine, tuned
 from mnemoscope.mining.lenses import fit_lenses, read_lens
@@ -22,6 +23,7 @@ from mnemoscope.models.translators import Translator
 from mnemoscope.questions import answer
 from mnemoscope.questions.lenses import _of_values
 from models.conftest import build
+from web.served import client
 
 END = "<|endoftext|>"
 DENSE = ("gpt2-relu", "llama", "gpt_neox", "gemma2")
@@ -218,3 +220,26 @@ def test_values_that_know_nothing_agree_above_the_control_no_more_often_than_sta
         assert low is not None
         called += low > 0
     assert called <= 10
+
+
+def test_a_memory_shows_its_value_through_every_lens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, model, out = mined("gpt2-relu", tmp_path)
+    plain = open_atlas(out)["L1.M3"].value()["top_texts"][0].to_list()
+    before = client(out).get("/L1.M3.json").json()
+    assert before["readings"] == []
+    assert main(["show", str(out), "L1.M3"]) == 0
+    assert "lenses" not in capsys.readouterr().out
+    fit_lenses(out, model)
+    readings = open_atlas(out)["L1.M3"].readings()
+    assert readings["lens"].to_list() == ["plain", "ridge", "tuned"]
+    assert readings["top_texts"][0].to_list() == plain
+    shown = client(out).get("/L1.M3.json").json()["readings"]
+    assert [one["lens"] for one in shown] == ["plain", "ridge", "tuned"]
+    assert [token["token"] for token in shown[1]["top"]] == readings["top_tokens"][1].to_list()[:8]
+    assert "Through the lenses of its layer" in client(out).get("/L1.M3").text
+    assert main(["show", str(out), "L1.M3"]) == 0
+    printed = capsys.readouterr().out
+    assert "Value through the lenses of its layer" in printed
+    assert [line.split()[0] for line in printed.splitlines() if line.startswith(("plain", "ridge", "tuned"))] == [
+        "plain", "ridge", "tuned"
+    ]  # fmt: skip

@@ -231,6 +231,15 @@ class Memory:
         rows = table.filter((pl.col("layer") == self.id.layer) & (pl.col("memory") == self._number))
         return as_stored(rows, self._atlas.numberings, None)
 
+    def readings(self) -> pl.DataFrame:
+        """What the value says through every lens that was fitted, one row each: `lens`, `target_rank`, `top_texts`.
+
+        `plain` is the ruler of `value()`. Raises AtlasUnfinished where no lens was fitted (`mnemoscope lens`).
+        """
+        rows = self._rows("readings")
+        texts = [self._atlas.token_text(tokens) for tokens in rows["top_tokens"].to_list()]
+        return rows.with_columns(pl.Series("top_texts", texts, dtype=pl.List(pl.String)))
+
     def top_token(self) -> int:
         """The token that the value ranks first."""
         return int(self._only_row("values", columns=["memory", "top_tokens"])["top_tokens"][0][0])

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from mnemoscope.atlas import Atlas
 
 _PIPED_WIDTH = 120
+_READ = 8
+"""Top tokens that are shown of a value through a lens."""
 _BAR = 30
 _VALUE_TOKENS = 10
 
@@ -80,6 +82,8 @@ def draw_memory(atlas: "Atlas", memory: MemoryId, tables: "dict[str, pl.DataFram
         _draw_value(console, tables["value"].to_dicts()[0], vocabulary=atlas.manifest.model.sizes.vocabulary)
     else:
         _headline(console, f"No value yet: this is {atlas.manifest.part}; `mnemoscope merge` makes it")
+    if "readings" in tables:
+        _draw_readings(console, tables["readings"].to_dicts())
     _draw_activity(console, tables["activity"].to_dicts()[0])
     if "neighbours" in tables:
         _draw_neighbours(console, tables["neighbours"].to_dicts())
@@ -87,6 +91,15 @@ def draw_memory(atlas: "Atlas", memory: MemoryId, tables: "dict[str, pl.DataFram
         _headline(console, "Patterns")
         for row in tables["patterns"].to_dicts():
             console.print(Text(f"  {row['kind']}: {row['description']} ({len(row['triggers'])} triggers)"))
+
+
+def _draw_readings(console: Console, rows: list[dict[str, Any]]) -> None:
+    _headline(console, "Value through the lenses of its layer")
+    lines = []
+    for row in rows:
+        rank = "-" if row["target_rank"] is None else f"{row['target_rank']:,}"
+        lines.append((row["lens"], rank, " ".join(show_token(text) for text in row["top_texts"][:_READ])))
+    console.print(grid(("lens", ">target's rank", "top tokens"), lines))
 
 
 def _headline(console: Console, text: str) -> None:

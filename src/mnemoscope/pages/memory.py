@@ -13,6 +13,8 @@ from mnemoscope.pages.trace import TraceAddress
 from mnemoscope.pages.triggers import group_triggers, triggers_view
 
 NEIGHBOURS = 10
+READ = 8
+"""Top tokens that are shown of a value through a lens."""
 NOTHING = TraceAddress()
 """No trace to carry along."""
 PATTERN = ("pattern", "kind", "description", "triggers", "lift", "log10_p")
@@ -48,6 +50,7 @@ def memory_page(
         "next": _beside(edition, wanted, 1),
         "triggers": triggers,
         "value": _value(edition, value),
+        "readings": _readings(edition, wanted),
         "follows": _follows(edition, value, triggers),
         "activity": _activity(edition.row("activity", wanted)),
         "patterns": found and [{name: one[name] for name in PATTERN} for one in found],
@@ -126,6 +129,22 @@ def _value(edition: Edition, value: dict[str, Any]) -> dict[str, Any]:
         *("working_logit", "working_probability"),
     )
     return {"top": tokens_at("top", 1), "bottom": tokens_at("bottom", -1), **{name: value[name] for name in names}}
+
+
+def _readings(edition: Edition, wanted: MemoryId) -> list[dict[str, Any]]:
+    """What the value says through every lens that was fitted; none where none was."""
+    atlas, vocabulary = edition.atlas, edition.atlas.vocabulary
+    if not atlas.has("readings", layer=wanted.layer):
+        return []
+    rows = atlas.rows_where("readings", wanted.layer, column="memory", ids=[atlas.number(wanted)])
+    return [
+        {
+            "lens": row["lens"],
+            "target_rank": row["target_rank"],
+            "top": [vocabulary.token(token) for token in row["top_tokens"][:READ]],
+        }
+        for row in rows.to_dicts()
+    ]
 
 
 def _follows(edition: Edition, value: dict[str, Any], triggers: list[dict[str, Any]]) -> dict[str, Any]:
