@@ -11,6 +11,7 @@ import mnemoscope as ms
 from mnemoscope.errors import OptionError
 from mnemoscope.models.handmade import PLANTED_SENTENCES
 from mnemoscope.questions import QUESTIONS
+from mnemoscope.questions.answers import lacks_tables
 
 ROOT = Path(__file__).parents[1]
 
@@ -65,6 +66,8 @@ def test_a_memory_that_never_fired_is_shown(atlas: ms.Atlas) -> None:
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_chart_holds_the_answer(atlas: ms.Atlas, question: str) -> None:
     """Every number of the chart's data is one of the answer's; nothing is written into the atlas."""
+    if lacks_tables(atlas, question):
+        pytest.skip("its table is not made by mining")
     before = sorted(atlas.path.rglob("*"))
     found = ms.answer(atlas, question)
     if found.filter(found["value"].is_not_null()).is_empty():

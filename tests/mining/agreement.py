@@ -19,7 +19,7 @@ EDGES = [-(2.0**k) for k in range(6, -11, -1)] + [0.0] + [2.0**k for k in range(
 
 def tie(value: Any) -> Any:
     """How far apart two numbers may be and still count as equal."""
-    return 1e-5 * np.maximum(1.0, np.abs(value))
+    return 2e-5 * np.maximum(1.0, np.abs(value))
 
 
 def assert_best(rows: Sequence[tuple[Hashable, float]], exact: Mapping[Hashable, float], keep: int, what: str) -> None:
@@ -71,7 +71,7 @@ def assert_triggers(
                 np.maximum.at(top, sentence_of, signed)
                 for row in rows:
                     here = signed[index[row["sentence"], row["position"]]]
-                    assert abs(here - sign * row["coefficient"]) <= 2 * tie(here), f"{what}: {row}, reference {here}"
+                    assert abs(here - sign * row["coefficient"]) <= tie(here), f"{what}: {row}, reference {here}"
                 best = [(r["sentence"], sign * r["coefficient"]) for r in rows]
                 assert_best(best, {n: float(top[n]) for n in np.flatnonzero(top > -1e-5).tolist()}, keep, what)
             for a, b in pairwise(rows):

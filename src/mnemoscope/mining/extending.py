@@ -164,8 +164,13 @@ def hold_atlas(atlas: Atlas) -> Iterator[None]:
 
 
 def cover(atlas: Atlas, paths: Iterable[str], context: RunContext) -> None:
-    """Makes files, which are whole now, part of the atlas; what was saved on the way to them is not needed any more."""
+    """Makes files, which are whole now, part of the atlas; what was saved on the way to them is not needed any more.
+
+    In a work folder that was to be kept (it holds the text) nothing is removed.
+    """
     record_hashes(atlas, SIDE, paths)
+    if (context.work / "text").is_dir():
+        return
     for saved in context.work.glob("*.safetensors"):
         saved.unlink(missing_ok=True)
     if context.work.is_dir() and not any(context.work.iterdir()):

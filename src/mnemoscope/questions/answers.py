@@ -181,7 +181,9 @@ def load_answers(atlas: Atlas, *, keep: bool = True, progress: Progress = ignore
     AtlasUnfinished for a part, AnnotationError for judgements of another atlas, AtlasDamaged, AtlasBusy, StoreFailed.
     """
     stored = _read_answers(atlas)
-    lacking = [question for question, contents in stored.items() if not _is_current(atlas, question, contents)]
+    without = [question for question in stored if lacks_tables(atlas, question)]
+    outdated = [question for question, contents in stored.items() if not _is_current(atlas, question, contents)]
+    lacking = [question for question in outdated if question not in without]
     try:
         atlas = with_patterns(atlas, lacking, progress=progress)
     except StoreFailed:
@@ -198,6 +200,7 @@ def load_answers(atlas: Atlas, *, keep: bool = True, progress: Progress = ignore
         return made
 
     made, reasons = _try_each(lacking, make, progress)
+    reasons |= _try_each([question for question in outdated if question in without], make, ignore_progress)[1]
     found = made | {question: _parse(own) for question, own in stored.items() if own and question not in lacking}
     answers = {one: _answer(atlas, one, found.get(one), reasons.get(one, "")) for one in QUESTIONS}
     cases = found[COMPOSITIONS].cases if COMPOSITIONS in found else None
@@ -226,8 +229,22 @@ def answers_with(atlas: Atlas, question: str) -> dict[str, Answer]:
 
 
 def all_are_current(atlas: Atlas) -> bool:
-    """Whether every answer lies in the atlas, and counts what people say now; raises what `judgements_hash` raises."""
-    return all(_is_current(atlas, question, contents) for question, contents in _read_answers(atlas).items())
+    """Whether every answer lies in the atlas, and counts what people say now; raises what `judgements_hash` raises.
+
+    Those that need an optional table which the atlas lacks are left out.
+    """
+    return all(
+        _is_current(atlas, question, contents) or lacks_tables(atlas, question)
+        for question, contents in _read_answers(atlas).items()
+    )
+
+
+def lacks_tables(atlas: Atlas, question: str) -> bool:
+    """Whether the question needs an optional table that the atlas does not have."""
+    return any(
+        not atlas.has(name, layer=atlas.layers[0] if TABLES[name].numbered else None)
+        for name in load_question(question).optional
+    )
 
 
 def _is_current(atlas: Atlas, question: str, contents: Sequence[bytes]) -> bool:

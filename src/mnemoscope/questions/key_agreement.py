@@ -40,6 +40,7 @@ QUESTION = Question(
     main="agreement",
     headline=("agreement", "control", "rank", "control_rank", "found", "control_found"),
     layer_page=("agreement", "control", "found"),
+    optional=("roles",),
     nothing=NOTHING, interval=MEMORIES,
 )  # fmt: skip
 

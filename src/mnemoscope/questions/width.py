@@ -74,6 +74,7 @@ QUESTION = Question(
     main="width_needed",
     headline=("width_needed", "width_needed_random", "never_fires", "duplicates", "could_stop"),
     layer_page=("width_needed", "width_needed_random", "never_fires", "duplicates", "could_stop"),
+    optional=("width",),
     nothing="the validation text gave no sentence to measure a loss on; mine more text, or name one with --validation",
     interval=f"over documents (losses: bootstrap, {DRAWS} draws, seed {{seed}}); over memories (Wilson)",
     projections=("streams",),
