@@ -9,7 +9,6 @@ keeps the memory that tensors give back. Figures are in LOG.md. What is saved do
 import copy
 import ctypes
 import math
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -110,20 +109,12 @@ def batch_loss(model: torch.nn.Module, inputs: Tensor, targets: Tensor, *, dtype
 
 
 def faster_dtype(device: torch.device) -> torch.dtype:
-    """What matrices are multiplied in: bfloat16 on a GPU, and on a CPU that is quicker with it, which few are."""
-    if device.type != "cpu":
-        return torch.bfloat16
+    """What matrices are multiplied in: bfloat16 on a GPU and on a CPU with tiles for it (AMX), else float32.
 
-    def seconds(dtype: torch.dtype) -> float:
-        one = torch.ones(1024, 512, dtype=dtype)
-        each = []
-        for _ in range(5):
-            began = time.perf_counter()
-            one @ one.T
-            each.append(time.perf_counter() - began)
-        return min(each)
-
-    return torch.bfloat16 if 2 * seconds(torch.bfloat16) < seconds(torch.float32) else torch.float32
+    Told by what the processor has, never by timing: a run that goes on must multiply as it did.
+    """
+    has_tiles = device.type == "cpu" and torch.cpu._is_amx_tile_supported()
+    return torch.bfloat16 if device.type != "cpu" or has_tiles else torch.float32
 
 
 def keep_freed_memory() -> None:
