@@ -6,7 +6,7 @@ mixes positions otherwise (recurrent blocks, linear attention) is no attention h
 Weights exist only while the network computes attention as plain matrix products (`eager_attention`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from mnemoscope.models.fairseq.decoder import Attention
-from mnemoscope.models.hooks import Block, Watched, read_blocks, stream_of
+from mnemoscope.models.hooks import Block, Watched, read_blocks
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.loaded_parts import suppress_warnings
-from mnemoscope.models.observed import HALF_TOLERANCE, first, flat, ids_for, same
+from mnemoscope.models.observed import HALF_TOLERANCE, UNNAMED, first, flat, ids_for, same, stream_of
 
 Part = Literal["input", "sum", "weights"]
 """What is read of a block: the stream that enters it, what its norm after attention reads (post-norm blocks), and the
@@ -92,7 +92,7 @@ def read_attention(
 def _watch_input(
     model: LanguageModel, layer: int, block: nn.Module, callback: Callback, hooks: ExitStack, looks: Watched
 ) -> None:
-    def starting(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def starting(_: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any] = UNNAMED) -> None:
         if looks():
             callback(layer, "input", _split_batch(stream_of(inputs, named), model.shape))
 

@@ -21,7 +21,7 @@ from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.expert_taps import Group, Looks, change, place, visit, weights_of
 from mnemoscope.models.experts import MixtureFeedForward
 from mnemoscope.models.language_model import LanguageModel
-from mnemoscope.models.observed import first
+from mnemoscope.models.observed import UNNAMED, first, stream_of
 
 Overwrite = Callable[[Tensor], Tensor | None]
 
@@ -42,13 +42,6 @@ class Block:
     layer_output: Tensor
     weights: Tensor | None = None
     opened: Tensor | None = None
-
-
-def stream_of(inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
-    """The hidden states among a block's arguments: the first tensor of floating-point numbers."""
-    return next(
-        value for value in (*inputs, *named.values()) if isinstance(value, Tensor) and value.is_floating_point()
-    )
 
 
 @contextmanager
@@ -234,7 +227,7 @@ def _watch(
 
         hooks.enter_context(module.register_forward_hook(hook))
 
-    def starting(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def starting(_: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any] = UNNAMED) -> None:
         if looks():
             seen["block_input"] = stream_of(inputs, named)
 

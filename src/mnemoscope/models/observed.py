@@ -5,7 +5,7 @@ that works in place cannot change the evidence.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache
@@ -175,3 +175,14 @@ def factor_between(one: Tensor, other: Tensor) -> float:
 
 def _is_hidden(value: Any) -> TypeGuard[Tensor]:
     return isinstance(value, Tensor) and value.is_floating_point() and value.dim() in (2, 3)
+
+
+UNNAMED: Mapping[str, Any] = {}
+"""In place of the named arguments that torch leaves out while another thread sets or removes its hook."""
+
+
+def stream_of(inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
+    """The hidden states among a block's arguments: the first tensor of floating-point numbers."""
+    return next(
+        value for value in (*inputs, *named.values()) if isinstance(value, Tensor) and value.is_floating_point()
+    )

@@ -6,7 +6,7 @@ allows it is no row of a table: every block's run from the middle is compared wi
 anything but the stream from block to block (or whose blocks somebody else spreads over devices) is run whole.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from threading import get_ident, local
@@ -15,9 +15,9 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from mnemoscope.models.hooks import read_final, stream_of
+from mnemoscope.models.hooks import read_final
 from mnemoscope.models.language_model import LanguageModel
-from mnemoscope.models.observed import ids_for, same
+from mnemoscope.models.observed import UNNAMED, ids_for, same, stream_of
 from mnemoscope.models.offloading import is_spread
 
 _REFUSALS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, StopIteration)
@@ -60,7 +60,7 @@ class PartialForward:
         kept: list[Tensor] = []
         thread = get_ident()
 
-        def keep(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        def keep(_: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any] = UNNAMED) -> None:
             if get_ident() == thread:
                 kept.append(stream_of(inputs, named).clone())
 

@@ -21,9 +21,9 @@ from torch.nn.utils.rnn import pad_sequence
 from mnemoscope.errors import ModelUnsupported, ProofFailed
 from mnemoscope.models.anatomy import Layer
 from mnemoscope.models.feed_forward import coarsest
-from mnemoscope.models.hooks import Block, overwrite_coefficients, read_blocks, read_final, stream_of
+from mnemoscope.models.hooks import Block, overwrite_coefficients, read_blocks, read_final
 from mnemoscope.models.language_model import LanguageModel, Proof
-from mnemoscope.models.observed import distance, first
+from mnemoscope.models.observed import distance, first, stream_of
 from mnemoscope.models.wrappers import run_uncompiled
 
 LENGTHS = (11, 3, 7, 2)
