@@ -21,6 +21,7 @@ from mnemoscope.errors import NotFinite
 from mnemoscope.mining.batches import pack, pad
 from mnemoscope.mining.circle import next_in_circle
 from mnemoscope.mining.plan import MiningPlan
+from mnemoscope.mining.predictions import ROWS, SCORES
 from mnemoscope.mining.steps import PlannedSteps, digest
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.trigger_table import NamedSentences
@@ -32,9 +33,6 @@ from mnemoscope.tracing import distribution, rank_of, top
 
 PLAIN = "plain"
 """The ruler that every atlas has: `gain` for values, `lens` for streams."""
-_ROWS = 128
-_SCORES = 1 << 24
-"""Scores of one stream that exist at one time."""
 _INTEGERS = ("residual_top", "residual_final_rank", "residual_control_rank", "ffn_top", "output_top")
 _NUMBERS = ("residual_final_probability", "residual_loss")
 
@@ -110,7 +108,7 @@ class ReadoutPass:
         self._extra = model.beginning.length
         lengths = self._position + 1
         self._order = np.argsort(lengths, kind="stable")
-        cuts = pack(lengths[self._order] + self._extra, area=plan.batch_tokens, rows=_ROWS)
+        cuts = pack(lengths[self._order] + self._extra, area=plan.batch_tokens, rows=ROWS)
         shape = (count, len(plan.layers), len(lenses))
         self.answers: dict[str, NDArray[Any]] = {
             **{name: np.full(shape, -1, np.int32) for name in _INTEGERS},
@@ -141,7 +139,7 @@ class ReadoutPass:
         with torch.inference_mode():
             with read_blocks(self._model, keep, layers=self._plan.layers, own_thread=True):
                 self._model.backbone(ids)
-            rows = max(1, _SCORES // self._model.sizes.vocabulary)
+            rows = max(1, SCORES // self._model.sizes.vocabulary)
             for start in range(0, len(chosen), rows):
                 part = slice(start, start + rows)
                 for place, layer in enumerate(self._plan.layers):

@@ -24,6 +24,7 @@ from mnemoscope.memory import ABLATED_PARTS, EXIT_THRESHOLDS
 from mnemoscope.mining.batches import pack
 from mnemoscope.mining.held_out import HeldOut, Reading
 from mnemoscope.mining.plan import MiningPlan
+from mnemoscope.mining.predictions import SCORES
 from mnemoscope.mining.steps import PlannedSteps, RunContext, digest, run_checkpointed
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.trigger_table import NamedSentences
@@ -38,8 +39,6 @@ DRAWS = 4
 """Random orders in which memories are taken out."""
 _AREA = 4_096
 """Tokens of one forward, padding included: every layer's residual is kept, and a stop loses one step."""
-_SCORES = 1 << 24
-"""Scores that exist at one time."""
 
 Ints = NDArray[np.int64]
 
@@ -191,7 +190,7 @@ class WidthPass:
     @property
     def _rows(self) -> int:
         """Rows of scores at a time."""
-        return max(1, _SCORES // self._model.sizes.vocabulary)
+        return max(1, SCORES // self._model.sizes.vocabulary)
 
     def _tops(self, stream: Tensor) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The top token of streams `[row, hidden]` under the model's own readout, and its probability."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from mnemoscope.intervals import NOTHING, AnyEstimate, Estimate, widen
+from mnemoscope.intervals import NOTHING, AnyEstimate, Estimate, share, widen
 from mnemoscope.questions.question import EMPTY, Question
 
 MEMORIES = "over memories (Wilson)"
@@ -78,6 +78,11 @@ def least_layer(estimates: ByLayer) -> tuple[int | None, Estimate]:
         return None, NOTHING
     layer = min(defined)[1]
     return layer, estimates[layer]
+
+
+def share_first(ranks: pl.Series) -> Estimate:
+    """The share of ranks that are 0, the first, with its Wilson interval."""
+    return share(int((ranks == 0).sum()), len(ranks))
 
 
 def difference(found: Estimate, other: Estimate) -> Estimate:

@@ -8,8 +8,8 @@ triggers. Where keys no longer agree with the words, what they read is no longer
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.intervals import Estimate, mean, order_statistic, share
-from mnemoscope.questions.answer_builder import MEMORIES, AnswerBuilder, difference
+from mnemoscope.intervals import Estimate, mean, order_statistic
+from mnemoscope.questions.answer_builder import MEMORIES, AnswerBuilder, difference, share_first
 from mnemoscope.questions.question import Number, Paper, Question
 from mnemoscope.questions.sources import require_table
 
@@ -70,8 +70,8 @@ def _estimates(rows: pl.DataFrame, chance: float) -> dict[str, Estimate]:
     """The numbers of some memories that have triggers."""
     dealt = rows.filter(pl.col("control_rank").is_not_null())
     return {
-        "agreement": _first(rows["trigger_rank"]),
-        "control": _first(dealt["control_rank"]),
+        "agreement": share_first(rows["trigger_rank"]),
+        "control": share_first(dealt["control_rank"]),
         "chance": Estimate(chance, rows.height),
         "above_control": _above_control(rows),
         "rank": order_statistic(rows["trigger_rank"].sort().to_numpy(), 0.5),
@@ -85,8 +85,4 @@ def _estimates(rows: pl.DataFrame, chance: float) -> dict[str, Estimate]:
 
 def _above_control(rows: pl.DataFrame) -> Estimate:
     """How much more often memories agree with their own triggers than with those they were dealt."""
-    return difference(_first(rows["trigger_rank"]), _first(rows["control_rank"].drop_nulls()))
-
-
-def _first(ranks: pl.Series) -> Estimate:
-    return share(len(ranks.filter(ranks == 0)), len(ranks))
+    return difference(share_first(rows["trigger_rank"]), share_first(rows["control_rank"].drop_nulls()))

@@ -12,8 +12,8 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.formatting import Form
-from mnemoscope.intervals import NOTHING, Estimate, Resamples, ends, exact_share, mean, order_statistic, share
-from mnemoscope.questions.answer_builder import AnswerBuilder, difference
+from mnemoscope.intervals import NOTHING, Estimate, Resamples, ends, exact_share, mean, order_statistic
+from mnemoscope.questions.answer_builder import AnswerBuilder, difference, share_first
 from mnemoscope.questions.question import Number, Paper, Question
 from mnemoscope.questions.sources import plan_seed, require_table
 
@@ -97,7 +97,7 @@ def _of_values(rows: pl.DataFrame) -> dict[str, Estimate]:
     """The numbers of some memories under one ruler."""
     with_target = rows.filter(pl.col("target_rank").is_not_null())
     ranks, control = with_target["target_rank"].sort(), rows["control_rank"].drop_nulls().sort()
-    agreement, chance = _first(ranks), _first(control)
+    agreement, chance = share_first(ranks), share_first(control)
     most = with_target.sort("max_probability", descending=True, maintain_order=True)
     best = most.head(max(1, round(CONFIDENT * most.height)))["target_rank"]
     return {
@@ -110,9 +110,6 @@ def _of_values(rows: pl.DataFrame) -> dict[str, Estimate]:
         "confident_agreement": exact_share(int((best == 0).sum()), len(best)) if len(best) else NOTHING,
     }
 
-
-def _first(ranks: pl.Series) -> Estimate:
-    return share(int((ranks == 0).sum()), len(ranks))
 
 
 def _of_streams(rows: pl.DataFrame, seed: int) -> dict[str, Estimate]:
