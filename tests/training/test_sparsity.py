@@ -129,7 +129,7 @@ def test_a_batch_without_a_sentence_revives_nothing(recipe: Recipe) -> None:
     assert terms.penalty(~ALL, sparsity=0.0, free=1.0, revival=1.0).item() == 0
 
 
-@pytest.mark.parametrize(("sparsity", "revival"), [(0.0, 0.0), (0.3, 0.2)])
+@pytest.mark.parametrize(("sparsity", "revival"), [(0.0, 0.0), (0.3, 1.0)])
 def test_training_makes_memories_few_at_a_time_and_wakes_the_silent(
     recipe: Recipe, documentation: list[str], tmp_path: Any, sparsity: float, revival: float
 ) -> None:
@@ -151,10 +151,11 @@ def test_training_makes_memories_few_at_a_time_and_wakes_the_silent(
         run.model(torch.from_numpy(text.held_out.tokens[:480].astype("int64")).reshape(30, 16))
     (coefficients,) = seen
     effective = log_effective(coefficients, values.weight.norm(dim=0)).exp().mean().item()
-    silent = int(((coefficients > 0).flatten(0, 1).sum(0) == 0).sum())
+    silent = int(((coefficients > 0).flatten(0, 1).sum(0) == 0)[:4].sum())  # of the four put to sleep
+    # Six seeds gave 1.0 and none silent with the terms, 5.2 to 7.0 and all four without: no processor's last bits matter.
     if sparsity:
-        assert effective < 3
-        assert silent <= 2  # of four; the last bits of the training are the processor's
+        assert effective < 2
+        assert silent <= 1
     else:
-        assert effective > 5
-        assert silent >= 4
+        assert effective > 3
+        assert silent == 4
