@@ -47,6 +47,8 @@ def build_answers(
     attention: bool = True,
     width: Sequence[int] | None = None,
     lenses: bool = False,
+    memorised: Sequence[tuple[bool, int, Sequence[int]]] | None = None,
+    inside: int = LENGTH,
     words: Mapping[int, str] = WORDS,
     **changes: Any,
 ) -> Atlas:
@@ -60,6 +62,7 @@ def build_answers(
     attention: whether there is a table of that name, where there are prefixes
     roles: per layer and memory the ranks of its own trigger's last token under its key, and of another memory's
     lenses: whether values and residuals were read through lenses, which say what the plain ruler says
+    memorised: of each document whether it is held out, tokens agreed of 32, sentences (`inside` tokens of each)
     width: the documents of its text; the first half of the useful memories matters, random ones matter all
     """
     predictions = predictions or {}
@@ -99,6 +102,8 @@ def build_answers(
         for layer in layers:
             _write(directory, "readings", _reading_columns((values or {}).get(layer, ())), layer)
         _write(directory, "readouts", _readout_columns(predictions))
+    if memorised is not None:
+        _write(directory, "memorised", _memorised_columns(memorised, inside))
     if width is not None:
         _write(directory, "width", _width_columns(width, layers, memories))
     if removals is not None:
@@ -250,6 +255,19 @@ def _width_columns(documents: Sequence[int], layers: Sequence[int], memories: in
                 rows.append((layer, "exit", None, None, threshold, number, 10, None, stopped, wrong))
     rows += [(layer, "duplicate", 0, None, None, None, None, None, None, None) for layer in layers]
     return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+
+
+def _memorised_columns(rows: Sequence[tuple[bool, int, Sequence[int]]], inside: int) -> dict[str, Any]:
+    held_out, agreed, sentences = ([row[place] for row in rows] for place in range(3))
+    return {
+        "document": range(len(rows)),
+        "held_out": held_out,
+        "agreed": agreed,
+        "loss": [1.0 + number for number in range(len(rows))],
+        "text": ["words"] * len(rows),
+        "sentences": sentences,
+        "inside": [[inside] * len(each) for each in sentences],
+    }
 
 
 def _removal_columns(rows: Iterable[Sequence[Any]]) -> dict[str, Any]:

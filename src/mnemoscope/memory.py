@@ -31,6 +31,8 @@ ABLATED_PARTS: tuple[float, ...] = (0.0625, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75
 """Parts of a layer's memories that are taken out to see how wide it need be; of n memories `int(part * n)`."""
 EXIT_THRESHOLDS: tuple[float, ...] = (0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 """Probabilities of a residual's top token above which a token could stop there."""
+MEMORISED_TOKENS, MEMORISED_GIVEN = 64, 32
+"""A document is memorised if, given so many of its first tokens, the model writes the rest of these word for word."""
 
 _FORM = re.compile(r"L(\d{1,6})(?:\.([ES])(\d{1,6}))?\.M(\d{1,9})")
 

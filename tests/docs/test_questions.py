@@ -15,7 +15,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "questions.md").read_text(encoding=
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_names_and_columns_are_explained(question: str, tmp_path: Path) -> None:
     atlas = build_answers(
-        tmp_path, triggers={0: [], 1: []}, roles={0: [], 1: []}, width=[0, 1],
+        tmp_path, triggers={0: [], 1: []}, roles={0: [], 1: []}, width=[0, 1], memorised=[(False, 32, [0])],
         lenses=True,
     )
     found = answer(atlas, question)
@@ -32,5 +32,5 @@ def test_names_and_columns_are_explained(question: str, tmp_path: Path) -> None:
 
 
 def test_the_table_of_contents_is_in_order() -> None:
-    assert re.findall(r"^## ([a-z]+_\w+|lenses|width)$", PAGE, re.MULTILINE) == list(QUESTIONS)
+    assert re.findall(r"^## ([a-z]+_\w+|lenses|memorised|width)$", PAGE, re.MULTILINE) == list(QUESTIONS)
     assert re.findall(r"^\| \[(\w+)\]", PAGE, re.MULTILINE) == list(QUESTIONS)

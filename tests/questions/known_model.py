@@ -19,7 +19,7 @@ from transformers import OPTConfig, OPTForCausalLM, PreTrainedTokenizerFast
 
 NAMED = ("<s>", "<unk>", "the", "of", "cat", "dog", "bird", "sat", "ran", "mat", "far")
 WORDS = (*NAMED, *(f"k{number}" for number in range(len(NAMED), 24)))
-CONTEXT = 32
+CONTEXT = 72
 BALLAST = 16384.0
 _OFF = -4.0
 """What a memory reads at words that it does not look for: far below zero, whatever stands before them."""

@@ -152,7 +152,7 @@ def test_training_makes_memories_few_at_a_time_and_wakes_the_silent(
     (coefficients,) = seen
     effective = log_effective(coefficients, values.weight.norm(dim=0)).exp().mean().item()
     silent = int(((coefficients > 0).flatten(0, 1).sum(0) == 0)[:4].sum())  # of the four put to sleep
-    # Six seeds gave 1.0 and none silent with the terms, 5.2 to 7.0 and all four without: no processor's last bits matter.
+    # Six seeds gave 1.0 and none silent with the terms, 5.2 to 7.0 and four without: no processor's last bits matter.
     if sparsity:
         assert effective < 2
         assert silent <= 1

@@ -136,6 +136,9 @@ _KINDS = (
         "layer int16?, kind string, memories int32?, draw int8?, threshold float32?, document int64?, tokens int64?,"
         "loss float64?, stopped int64?, wrong int64?"
     ), 65_536, optional=True),
+    TableKind("memorised", _columns(
+        "document int64, held_out bool, agreed int32, loss float64, text string, sentences [int64], inside [int32]"
+    ), 1_024, optional=True),
     TableKind("attention", _columns(
         "prefix int32, layer int16, other_top int32, input_top int32, attention_top int32?, ffn_alone_top int32?,"
         "attention_norm float32?, ffn_norm float32, attended float32?, attention_logit float32?, ffn_logit float32,"
@@ -158,7 +161,7 @@ ANSWER_COLUMNS = _columns("layer int16?, name string, value float64?, count int6
 ANSWERS = (
     "key_patterns", "key_removals", "value_agreement", "value_rank", "value_confidence", "layer_activity",
     "layer_composition", "refinement_match", "refinement_confidence", "refinement_events", "attention_share",
-    "key_agreement", "lenses", "width",
+    "key_agreement", "lenses", "memorised", "width",
 )  # fmt: skip
 """The questions whose answers have a place in analyses/ and report/figures/; those of later ones are an atlas's own
 because the manifests of these folders list them."""

@@ -49,7 +49,23 @@ class Encoder(Protocol):
 
 def document_hash(text: str) -> int:
     """The document's class in 0..9999: its whole blake2b hash as one number, modulo 10,000."""
-    return int(hashlib.blake2b(text.encode()).hexdigest(), 16) % SHARES
+    return document_class(text, None)
+
+
+def document_class(text: str, listed: frozenset[str] | None) -> int:
+    """The document's class for the hold-out rule: `LISTED` or 0 where a source lists what it holds out."""
+    found = _new_hash(listed)
+    found.update(text.encode())
+    return _class_of(found.hexdigest(), listed)
+
+
+def _new_hash(listed: frozenset[str] | None) -> hashlib.blake2b:
+    # The hold-out rule hashes the whole document, a source's own list names it by a shorter hash.
+    return hashlib.blake2b(digest_size=64 if listed is None else 8)
+
+
+def _class_of(digest: str, listed: frozenset[str] | None) -> int:
+    return LISTED * (digest in listed) if listed is not None else int(digest, 16) % SHARES
 
 
 @dataclass(slots=True)
@@ -114,17 +130,13 @@ class FirstPass:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
         self._encoding: Future[_Encoded] | None = None
         """The batch that is being tokenised."""
-        self._hash = self._new_hash()
+        self._hash = _new_hash(listed)
         self._files: dict[str, IO[bytes]] = {}
         for name, size in state.sizes().items():
             file = (directory / name).open("r+b" if (directory / name).exists() else "w+b")
             self._files[name] = file
             file.truncate(size)
             file.seek(size)
-
-    def _new_hash(self) -> hashlib.blake2b:
-        # The hold-out rule hashes the whole document, its own list names it by a shorter hash.
-        return hashlib.blake2b(digest_size=64 if self._listed is None else 8)
 
     def close(self) -> None:
         """Closes the files; what was not flushed is lost, which a restart makes good."""
@@ -150,9 +162,8 @@ class FirstPass:
 
     def end_document(self) -> None:
         """Closes the document that is being read."""
-        digest = self._hash.hexdigest()
-        held = LISTED * (digest in self._listed) if self._listed is not None else int(digest, 16) % SHARES
-        self._hash = self._new_hash()
+        held = _class_of(self._hash.hexdigest(), self._listed)
+        self._hash = _new_hash(self._listed)
         self._files["classes.bin"].write(held.to_bytes(2, "little"))
         self.state.documents += 1
         self.state.pieces = 0

@@ -1,13 +1,14 @@
 """The optional tables: what makes each of them, in a run of mining or in an atlas that is finished (`extend`).
 
-An optional table is made of the tables that every atlas has and of the model, never of the text. Whoever makes one is a
-module of this room with a line here.
+An optional table is made of the tables that every atlas has and of the model; `memorised` reads the text again. Whoever
+makes one is a module of this room with a line here.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from mnemoscope.mining.attention import write_attention
+from mnemoscope.mining.memorised import write_memorised
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.roles import write_roles
 from mnemoscope.mining.steps import RunContext
@@ -33,6 +34,7 @@ EXTENSIONS: dict[str, Extension] = {
         Extension("roles", write_roles, cheap=True),
         Extension("attention", write_attention, cheap=True),
         Extension("width", write_width),
+        Extension("memorised", write_memorised),
     )
 }  # fmt: skip
 """By the table's name, in the order in which they are made."""

@@ -32,6 +32,7 @@ BEYOND: tuple[str, ...] = (
     "attention_share",
     "key_agreement",
     "lenses",
+    "memorised",
     "width",
 )
 """Those that it left open; each needs an optional table."""
