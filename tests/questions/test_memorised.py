@@ -4,6 +4,8 @@ import math
 import random
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.mining import mine
 from mnemoscope.models import load_model
 from mnemoscope.questions.memorised import Places, binomial_tail, find_true
+from mnemoscope.questions.verdicts import is_above
 from questions.known_model import Known, build
 
 CYCLE = [f"k{number}" for number in range(11, 24)]
@@ -84,11 +87,29 @@ def test_dealt_verdicts_are_found_no_more_often_than_said() -> None:
     assert fooled <= 18  # 5 % of 200 is 10; 99.5 % of such sets of draws have 18 or fewer
 
 
+def test_mined_documents_are_above_held_out_ones_only_where_they_are(tmp_path: Path) -> None:
+    """250 documents of which 50 are held out: known alike, then not."""
+    chance = np.random.default_rng(3)
+
+    def said(mined: float, held_out: float, draw: int) -> bool:
+        rows = [(number < 50, 32 * int(chance.random() < (held_out if number < 50 else mined)), [])
+                for number in range(250)]  # fmt: skip
+        atlas = build_answers(tmp_path / f"{mined} {held_out} {draw}", triggers={0: []}, memorised=rows)
+        return is_above(load_row(ms.answer(atlas, "memorised")), 0) == "yes"
+
+    def load_row(found: Any) -> Any:
+        (row,) = found.filter(name="above_held_out").to_dicts()
+        return SimpleNamespace(low=row["low"], high=row["high"])
+
+    assert sum(said(0.2, 0.2, draw) for draw in range(200)) <= 11  # 2.5 % of 200 is 5
+    assert all(said(0.5, 0.1, draw) for draw in range(20))
+
+
 def test_memories_that_fire_in_known_text_alone_are_found_and_no_others(tmp_path: Path) -> None:
     """A model whose memories say the next word of a cycle: documents that end in it are known by heart."""
     steps = tuple(Known({word: 4.0}, {after: 9.0}) for word, after in zip(CYCLE, CYCLE[1:] + CYCLE[:1], strict=True))
     others = tuple(Known({word: 1.0}, {"far": 0.5}) for word in OTHERS)
-    hf, tokenizer = build(((*steps, *others),))
+    hf, tokenizer = build(((*steps, *others),), context=72)
     chance = random.Random(1)
 
     def document(known: bool) -> str:

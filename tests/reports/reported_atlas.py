@@ -72,6 +72,7 @@ def reported(directory: Path, **changes: Any) -> Atlas:
         "roles": {layer: [(memory % 2, 7) for memory in memories] for layer in (0, 1)},
         "width": range(PREFIXES),
         "lenses": True,
+        "memorised": [(number % 2 == 1, 32 - number % 4, [number]) for number in range(PREFIXES)],
         "prefixes": [(document, 1, 6, 7) for document in range(PREFIXES)],
         "predictions": predictions,
         "patterns": [(0, 0, "shallow", [0, 1, 2]), (1, 0, "semantic", [1, 2, 3])],

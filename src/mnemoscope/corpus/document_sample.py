@@ -65,24 +65,24 @@ class DocumentSample:
     listed: frozenset[str] | None
 
     def draw(
-        self, source: Source, stored: pl.DataFrame, *, told: Callable[[], None] = lambda: None
+        self, source: Source, stored: pl.DataFrame, *, tell: Callable[[], None] = lambda: None
     ) -> list[SampledDocument]:
         """The documents drawn, by number. `stored` are an atlas's sentences: sentence, document, text.
 
-        Reads up to the last document of which a sentence is stored; `told` is called after each. Raises PlanDiffers for
+        Reads up to the last document of which a sentence is stored; `tell` is called after each. Raises PlanDiffers for
         a text that lacks what is stored of it, and what reading raises.
         """
         stored = stored.sort("document", "sentence")
-        heads = sorted(self._heads(source, stored, told), key=lambda head: head.number)
+        heads = sorted(self._heads(source, stored, tell), key=lambda head: head.number)
         return _with_sentences(heads, list(self._pieces(heads)), stored, encoder=self.encoder)
 
-    def _heads(self, source: Source, stored: pl.DataFrame, told: Callable[[], None]) -> Iterator[_Head]:
+    def _heads(self, source: Source, stored: pl.DataFrame, tell: Callable[[], None]) -> Iterator[_Head]:
         numbers, last = stored["document"], stored["document"].max()
         drawn: dict[bool, list[tuple[int, int, _Head]]] = {False: [], True: []}
         for number, text in enumerate(source.documents()):
             if not isinstance(last, int) or number > last:
                 break
-            told()
+            tell()
             held = self._is_held_out(text)
             kept, most = drawn[held], self.held_out if held else self.mined
             order = -int.from_bytes(hashlib.blake2b(f"{self.seed} {number}".encode(), digest_size=8).digest())

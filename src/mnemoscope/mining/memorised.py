@@ -119,10 +119,10 @@ def draw_documents(context: RunContext, model: LanguageModel, plan: MiningPlan) 
         listed=None if own_validation else source.held_out,
     )  # fmt: skip
 
-    def told() -> None:
+    def tell() -> None:
         context.progress("reading text", source.meter.done, source.size, "bytes")
 
-    return sample.draw(source, stored.filter(~pl.col("held_out")).drop("held_out"), told=told)
+    return sample.draw(source, stored.filter(~pl.col("held_out")).drop("held_out"), tell=tell)
 
 
 def _open_text(plan: MiningPlan) -> Source:
