@@ -101,6 +101,7 @@ def build_answers(
     if lenses:
         for layer in layers:
             _write(directory, "readings", _reading_columns((values or {}).get(layer, ())), layer)
+            _write(directory, "key_readings", _key_reading_columns((roles or {}).get(layer, ())), layer)
         _write(directory, "readouts", _readout_columns(predictions))
     if memorised is not None:
         _write(directory, "memorised", _memorised_columns(memorised, inside))
@@ -226,6 +227,13 @@ def _reading_columns(rows: Sequence[Value]) -> dict[str, Any]:
         "control_rank": [None if row[1] is None else VOCABULARY - 1 for _, _, row in said],
         "max_probability": [row[3] for _, _, row in said],
     }
+
+
+def _key_reading_columns(rows: Sequence[tuple[int | None, int | None]]) -> dict[str, Any]:
+    """Both rulers say of a key what the table of roles says."""
+    said = {name: list(each) * 2 for name, each in _role_columns(rows).items()}
+    lens = [lens for lens in RULERS[:2] for _ in rows]
+    return {name: lens if name == "lens" else said[name] for name in TABLES["key_readings"].columns.names}
 
 
 def _readout_columns(rows: Mapping[tuple[int, int], Mapping[str, float]]) -> dict[str, Any]:

@@ -18,7 +18,9 @@ from mnemoscope.mining import mine, tuned
 from mnemoscope.mining.lenses import fit_lenses, read_lens
 from mnemoscope.mining.readouts import reading_columns, targets_of
 from mnemoscope.mining.ridge import PENALTIES, Moments, fit_ridge
+from mnemoscope.mining.roles import LastTokens, role_columns
 from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models.read_directions import input_embeddings, read_directions
 from mnemoscope.models.translators import Translator
 from mnemoscope.questions import answer
 from mnemoscope.questions.lenses import _of_values
@@ -140,6 +142,80 @@ def test_readings_and_readouts_are_those_of_a_slow_model(name: str, tmp_path: Pa
     found = answer(atlas, "lenses")
     losses = found.filter((pl.col("name") == "loss_ridge") & pl.col("layer").is_not_null()).sort("layer")["value"]
     assert losses.to_list() == pytest.approx(list(done.losses["ridge"]), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["gpt2-relu", "llama", "gpt_neox"])
+def test_keys_are_compared_with_words_led_to_their_layer(name: str, tmp_path: Path) -> None:
+    """The map by plain least squares of streams read one position at a time; ranks of dense cosines by counting."""
+    hf, model, out = mined(name, tmp_path)
+    fit_lenses(out, model)
+    atlas, slow = open_atlas(out), SlowTransformer(hf, beginning=0)
+    embed = hf.get_input_embeddings().weight.double()[: model.sizes.vocabulary]
+    rows: dict[tuple[bool, int], list[torch.Tensor]] = {}
+    stored = pl.read_parquet(out / "sentences/part-000.parquet").filter(~pl.col("held_out"))
+    for document, tokens in stored.select("document", "tokens").rows():
+        judged = document * 2654435761 % 2**32 % 10 == 0
+        for end in range(1, len(tokens) + 1) if len(tokens) > 1 else ():
+            for layer, place in enumerate(slow.read(tokens[:end])[0]):
+                rows.setdefault((judged, layer), []).append(torch.cat([embed[tokens[end - 1]], place.residual]))
+    found = load_file(out / "lenses/words.safetensors")
+    for layer in (0, 1):
+        fitted, other = (torch.stack(rows[judged, layer]) for judged in (False, True))
+        x, y = fitted[:, :16], fitted[:, 16:]
+        centred, least = x - x.mean(0), (float("inf"), torch.zeros(0), torch.zeros(0))
+        for penalty in PENALTIES:
+            size = len(x) * penalty * centred.square().mean()
+            away = torch.linalg.lstsq(
+                torch.cat([centred, size.sqrt() * torch.eye(16)]),
+                torch.cat([y - y.mean(0) - centred, torch.zeros(16, 16)]),
+            ).solution
+            weight = torch.eye(16) + away
+            bias = y.mean(0) - x.mean(0) @ weight
+            error = float((other[:, :16] @ weight + bias - other[:, 16:]).square().sum(1).mean())
+            least = min(least, (error, weight, bias), key=lambda one: one[0])
+        torch.testing.assert_close(found["weight"][layer].double(), least[1], atol=2e-3, rtol=1e-2)
+        torch.testing.assert_close(found["bias"][layer].double(), least[2], atol=2e-3, rtol=1e-2)
+        table, roles = atlas.table("key_readings", layer=layer), atlas.table("roles", layer=layer)
+        plain, ridge = (table.filter(pl.col("lens") == lens) for lens in ("plain", "ridge"))
+        for column in ("trigger_rank", "control_rank", "triggers_found", "controls_found", "key_top_tokens"):
+            assert plain[column].equals(roles[column])
+        moved = embed @ found["weight"][layer].double() + found["bias"][layer].double()
+        moved = moved - moved.mean(1, keepdim=True)
+        cosines = torch.nn.functional.normalize(read_directions(model, layer).double()) @ torch.nn.functional.normalize(
+            moved
+        ).T
+        for row, own in zip(ridge.to_dicts(), cosines, strict=True):
+            assert min(own[row["key_top_tokens"]]) >= own.sort().values[-25] - 1e-6
+            for kind in ("trigger", "control"):
+                token = roles[f"{kind}_token"][row["memory"]]
+                if token is None:
+                    assert row[f"{kind}_rank"] is None
+                else:
+                    above = int((own > own[token] + 1e-6).sum())
+                    assert above <= row[f"{kind}_rank"] <= int((own >= own[token] - 1e-6).sum())
+
+
+def test_a_key_of_a_turned_space_finds_its_word_through_the_map(tmp_path: Path) -> None:
+    """Keys look for words as they lie in a turned space: the plain ruler sees nothing, the map that turns them all."""
+    hf = build("gpt2-relu")
+    generator = torch.Generator().manual_seed(2)
+    turn = torch.linalg.qr(torch.randn(16, 16, generator=generator))[0]
+    words = torch.arange(hf.config.n_inner) * 3 + 5
+    mlp, norm = hf.transformer.h[1].mlp, hf.transformer.h[1].ln_2
+    turned = hf.transformer.wte.weight @ turn
+    mlp.c_fc.weight.copy_(((turned - turned.mean(1, keepdim=True))[words] / norm.weight).T)
+    model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+    own = LastTokens(torch.cat([words[:, None], torch.full((len(words), 24), -1)], 1).numpy())
+    fitted, judged = Moments.empty(16), Moments.empty(16)
+    embed = input_embeddings(model)
+    assert embed is not None
+    for moments, part in ((fitted, embed[:200]), (judged, embed[200:])):
+        moments.add(part, part @ turn)
+    lens = fit_ridge(fitted, judged).translator
+    plain, moved = (role_columns(model, 1, own, own.dealt(0, 1), each) for each in (embed, lens(embed)))
+    assert (moved["trigger_rank"] == 0).all()
+    assert (plain["trigger_rank"] == 0).mean() < 0.2
+    assert (moved["control_rank"] == 0).mean() < 0.2
 
 
 def test_a_value_in_another_space_is_read_by_the_lens_that_knows_it(tmp_path: Path) -> None:

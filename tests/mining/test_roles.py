@@ -18,6 +18,7 @@ from mnemoscope.files import json_bytes
 from mnemoscope.mining import extend, mine
 from mnemoscope.mining.roles import LastTokens, role_columns
 from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models.read_directions import input_embeddings
 from mnemoscope.questions import answer
 from models.conftest import build
 
@@ -125,7 +126,7 @@ def test_a_key_that_is_not_finite_is_named(text: Path) -> None:
     hf.transformer.h[1].mlp.c_fc.weight[:, 3] = float("nan")
     last = LastTokens(np.zeros((model.sizes.memories[1], 25), np.int64))
     with pytest.raises(NotFinite, match=r"L1\.M3"):
-        role_columns(model, 1, last, last)
+        role_columns(model, 1, last, last, input_embeddings(model))
 
 
 def _without(atlas: Path, name: str, out: Path) -> Path:

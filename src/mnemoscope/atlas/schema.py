@@ -127,6 +127,10 @@ _KINDS = (
         "memory int32, lens string, top_tokens [int32], target_rank int32?, control_rank int32?,"
         "max_probability float32"
     ), 4_096, "layer", optional=True, of_experts=_columns("expert int16?")),
+    TableKind("key_readings", _columns(
+        "memory int32, lens string, key_top_tokens [int32], trigger_rank int32?, triggers_found float32?,"
+        "control_rank int32?, controls_found float32?"
+    ), 4_096, "layer", optional=True, of_experts=_columns("expert int16?")),
     TableKind("readouts", _columns(
         "prefix int32, layer int16, lens string, residual_top int32, residual_final_rank int32,"
         "residual_final_probability float32, residual_loss float32, residual_control_rank int32, ffn_top int32,"
@@ -151,7 +155,7 @@ _KINDS = (
         "layer int16, expert int16, tokens int64, weight_sum float64, first_choice int64"
     ), 65_536),
 )  # fmt: skip
-LENS_TABLES = ("readings", "readouts")
+LENS_TABLES = ("readings", "key_readings", "readouts")
 """Those that `mnemoscope lens` makes; `mnemoscope extend` makes the other optional ones."""
 TABLES: dict[str, TableKind] = {kind.name: kind for kind in _KINDS}
 
@@ -169,7 +173,7 @@ because the manifests of these folders list them."""
 
 def place(path: str) -> tuple[TableKind, int | None] | None:
     """The table and number that a path relative to the atlas stands for; None where it is no table's."""
-    found = re.fullmatch(r"([a-z]+)(?:/([a-z]+)-(\d{3,}))?\.parquet", path)
+    found = re.fullmatch(r"([a-z_]+)(?:/([a-z]+)-(\d{3,}))?\.parquet", path)
     kind = TABLES.get(found[1]) if found else None
     if found is None or kind is None or kind.numbered != found[2]:
         return None

@@ -4,16 +4,15 @@ from collections.abc import Mapping, Sequence
 
 from mnemoscope.figures.chart import BLUE, DASHED, GREEN, ORANGE, Figure, Series, over_all
 from mnemoscope.figures.panels import lines
+from mnemoscope.questions.lenses import RULERS_OF_KEYS
 from mnemoscope.questions.question import Answer
 
 COLOURS = {"plain": BLUE, "ridge": GREEN, "tuned": ORANGE}
 
 
-def _series(name: str, control: str = "") -> Sequence[Series]:
-    own = [Series(f"{name}_{ruler}", colour, title=ruler) for ruler, colour in COLOURS.items()]
-    dashed = [
-        Series(f"{control}_{ruler}", colour, DASHED, title=f"{ruler}, control") for ruler, colour in COLOURS.items()
-    ]
+def _series(name: str, control: str = "", *, rulers: Sequence[str] = tuple(COLOURS)) -> Sequence[Series]:
+    own = [Series(f"{name}_{ruler}", COLOURS[ruler], title=ruler) for ruler in rulers]
+    dashed = [Series(f"{control}_{ruler}", COLOURS[ruler], DASHED, title=f"{ruler}, control") for ruler in rulers]
     return [*own, *dashed] if control else own
 
 
@@ -29,6 +28,8 @@ def figure(answers: Mapping[str, Answer]) -> Figure:
         (
             *lines(answer, _series("agreement", "control"), name=name, title="value's top token = target (Figure 4)",
                    y="share of memories", dodge=True),
+            *lines(answer, _series("key_found", "key_control_found", rulers=RULERS_OF_KEYS), name=f"{name}_keys",
+                   title="last words of 25 triggers among the key's first 25 (B2)", y="share of last words"),
             *lines(answer, _series("match", "match_control"), name=f"{name}_match",
                    title="residual's top token = final token (Figure 9)", y="share of prefixes", dodge=True),
             *lines(answer, _series("loss"), name=f"{name}_loss", title="cross-entropy of the residual's readout",
@@ -36,6 +37,7 @@ def figure(answers: Mapping[str, Answer]) -> Figure:
         ),
         "Values and residuals of each layer read as they are (plain), and through maps to the final stream: least"
         " squares (ridge) and trained to predict what the model predicts (tuned). Dashed: through the same map, another"
-        " memory's target, another prefix's final token.",
+        " memory's target or triggers, another prefix's final token. Keys are compared with the words' embeddings as"
+        " they are, and led to the layer's stream by least squares (ridge).",
         f"Over all layers, values agree with their targets in {said}.",
     )  # fmt: skip

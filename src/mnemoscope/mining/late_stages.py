@@ -43,6 +43,7 @@ from mnemoscope.mining.writing import (
     write_working_values,
 )
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.read_directions import input_embeddings
 from mnemoscope.patterns import PatternFinder, open_finder, write_layer_patterns, write_words
 
 LATE_STAGES = (
@@ -143,7 +144,7 @@ class LateStages:
             "predictions": lambda piece: run_piece(context, self._predictions().steps, piece, of=pieces),
             "questions": lambda _: self._write_questions(),
             "values at work": self._write_values_at_work,
-            "roles": lambda layer: write_layer_roles(context, model, plan, layer),
+            "roles": lambda layer: write_layer_roles(context, model, plan, layer, input_embeddings(model)),
             "attention": lambda piece: run_attention_piece(context, model, plan, piece, of=pieces),
             "attention table": lambda _: join_attention(context, model, plan, of=pieces),
             "pattern words": lambda _: write_words(self._atlas, progress=context.progress),

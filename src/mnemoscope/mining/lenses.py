@@ -26,7 +26,14 @@ from mnemoscope.files import write_bytes
 from mnemoscope.mining.extending import cover, files_of, hold_atlas, load_mined
 from mnemoscope.mining.lens_text import LensText, facts_of, read_streams
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.readouts import PLAIN, Lenses, ReadoutPass, reading_columns, targets_of
+from mnemoscope.mining.readouts import (
+    PLAIN,
+    Lenses,
+    ReadoutPass,
+    key_reading_columns,
+    reading_columns,
+    targets_of,
+)
 from mnemoscope.mining.ridge import Moments, fit_ridge
 from mnemoscope.mining.steps import RunContext, digest, run_checkpointed
 from mnemoscope.mining.trigger_table import NamedSentences
@@ -35,10 +42,14 @@ from mnemoscope.mining.writing import each_layer, write_columns
 from mnemoscope.mining_options import AUTO, MiningOptions
 from mnemoscope.model_options import AS_USUAL, ModelOptions
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.read_directions import input_embeddings
 from mnemoscope.models.translators import Lens, Translator
 from mnemoscope.progress import Checkpoints, Progress, ignore_progress
 
 KINDS = ("ridge", "tuned")
+WORDS = "words"
+"""The translator that leads the other way, made with ridge: from the words' embeddings to each layer's stream."""
+_FILES = (*KINDS, WORDS)
 TOKENS = 200_000
 """Tokens of the atlas's text that a lens is fitted on, at most."""
 _SAYS = "mnemoscope"
@@ -81,8 +92,10 @@ def fit_lenses(
     if opened.manifest.part is None and opened.table("prefixes").is_empty():
         raise AtlasUnfinished(f"{opened.path} has no validation prefixes, on which a lens is judged; mine more text")
     anew = set(kinds) if force else set()
-    there = {kind: read_lens(opened, kind) for kind in KINDS if kind not in anew}
+    there = {kind: read_lens(opened, kind) for kind in _FILES if kind not in anew}
     found = {kind: lens for kind, lens in there.items() if lens is not None}
+    if not {"ridge", WORDS} <= found.keys():  # one reading of the text makes both
+        found = {kind: lens for kind, lens in found.items() if kind not in ("ridge", WORDS)}
     # A tuned lens begins as the ridge one.
     wanted = [kind for kind in KINDS if (kind in kinds or "tuned" in kinds) and kind not in found]
     plan = MiningPlan.from_document(opened.manifest.plan, opened.path)
@@ -93,10 +106,10 @@ def fit_lenses(
         for kind in wanted:
             text = LensText(opened.path, area=plan.batch_tokens, seed=plan.seed, most=max_tokens)
             if kind == "ridge":
-                found[kind], facts[kind] = _fit_ridge(context, loaded, plan, text)
+                found |= _fit_ridge(context, loaded, plan, text, facts)
             else:
                 found[kind], facts[kind] = _fit_tuned(context, loaded, plan, text, found["ridge"])
-        found = {kind: found[kind] for kind in KINDS if kind in found}
+        found = {kind: found[kind] for kind in _FILES if kind in found}
         return _write(opened, context, loaded, plan, found, facts)
 
 
@@ -109,52 +122,76 @@ def _write(
     facts: Mapping[str, dict[str, Any]],
 ) -> FittedLenses:
     """Judges the lenses, writes their files and tables, and covers them."""
-    lenses: Lenses = {PLAIN: {}, **found}
+    lenses: Lenses = {PLAIN: {}, **{kind: found[kind] for kind in KINDS if kind in found}}
     asked = ReadoutPass(atlas.path, model, plan, lenses, NamedSentences(atlas.path))
     run_checkpointed(context, asked.steps)
     plain_layers = asked.fall_back()
     kept: dict[str, Lens] = {PLAIN: {}}
     files = [path for name in LENS_TABLES for path in files_of(atlas, name)]
     for kind, lens in found.items():
-        identity = Translator.identity(model.sizes.hidden)
-        kept[kind] = {layer: identity if layer in plain_layers[kind] else each for layer, each in lens.items()}
+        identity, plain = Translator.identity(model.sizes.hidden), plain_layers.get(kind, ())
+        kept[kind] = {layer: identity if layer in plain else each for layer, each in lens.items()}
         if kind in facts:
             path = atlas.path / FOLDER / f"{kind}.safetensors"
-            said = {**facts[kind], "plain_layers": list(plain_layers[kind])}
+            said = {**facts[kind], "plain_layers": list(plain)}
             write_bytes(path, _serialise(atlas, kind, kept[kind], said))
         files.append(f"{FOLDER}/{kind}.safetensors")
     write_columns(atlas.path, plan, "readouts", asked.columns(), {})
+    words, moved = input_embeddings(model), kept.pop(WORDS)
     for layer in each_layer(context, plan, "readings"):
         columns = reading_columns(model, layer, targets_of(atlas.path, model, layer), kept, seed=plan.seed)
         write_columns(atlas.path, plan, "readings", columns, model.numberings, layer=layer)
+        embeddings = {PLAIN: words, "ridge": None if words is None else moved[layer](words)}
+        columns = key_reading_columns(model, layer, atlas.path, embeddings, seed=plan.seed)
+        write_columns(atlas.path, plan, "key_readings", columns, model.numberings, layer=layer)
     cover(atlas, files, context)
     losses = {name: tuple(float(loss) for loss in each) for name, each in asked.losses().items()}
-    return FittedLenses(tuple(found), tuple(facts), plain_layers, losses)
+    there, fitted = (tuple(kind for kind in KINDS if kind in kinds) for kinds in (found, facts))
+    return FittedLenses(there, fitted, plain_layers, losses)
 
 
 def _fit_ridge(
-    context: RunContext, model: LanguageModel, plan: MiningPlan, text: LensText
-) -> tuple[Lens, dict[str, Any]]:
-    sums = {layer: [Moments.empty(model.sizes.hidden) for _ in range(2)] for layer in plan.layers}
+    context: RunContext, model: LanguageModel, plan: MiningPlan, text: LensText, facts: dict[str, dict[str, Any]]
+) -> dict[str, Lens]:
+    """The translators from every layer's stream to the final one, and from the words' embeddings to every layer's.
+
+    Without embeddings of the stream's width the latter change nothing.
+    """
+    empty, words = Moments.empty(model.sizes.hidden), input_embeddings(model)
+    both = [empty.copy(), empty.copy()]
+    sums = {
+        "ridge": {layer: [empty.copy(), empty.copy()] for layer in plan.layers},
+        WORDS: {layer: [one.with_another_final() for one in both] for layer in plan.layers},
+    }
     state = {
-        f"{layer} {judged} {name}": tensor
-        for layer, both in sums.items()
-        for judged, moments in enumerate(both)
+        f"{kind} {layer} {judged} {name}": tensor
+        for kind, layers in sums.items()
+        for layer, pair in layers.items()
+        for judged, moments in enumerate(pair)
         for name, tensor in moments.state().items()
+        if kind == "ridge" or layer == plan.layers[0] or name in ("of_final", "products")
     }
 
     def take(number: int) -> None:
         batch = text.batches[number]
         streams, final = read_streams(model, batch.rows, plan.layers)
+        put_in = None if words is None else words[torch.from_numpy(np.concatenate(batch.rows)).to(words.device)]
+        if put_in is not None:
+            both[batch.judged].add_stream(put_in)
         for layer, stream in streams.items():
-            sums[layer][batch.judged].add(stream, final.to(stream.device))
+            sums["ridge"][layer][batch.judged].add(stream, final.to(stream.device))
+            if put_in is not None:
+                sums[WORDS][layer][batch.judged].add_final(put_in.to(stream.device), stream)
 
     _run(context, "ridge", plan, text, state, take, steps=len(text.batches))
-    lens, penalties = {}, {}
-    for layer, (fitted, judged) in sums.items():
-        one = fit_ridge(fitted, judged)
-        lens[layer], penalties[str(layer)] = one.translator, one.facts["penalty"]
-    return lens, facts_of(text) | {"penalties": penalties}
+    found: dict[str, Lens] = {}
+    for kind, layers in sums.items():
+        fitted = {layer: fit_ridge(*pair) for layer, pair in layers.items()}
+        found[kind] = {layer: one.translator for layer, one in fitted.items()}
+        facts[kind] = facts_of(text) | {
+            "penalties": {str(layer): one.facts["penalty"] for layer, one in fitted.items()}
+        }
+    return found
 
 
 def _fit_tuned(

@@ -1,11 +1,11 @@
 """What every layer says under a fitted lens, beside the plain one: its values, and its streams at validation prefixes.
 
 The counterpart of the value pass and of the predictions under other rulers (definitions.md section 9, lenses). Every
-number has its baseline under the same ruler: another memory's target, another prefix's final token. Makes `readings`
-and `readouts`, and answers no question.
+number has its baseline under the same ruler: another memory's target, another prefix's final token, another memory's
+triggers. Makes `readings`, `key_readings` and `readouts`, and answers no question.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from mnemoscope.mining.batches import pack, pad
 from mnemoscope.mining.circle import next_in_circle
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.predictions import ROWS, SCORES
+from mnemoscope.mining.roles import last_tokens, role_columns
 from mnemoscope.mining.steps import PlannedSteps, digest
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.trigger_table import NamedSentences
@@ -77,10 +78,29 @@ def reading_columns(
     whole: dict[str, Any] = dict(columns)
     for name in ("memory", "max_probability"):
         whole[name] = np.concatenate(columns[name])
-    for name in ("target_rank", "control_rank"):
-        unknown = np.concatenate([part.mask for part in columns[name]])
-        whole[name] = np.ma.array(np.concatenate([part.data for part in columns[name]]), mask=unknown)
-    return whole
+    return whole | {name: _join(columns[name]) for name in ("target_rank", "control_rank")}
+
+
+def key_reading_columns(
+    model: LanguageModel, layer: int, directory: Path, embeddings: Mapping[str, Tensor | None], *, seed: int
+) -> dict[str, Any]:
+    """The columns of `key_readings` for one layer: what `roles` says of keys, with the `embeddings` of every lens."""
+    own = last_tokens(directory, model, layer)
+    dealt = own.dealt(seed, layer)
+    found = [role_columns(model, layer, own, dealt, each) for each in embeddings.values()]
+    numbers = ("trigger_rank", "triggers_found", "control_rank", "controls_found")
+    return {
+        "memory": np.concatenate([columns["memory"] for columns in found]),
+        "lens": [lens for lens in embeddings for _ in range(model.sizes.memories[layer])],
+        "key_top_tokens": [tokens for columns in found for tokens in columns["key_top_tokens"]],
+        **{name: _join([columns[name] for columns in found]) for name in numbers},
+    }
+
+
+def _join(parts: Sequence[Any]) -> Any:
+    """Masked arrays, one after the other."""
+    unknown = np.concatenate([part.mask for part in parts])
+    return np.ma.array(np.concatenate([part.data for part in parts]), mask=unknown)
 
 
 def targets_of(directory: Path, model: LanguageModel, layer: int) -> Ints:

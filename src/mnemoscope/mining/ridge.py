@@ -1,11 +1,12 @@
 """The `ridge` translator: the affine map from a layer's stream to the final stream with the least squared error.
 
-Closed form, of moments that are added up over the text batch by batch in a fixed order, in float64. The map is drawn
-towards the identity, so that a layer of which little was seen is read as the logit lens would; how strongly is chosen
-by the error on documents that were not fitted.
+The same is fitted from the words' embeddings to a layer's stream, for its keys. Closed form, of moments that are added
+up over the text batch by batch in a fixed order, in float64. The map is drawn towards the identity, so that a layer of
+which little was seen is read as the logit lens would; how strongly is chosen by the error on documents that were not
+fitted.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
 @dataclass
 class Moments:
-    """Sums over positions, of streams h `[hidden]` of one layer and of final streams t; all float64."""
+    """Sums over positions, of streams h `[hidden]` that a map begins from and of those t it leads to; all float64."""
 
     count: Tensor
     of_stream: Tensor
@@ -33,14 +34,32 @@ class Moments:
         shapes = ((1,), (hidden,), (hidden,), (hidden, hidden), (hidden, hidden))
         return cls(*(torch.zeros(shape, dtype=torch.float64) for shape in shapes))
 
+    def copy(self) -> "Moments":
+        """The same sums, to be added to apart."""
+        return Moments(*(tensor.clone() for tensor in vars(self).values()))
+
     def add(self, stream: Tensor, final: Tensor) -> None:
         """Adds positions `[row, hidden]` of both; products are taken in float32, sums in float64."""
-        stream, final = stream.float(), final.float()
+        self.add_stream(stream)
+        self.add_final(stream, final)
+
+    def add_stream(self, stream: Tensor) -> None:
+        """Adds what positions tell of h alone."""
+        stream = stream.float()
         self.count += len(stream)
         self.of_stream += stream.double().sum(0).cpu()
-        self.of_final += final.double().sum(0).cpu()
         self.squares += (stream.T @ stream).cpu()
-        self.products += (stream.T @ final).cpu()
+
+    def add_final(self, stream: Tensor, final: Tensor) -> None:
+        """Adds what the same positions tell of t."""
+        final = final.float()
+        self.of_final += final.double().sum(0).cpu()
+        self.products += (stream.float().T @ final).cpu()
+
+    def with_another_final(self) -> "Moments":
+        """Sums of another t with the same h: what is added of h here is added there."""
+        final, products = torch.zeros_like(self.of_final), torch.zeros_like(self.products)
+        return replace(self, of_final=final, products=products)
 
     def state(self) -> dict[str, Tensor]:
         """The sums by name; what is changed in them is changed here."""

@@ -6,6 +6,7 @@ Needs the finished triggers; makes `roles`, and answers no question.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,32 +63,41 @@ class LastTokens:
 
 def write_roles(context: RunContext, model: LanguageModel, plan: MiningPlan) -> None:
     """Writes `roles` of every mined layer, but those of this plan that are there; raises NotFinite, StoreFailed."""
+    embeddings = input_embeddings(model)
     for layer in each_layer(context, plan, "roles"):
-        write_layer_roles(context, model, plan, layer)
+        write_layer_roles(context, model, plan, layer, embeddings)
     context.end_stage("roles")
 
 
-def write_layer_roles(context: RunContext, model: LanguageModel, plan: MiningPlan, layer: int) -> None:
+def write_layer_roles(
+    context: RunContext, model: LanguageModel, plan: MiningPlan, layer: int, embeddings: Tensor | None
+) -> None:
     """Writes the table `roles` of one layer, if it is not there; its triggers must be."""
     directory = context.directory
     if is_made(directory / TABLES["roles"].path(layer), plan, "roles"):
         return
+    own = last_tokens(directory, model, layer)
+    columns = role_columns(model, layer, own, own.dealt(plan.seed, layer), embeddings)
+    write_columns(directory, plan, "roles", columns, model.numberings, layer=layer)
+
+
+def last_tokens(directory: Path, model: LanguageModel, layer: int) -> LastTokens:
+    """Those of a layer's triggers, of its table."""
     names = ["memory", "sign", "rank", "token"]
     stored = pl.read_parquet(
         directory / TABLES["triggers"].path(layer), columns=with_names(names) if model.numberings else names, glob=False
     )
-    own = LastTokens.of(counted_through(stored, model.numberings, layer), model.sizes.memories[layer])
-    columns = role_columns(model, layer, own, own.dealt(plan.seed, layer))
-    write_columns(directory, plan, "roles", columns, model.numberings, layer=layer)
+    return LastTokens.of(counted_through(stored, model.numberings, layer), model.sizes.memories[layer])
 
 
-def role_columns(model: LanguageModel, layer: int, own: LastTokens, dealt: LastTokens) -> dict[str, Any]:
-    """The columns of `roles` for one layer; `dealt` are the triggers of the control.
+def role_columns(
+    model: LanguageModel, layer: int, own: LastTokens, dealt: LastTokens, embeddings: Tensor | None
+) -> dict[str, Any]:
+    """The columns of `roles` for one layer, whose keys are compared with `embeddings [token, hidden]`.
 
-    Without embeddings that the keys could be compared with, lists are empty and numbers null. Raises NotFinite.
+    `dealt` are the triggers of the control. Without embeddings lists are empty and numbers null. Raises NotFinite.
     """
     memories = model.sizes.memories[layer]
-    embeddings = input_embeddings(model)
     blocks = []
     if embeddings is not None:
         embeddings = embeddings.to(model.devices[layer])

@@ -18,6 +18,7 @@ from mnemoscope.questions.question import Number, Paper, Question
 from mnemoscope.questions.sources import plan_seed, require_table
 
 RULERS = ("plain", "ridge", "tuned")
+RULERS_OF_KEYS = RULERS[:2]
 CONFIDENT = 0.1
 """The share of a layer's memories, those with the largest probability, of which agreement is asked by itself."""
 _OF_VALUES: dict[str, tuple[Form, str]] = {
@@ -28,6 +29,15 @@ _OF_VALUES: dict[str, tuple[Form, str]] = {
     "control_rank": ("rank", "median rank of another memory's target"),
     "probability": ("share", "largest probability of a value, mean"),
     "confident_agreement": ("share", "agreement of the tenth with the largest probability"),
+}
+_OF_KEYS: dict[str, tuple[Form, str]] = {
+    "key_agreement": ("share", "the key's first word is its best trigger's last"),
+    "key_control": ("share", "another memory's trigger"),
+    "key_above_control": ("share", "key's agreement minus the control"),
+    "key_rank": ("rank", "median rank of the trigger's last word under the key"),
+    "key_control_rank": ("rank", "median rank of another memory's"),
+    "key_found": ("share", "of 25 triggers' last words, those among the key's first 25"),
+    "key_control_found": ("share", "of another memory's"),
 }
 _OF_STREAMS: dict[str, tuple[Form, str]] = {
     "loss": ("nats", "cross-entropy of the residual's readout with the next token"),
@@ -42,8 +52,9 @@ _OF_STREAMS: dict[str, tuple[Form, str]] = {
 def _numbers() -> tuple[Number, ...]:
     return tuple(
         Number(f"{name}_{ruler}", form, f"{ruler}: {label}")
-        for name, (form, label) in (_OF_VALUES | _OF_STREAMS).items()
-        for ruler in RULERS
+        for names, rulers in ((_OF_VALUES | _OF_STREAMS, RULERS), (_OF_KEYS, RULERS_OF_KEYS))
+        for name, (form, label) in names.items()
+        for ruler in rulers
     )
 
 
@@ -58,7 +69,7 @@ QUESTION = Question(
     main="agreement_plain",
     headline=("agreement_plain", "agreement_ridge", "agreement_tuned", "loss_plain", "loss_ridge", "loss_tuned"),
     layer_page=("agreement_plain", "agreement_ridge", "agreement_tuned"),
-    optional=("readings", "readouts"),
+    optional=("readings", "key_readings", "readouts"),
     nothing="no memory of this atlas has a target, and the validation text gave no prefix",
     interval="over memories (Wilson), of streams over documents (bootstrap, seed {seed})",
 )  # fmt: skip
@@ -70,11 +81,12 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     Totals, too: how far agreement in the lower layers is above its control. Raises AtlasUnfinished without lenses.
     """
     found = AnswerBuilder(QUESTION)
-    readings = pl.concat(
-        [
-            require_table(atlas, "readings", layer=layer).with_columns(layer=pl.lit(layer, pl.Int16))
+    readings, keys = (
+        pl.concat(
+            require_table(atlas, name, layer=layer).with_columns(layer=pl.lit(layer, pl.Int16))
             for layer in atlas.layers
-        ]
+        )
+        for name in ("readings", "key_readings")
     )
     readouts = require_table(atlas, "readouts").join(
         require_table(atlas, "prefixes").select("prefix", "document"), on="prefix"
@@ -90,7 +102,27 @@ def answer(atlas: Atlas) -> pl.DataFrame:
                 found.add(layer, f"{name}_{ruler}", estimate)
         lower = own.filter(~pl.col("layer").is_in(list(atlas.upper_layers)))
         found.add(None, f"lower_agreement_above_control_{ruler}", _of_values(lower)["above_control"])
+    for ruler in RULERS_OF_KEYS:
+        for layer in (*atlas.layers, None):
+            here = pl.lit(True) if layer is None else pl.col("layer") == layer
+            for name, estimate in _of_keys(keys.filter(pl.col("lens") == ruler, here)).items():
+                found.add(layer, f"{name}_{ruler}", estimate)
     return found.frame()
+
+
+def _of_keys(rows: pl.DataFrame) -> dict[str, Estimate]:
+    """The numbers of some memories' keys under one ruler; those of `key_agreement`."""
+    own, dealt = (rows.filter(pl.col(f"{name}_rank").is_not_null()) for name in ("trigger", "control"))
+    agreement, chance = share_first(own["trigger_rank"]), share_first(dealt["control_rank"])
+    return {
+        "key_agreement": agreement,
+        "key_control": chance,
+        "key_above_control": difference(agreement, chance),
+        "key_rank": order_statistic(own["trigger_rank"].sort().to_numpy(), 0.5),
+        "key_control_rank": order_statistic(dealt["control_rank"].sort().to_numpy(), 0.5),
+        "key_found": mean(own["triggers_found"]),
+        "key_control_found": mean(dealt["controls_found"]),
+    }
 
 
 def _of_values(rows: pl.DataFrame) -> dict[str, Estimate]:

@@ -31,8 +31,8 @@ _SWITCHED_OFF = {"removals": "removals", "prefixes": "prefixes", "predictions": 
 """Tables that are empty because the plan asked for none, and the plan's entry that says so."""
 
 _FILLED = (
-    *("activity", "attention", "memorised", "predictions", "prefixes", "readings", "readouts", "removals"),
-    *("triggers", "values", "width"),
+    *("activity", "attention", "key_readings", "memorised", "predictions", "prefixes", "readings", "readouts"),
+    *("removals", "triggers", "values", "width"),
 )
 """Tables whose integers (signs aside) are not below 0 and whose numbers are finite, or null where not defined."""
 
