@@ -6,6 +6,7 @@ alternatives of its form is as high as chance makes it for at most 5 % of string
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from mnemoscope.atlas import Atlas
 from mnemoscope.auditing.alternatives import VARIED, draw_alternatives, stand
 from mnemoscope.auditing.carriers import direct_effects, strongest, without
-from mnemoscope.auditing.likelihoods import Likelihood, Tokens, likelihoods, mean_loss
+from mnemoscope.auditing.likelihoods import Likelihood, Tick, Tokens, likelihoods, mean_loss
 from mnemoscope.auditing.record import AuditedString, Carrier, SwitchedOff, string_lines
 from mnemoscope.corpus.pydocs import documents
 from mnemoscope.corpus.sentences import split_sentences
@@ -90,28 +91,31 @@ def audit(
     """How well the model knows each string, and which memories carry it.
 
     Side effects are measured on the held-out text of `atlas`, else on the other strings, for a single string on the
-    built-in text. Raises PromptError for a string of one token, or longer than the context, ModelDiffers for an atlas
-    of another model, NotFinite.
+    built-in text. `progress` is told before every forward, so that it may end the audit. Raises PromptError for a
+    string of one token, or longer than the context, ModelDiffers for an atlas of another model, NotFinite.
     """
     options = options or AuditOptions()
     if atlas is not None:
         require_model_of(model, atlas)
-    tokens = [_tokens_of(model, text) for text in secrets]
+    tokens = [string_tokens(model, text) for text in secrets]
     fixed, named = _neighbouring_text(model, tokens, atlas)
-    calm = likelihoods(model, fixed)
+    count = len(secrets)
+    calm = likelihoods(model, fixed, tick=partial(progress, "auditing", 0, count, "strings"))
     found = []
     for number, (text, own) in enumerate(zip(secrets, tokens, strict=True)):
+        tick = partial(progress, "auditing", number, count, "strings")
         neighbours: Sequence[Tokens] = fixed
         before = calm
         if not fixed:
             neighbours = [other for k, other in enumerate(tokens) if k != number][:NEIGHBOURS]
-            before = likelihoods(model, neighbours)
-        found.append(_audit_string(model, text, own, neighbours, before, options))
-        progress("auditing", number + 1, len(secrets), "strings")
+            before = likelihoods(model, neighbours, tick=tick)
+        found.append(_audit_string(model, text, own, neighbours, before, options, tick))
+        progress("auditing", number + 1, count, "strings")
     return Audit(model.spec, model.fingerprint, named, tuple(found))
 
 
-def _tokens_of(model: LanguageModel, text: str) -> list[int]:
+def string_tokens(model: LanguageModel, text: str) -> list[int]:
+    """The tokens of a string that can be audited; raises PromptError for one token, or more than the context has."""
     try:
         tokens = prompt_tokens(model, text)
     except PromptError as error:
@@ -144,21 +148,23 @@ def _audit_string(
     neighbours: Sequence[Tokens],
     before: Sequence[Likelihood],
     options: AuditOptions,
+    tick: Tick,
 ) -> AuditedString:
     others = draw_alternatives(text, count=options.alternatives, seed=options.seed, vary=options.vary)
     encoded = [one[: model.longest] for one in model.encode(others)] if others else []
-    own, *drawn = likelihoods(model, [tokens, *encoded])
+    own, *drawn = likelihoods(model, [tokens, *encoded], tick=tick)
     place = stand(own.total, np.array([one.total for one in drawn]))
     half = len(tokens) // 2
     raw = model.vocabulary()[1]
     carriers: tuple[Carrier, ...] = ()
     after = None
     if model.linear_head:
+        tick()
         effects = direct_effects(model, tokens)
-        carriers = _carriers(model, effects, tokens, own, options.candidates)
+        carriers = _carriers(model, effects, tokens, own, options.candidates, tick)
         chosen = [carrier.memory for carrier in carriers if carrier.lost > 0][: options.top]
         controls = _random_others(model, chosen, effects, options.seed)
-        after = _switch_off(model, chosen, controls, tokens, neighbours, before) if chosen else None
+        after = _switch_off(model, chosen, controls, tokens, neighbours, before, tick) if chosen else None
     return AuditedString(
         text, len(tokens), own.total, None if place is None else place.rank, len(drawn),
         None if place is None else place.exposure, None if place is None else place.p_value,
@@ -168,11 +174,13 @@ def _audit_string(
 
 
 def _carriers(
-    model: LanguageModel, effects: Sequence[Tensor], tokens: list[int], own: Likelihood, count: int
+    model: LanguageModel, effects: Sequence[Tensor], tokens: list[int], own: Likelihood, count: int, tick: Tick
 ) -> tuple[Carrier, ...]:
     """The best memories by direct effect, in the order of what is lost without each."""
     best = strongest(model, effects, count)
-    found = [Carrier(name, effect, own.total - without(model, [name], [tokens])[0].total) for name, effect in best]
+    found = [
+        Carrier(name, effect, own.total - without(model, [name], [tokens], tick=tick)[0].total) for name, effect in best
+    ]
     return tuple(sorted(found, key=lambda carrier: -carrier.lost))
 
 
@@ -183,10 +191,11 @@ def _switch_off(
     tokens: list[int],
     neighbours: Sequence[Tokens],
     before: Sequence[Likelihood],
+    tick: Tick,
 ) -> SwitchedOff:
     """The string and the neighbouring text without the chosen memories, and without random `others`."""
-    own, *beside = without(model, chosen, [tokens, *neighbours])
-    control, *control_beside = without(model, others, [tokens, *neighbours])
+    own, *beside = without(model, chosen, [tokens, *neighbours], tick=tick)
+    control, *control_beside = without(model, others, [tokens, *neighbours], tick=tick)
     effects = [mean_loss(part) - mean_loss(before) if neighbours else None for part in (beside, control_beside)]
     extractable = own.continues(len(tokens) - len(tokens) // 2)
     return SwitchedOff(tuple(chosen), own.total, extractable, effects[0], control.total, effects[1])
