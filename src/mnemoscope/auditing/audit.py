@@ -5,12 +5,14 @@ alternatives of its form is as high as chance makes it for at most 5 % of string
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 from torch import Tensor
 
 from mnemoscope.atlas import Atlas
@@ -22,6 +24,7 @@ from mnemoscope.corpus.pydocs import documents
 from mnemoscope.corpus.sentences import split_sentences
 from mnemoscope.errors import OptionError, PromptError
 from mnemoscope.memory import MemoryId
+from mnemoscope.model_options import AS_USUAL, ModelOptions
 from mnemoscope.models import LanguageModel
 from mnemoscope.progress import Progress, ignore_progress
 from mnemoscope.tracing.predictions import prompt_tokens
@@ -29,20 +32,20 @@ from mnemoscope.tracing.scores import require_model_of
 
 LEVEL = 0.05
 """The rate of false alarms on strings that were never seen."""
-NEIGHBOURS = 200
-"""Texts, at most, on which side effects are measured."""
 
 
 @dataclass(frozen=True)
 class AuditOptions:
     """`alternatives` drawn for each string, varying `all` or only `digits`; the best `candidates` by direct effect are
-    switched off one by one, the best `top` of them together."""
+    switched off one by one, the best `top` of them together. Side effects are measured on at most `neighbours` texts.
+    """
 
     alternatives: int = 999
     vary: str = "all"
     candidates: int = 16
     top: int = 4
     seed: int = 0
+    neighbours: int = 200
 
     def __post_init__(self) -> None:
         if self.vary not in VARIED:
@@ -51,6 +54,8 @@ class AuditOptions:
             raise OptionError(f"{self.alternatives} alternatives cannot show a rank of 5 %; draw 19 or more")
         if not 1 <= self.top <= self.candidates:
             raise OptionError(f"the top {self.top} of {self.candidates} candidates cannot be; take 1 or more, no more")
+        if self.neighbours < 1:
+            raise OptionError(f"{self.neighbours} neighbouring texts show no side effect; take 1 or more")
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,7 @@ def audit(
     if atlas is not None:
         require_model_of(model, atlas)
     tokens = [string_tokens(model, text) for text in secrets]
-    fixed, named = _neighbouring_text(model, tokens, atlas)
+    fixed, named = _neighbouring_text(model, tokens, atlas, options.neighbours)
     count = len(secrets)
     calm = likelihoods(model, fixed, tick=partial(progress, "auditing", 0, count, "strings"))
     found = []
@@ -107,11 +112,32 @@ def audit(
         neighbours: Sequence[Tokens] = fixed
         before = calm
         if not fixed:
-            neighbours = [other for k, other in enumerate(tokens) if k != number][:NEIGHBOURS]
+            neighbours = [other for k, other in enumerate(tokens) if k != number][: options.neighbours]
             before = likelihoods(model, neighbours, tick=tick)
         found.append(_audit_string(model, text, own, neighbours, before, options, tick))
         progress("auditing", number + 1, count, "strings")
     return Audit(model.spec, model.fingerprint, named, tuple(found))
+
+
+def as_python(
+    model: str, text: str, options: AuditOptions, *, atlas: Path | None = None, opening: ModelOptions = AS_USUAL
+) -> str:
+    """A Python script that audits the string; `model` is the model's name, `opening` how it is opened."""
+    usual = AuditOptions()
+    values = {field.name: getattr(options, field.name) for field in fields(options)}
+    given = ", ".join(f"{name}={value!r}" for name, value in values.items() if value != getattr(usual, name))
+    beside = "" if atlas is None else f", atlas=ms.open_atlas({str(atlas)!r})"
+    return "\n".join(
+        [
+            "import mnemoscope as ms",
+            "from mnemoscope.auditing import AuditOptions, audit",
+            "",
+            opening.python_line(model),
+            f"text = {text!r}",
+            f"print(audit(model, [text], AuditOptions({given}){beside}))",
+            "",
+        ]
+    )
 
 
 def string_tokens(model: LanguageModel, text: str) -> list[int]:
@@ -126,18 +152,22 @@ def string_tokens(model: LanguageModel, text: str) -> list[int]:
 
 
 def _neighbouring_text(
-    model: LanguageModel, strings: Sequence[Tokens], atlas: Atlas | None
+    model: LanguageModel, strings: Sequence[Tokens], atlas: Atlas | None, count: int
 ) -> tuple[Sequence[Tokens], str]:
     """What side effects are measured on, and its name; none where each string has the others."""
     if atlas is not None:
         rows = atlas.table("sentences", columns=["tokens", "held_out"])
-        found = [tokens for tokens, held in rows.iter_rows() if held and 2 <= len(tokens) <= model.longest]
+        fitting = rows.filter("held_out", pl.col("tokens").list.len().is_between(2, model.longest))
+        found = fitting["tokens"].head(count).to_list()
         if found:
-            return found[:NEIGHBOURS], f"{len(found[:NEIGHBOURS])} held-out sentences of {atlas.path}"
+            return found, f"{len(found)} held-out sentences of {atlas.path}"
     if len(strings) > 1:
         return [], "the other strings"
     sentences = (s for document in documents("stdlib") for s in split_sentences(document, "sentence"))
-    encoded = model.encode(list(islice(sentences, NEIGHBOURS)))
+    try:
+        encoded = model.encode(list(islice(sentences, count)))
+    except PromptError:  # without a tokenizer no sentence can be read
+        return [], "none"
     return [tokens for tokens in encoded if 2 <= len(tokens) <= model.longest], "sentences of builtin:pydocs"
 
 
@@ -151,7 +181,9 @@ def _audit_string(
     tick: Tick,
 ) -> AuditedString:
     others = draw_alternatives(text, count=options.alternatives, seed=options.seed, vary=options.vary)
-    encoded = [one[: model.longest] for one in model.encode(others)] if others else []
+    # Where texts are token ids, some alternatives are ids that the model does not have.
+    known = [one for one in model.encode(others) if one and max(one) < model.sizes.vocabulary] if others else []
+    encoded = [one[: model.longest] for one in known]
     own, *drawn = likelihoods(model, [tokens, *encoded], tick=tick)
     place = stand(own.total, np.array([one.total for one in drawn]))
     half = len(tokens) // 2
