@@ -159,7 +159,7 @@ def test_another_model_is_refused_or_forced_under_a_banner(atlas: Path, tmp_path
     with pytest.raises(ModelDiffers, match=r"not the model that .* was mined from.*--force-model"):
         create_app(Settings(atlas, other))
     reader = client(atlas, model=other, force_model=True)
-    for path in ("/", "/L1.M4", "/layers/0", "/trace", "/trace?prompt=the+cat", "/L1.M4/causal", "/nothing"):
+    for path in ("/", "/L1.M4", "/layers/0", "/trace", "/trace?prompt=the+cat", "/audit", "/L1.M4/causal", "/nothing"):
         assert "is not the model that was mined." in reader.get(path).text, path
     mined = client(atlas, model=SPEC)
     assert "is not the model" not in mined.get("/L1.M4").text

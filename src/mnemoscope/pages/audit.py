@@ -60,7 +60,7 @@ class AuditView:
     @property
     def log_probability(self) -> str:
         """The string's own."""
-        return signed(self.found["log_probability"], 2)
+        return with_sign(self.found["log_probability"], 2)
 
     def carriers(self) -> list[Data]:
         """A row for each memory, with shares of the longest bar."""
@@ -70,9 +70,9 @@ class AuditView:
             {
                 "name": one["memory"],
                 "page": self._trace.memory(one["memory"]),
-                "direct": signed(one["direct"], 2),
+                "direct": with_sign(one["direct"], 2),
                 "direct_share": abs(one["direct"]) / longest["direct"],
-                "change": signed(-one["lost"], 2),
+                "change": with_sign(-one["lost"], 2),
                 "lost_share": max(0.0, one["lost"]) / longest["lost"],
                 "off": self.trace([one["memory"]]),
             }
@@ -88,9 +88,9 @@ class AuditView:
         return [untouched] + [
             {
                 "kind": kind,
-                "log_probability": signed(own, 2),
-                "change": signed(own - before, 2),
-                "beside": DASH if beside is None else signed(beside, 4),
+                "log_probability": with_sign(own, 2),
+                "change": with_sign(own - before, 2),
+                "beside": DASH if beside is None else with_sign(beside, 4),
             }
             for kind, own, beside in rows
         ]
@@ -104,6 +104,6 @@ class AuditView:
         return self._trace.memory(name)
 
 
-def signed(value: float, digits: int) -> str:
+def with_sign(value: float, digits: int) -> str:
     """A number with its sign, and a true minus; -0 is +0."""
     return f"{value + 0.0:+.{digits}f}".replace("-", MINUS)
