@@ -122,6 +122,24 @@ def test_nobody_waits_longer_than_the_limit(model: LanguageModel) -> None:
     assert worker.answer("behind it", lambda model, cancelled: "made now") == "made now"
 
 
+@pytest.mark.parametrize("linger", [0.0, 600.0])
+def test_an_answer_may_be_wanted_longer_than_anybody_waits(model: LanguageModel, linger: float) -> None:
+    worker = ModelWorker(model, SPEC, timeout=0.5)
+    left = threading.Event()
+
+    def ask_late(model: LanguageModel, cancelled: Cancelled) -> bool:
+        left.wait(60)
+        return cancelled()
+
+    with pytest.raises(HTTPException, match="still busy"):
+        worker.answer("late", ask_late, linger=linger)
+    left.set()
+    worker.timeout = 30.0
+    # Behind it, so it is made by then.
+    assert worker.answer("behind it", lambda model, cancelled: "made") == "made"
+    assert worker.answer("late", lambda model, cancelled: "asked again") is (linger == 0.0)
+
+
 def test_many_readers_of_one_slow_answer_are_bounded_too(model: LanguageModel) -> None:
     worker = ModelWorker(model, SPEC, max_queued=2)
     begun, done = threading.Event(), threading.Event()

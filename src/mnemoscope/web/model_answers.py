@@ -25,6 +25,8 @@ from mnemoscope.tracing.trace import run_blocks
 from mnemoscope.web.model_worker import Cancelled, ModelWorker
 
 Changes = tuple[str, ...]
+LINGER = 60.0
+"""Seconds for which an audit goes on without a reader: of a large model it may take longer than anybody waits."""
 TOP = 10
 """Tokens and memories shown of each place."""
 
@@ -126,7 +128,7 @@ def check_memory(worker: ModelWorker, atlas: Atlas, hash: str, memory: MemoryId,
 
 
 def audit_string(worker: ModelWorker, atlas: Atlas, hash: str, text: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The audit of one string as JSON, as `Audit.to_dict`; `given` are fields of AuditOptions. Ends when nobody waits.
+    """The audit of one string as JSON, as `Audit.to_dict`; `given` are fields of AuditOptions.
 
     Raises PromptError for what cannot be audited, ModelDiffers for an atlas of another model, NotFinite.
     """
@@ -140,7 +142,7 @@ def audit_string(worker: ModelWorker, atlas: Atlas, hash: str, text: str, given:
         _refuse_long("string", len(string_tokens(model, text)))
         return audit(model, [text], options, atlas=atlas, progress=heed).to_dict()
 
-    return worker.answer(("audit", hash, text, options), make)
+    return worker.answer(("audit", hash, text, options), make, linger=LINGER)
 
 
 def audit_script(worker: ModelWorker, atlas: Atlas, text: str, given: Mapping[str, Any]) -> str:
