@@ -135,12 +135,12 @@ def audit_string(worker: ModelWorker, atlas: Atlas, hash: str, text: str, given:
     options = AuditOptions(**given)
 
     def make(model: LanguageModel, cancelled: Cancelled) -> dict[str, Any]:
-        def heed(*_: object) -> None:
+        def stop_if_cancelled(*_: object) -> None:
             if cancelled():
                 raise TimeoutError
 
         _refuse_long("string", len(string_tokens(model, text)))
-        return audit(model, [text], options, atlas=atlas, progress=heed).to_dict()
+        return audit(model, [text], options, atlas=atlas, progress=stop_if_cancelled).to_dict()
 
     return worker.answer(("audit", hash, text, options), make, linger=LINGER)
 
