@@ -53,6 +53,11 @@ class ModelOptions:
             found += [] if value is True else [shlex.quote(str(value))]
         return found
 
+    def python_line(self, source: str) -> str:
+        """The line of a Python script that opens the model of that name so, as `model`."""
+        given = [repr(source), *(f"{name}={value!r}" for name, value in self.keywords().items())]
+        return f"model = ms.load_model({', '.join(given)})"
+
     def plan_entries(self) -> dict[str, Any]:
         """Those that a plan of mining holds, by their names there."""
         return {name: getattr(self, name) for name in PLANNED}

@@ -229,7 +229,10 @@ def test_a_string_that_cannot_be_audited_is_one_line(text: str, said: str) -> No
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("options", [{"vary": "x"}, {"alternatives": 5}, {"top": 0}, {"top": 9, "candidates": 3}])
+@pytest.mark.parametrize(
+    "options",
+    [{"vary": "x"}, {"alternatives": 5}, {"neighbours": 0}, {"top": 0}, {"top": 9, "candidates": 3}],
+)
 def test_options_that_cannot_be_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(OptionError) as caught:
         AuditOptions(**options)  # type: ignore[arg-type]
@@ -250,3 +253,46 @@ def test_a_folder_that_says_nothing_of_plants_has_none(text: str, tmp_path: Path
     (tmp_path / "training.json").write_text(text)
     assert plants_of(str(tmp_path)) == {}
     assert plants_of("gpt2") == {}
+
+
+def test_alternatives_that_the_model_cannot_read_are_left_out() -> None:
+    """Texts of token ids: 24 words, so an alternative with an id of 24 or more has no likelihood."""
+    model = load_model("handmade:planted", tokenizer="ids")
+    options = AuditOptions(alternatives=60)
+    found = audit(model, ["12 5 7"], options)
+    drawn = draw_alternatives("12 5 7", count=60, seed=0)
+    readable = [one for one in drawn if max(map(int, one.split())) < model.sizes.vocabulary]
+    assert 0 < len(readable) < len(drawn)
+    assert found.secrets[0].alternatives == len(readable)
+    # Nor can it read sentences, so there is no other text.
+    assert found.neighbours == "none"
+    with_effect = audit(model, ["3 4 5 6"], options).secrets[0].after
+    assert with_effect is not None
+    assert with_effect.side_effect is None
+
+
+def test_side_effects_are_measured_on_as_many_texts_as_are_asked_for() -> None:
+    model, texts = tiny("gpt2"), ["abcdef12", "ghijkl34", "mnopqr56", "stuvwx78"]
+    few = AuditOptions(alternatives=19, candidates=2, top=1, neighbours=2)
+    two = audit(model, texts[:3], few).secrets[0]
+    assert two.after is not None
+    assert audit(model, texts, few).secrets[0] == two
+    assert audit(model, texts, AuditOptions(alternatives=19, candidates=2, top=1)).secrets[0] != two
+
+
+def test_progress_is_told_before_every_forward_and_may_end_the_audit() -> None:
+    model, reports = tiny("gpt2"), []
+
+    def leave(*report: object) -> None:
+        reports.append(report)
+        if len(reports) == 5:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        audit(model, ["abcdef12"], AuditOptions(alternatives=19), progress=leave)
+    assert reports == [("auditing", 0, 1, "strings")] * 5
+    reports.clear()
+    found = audit(model, ["abcdef12"], AuditOptions(alternatives=19), progress=lambda *report: reports.append(report))
+    assert len(reports) > 5 + 16
+    assert reports[-1] == ("auditing", 1, 1, "strings")
+    assert found == audit(tiny("gpt2"), ["abcdef12"], AuditOptions(alternatives=19))

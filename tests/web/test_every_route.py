@@ -37,7 +37,8 @@ def test_a_stranger_is_answered_everywhere(tmp_path: Path) -> None:
     app = served(planted_atlas(tmp_path), model=SPEC)
     there = {"name": "L1.M4", "layer": 1, "token": 3, "question": "value_agreement", "ending": "csv"}
     found = statuses(app, there)
-    assert {path for path, said in found.items() if 200 in said} >= {"/", "/{name}", "/layers/{layer}", "/trace"}
+    good = {path for path, said in found.items() if 200 in said}
+    assert good >= {"/", "/{name}", "/layers/{layer}", "/trace", "/audit"}
     assert {400, 404} <= found["/{name}"]
     assert all(said == {403} for path, said in found.items() if path.endswith(("/save", "/campaign", "/import")))
 

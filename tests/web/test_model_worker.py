@@ -122,6 +122,24 @@ def test_nobody_waits_longer_than_the_limit(model: LanguageModel) -> None:
     assert worker.answer("behind it", lambda model, cancelled: "made now") == "made now"
 
 
+@pytest.mark.parametrize("linger", [0.0, 600.0])
+def test_an_answer_may_be_wanted_longer_than_anybody_waits(model: LanguageModel, linger: float) -> None:
+    worker = ModelWorker(model, SPEC, timeout=0.5)
+    left = threading.Event()
+
+    def ask_late(model: LanguageModel, cancelled: Cancelled) -> bool:
+        left.wait(60)
+        return cancelled()
+
+    with pytest.raises(HTTPException, match="still busy"):
+        worker.answer("late", ask_late, linger=linger)
+    left.set()
+    worker.timeout = 30.0
+    # Behind it, so it is made by then.
+    assert worker.answer("behind it", lambda model, cancelled: "made") == "made"
+    assert worker.answer("late", lambda model, cancelled: "asked again") is (linger == 0.0)
+
+
 def test_many_readers_of_one_slow_answer_are_bounded_too(model: LanguageModel) -> None:
     worker = ModelWorker(model, SPEC, max_queued=2)
     begun, done = threading.Event(), threading.Event()
@@ -159,7 +177,7 @@ def test_another_model_is_refused_or_forced_under_a_banner(atlas: Path, tmp_path
     with pytest.raises(ModelDiffers, match=r"not the model that .* was mined from.*--force-model"):
         create_app(Settings(atlas, other))
     reader = client(atlas, model=other, force_model=True)
-    for path in ("/", "/L1.M4", "/layers/0", "/trace", "/trace?prompt=the+cat", "/L1.M4/causal", "/nothing"):
+    for path in ("/", "/L1.M4", "/layers/0", "/trace", "/trace?prompt=the+cat", "/audit", "/L1.M4/causal", "/nothing"):
         assert "is not the model that was mined." in reader.get(path).text, path
     mined = client(atlas, model=SPEC)
     assert "is not the model" not in mined.get("/L1.M4").text

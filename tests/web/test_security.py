@@ -169,7 +169,8 @@ LOADED = ("image", "iframe", "script", "empty", "object", "embed", "style")
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_what_another_site_s_page_loads_by_itself_is_refused(atlas: Path, site: str) -> None:
     reader = client(atlas)
-    for path in ("/", "/trace?prompt=x", "/L0.M0/causal", "/search.json?q=x", "/annotate/join?invitation=x"):
+    running = ("/trace?prompt=x", "/audit?text=x", "/L0.M0/causal")
+    for path in ("/", *running, "/search.json?q=x", "/annotate/join?invitation=x"):
         for kind in LOADED:
             answer = reader.get(path, headers={"sec-fetch-site": site, "sec-fetch-dest": kind})
             assert answer.status_code == 403, (path, kind)

@@ -2,7 +2,6 @@
 
 import ast
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -15,6 +14,7 @@ from handbuilt_atlas import build_atlas
 from mnemoscope.models import LanguageModel
 from mnemoscope.pages.trace import CHANGES, PROMPT, WRITTEN
 from mnemoscope.tracing import causal_check, compare, generate
+from web.parts import Parts
 from web.planted_atlas import SPEC, planted_atlas
 from web.served import client
 
@@ -35,25 +35,6 @@ def reader(atlas: Path) -> TestClient:
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
     return ms.load_model(SPEC)
-
-
-class Parts(HTMLParser):
-    """The elements of a page with their attributes, and its text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-    def links(self, word: str = "") -> list[str]:
-        return [href for tag, at in self.found if tag == "a" and (href := at.get("href") or "") and word in href]
 
 
 def page(reader: TestClient, **query: Any) -> Parts:

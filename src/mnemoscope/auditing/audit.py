@@ -5,22 +5,26 @@ alternatives of its form is as high as chance makes it for at most 5 % of string
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 from torch import Tensor
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.auditing.alternatives import VARIED, draw_alternatives, stand
 from mnemoscope.auditing.carriers import direct_effects, strongest, without
-from mnemoscope.auditing.likelihoods import Likelihood, Tokens, likelihoods, mean_loss
+from mnemoscope.auditing.likelihoods import Likelihood, Tick, Tokens, likelihoods, mean_loss
 from mnemoscope.auditing.record import AuditedString, Carrier, SwitchedOff, string_lines
 from mnemoscope.corpus.pydocs import documents
 from mnemoscope.corpus.sentences import split_sentences
 from mnemoscope.errors import OptionError, PromptError
 from mnemoscope.memory import MemoryId
+from mnemoscope.model_options import AS_USUAL, ModelOptions
 from mnemoscope.models import LanguageModel
 from mnemoscope.progress import Progress, ignore_progress
 from mnemoscope.tracing.predictions import prompt_tokens
@@ -28,20 +32,20 @@ from mnemoscope.tracing.scores import require_model_of
 
 LEVEL = 0.05
 """The rate of false alarms on strings that were never seen."""
-NEIGHBOURS = 200
-"""Texts, at most, on which side effects are measured."""
 
 
 @dataclass(frozen=True)
 class AuditOptions:
     """`alternatives` drawn for each string, varying `all` or only `digits`; the best `candidates` by direct effect are
-    switched off one by one, the best `top` of them together."""
+    switched off one by one, the best `top` of them together. Side effects are measured on at most `neighbours` texts.
+    """
 
     alternatives: int = 999
     vary: str = "all"
     candidates: int = 16
     top: int = 4
     seed: int = 0
+    neighbours: int = 200
 
     def __post_init__(self) -> None:
         if self.vary not in VARIED:
@@ -50,6 +54,8 @@ class AuditOptions:
             raise OptionError(f"{self.alternatives} alternatives cannot show a rank of 5 %; draw 19 or more")
         if not 1 <= self.top <= self.candidates:
             raise OptionError(f"the top {self.top} of {self.candidates} candidates cannot be; take 1 or more, no more")
+        if self.neighbours < 1:
+            raise OptionError(f"{self.neighbours} neighbouring texts show no side effect; take 1 or more")
 
 
 @dataclass(frozen=True)
@@ -90,28 +96,52 @@ def audit(
     """How well the model knows each string, and which memories carry it.
 
     Side effects are measured on the held-out text of `atlas`, else on the other strings, for a single string on the
-    built-in text. Raises PromptError for a string of one token, or longer than the context, ModelDiffers for an atlas
-    of another model, NotFinite.
+    built-in text. `progress` is told before every forward, so that it may end the audit. Raises PromptError for a
+    string of one token, or longer than the context, ModelDiffers for an atlas of another model, NotFinite.
     """
     options = options or AuditOptions()
     if atlas is not None:
         require_model_of(model, atlas)
-    tokens = [_tokens_of(model, text) for text in secrets]
-    fixed, named = _neighbouring_text(model, tokens, atlas)
-    calm = likelihoods(model, fixed)
+    tokens = [string_tokens(model, text) for text in secrets]
+    fixed, named = _neighbouring_text(model, tokens, atlas, options.neighbours)
+    count = len(secrets)
+    calm = likelihoods(model, fixed, tick=partial(progress, "auditing", 0, count, "strings"))
     found = []
     for number, (text, own) in enumerate(zip(secrets, tokens, strict=True)):
+        tick = partial(progress, "auditing", number, count, "strings")
         neighbours: Sequence[Tokens] = fixed
         before = calm
         if not fixed:
-            neighbours = [other for k, other in enumerate(tokens) if k != number][:NEIGHBOURS]
-            before = likelihoods(model, neighbours)
-        found.append(_audit_string(model, text, own, neighbours, before, options))
-        progress("auditing", number + 1, len(secrets), "strings")
+            neighbours = [other for k, other in enumerate(tokens) if k != number][: options.neighbours]
+            before = likelihoods(model, neighbours, tick=tick)
+        found.append(_audit_string(model, text, own, neighbours, before, options, tick))
+        progress("auditing", number + 1, count, "strings")
     return Audit(model.spec, model.fingerprint, named, tuple(found))
 
 
-def _tokens_of(model: LanguageModel, text: str) -> list[int]:
+def as_python(
+    model: str, text: str, options: AuditOptions, *, atlas: Path | None = None, opening: ModelOptions = AS_USUAL
+) -> str:
+    """A Python script that audits the string; `model` is the model's name, `opening` how it is opened."""
+    usual = AuditOptions()
+    values = {field.name: getattr(options, field.name) for field in fields(options)}
+    given = ", ".join(f"{name}={value!r}" for name, value in values.items() if value != getattr(usual, name))
+    beside = "" if atlas is None else f", atlas=ms.open_atlas({str(atlas)!r})"
+    return "\n".join(
+        [
+            "import mnemoscope as ms",
+            "from mnemoscope.auditing import AuditOptions, audit",
+            "",
+            opening.python_line(model),
+            f"text = {text!r}",
+            f"print(audit(model, [text], AuditOptions({given}){beside}))",
+            "",
+        ]
+    )
+
+
+def string_tokens(model: LanguageModel, text: str) -> list[int]:
+    """The tokens of a string that can be audited; raises PromptError for one token, or more than the context has."""
     try:
         tokens = prompt_tokens(model, text)
     except PromptError as error:
@@ -122,18 +152,22 @@ def _tokens_of(model: LanguageModel, text: str) -> list[int]:
 
 
 def _neighbouring_text(
-    model: LanguageModel, strings: Sequence[Tokens], atlas: Atlas | None
+    model: LanguageModel, strings: Sequence[Tokens], atlas: Atlas | None, count: int
 ) -> tuple[Sequence[Tokens], str]:
     """What side effects are measured on, and its name; none where each string has the others."""
     if atlas is not None:
         rows = atlas.table("sentences", columns=["tokens", "held_out"])
-        found = [tokens for tokens, held in rows.iter_rows() if held and 2 <= len(tokens) <= model.longest]
+        fitting = rows.filter("held_out", pl.col("tokens").list.len().is_between(2, model.longest))
+        found = fitting["tokens"].head(count).to_list()
         if found:
-            return found[:NEIGHBOURS], f"{len(found[:NEIGHBOURS])} held-out sentences of {atlas.path}"
+            return found, f"{len(found)} held-out sentences of {atlas.path}"
     if len(strings) > 1:
         return [], "the other strings"
     sentences = (s for document in documents("stdlib") for s in split_sentences(document, "sentence"))
-    encoded = model.encode(list(islice(sentences, NEIGHBOURS)))
+    try:
+        encoded = model.encode(list(islice(sentences, count)))
+    except PromptError:  # without a tokenizer no sentence can be read
+        return [], "none"
     return [tokens for tokens in encoded if 2 <= len(tokens) <= model.longest], "sentences of builtin:pydocs"
 
 
@@ -144,21 +178,25 @@ def _audit_string(
     neighbours: Sequence[Tokens],
     before: Sequence[Likelihood],
     options: AuditOptions,
+    tick: Tick,
 ) -> AuditedString:
     others = draw_alternatives(text, count=options.alternatives, seed=options.seed, vary=options.vary)
-    encoded = [one[: model.longest] for one in model.encode(others)] if others else []
-    own, *drawn = likelihoods(model, [tokens, *encoded])
+    # Where texts are token ids, some alternatives are ids that the model does not have.
+    known = [one for one in model.encode(others) if one and max(one) < model.sizes.vocabulary] if others else []
+    encoded = [one[: model.longest] for one in known]
+    own, *drawn = likelihoods(model, [tokens, *encoded], tick=tick)
     place = stand(own.total, np.array([one.total for one in drawn]))
     half = len(tokens) // 2
     raw = model.vocabulary()[1]
     carriers: tuple[Carrier, ...] = ()
     after = None
     if model.linear_head:
+        tick()
         effects = direct_effects(model, tokens)
-        carriers = _carriers(model, effects, tokens, own, options.candidates)
+        carriers = _carriers(model, effects, tokens, own, options.candidates, tick)
         chosen = [carrier.memory for carrier in carriers if carrier.lost > 0][: options.top]
         controls = _random_others(model, chosen, effects, options.seed)
-        after = _switch_off(model, chosen, controls, tokens, neighbours, before) if chosen else None
+        after = _switch_off(model, chosen, controls, tokens, neighbours, before, tick) if chosen else None
     return AuditedString(
         text, len(tokens), own.total, None if place is None else place.rank, len(drawn),
         None if place is None else place.exposure, None if place is None else place.p_value,
@@ -168,11 +206,13 @@ def _audit_string(
 
 
 def _carriers(
-    model: LanguageModel, effects: Sequence[Tensor], tokens: list[int], own: Likelihood, count: int
+    model: LanguageModel, effects: Sequence[Tensor], tokens: list[int], own: Likelihood, count: int, tick: Tick
 ) -> tuple[Carrier, ...]:
     """The best memories by direct effect, in the order of what is lost without each."""
     best = strongest(model, effects, count)
-    found = [Carrier(name, effect, own.total - without(model, [name], [tokens])[0].total) for name, effect in best]
+    found = [
+        Carrier(name, effect, own.total - without(model, [name], [tokens], tick=tick)[0].total) for name, effect in best
+    ]
     return tuple(sorted(found, key=lambda carrier: -carrier.lost))
 
 
@@ -183,10 +223,11 @@ def _switch_off(
     tokens: list[int],
     neighbours: Sequence[Tokens],
     before: Sequence[Likelihood],
+    tick: Tick,
 ) -> SwitchedOff:
     """The string and the neighbouring text without the chosen memories, and without random `others`."""
-    own, *beside = without(model, chosen, [tokens, *neighbours])
-    control, *control_beside = without(model, others, [tokens, *neighbours])
+    own, *beside = without(model, chosen, [tokens, *neighbours], tick=tick)
+    control, *control_beside = without(model, others, [tokens, *neighbours], tick=tick)
     effects = [mean_loss(part) - mean_loss(before) if neighbours else None for part in (beside, control_beside)]
     extractable = own.continues(len(tokens) - len(tokens) // 2)
     return SwitchedOff(tuple(chosen), own.total, extractable, effects[0], control.total, effects[1])

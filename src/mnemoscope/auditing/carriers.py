@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mnemoscope.auditing.likelihoods import Likelihood, likelihoods
+from mnemoscope.auditing.likelihoods import Likelihood, Tick, likelihoods, no_tick
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.memory import MemoryId
 from mnemoscope.models import Block, LanguageModel, read_blocks, read_final
@@ -74,7 +74,9 @@ def strongest(model: LanguageModel, effects: Sequence[Tensor], count: int) -> li
     return [(name, -effect) for effect, _, _, name in sorted(found, key=lambda one: one[:3])[:count]]
 
 
-def without(model: LanguageModel, memories: Sequence[MemoryId], texts: Sequence[Sequence[int]]) -> list[Likelihood]:
+def without(
+    model: LanguageModel, memories: Sequence[MemoryId], texts: Sequence[Sequence[int]], *, tick: Tick = no_tick
+) -> list[Likelihood]:
     """The likelihoods of texts while some memories are set to 0 at every position of their own."""
     with model.lock, intervene(model, [Intervention(memory) for memory in memories]):
-        return likelihoods(model, texts)
+        return likelihoods(model, texts, tick=tick)

@@ -5,7 +5,7 @@ continuation equals the text exactly where the text's own next token is the best
 of the text itself answers what decoding token by token would.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,12 @@ from mnemoscope.models import LanguageModel
 from mnemoscope.tracing.scores import SCORES, rank_of
 
 Tokens = Sequence[int]
+Tick = Callable[[], None]
+"""Called before a forward, which it may end by raising."""
+
+
+def no_tick() -> None:
+    """A `Tick` that does nothing."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +45,16 @@ class Likelihood:
         return count <= len(self.best) and bool(self.best[len(self.best) - count :].all())
 
 
-def likelihoods(model: LanguageModel, texts: Sequence[Tokens]) -> list[Likelihood]:
+def likelihoods(model: LanguageModel, texts: Sequence[Tokens], *, tick: Tick = no_tick) -> list[Likelihood]:
     """The likelihood of every text, given as its own tokens; raises NotFinite.
 
-    Texts of like length share a forward. Changes of memories in whose block this is called hold.
+    Texts of like length share a forward; `tick` is called before each. Changes of memories in whose block this is
+    called hold.
     """
     found: list[Likelihood | None] = [None] * len(texts)
     before = model.beginning.tokens
     for chosen in _groups(texts, len(before), rows=max(1, SCORES // model.sizes.vocabulary)):
+        tick()
         width = len(before) + max(len(texts[k]) for k in chosen)
         ids = torch.zeros(len(chosen), width, dtype=torch.long)
         for row, k in enumerate(chosen):

@@ -31,6 +31,9 @@ def audit(
     ] = "all",
     candidates: Annotated[int, typer.Option(metavar="N", help="Memories switched off one by one.")] = 16,
     top: Annotated[int, typer.Option(metavar="K", help="Memories switched off together.")] = 4,
+    neighbours: Annotated[
+        int, typer.Option(metavar="N", help="Texts, at most, on which side effects are measured.")
+    ] = 200,
     seed: Annotated[int, typer.Option(metavar="N", help="Of the alternatives and the random memories.")] = 0,
     dtype: arg.Dtype = "float32",
     device: arg.Device = AUTO,
@@ -56,7 +59,7 @@ def audit(
     from mnemoscope.corpus.secrets import read_secrets
     from mnemoscope.models import load_model
 
-    options = AuditOptions(alternatives, vary, candidates, top, seed)
+    options = AuditOptions(alternatives, vary, candidates, top, seed, neighbours)
     found = read_secrets(secrets)
     opened = None if atlas is None else open_atlas(atlas)
     for note in found.notes:

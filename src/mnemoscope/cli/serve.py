@@ -16,7 +16,7 @@ def serve(
     atlas: arg.AtlasFolder,
     model: Annotated[
         str | None,
-        typer.Option("--model", metavar="MODEL", help="The model that was mined: for traces and interventions."),
+        typer.Option("--model", metavar="MODEL", help="The model that was mined: for traces, changes and audits."),
     ] = None,
     force_model: Annotated[
         bool, typer.Option("--force-model", help="Use a model that is not the one mined; every page says so.")
@@ -35,7 +35,7 @@ def serve(
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Serve an atlas as pages: browse and search it, judge it; with a model, trace and intervene.
+    """Serve an atlas as pages: browse and search it, judge it; with a model, trace, intervene and audit.
 
     Serves until Ctrl-C, to this machine alone unless --host says otherwise; then the address that is printed carries
     an access token. Browsing needs no model.

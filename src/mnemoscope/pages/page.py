@@ -23,7 +23,7 @@ NAV = (
     *(("Questions", "/questions"), ("Annotate", "/annotate")),
 )
 """What stands at the head of every page."""
-TRACE = ("Trace", "/trace")
+WITH_MODEL = (("Trace", "/trace"), ("Audit", "/audit"))
 """The same where there is a model."""
 ROUTING = ("Routing", "/routing")
 """The same where the model has experts."""
@@ -69,7 +69,7 @@ class Frame:
     def nav(self) -> tuple[tuple[str, str], ...]:
         """The labels and addresses of the pages that every page leads to."""
         routing = (ROUTING,) if self.edition.atlas.has("routing") else ()
-        return (*NAV[:2], *routing, *NAV[2:], *(() if self.differs is None else (TRACE,)))
+        return (*NAV[:2], *routing, *NAV[2:], *(() if self.differs is None else WITH_MODEL))
 
     def is_below(self, address: str) -> bool:
         """Whether the page is the one at this address, or below it."""

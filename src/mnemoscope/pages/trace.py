@@ -50,18 +50,22 @@ Place = Annotated[
 """A number, or nothing where a form's field was left empty."""
 
 
+WrittenText = Annotated[
+    str | None,
+    Field(max_length=PROMPT),
+    # As it was written: forms send other line ends.
+    AfterValidator(lambda text: text and text.replace("\r\n", "\n")),
+]
+"""A text of a form, None where none was sent."""
+
+
 class TraceAddress(BaseModel, frozen=True, populate_by_name=True):
     """What the address asks for, empty fields of a form left out; the page chooses `layer` and `position` itself.
 
     `at` holds for changes that name no position themselves.
     """
 
-    prompt: Annotated[
-        str | None,
-        Field(max_length=PROMPT, description="The text to trace"),
-        # As it was written: forms send other line ends.
-        AfterValidator(lambda prompt: prompt and prompt.replace("\r\n", "\n")),
-    ] = None
+    prompt: Annotated[WrittenText, Field(description="The text to trace")] = None
     changes: Annotated[
         list[Change],
         # One more than are taken, so that what is refused can be said in words.

@@ -192,8 +192,7 @@ def as_python(model: str, prompt: str, interventions: Interventions, *, opening:
     `model` is its name, `opening` how it is opened.
     """
     changes = interventions_of(interventions)
-    load = ", ".join([repr(model), *(f"{name}={value!r}" for name, value in opening.keywords().items())])
-    lines = ["import mnemoscope as ms", "", f"model = ms.load_model({load})", f"prompt = {prompt!r}"]
+    lines = ["import mnemoscope as ms", "", opening.python_line(model), f"prompt = {prompt!r}"]
     lines.append("print(ms.trace(model, prompt))")
     if changes:
         lines += ["", "changes = [", *(f"    {str(change)!r}," for change in changes), "]"]

@@ -4,7 +4,7 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from mnemoscope.web import annotate_host, annotate_item, browsing, search, trace
+from mnemoscope.web import annotate_host, annotate_item, audit, browsing, search, trace
 from mnemoscope.web.annotator_session import AnnotatorSession
 from mnemoscope.web.error_pages import add_error_pages
 from mnemoscope.web.page_routes import REFUSALS
@@ -32,7 +32,7 @@ def create_app(settings: Settings) -> FastAPI:
     _add_assets(app)
     for routes in (
         *(browsing.router(site), search.router(site, index), annotate_host.router(session)),
-        *(annotate_item.router(session), trace.router(site)),
+        *(annotate_item.router(session), trace.router(site), audit.router(site)),
         browsing.memory_router(site),
     ):
         app.include_router(routes, default_response_class=Response, responses=REFUSALS)

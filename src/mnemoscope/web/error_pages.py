@@ -1,6 +1,7 @@
 """Errors as answers: a status, one sentence, and where to go; as a page, or as JSON where JSON was asked for."""
 
 from http import HTTPStatus
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -9,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mnemoscope import errors
+from mnemoscope.pages.page import Page
 from mnemoscope.web.rendering import html, json_response, path_of, wants_json
 from mnemoscope.web.site import Site
 
@@ -32,6 +34,13 @@ def status_of(problem: errors.MnemoscopeError) -> int:
         # The database itself did not answer, or not well: it may again.
         return 503
     return next(status for kind, status in STATUS if isinstance(problem, kind))
+
+
+def problem_page(template: str, title: str, problem: errors.MnemoscopeError, extra: dict[str, Any]) -> Page:
+    """The page of a form that could not be answered: its template with `problem` as one sentence, and our status."""
+    status, sentence = status_of(problem), " ".join(str(problem).split())
+    said = {"status": status, "message": sentence}
+    return Page(template, title, said, lambda: extra | {"problem": sentence}, status)
 
 
 def error_page(site: Site, request: Request, status: int, sentence: str, *, bare: bool = False) -> Response:

@@ -1,14 +1,18 @@
-"""What pages ask of the model, each as plain data: traces, heat maps, before and after, continuations, causal checks.
+"""What pages ask of the model, each as plain data: traces, heat maps, before and after, continuations, checks, audits.
 
 Every answer is made by `ModelWorker.answer` under a key that names all it depends on, the changes included. What the
 numbers are is for tracing to say; only the heat map's are read off here, from the same run.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.auditing import AuditOptions, audit
+from mnemoscope.auditing.audit import as_python as audit_as_python
+from mnemoscope.auditing.audit import string_tokens
 from mnemoscope.errors import PromptError
 from mnemoscope.memory import MemoryId
 from mnemoscope.models import LanguageModel
@@ -21,6 +25,8 @@ from mnemoscope.tracing.trace import run_blocks
 from mnemoscope.web.model_worker import Cancelled, ModelWorker
 
 Changes = tuple[str, ...]
+LINGER = 60.0
+"""Seconds for which an audit goes on without a reader: of a large model it may take longer than anybody waits."""
 TOP = 10
 """Tokens and memories shown of each place."""
 
@@ -121,6 +127,30 @@ def check_memory(worker: ModelWorker, atlas: Atlas, hash: str, memory: MemoryId,
     return worker.answer(("causal", hash, memory, sign), make)
 
 
+def audit_string(worker: ModelWorker, atlas: Atlas, hash: str, text: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The audit of one string as JSON, as `Audit.to_dict`; `given` are fields of AuditOptions.
+
+    Raises PromptError for what cannot be audited, ModelDiffers for an atlas of another model, NotFinite.
+    """
+    options = AuditOptions(**given)
+
+    def make(model: LanguageModel, cancelled: Cancelled) -> dict[str, Any]:
+        def stop_if_cancelled(*_: object) -> None:
+            if cancelled():
+                raise TimeoutError
+
+        _refuse_long("string", len(string_tokens(model, text)))
+        return audit(model, [text], options, atlas=atlas, progress=stop_if_cancelled).to_dict()
+
+    return worker.answer(("audit", hash, text, options), make, linger=LINGER)
+
+
+def audit_script(worker: ModelWorker, atlas: Atlas, text: str, given: Mapping[str, Any]) -> str:
+    """The same audit as a Python script."""
+    options = AuditOptions(**given)
+    return audit_as_python(worker.spec, text, options, atlas=atlas.path, opening=worker.model.opening)
+
+
 def trace_script(worker: ModelWorker, prompt: str, changes: Changes) -> str:
     """The trace as a Python script."""
     return as_python(worker.spec, prompt, changes, opening=worker.model.opening)
@@ -133,9 +163,13 @@ def _count_places(found: dict[str, Any]) -> int:
 def _read_prompt(model: LanguageModel, prompt: str) -> list[int]:
     """The prompt's tokens; raises PromptError where they are more than pages take."""
     tokens = prompt_tokens(model, prompt)
-    if len(tokens) > TOKENS:
-        raise PromptError(f"the prompt has {len(tokens):,} tokens; the page takes at most {TOKENS}: shorten it")
+    _refuse_long("prompt", len(tokens))
     return tokens
+
+
+def _refuse_long(noun: str, tokens: int) -> None:
+    if tokens > TOKENS:
+        raise PromptError(f"the {noun} has {tokens:,} tokens; the page takes at most {TOKENS}: shorten it")
 
 
 def _join(worker: ModelWorker, prompt: str, own: list[int], ids: list[int]) -> str | None:

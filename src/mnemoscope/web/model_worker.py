@@ -36,7 +36,7 @@ CACHE_SIZE = 8_000
 T = TypeVar("T")
 _NOTHING = object()
 Cancelled = Callable[[], bool]
-"""Says whether nobody waits for the answer any more."""
+"""Says whether nobody waits for the answer any more, nor will."""
 
 
 @final
@@ -76,11 +76,13 @@ class ModelWorker:
         self._worker.submit(first)
 
     def answer(
-        self, key: Hashable, make: Callable[[LanguageModel, Cancelled], T], *, places: Callable[[T], int] = lambda _: 10
-    ) -> T:
+        self, key: Hashable, make: Callable[[LanguageModel, Cancelled], T], *,
+        places: Callable[[T], int] = lambda _: 10, linger: float = 0.0,
+    ) -> T:  # fmt: skip
         """What `make(model, cancelled)` gives for this key, made one at a time; `places` tells its size.
 
-        Where `cancelled()`, `make` may raise TimeoutError. Raises 503 where too many wait, or where it takes too long.
+        Where `cancelled()`, `make` may raise TimeoutError; it is so `linger` seconds after the last reader stopped
+        waiting, who may come again and find the answer made. Raises 503 where too many wait, or it takes too long.
         """
         with self._lock:
             found = self._answers.find(key, _NOTHING)
@@ -93,7 +95,7 @@ class ModelWorker:
             if job is None:
                 job = self._jobs[key] = _Job()
                 job.future = self._worker.submit(self._run, key, make, job, places)
-            job.until = time.monotonic() + self.timeout
+            job.until = time.monotonic() + self.timeout + linger
             self._waiting += 1
         try:
             answered: T = job.future.result(self.timeout)
@@ -121,7 +123,7 @@ class ModelWorker:
 
 
 class _Job:
-    """An answer that waits or is made, and until when somebody waits for it."""
+    """An answer that waits or is made, and until when it is wanted."""
 
     future: "Future[Any]"
     until: float = math.inf

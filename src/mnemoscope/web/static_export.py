@@ -1,7 +1,7 @@
 """The browsing pages of an atlas as plain files, which open from a disk or from any web host: no server, no script.
 
 They are the pages that `serve` shows, with links from file to file. A link to a page that was not written keeps its
-text alone. Search, tokens, judgements and traces need a server, and are left out.
+text alone. Search, tokens, judgements, traces and audits need a server, and are left out.
 """
 
 import os
@@ -159,7 +159,7 @@ class _Writer:
         total = sum(edition.atlas.memories(layer) for layer in edition.atlas.layers)
         self._note = (
             f"Pages of {len(chosen):,} of the {total:,} memories, written as files by mnemoscope report --browse."
-            " Search, tokens, judgements and traces are not among them: they need mnemoscope serve."
+            " Search, tokens, judgements, traces and audits are not among them: they need mnemoscope serve."
         )
 
     def _memory(self, memory: MemoryId, edition: Edition) -> Page:

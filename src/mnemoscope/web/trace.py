@@ -10,29 +10,32 @@ from fastapi import APIRouter, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mnemoscope.atlas.tables import model_words
 from mnemoscope.errors import InterventionError, MnemoscopeError, PromptError
 from mnemoscope.memory import MemoryId
+from mnemoscope.pages.audit import AuditAddress
 from mnemoscope.pages.causal import causal_view
 from mnemoscope.pages.page import Page
 from mnemoscope.pages.trace import CHANGES, PROMPT, TOKENS, WRITTEN, TraceAddress, TraceView, chosen_place, shade
-from mnemoscope.web.error_pages import status_of
+from mnemoscope.web.error_pages import problem_page
 from mnemoscope.web.page_routes import both
 from mnemoscope.web.site import Site
+from mnemoscope.web.without_model import add_without_model
 
 if TYPE_CHECKING:
     from mnemoscope.web.model_worker import ModelWorker
 
 Name = Annotated[str, Path(max_length=100, description="A memory, such as L10.M222")]
 
-HOW = "start the server with a model: mnemoscope serve ATLAS --model MODEL"
-
 
 def router(site: Site) -> APIRouter:
     """The routes that run the model, or the one that says how to have them."""
     routes, worker = APIRouter(), site.model
     if worker is None:
-        _add_without_model(routes, site)
+        add_without_model(
+            routes, site, "/trace", name="tracing_pages_trace", heading="Trace a prompt", lacking="trace a prompt",
+            purpose="follow a prompt through the layers, and to switch memories off",
+            command='mnemoscope trace MODEL "a prompt" --set L0.M0=0',
+        )  # fmt: skip
         return routes
 
     @both(routes, site, "/trace", name="tracing_pages_trace", kept=False)
@@ -41,10 +44,8 @@ def router(site: Site) -> APIRouter:
         try:
             return _trace_page(worker, wanted)
         except MnemoscopeError as problem:
-            status, sentence = status_of(problem), " ".join(str(problem).split())
-            said = {"status": status, "message": sentence}
-            extra = {"asked": wanted, "limits": _limits(worker), "problem": sentence, "trace": None}
-            return Page("trace.html", "Trace", said, lambda: extra, status)
+            extra = {"asked": wanted, "limits": _limits(worker), "trace": None}
+            return problem_page("trace.html", "Trace", problem, extra)
 
     @routes.get(
         "/trace.py",
@@ -76,16 +77,6 @@ def router(site: Site) -> APIRouter:
     return routes
 
 
-def _add_without_model(routes: APIRouter, site: Site) -> None:
-    @both(routes, site, "/trace", name="tracing_pages_trace", kept=False)
-    def trace(request: Request) -> Page:
-        """How to have traces: there is no model here."""
-        said = {"status": 404, "message": f"There is no model here to trace a prompt with; {HOW}."}
-        manifest = site.atlas.manifest
-        spec = model_words(manifest, otherwise=manifest.model.spec or "MODEL")
-        return Page("trace_none.html", "Trace", said, lambda: {"spec": spec}, 404)
-
-
 def _trace_page(worker: "ModelWorker", wanted: TraceAddress) -> Page:
     """The page of one trace; raises PromptError, InterventionError and what tracing raises."""
     from mnemoscope.web import model_answers
@@ -99,7 +90,7 @@ def _trace_page(worker: "ModelWorker", wanted: TraceAddress) -> Page:
         "prompt": wanted.prompt,
         "trace": None,
     }
-    extra = {"asked": wanted, "problem": ""}
+    extra: dict[str, Any] = {"asked": wanted, "problem": ""}
     if wanted.prompt is None:
         return Page("trace.html", "Trace", data, lambda: extra)
     comparison = model_answers.compare_changes(worker, wanted.prompt, changes) if changes else None
@@ -125,7 +116,10 @@ def _trace_page(worker: "ModelWorker", wanted: TraceAddress) -> Page:
         after = model_answers.continue_prompt(worker, wanted.prompt, changes, wanted.generate) if changes else None
         data["generation"] = {"before": before, "after": after}
     look = TraceView(wanted, data, worker.words)
-    return Page("trace.html", "Trace", data, lambda: extra | {"look": look, "shade": shade})
+    # What cannot be audited has no link: one token, or a model that the atlas is not of.
+    can = len(trace["positions"]) > 1 and not worker.differs
+    extra |= {"look": look, "shade": shade, "audit": AuditAddress(text=wanted.prompt).address() if can else ""}
+    return Page("trace.html", "Trace", data, lambda: extra)
 
 
 def _limits(worker: "ModelWorker") -> dict[str, int]:

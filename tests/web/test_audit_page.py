@@ -1,0 +1,359 @@
+"""The page of a string: its numbers are those of an audit, it and the trace lead to each other, errors are a line."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, get_args
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import torch
+from starlette.testclient import TestClient
+
+import mnemoscope as ms
+from handbuilt_atlas import build_atlas
+from mnemoscope.auditing import AuditedString, AuditOptions, audit
+from mnemoscope.auditing.alternatives import VARIED
+from mnemoscope.cli import main
+from mnemoscope.formatting import show_text
+from mnemoscope.mining import mine
+from mnemoscope.models import LanguageModel
+from mnemoscope.models.handmade_experts import PLANTED_EXPERTS, SENTENCES
+from mnemoscope.pages.audit import FEWEST, MOST, NEIGHBOURS, USUAL, AuditAddress, AuditView
+from mnemoscope.pages.trace import PROMPT
+from mnemoscope.web import model_answers
+from mnemoscope.web.model_worker import ModelWorker
+from models.checkpoints import CONTEXT, KINDS, WORDS, args_of, weights_of, write
+from web.parts import Parts
+from web.planted_atlas import SPEC, other_weights, planted_atlas
+from web.served import client
+
+TEXT = "the old house"  # L1.M0 writes `house` after `the old`
+OPTIONS = AuditOptions(alternatives=USUAL, neighbours=NEIGHBOURS)
+
+
+@pytest.fixture(scope="module")
+def atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return planted_atlas(tmp_path_factory.mktemp("planted"))
+
+
+@pytest.fixture(scope="module")
+def reader(atlas: Path) -> TestClient:
+    return client(atlas, model=SPEC)
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    return ms.load_model(SPEC)
+
+
+@pytest.fixture(scope="module")
+def audited(model: LanguageModel, atlas: Path) -> AuditedString:
+    return audit(model, [TEXT], OPTIONS, atlas=ms.open_atlas(atlas)).secrets[0]
+
+
+def page(reader: TestClient, **query: Any) -> Parts:
+    answer = reader.get("/audit", params={"text": TEXT, **query})
+    assert answer.status_code == 200, answer.text
+    return Parts(answer.text)
+
+
+def words(parts: Parts) -> str:
+    return " ".join(parts.text.split())
+
+
+def data(reader: TestClient, **query: Any) -> Any:
+    answer = reader.get("/audit.json", params={"text": TEXT, **query})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def minus(text: str) -> str:
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def test_the_data_is_that_of_the_command(
+    reader: TestClient, atlas: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "strings.txt").write_text(f"{TEXT}\n")
+    words = ["audit", SPEC, "--secrets", str(tmp_path / "strings.txt"), "--atlas", str(atlas), "--json"]
+    chosen = ["--alternatives", "30", "--vary", "digits", "--neighbours", str(NEIGHBOURS)]
+    for given, query in (([*chosen[:2], *chosen[4:]], {}), (chosen, {"vary": "digits"})):
+        assert main([*words, *given]) == 0
+        printed = json.loads(capsys.readouterr().out)
+        assert data(reader, alternatives=30, **query)["audit"] == {
+            name: value for name, value in printed.items() if name != "recall"
+        }
+
+
+def test_the_numbers_are_those_of_the_audit(reader: TestClient, audited: AuditedString) -> None:
+    found = data(reader)
+    assert found["audit"]["secrets"] == [audited.to_dict()]
+    assert found["linear_head"] is True
+    assert found["limits"] == {"characters": PROMPT, "tokens": 31, "alternatives": MOST}
+    shown = words(page(reader))
+    own, after = audited, audited.after
+    assert after is not None
+    assert own.exposure is not None
+    assert minus(f"{own.log_probability:.2f} nats over {own.tokens} tokens") in shown
+    assert f"rank {own.rank} of {own.alternatives + 1}" in shown
+    assert f"{own.exposure:.1f} bits of at most 6.6" in shown
+    assert f"{TEXT} is exposed: rank 1" in shown
+    assert f"{show_text(own.prefix)}, continued with the likeliest token each time, does not give the rest" in shown
+    assert str(own.memories[0].memory) == "L1.M0"
+    cells = "".join(shown.split())
+    for one in own.memories:
+        assert minus(f"{one.memory}{-one.lost + 0.0:+.2f}{one.direct:+.2f}") in cells
+    rows = [
+        (f"itsbest{len(after.memories)}", after.log_probability, after.side_effect),
+        ("asmanyrandomones", after.control_log_probability, after.control_side_effect),
+    ]
+    for head, total, beside in rows:
+        assert beside is not None
+        change = total - own.log_probability + 0.0
+        assert minus(f"{head}{total:+.2f}{change:+.2f}{beside + 0.0:+.4f}") in cells
+    assert "seen in training” only where what varies was random" in shown
+
+
+def test_a_string_that_is_like_its_alternatives_is_not_exposed(reader: TestClient) -> None:
+    """All are words that the model does not know."""
+    assert data(reader, text="xx yy")["audit"]["secrets"][0]["rank"] == 100
+    shown = words(page(reader, text="xx yy"))
+    assert "xx yy is not exposed: rank 100 of 100" in shown
+    assert "0.0 bits of at most 6.6" in shown
+
+
+def test_a_string_that_the_model_gives_is_told_as_such(reader: TestClient, model: LanguageModel) -> None:
+    text = "under the old house"
+    found = audit(model, [text], OPTIONS).secrets[0]
+    said = words(page(reader, text=text))
+    assert f"Its first half {'gives' if found.extractable else 'does not give'} the rest" in said
+
+
+@pytest.mark.parametrize("extractable", [True, False])
+@pytest.mark.parametrize("still", [True, False])
+def test_the_first_half_before_and_after(
+    reader: TestClient, audited: AuditedString, monkeypatch: pytest.MonkeyPatch, extractable: bool, still: bool
+) -> None:
+    """Every pair of the two: what the page says is what the audit found."""
+    found = {"model": SPEC, "fingerprint": "", "neighbours": "x", "secrets": [audited.to_dict()]}
+    found["secrets"][0]["extractable"] = extractable
+    found["secrets"][0]["after"]["extractable"] = still
+    monkeypatch.setattr(model_answers, "audit_string", lambda *_: found)
+    said = words(page(reader))
+    sentence = {
+        (True, True): "Its first half then still gives the rest.",
+        (True, False): "Its first half then no longer gives the rest.",
+        (False, True): "Its first half then gives the rest.",
+        (False, False): "Its first half then does not give the rest, as before.",
+    }
+    assert sentence[extractable, still] in said
+
+
+def test_memories_and_traces_are_links_that_lead_somewhere(reader: TestClient, audited: AuditedString) -> None:
+    shown = page(reader)
+    ids = {at["id"] for _, at in shown.found if "id" in at}
+    for href in dict.fromkeys(shown.links()):
+        if href.startswith("#"):
+            assert href[1:] in ids
+        elif not href.startswith(("/search", "/annotate")):
+            assert reader.get(href).status_code == 200, href
+    best = str(audited.memories[0].memory)
+    way = next(href for href in shown.links(f"/{best}?"))
+    assert parse_qs(urlsplit(way).query) == {"prompt": [TEXT]}
+    traces = [parse_qs(urlsplit(href).query) for href in shown.links("/trace?")]
+    assert {"prompt": [TEXT]} in traces
+    assert {"prompt": [TEXT], "set": [f"{best}=0"]} in traces
+    assert audited.after is not None
+    assert {"prompt": [TEXT], "set": [f"{one}=0" for one in audited.after.memories]} in traces
+
+
+def test_the_trace_of_a_string_leads_to_its_audit_and_back(reader: TestClient) -> None:
+    trace = Parts(reader.get("/trace", params={"prompt": TEXT, "set": "L1.M4=0"}).text)
+    (way,) = trace.links("/audit?")
+    assert parse_qs(urlsplit(way).query) == {"text": [TEXT]}
+    back = Parts(reader.get(way).text).links("/trace?")[0]
+    assert parse_qs(urlsplit(back).query) == {"prompt": [TEXT]}
+    # One token cannot be audited.
+    assert not Parts(reader.get("/trace", params={"prompt": "the"}).text).links("/audit?")
+    assert not Parts(reader.get("/trace", params={"prompt": ""}).text).links("/audit?")
+
+
+HOSTILE = "the cat </textarea><script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u202e{{ 7*7 }}"
+
+
+def test_hostile_text_is_shown_and_never_markup(reader: TestClient) -> None:
+    for text, status in ((HOSTILE, 200), (f"{HOSTILE} cat" * 9, 400)):
+        answer = reader.get("/audit", params={"text": text, "alternatives": 19})
+        assert answer.status_code == status
+        shown = Parts(answer.text)
+        assert len([at for tag, at in shown.found if tag in ("script", "img")]) == 1
+        assert not [at for _, at in shown.found if any(name.startswith("on") or name == "style" for name in at)]
+        assert "alert(1)" in shown.text
+        assert "{{ 7*7 }}" in shown.text
+
+
+def test_the_python_script_is_the_audit(reader: TestClient, capsys: pytest.CaptureFixture[str]) -> None:
+    found = data(reader, vary="digits", alternatives=20)
+    exec(found["python"], {})
+    own = found["audit"]["secrets"][0]
+    printed = capsys.readouterr().out
+    assert found["audit"]["neighbours"] in printed
+    assert f"log probability {own['log_probability']:.2f} over {own['tokens']} tokens" in printed
+    assert "nothing in it varies" in printed
+
+
+def test_line_ends_of_a_form_are_those_that_were_written(reader: TestClient) -> None:
+    assert data(reader, text="the\r\ncat sat")["audit"]["secrets"][0]["text"] == "the\ncat sat"
+
+
+def test_nothing_varies_and_nothing_is_asked(reader: TestClient) -> None:
+    shown = words(page(reader, vary="digits"))
+    assert f"Nothing in {TEXT} varies, so it has no rank" in shown
+    assert data(reader, vary="digits")["audit"]["secrets"][0]["rank"] is None
+    asked = reader.get("/audit.json").json()
+    assert asked["audit"] is None
+    assert reader.get("/audit").status_code == 200
+    assert reader.get("/audit.json", params={"alternatives": ""}).json()["alternatives"] == USUAL
+
+
+def test_without_other_text_its_column_is_empty() -> None:
+    after = {
+        "memories": ["L1.M0"], "log_probability": -3.0, "extractable": False, "side_effect": None,
+        "control_log_probability": -2.0, "control_side_effect": None,
+    }  # fmt: skip
+    look = AuditView({"text": "a b", "log_probability": -2.0, "after": after, "memories": []}, "none")
+    assert [row["beside"] for row in look.together()] == ["", "—", "—"]
+    assert [row["change"] for row in look.together()] == ["", minus("-1.00"), "+0.00"]
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ({"text": ""}, "the prompt is empty"),
+        ({"text": "cat"}, "the string 'cat' is one token"),
+        ({"text": "the " * 40}, "cannot be audited: the prompt has 40 tokens, but the model reads at most 31"),
+        ({"text": "x" * (PROMPT + 1)}, "at most 2000 characters"),
+        ({"alternatives": FEWEST - 1}, "greater than or equal to 19"),
+        ({"alternatives": MOST + 1}, "less than or equal to 999"),
+        ({"alternatives": "many"}, "valid integer"),
+        ({"vary": "x"}, "should be 'all' or 'digits'"),
+    ],
+)
+def test_what_cannot_be_audited_is_one_sentence(reader: TestClient, query: dict[str, Any], sentence: str) -> None:
+    refuse(reader, {"text": TEXT, **query}, 400, sentence)
+
+
+def refuse(reader: TestClient, query: dict[str, Any], status: int, sentence: str) -> Parts:
+    shown, twin = reader.get("/audit", params=query), reader.get("/audit.json", params=query)
+    assert shown.status_code == twin.status_code == status
+    assert set(twin.json()) == {"status", "message"}
+    assert re.search(sentence, twin.json()["message"]), twin.json()
+    assert "\n" not in twin.json()["message"]
+    assert "Traceback" not in shown.text
+    parts = Parts(shown.text)
+    assert re.search(sentence, words(parts))
+    return parts
+
+
+def test_more_tokens_than_the_page_takes(reader: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_answers, "TOKENS", 4)
+    refuse(reader, {"text": "the cat sat on the"}, 400, "the string has 5 tokens; the page takes at most 4: shorten it")
+
+
+def test_a_form_keeps_what_could_not_be_audited(reader: TestClient) -> None:
+    shown = refuse(reader, {"text": "cat", "alternatives": 50, "vary": "digits"}, 400, "one token")
+    assert "50" in [at.get("value") for tag, at in shown.found if tag == "input" and at.get("name") == "alternatives"]
+    assert [at["value"] for tag, at in shown.found if tag == "option" and "selected" in at] == ["digits"]
+    area = next(at for tag, at in shown.found if tag == "textarea")
+    assert (area["aria-describedby"], area["aria-invalid"]) == ("problem", "true")
+
+
+def test_scores_that_are_no_numbers_are_told(atlas: Path) -> None:
+    reader = client(atlas, model=SPEC)
+    worker = reader.app.state.site.model  # type: ignore[attr-defined]
+    with torch.no_grad():
+        worker.model.anatomy.head.weight[3] = float("nan")
+    refuse(reader, {"text": TEXT}, 400, "NaN or infinite scores")
+
+
+def test_another_model_than_the_atlas_s_is_refused(atlas: Path, tmp_path: Path) -> None:
+    reader = client(atlas, model=str(other_weights(tmp_path / "other")), force_model=True)
+    assert "is not the model that was mined." in reader.get("/audit").text
+    refuse(reader, {"text": TEXT}, 409, "was mined from another model than")
+    assert not Parts(reader.get("/trace", params={"prompt": TEXT}).text).links("/audit?")
+
+
+def test_without_a_model_a_page_says_how_to_have_one(tmp_path: Path) -> None:
+    reader = client(build_atlas(tmp_path))
+    answer = reader.get("/audit", params={"text": TEXT})
+    assert answer.status_code == 404
+    assert "mnemoscope serve ATLAS --model handbuilt" in answer.text
+    assert "mnemoscope audit handbuilt --secrets FILE" in answer.text
+    assert reader.get("/audit.json").json()["message"].endswith("mnemoscope serve ATLAS --model MODEL.")
+    assert "/audit" not in Parts(reader.get("/L0.M0").text).links()
+
+
+def test_a_head_that_is_no_matrix_has_no_carriers(tmp_path: Path) -> None:
+    kind = next(kind for kind in KINDS.values() if kind.softmax_cutoffs is not None)
+    spec = write(tmp_path, args_of(kind), weights_of(kind))
+    (tmp_path / "text.txt").write_text("\n".join([" ".join(WORDS[k : k + 5]) for k in range(4)]) + "\n")
+    atlas = mine(spec, tmp_path / "text.txt", out=tmp_path / "atlas", split="line", removals=2, prefixes=5)
+    reader, text = client(atlas, model=spec), " ".join(WORDS[:4])
+    assert len(text.split()) < CONTEXT
+    found = data(reader, text=text)
+    assert found["linear_head"] is False
+    (own,) = found["audit"]["secrets"]
+    assert (own["memories"], own["after"]) == ([], None)
+    said = words(page(reader, text=text))
+    assert "adaptive softmax, so a memory has no effect of its own on a logit" in said
+    assert minus(f"{own['log_probability']:.2f} nats over 4 tokens") in said
+    assert "Without the best of them together" not in said
+
+
+def test_memories_of_experts_are_links(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("\n".join(SENTENCES * 2) + "\n")
+    atlas = mine("handmade:experts", tmp_path / "text.txt", out=tmp_path / "atlas", split="line")
+    reader = client(atlas, model="handmade:experts")
+    planted = PLANTED_EXPERTS[0]
+    text = f"the {planted.word} {planted.promoted}"
+    shown = page(reader, text=text)
+    named = [one["memory"] for one in data(reader, text=text)["audit"]["secrets"][0]["memories"]]
+    assert str(planted.memory) in named
+    for name in named:
+        assert reader.get(shown.links(f"/{name}?")[0]).status_code == 200
+
+
+def test_an_audit_waits_for_the_model_s_turn_and_ends_when_nobody_waits(atlas: Path, model: LanguageModel) -> None:
+    left: list[bool] = []
+
+    class Leaving(ModelWorker):  # type: ignore[misc]
+        """Answers at once, to a reader who leaves after so many questions whether he is still there."""
+
+        def answer(self, key: Any, make: Any, **_: Any) -> Any:
+            return make(self.model, lambda: left.append(True) or len(left) > 3)
+
+    worker = Leaving(model, SPEC)
+    with pytest.raises(TimeoutError):
+        model_answers.audit_string(worker, ms.open_atlas(atlas), "x", TEXT, {"alternatives": USUAL})
+    assert len(left) == 4
+    again = audit(model, [TEXT], OPTIONS, atlas=ms.open_atlas(atlas))
+    assert again == audit(ms.load_model(SPEC), [TEXT], OPTIONS, atlas=ms.open_atlas(atlas))
+
+
+def test_a_busy_model_is_told_and_an_answer_is_kept(atlas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = client(atlas, model=SPEC)
+    worker = reader.app.state.site.model  # type: ignore[attr-defined]
+    first = data(reader)
+    monkeypatch.setattr(model_answers, "audit", None)  # whoever ran it again would fail
+    assert data(reader) == first
+    worker.max_queued = 0
+    assert data(reader) == first
+    assert "others wait already" in reader.get("/audit.json", params={"text": "a dog ran home"}).json()["message"]
+
+
+def test_the_address_holds_what_is_not_as_usual() -> None:
+    assert AuditAddress(text="a b").address() == "/audit?text=a+b"
+    other = AuditAddress(text="a", vary="digits", alternatives=20)
+    assert other.address() == "/audit?text=a&vary=digits&alternatives=20"
+    assert get_args(AuditAddress.model_fields["vary"].annotation) == VARIED
