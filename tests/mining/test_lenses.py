@@ -64,10 +64,10 @@ def test_ridge_is_the_least_squares_of_the_textbook() -> None:
         weight = torch.linalg.lstsq(torch.cat([h, strength]), torch.cat([t, strength])).solution
         bias = final[:300].mean(0) - stream[:300].mean(0) @ weight
         errors.append(float((stream[300:] @ weight + bias - final[300:]).square().sum(1).mean()))
-        if penalty == found.facts["penalty"]:
+        if penalty == found.penalty:
             torch.testing.assert_close(found.translator.weight.double(), weight, atol=1e-5, rtol=1e-4)
             torch.testing.assert_close(found.translator.bias.double(), bias, atol=1e-5, rtol=1e-4)
-    assert PENALTIES[int(np.argmin(errors))] == found.facts["penalty"]
+    assert PENALTIES[int(np.argmin(errors))] == found.penalty
 
 
 def test_ridge_finds_the_rotation_that_a_stream_is_written_in() -> None:

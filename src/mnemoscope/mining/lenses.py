@@ -34,7 +34,7 @@ from mnemoscope.mining.readouts import (
     reading_columns,
     targets_of,
 )
-from mnemoscope.mining.ridge import Moments, fit_ridge
+from mnemoscope.mining.ridge import RidgeFit
 from mnemoscope.mining.steps import RunContext, digest, run_checkpointed
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.mining.tuned import STEPS, TunedFit
@@ -153,44 +153,19 @@ def _write(
 def _fit_ridge(
     context: RunContext, model: LanguageModel, plan: MiningPlan, text: LensText, facts: dict[str, dict[str, Any]]
 ) -> dict[str, Lens]:
-    """The translators from every layer's stream to the final one, and from the words' embeddings to every layer's.
-
-    Without embeddings of the stream's width the latter change nothing.
-    """
-    empty, words = Moments.empty(model.sizes.hidden), input_embeddings(model)
-    both = [empty.copy(), empty.copy()]
-    sums = {
-        "ridge": {layer: [empty.copy(), empty.copy()] for layer in plan.layers},
-        WORDS: {layer: [one.with_another_final() for one in both] for layer in plan.layers},
-    }
-    state = {
-        f"{kind} {layer} {judged} {name}": tensor
-        for kind, layers in sums.items()
-        for layer, pair in layers.items()
-        for judged, moments in enumerate(pair)
-        for name, tensor in moments.state().items()
-        if kind == "ridge" or layer == plan.layers[0] or name in ("of_final", "products")
-    }
+    """The translators from every layer's stream to the final one, and from the words' embeddings to every layer's."""
+    fit = RidgeFit(model, plan.layers)
 
     def take(number: int) -> None:
         batch = text.batches[number]
         streams, final = read_streams(model, batch.rows, plan.layers)
-        put_in = None if words is None else words[torch.from_numpy(np.concatenate(batch.rows)).to(words.device)]
-        if put_in is not None:
-            both[batch.judged].add_stream(put_in)
-        for layer, stream in streams.items():
-            sums["ridge"][layer][batch.judged].add(stream, final.to(stream.device))
-            if put_in is not None:
-                sums[WORDS][layer][batch.judged].add_final(put_in.to(stream.device), stream)
+        fit.add(np.concatenate(batch.rows), streams, final, judged=batch.judged)
 
-    _run(context, "ridge", plan, text, state, take, steps=len(text.batches))
+    _run(context, "ridge", plan, text, fit.state(), take, steps=len(text.batches))
     found: dict[str, Lens] = {}
-    for kind, layers in sums.items():
-        fitted = {layer: fit_ridge(*pair) for layer, pair in layers.items()}
-        found[kind] = {layer: one.translator for layer, one in fitted.items()}
-        facts[kind] = facts_of(text) | {
-            "penalties": {str(layer): one.facts["penalty"] for layer, one in fitted.items()}
-        }
+    for kind, layers in (("ridge", fit.to_final()), (WORDS, fit.from_words())):
+        found[kind] = {layer: one.translator for layer, one in layers.items()}
+        facts[kind] = facts_of(text) | {"penalties": {str(layer): one.penalty for layer, one in layers.items()}}
     return found
 
 

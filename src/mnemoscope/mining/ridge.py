@@ -6,12 +6,16 @@ which little was seen is read as the logit lens would; how strongly is chosen by
 fitted.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from mnemoscope.models import LanguageModel
+from mnemoscope.models.read_directions import input_embeddings
 from mnemoscope.models.translators import Translator
 
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
@@ -72,12 +76,62 @@ class Moments:
         return mean, other, self.squares / count - mean.outer(mean), self.products / count - mean.outer(other)
 
 
+class RidgeFit:
+    """The sums from which the maps of all layers follow; `state()` is all that decides them.
+
+    Two maps a layer: from its stream to the final one, and to its stream from the embedding of the word that went in.
+    The latter change nothing without embeddings of the stream's width.
+    """
+
+    def __init__(self, model: LanguageModel, layers: Sequence[int]) -> None:
+        self._words = input_embeddings(model)
+        empty = Moments.empty(model.sizes.hidden)
+        # Each twice: of what is fitted, and of what chooses the penalty.
+        self._put_in = (empty, empty.copy())
+        self._to_final = {layer: (empty.copy(), empty.copy()) for layer in layers}
+        self._from_words = {layer: tuple(one.with_another_final() for one in self._put_in) for layer in layers}
+
+    def add(self, tokens: NDArray[np.int64], streams: Mapping[int, Tensor], final: Tensor, *, judged: bool) -> None:
+        """Adds positions: the tokens there, the streams `[position, hidden]` of every layer, and the final ones."""
+        words = None
+        if self._words is not None:
+            words = self._words[torch.from_numpy(tokens).to(self._words.device)]
+            self._put_in[judged].add_stream(words)
+        for layer, stream in streams.items():
+            self._to_final[layer][judged].add(stream, final.to(stream.device))
+            if words is not None:
+                self._from_words[layer][judged].add_final(words.to(stream.device), stream)
+
+    def state(self) -> dict[str, Tensor]:
+        """The sums by name; what is changed in them is changed here."""
+        pairs = {"words": self._put_in, **{f"final {layer}": pair for layer, pair in self._to_final.items()}}
+        found = {
+            f"{name} {judged} {key}": tensor
+            for name, pair in pairs.items()
+            for judged, moments in enumerate(pair)
+            for key, tensor in moments.state().items()
+        }
+        for layer, pair in self._from_words.items():
+            for judged, one in enumerate(pair):
+                found |= {f"words {layer} {judged} of_final": one.of_final}
+                found |= {f"words {layer} {judged} products": one.products}
+        return found
+
+    def to_final(self) -> "dict[int, Fitted]":
+        """By layer, the maps to the final stream."""
+        return {layer: fit_ridge(*pair) for layer, pair in self._to_final.items()}
+
+    def from_words(self) -> "dict[int, Fitted]":
+        """By layer, the maps from the words' embeddings to its stream."""
+        return {layer: fit_ridge(*pair) for layer, pair in self._from_words.items()}
+
+
 @dataclass(frozen=True)
 class Fitted:
-    """A translator, the penalty that was chosen, and what was measured of it."""
+    """A translator, and the penalty that was chosen (None: nothing was fitted)."""
 
     translator: Translator
-    facts: dict[str, Any]
+    penalty: float | None
 
 
 def fit_ridge(fitted: Moments, judged: Moments) -> Fitted:
@@ -87,7 +141,7 @@ def fit_ridge(fitted: Moments, judged: Moments) -> Fitted:
     """
     hidden = len(fitted.of_stream)
     if not fitted.count:
-        return Fitted(Translator.identity(hidden), {"penalty": None})
+        return Fitted(Translator.identity(hidden), None)
     mean, final_mean, covariance, shared = fitted.covariances()
     size = float(covariance.diagonal().mean().clamp_min(torch.finfo(torch.float64).tiny))
     found = []
@@ -99,7 +153,7 @@ def fit_ridge(fitted: Moments, judged: Moments) -> Fitted:
     errors = [squared_error(judged, weight, bias) for _, weight, bias in found]
     best = min(range(len(found)), key=errors.__getitem__) if judged.count else len(found) // 2
     penalty, weight, bias = found[best]
-    return Fitted(Translator(weight.float(), bias.float()), {"penalty": penalty})
+    return Fitted(Translator(weight.float(), bias.float()), penalty)
 
 
 def squared_error(moments: Moments, weight: Tensor, bias: Tensor) -> float:
