@@ -312,10 +312,19 @@ def test_a_memory_shows_its_value_through_every_lens(tmp_path: Path, capsys: pyt
     shown = client(out).get("/L1.M3.json").json()["readings"]
     assert [one["lens"] for one in shown] == ["plain", "ridge", "tuned"]
     assert [token["token"] for token in shown[1]["top"]] == readings["top_tokens"][1].to_list()[:8]
-    assert "Through the lenses of its layer" in client(out).get("/L1.M3").text
+    page = client(out).get("/L1.M3").text
+    assert "Through the lenses of its layer" in page
+    assert "What its key looks for, among the words" in page
+    keys = open_atlas(out)["L1.M3"].key_readings()
+    assert keys["lens"].to_list() == ["plain", "ridge"]
+    words = client(out).get("/L1.M3.json").json()["key_readings"]
+    assert [token["token"] for token in words[1]["top"]] == keys["key_top_tokens"][1].to_list()[:8]
+    assert [one["trigger_rank"] for one in words] == keys["trigger_rank"].to_list()
+    assert keys["key_top_texts"][0].to_list() == open_atlas(out).token_text(keys["key_top_tokens"][0].to_list())
     assert main(["show", str(out), "L1.M3"]) == 0
     printed = capsys.readouterr().out
     assert "Value through the lenses of its layer" in printed
     assert [line.split()[0] for line in printed.splitlines() if line.startswith(("plain", "ridge", "tuned"))] == [
-        "plain", "ridge", "tuned"
+        "plain", "ridge", "tuned", "plain", "ridge"
     ]  # fmt: skip
+    assert "What its key looks for, among the words" in printed

@@ -236,9 +236,14 @@ class Memory:
 
         `plain` is the ruler of `value()`. Raises AtlasUnfinished where no lens was fitted (`mnemoscope lens`).
         """
-        rows = self._rows("readings")
-        texts = [self._atlas.token_text(tokens) for tokens in rows["top_tokens"].to_list()]
-        return rows.with_columns(pl.Series("top_texts", texts, dtype=pl.List(pl.String)))
+        return self._with_texts(self._rows("readings"), "top")
+
+    def key_readings(self) -> pl.DataFrame:
+        """What the key looks for, by the lens that leads words to its layer: `lens`, `trigger_rank`, `key_top_texts`.
+
+        `plain` compares it with the words' embeddings as they are. Raises AtlasUnfinished where no lens was fitted.
+        """
+        return self._with_texts(self._rows("key_readings"), "key_top")
 
     def top_token(self) -> int:
         """The token that the value ranks first."""
@@ -254,6 +259,10 @@ class Memory:
         if rows.height != 1:
             raise AtlasDamaged(f"{self._atlas.path}: table {name} has {rows.height} rows for {self.id}, not one")
         return rows
+
+    def _with_texts(self, rows: pl.DataFrame, name: str) -> pl.DataFrame:
+        texts = [self._atlas.token_text(tokens) for tokens in rows[f"{name}_tokens"].to_list()]
+        return rows.with_columns(pl.Series(f"{name}_texts", texts, dtype=pl.List(pl.String)))
 
     def _texts(self, name: str, tokens: pl.Series) -> pl.Series:
         return _strings(name, self._atlas.token_text(tokens.to_list()))

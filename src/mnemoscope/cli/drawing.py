@@ -83,7 +83,11 @@ def draw_memory(atlas: "Atlas", memory: MemoryId, tables: "dict[str, pl.DataFram
     else:
         _headline(console, f"No value yet: this is {atlas.manifest.part}; `mnemoscope merge` makes it")
     if "readings" in tables:
-        _draw_readings(console, tables["readings"].to_dicts())
+        _headline(console, "Value through the lenses of its layer")
+        _draw_readings(console, tables["readings"], "target_rank", "top_texts", of="target")
+    if "key_readings" in tables:
+        _headline(console, "What its key looks for, among the words")
+        _draw_readings(console, tables["key_readings"], "trigger_rank", "key_top_texts", of="last trigger token")
     _draw_activity(console, tables["activity"].to_dicts()[0])
     if "neighbours" in tables:
         _draw_neighbours(console, tables["neighbours"].to_dicts())
@@ -93,13 +97,12 @@ def draw_memory(atlas: "Atlas", memory: MemoryId, tables: "dict[str, pl.DataFram
             console.print(Text(f"  {row['kind']}: {row['description']} ({len(row['triggers'])} triggers)"))
 
 
-def _draw_readings(console: Console, rows: list[dict[str, Any]]) -> None:
-    _headline(console, "Value through the lenses of its layer")
+def _draw_readings(console: Console, table: pl.DataFrame, rank: str, texts: str, *, of: str) -> None:
     lines = []
-    for row in rows:
-        rank = "-" if row["target_rank"] is None else f"{row['target_rank']:,}"
-        lines.append((row["lens"], rank, " ".join(show_token(text) for text in row["top_texts"][:_READ])))
-    console.print(grid(("lens", ">target's rank", "top tokens"), lines))
+    for row in table.to_dicts():
+        place = "-" if row[rank] is None else f"{row[rank]:,}"
+        lines.append((row["lens"], place, " ".join(show_token(text) for text in row[texts][:_READ])))
+    console.print(grid(("lens", f">rank of the {of}", "top tokens"), lines))
 
 
 def _headline(console: Console, text: str) -> None:

@@ -39,5 +39,7 @@ def figure(answers: Mapping[str, Answer]) -> Figure:
         " squares (ridge) and trained to predict what the model predicts (tuned). Dashed: through the same map, another"
         " memory's target or triggers, another prefix's final token. Keys are compared with the words' embeddings as"
         " they are, and led to the layer's stream by least squares (ridge).",
-        f"Over all layers, values agree with their targets in {said}.",
+        f"Over all layers, values agree with their targets in {said}. Of the last words of triggers,"
+        f" {over_all(answer, 'key_found_plain')} are among the key's first, and"
+        f" {over_all(answer, 'key_found_ridge')} if the words are led to its layer.",
     )  # fmt: skip

@@ -50,7 +50,8 @@ def memory_page(
         "next": _beside(edition, wanted, 1),
         "triggers": triggers,
         "value": _value(edition, value),
-        "readings": _readings(edition, wanted),
+        "readings": _readings(edition, wanted, "readings", tokens="top_tokens", rank="target_rank"),
+        "key_readings": _readings(edition, wanted, "key_readings", tokens="key_top_tokens", rank="trigger_rank"),
         "follows": _follows(edition, value, triggers),
         "activity": _activity(edition.row("activity", wanted)),
         "patterns": found and [{name: one[name] for name in PATTERN} for one in found],
@@ -131,18 +132,14 @@ def _value(edition: Edition, value: dict[str, Any]) -> dict[str, Any]:
     return {"top": tokens_at("top", 1), "bottom": tokens_at("bottom", -1), **{name: value[name] for name in names}}
 
 
-def _readings(edition: Edition, wanted: MemoryId) -> list[dict[str, Any]]:
-    """What the value says through every lens that was fitted; none where none was."""
+def _readings(edition: Edition, wanted: MemoryId, table: str, *, tokens: str, rank: str) -> list[dict[str, Any]]:
+    """What the value says, or the key looks for, through every lens that was fitted; none where none was."""
     atlas, vocabulary = edition.atlas, edition.atlas.vocabulary
-    if not atlas.has("readings", layer=wanted.layer):
+    if not atlas.has(table, layer=wanted.layer):
         return []
-    rows = atlas.rows_where("readings", wanted.layer, column="memory", ids=[atlas.number(wanted)])
+    rows = atlas.rows_where(table, wanted.layer, column="memory", ids=[atlas.number(wanted)])
     return [
-        {
-            "lens": row["lens"],
-            "target_rank": row["target_rank"],
-            "top": [vocabulary.token(token) for token in row["top_tokens"][:READ]],
-        }
+        {"lens": row["lens"], rank: row[rank], "top": [vocabulary.token(token) for token in row[tokens][:READ]]}
         for row in rows.to_dicts()
     ]
 
