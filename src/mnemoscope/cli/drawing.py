@@ -97,7 +97,7 @@ def draw_memory(atlas: "Atlas", memory: MemoryId, tables: "dict[str, pl.DataFram
             console.print(Text(f"  {row['kind']}: {row['description']} ({len(row['triggers'])} triggers)"))
 
 
-def _draw_readings(console: Console, table: pl.DataFrame, rank: str, texts: str, *, of: str) -> None:
+def _draw_readings(console: Console, table: "pl.DataFrame", rank: str, texts: str, *, of: str) -> None:
     lines = []
     for row in table.to_dicts():
         place = "-" if row[rank] is None else f"{row[rank]:,}"
