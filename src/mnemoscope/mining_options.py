@@ -16,6 +16,8 @@ DTYPES = ("float32", "bfloat16", "float16")
 """The number formats that models are run in."""
 TRIGGERS, TRIGGERS_OF_EXPERTS = 50, 25
 """Triggers kept of a memory and sign: usually, and in a model of experts, which has many more memories."""
+LENS_TOKENS = 200_000
+"""Tokens of an atlas's text that a lens is fitted on, at most."""
 AUTO = "auto"
 """The device that is a graphics card of CUDA where there is one, else the CPU; of an object in memory, where it is."""
 

@@ -7,7 +7,7 @@ import typer
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
-from mnemoscope.mining_options import AUTO, MiningOptions
+from mnemoscope.mining_options import AUTO, LENS_TOKENS, MiningOptions
 from mnemoscope.model_options import ModelOptions
 
 
@@ -20,7 +20,7 @@ def lens(
     kind: Annotated[str, typer.Option("--kind", metavar="ridge,tuned", help="The lenses to fit.")] = "ridge,tuned",
     max_tokens: Annotated[
         int, typer.Option(metavar="N", help="Fit on so many tokens of the atlas's sentences, at most.")
-    ] = 200_000,
+    ] = LENS_TOKENS,
     device: arg.Device = AUTO,
     *,
     opening: ModelOptions,

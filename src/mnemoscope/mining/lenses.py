@@ -39,7 +39,7 @@ from mnemoscope.mining.steps import RunContext, digest, run_checkpointed
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.mining.tuned import STEPS, TunedFit
 from mnemoscope.mining.writing import each_layer, write_columns
-from mnemoscope.mining_options import AUTO, MiningOptions
+from mnemoscope.mining_options import AUTO, LENS_TOKENS, MiningOptions
 from mnemoscope.model_options import AS_USUAL, ModelOptions
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.read_directions import input_embeddings
@@ -50,8 +50,6 @@ KINDS = ("ridge", "tuned")
 WORDS = "words"
 """The translator that leads the other way, made with ridge: from the words' embeddings to each layer's stream."""
 _FILES = (*KINDS, WORDS)
-TOKENS = 200_000
-"""Tokens of the atlas's text that a lens is fitted on, at most."""
 _SAYS = "mnemoscope"
 """The entry of a file's metadata that tells, as JSON, what the lens is."""
 
@@ -72,7 +70,7 @@ def fit_lenses(
     model: LanguageModel | str | None = None,
     kinds: Sequence[str] = KINDS,
     *,
-    max_tokens: int = TOKENS,
+    max_tokens: int = LENS_TOKENS,
     device: str = AUTO,
     opening: ModelOptions = AS_USUAL,
     checkpoint_every: float = MiningOptions.checkpoint_every,

@@ -226,7 +226,7 @@ class LanguageModel:
         `layer` names the block whose output norm (sandwich, post-norm) comes first; None where the vector is already
         in the stream.
         """
-        norm = None if layer is None else self._output_norm(layer)
+        norm = None if layer is None else self.output_norm(layer)
         return self._project(self._final_fold(self._fold_of(norm)(vectors)).to(self.device))
 
     def norm_scale(self, vectors: Tensor, *, layer: int | None) -> Tensor:
@@ -234,7 +234,7 @@ class LanguageModel:
 
         `layer` names the block whose output norm it is, None is the final norm; 1 where there is no such norm.
         """
-        norm = self.anatomy.final_norm if layer is None else self._output_norm(layer)
+        norm = self.anatomy.final_norm if layer is None else self.output_norm(layer)
         fold = self._final_fold if layer is None else self._fold_of(norm)
         with torch.inference_mode():
             return scale_of(norm, fold, vectors.to(self.dtype)).to(self.device)
@@ -243,7 +243,7 @@ class LanguageModel:
         """What the model multiplies a value of this layer by, besides its coefficient, on the way to the scores."""
         return self.layer(layer).update_scale * self.anatomy.logit_scale
 
-    def _output_norm(self, layer: int) -> nn.Module | None:
+    def output_norm(self, layer: int) -> nn.Module | None:
         """The norm of its own that a block's values pass: behind the feed-forward layer, or behind the block."""
         block = self.layer(layer)
         return block.post_norm if block.output_norm is None else block.output_norm

@@ -45,10 +45,8 @@ def values_in_stream(model: LanguageModel, layer: int) -> Tensor:
 
     A norm of the block's own between the two is folded in, as in `gain`; positive factors are left out.
     """
-    block = model.layer(layer)
-    norm = block.post_norm if block.output_norm is None else block.output_norm
     values = model.values(layer)
-    return fold_of(norm, model.sizes.hidden, dtype=model.dtype, device=values.device)(values)
+    return fold_of(model.output_norm(layer), model.sizes.hidden, dtype=model.dtype, device=values.device)(values)
 
 
 def translated_values(model: LanguageModel, layer: int, translator: Translator) -> Tensor:
