@@ -47,15 +47,16 @@ class Moments:
         self.add_stream(stream)
         self.add_final(stream, final)
 
-    def add_stream(self, stream: Tensor) -> None:
-        """Adds what positions tell of h alone."""
+    def add_stream(self, stream: Tensor, times: Tensor | None = None) -> None:
+        """Adds what positions tell of h alone; `times [row]` is how many positions have this h, one if it is None."""
         stream = stream.float()
-        self.count += len(stream)
-        self.of_stream += stream.double().sum(0).cpu()
-        self.squares += (stream.T @ stream).cpu()
+        every = stream if times is None else stream * times[:, None]
+        self.count += len(stream) if times is None else times.sum().cpu()
+        self.of_stream += every.double().sum(0).cpu()
+        self.squares += (stream.T @ every).cpu()
 
     def add_final(self, stream: Tensor, final: Tensor) -> None:
-        """Adds what the same positions tell of t."""
+        """Adds what the same positions tell of t; a row of it may be the sum over the positions of its h."""
         final = final.float()
         self.of_final += final.double().sum(0).cpu()
         self.products += (stream.float().T @ final).cpu()
@@ -93,14 +94,16 @@ class RidgeFit:
 
     def add(self, tokens: NDArray[np.int64], streams: Mapping[int, Tensor], final: Tensor, *, judged: bool) -> None:
         """Adds positions: the tokens there, the streams `[position, hidden]` of every layer, and the final ones."""
-        words = None
+        words, once, of = None, *np.unique(tokens, return_inverse=True)
         if self._words is not None:
-            words = self._words[torch.from_numpy(tokens).to(self._words.device)]
-            self._put_in[judged].add_stream(words)
+            words = self._words[torch.from_numpy(once).to(self._words.device)]
+            self._put_in[judged].add_stream(words, torch.from_numpy(np.bincount(of)).to(words.device))
         for layer, stream in streams.items():
             self._to_final[layer][judged].add(stream, final.to(stream.device))
-            if words is not None:
-                self._from_words[layer][judged].add_final(words.to(stream.device), stream)
+            if words is not None:  # all positions of a token begin from the same embedding, so that their sum will do
+                sums = torch.zeros(len(once), stream.shape[1], device=stream.device)
+                sums.index_add_(0, torch.from_numpy(of).to(stream.device), stream.float())
+                self._from_words[layer][judged].add_final(words.to(stream.device), sums)
 
     def state(self) -> dict[str, Tensor]:
         """The sums by name; what is changed in them is changed here."""
