@@ -150,8 +150,8 @@ def chart(name: str) -> alt.Chart:
 
 def layer_axis(*, padding: float | None = None) -> alt.X:
     """The horizontal axis of nearly every figure; a layer that was not mined has no place on it."""
-    scale = alt.Scale() if padding is None else alt.Scale(paddingInner=padding, paddingOuter=padding / 2)
-    return alt.X("layer:O", title=LAYER_AXIS, axis=alt.Axis(labelAngle=0, labelOverlap="greedy"), scale=scale)
+    scale = {} if padding is None else {"paddingInner": padding, "paddingOuter": padding / 2}
+    return alt.X("layer:O", title=LAYER_AXIS, axis={"labelAngle": 0, "labelOverlap": "greedy"}, scale=scale)
 
 
 def tooltip(titles: Mapping[str, str] = TOOLTIP) -> list[alt.Tooltip]:

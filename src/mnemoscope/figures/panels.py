@@ -61,8 +61,8 @@ def lines(
     faint, clear = _highlight(picked, 0.18, 0.02), _highlight(picked, 1.0, 0.12)
 
     def vertical(field: str) -> alt.Y:
-        scaled = alt.Scale(type="log") if log else alt.Scale(zero=True)
-        return alt.Y(f"{field}:Q", title=y, scale=scaled, axis=alt.Axis(format=format))
+        scaled = {"type": "log"} if log else {"zero": True}
+        return alt.Y(f"{field}:Q", title=y, scale=scaled, axis={"format": format})
 
     place = chart(name).encode(x=layer_axis(), color=_colours(shown, stroke=True))
     if dodge:
@@ -76,10 +76,10 @@ def lines(
     ]
     # A mark without data would take the scale away from the others.
     if any(row["low"] is not None and row["high"] is not None for row in rows):
-        layers.insert(0, bars.mark_rule(strokeWidth=1.5).encode(y=vertical("low"), y2="high:Q", opacity=clear))
+        layers.insert(0, bars.mark_rule(strokeWidth=1.5).encode(y=vertical("low"), y2=alt.Y2("high:Q"), opacity=clear))
     if any(row["from"] is not None and row["to"] is not None for row in rows):
         area = place.mark_area(invalid="break-paths-show-domains")
-        layers.insert(0, area.encode(y=vertical("from"), y2="to:Q", opacity=faint))
+        layers.insert(0, area.encode(y=vertical("from"), y2=alt.Y2("to:Q"), opacity=faint))
     if zero:
         rule = chart("zero").mark_rule(color="currentColor", opacity=0.5)
         layers.insert(0, rule.encode(y=vertical("zero")))
@@ -105,16 +105,16 @@ def _scale(series: Sequence[Series], values: Sequence[Any], *, stroke: bool) -> 
     """One of the values for each series; the legend stands above the chart, in one row where that fits."""
     labels = [one.title for one in series]
     # The same for every mark of a chart, or the legends would not become one; clear, although bands are faint.
-    legend = alt.Legend(
-        orient="top",
-        title=None,
-        columns=4 if sum(len(one) + 6 for one in labels) <= 90 else 2,
-        labelLimit=0,
-        symbolType="stroke" if stroke else "square",
-        symbolOpacity=1,
-        offset=8,
-    )
-    return {"scale": alt.Scale(domain=labels, range=values), "legend": legend, "sort": labels}
+    legend = {
+        "orient": "top",
+        "title": None,
+        "columns": 4 if sum(len(one) + 6 for one in labels) <= 90 else 2,
+        "labelLimit": 0,
+        "symbolType": "stroke" if stroke else "square",
+        "symbolOpacity": 1,
+        "offset": 8,
+    }
+    return {"scale": {"domain": labels, "range": values}, "legend": legend, "sort": labels}
 
 
 def _selection(name: str) -> Any:
@@ -122,9 +122,9 @@ def _selection(name: str) -> Any:
     return alt.selection_point(name=name, fields=["series"], bind="legend")
 
 
-def _highlight(picked: Any, normal: float, dimmed: float) -> Any:
+def _highlight(picked: Any, normal: float, dimmed: float) -> alt.OpacityValue:
     """The opacity of a series, and of the others once one was picked in the legend."""
-    return alt.condition(picked, alt.value(normal), alt.value(dimmed))
+    return alt.OpacityValue(**alt.condition(picked, alt.value(normal), alt.value(dimmed)))
 
 
 def _beside(series: Sequence[Series], layers: int) -> alt.XOffset:
@@ -132,7 +132,7 @@ def _beside(series: Sequence[Series], layers: int) -> alt.XOffset:
     reach = min(0.4, 18 * max(1, layers) / WIDTH)
     # The scale reaches over the whole band, so its padding, in steps between series, is what keeps it in the middle.
     padding = max(1, len(series) - 1) * (1 / reach - 1) / 2
-    scale = alt.Scale(type="point", domain=[one.title for one in series], padding=padding)
+    scale = {"type": "point", "domain": [one.title for one in series], "padding": padding}
     return alt.XOffset("series:N", scale=scale)
 
 
@@ -185,8 +185,8 @@ def stack_shares(answer: Answer, series: Sequence[Series], edges: Sequence[Row],
         .mark_bar()
         .encode(
             x=layer_axis(),
-            y=alt.Y("from:Q", title="share", axis=alt.Axis(format=PERCENT), scale=alt.Scale(domain=[0, 1])),
-            y2="to:Q",
+            y=alt.Y("from:Q", title="share", axis={"format": PERCENT}, scale={"domain": [0, 1]}),
+            y2=alt.Y2("to:Q"),
             color=_colours(shown),
             opacity=_highlight(picked := _selection(name), 1.0, 0.15),
             tooltip=tooltip(),
@@ -208,10 +208,12 @@ def error_bars(name: str, *, x: str = "layer:O", aside: float = 0.0) -> Drawing:
     """The 95 % intervals of the rows of that name as bars with ends, coloured as the text, `aside` to the right."""
     place = chart(name).encode(x=alt.X(x)).transform_filter("isValid(datum.low) && isValid(datum.high)")
     ends = [
-        place.mark_tick(thickness=1.5, size=7, color="currentColor", xOffset=aside).encode(y=f"{end}:Q")
+        place.mark_tick(thickness=1.5, size=7, color="currentColor", xOffset=aside).encode(y=alt.Y(f"{end}:Q"))
         for end in ("low", "high")
     ]
-    middle = place.mark_rule(strokeWidth=1.5, color="currentColor", xOffset=aside).encode(y="low:Q", y2="high:Q")
+    middle = place.mark_rule(strokeWidth=1.5, color="currentColor", xOffset=aside).encode(
+        y=alt.Y("low:Q"), y2=alt.Y2("high:Q")
+    )
     return alt.layer(middle, *ends)
 
 

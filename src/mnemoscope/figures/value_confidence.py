@@ -90,9 +90,9 @@ def _table(deciles: list[Row]) -> Table:
 def _bars(deciles: list[Row], name: str, what: str) -> Panel:
     """Agreement by tenth of the memories, ordered by `what`."""
     title = f"tenth of the memories by {what} (10: most confident)"
-    place = chart(name).encode(x=alt.X("decile:O", title=title).axis(labelAngle=0))
+    place = chart(name).encode(x=alt.X("decile:O", title=title, axis={"labelAngle": 0}))
     bars = place.mark_bar(color=BLUE).encode(
-        y=alt.Y("value:Q", title="agreement", axis=alt.Axis(format=PERCENT)),
+        y=alt.Y("value:Q", title="agreement", axis={"format": PERCENT}),
         tooltip=tooltip(
             {"decile:O": "tenth", "bounds:N": "largest probability", "said:N": "agreement"}
             | {"interval:N": "95 % interval", "count:N": "memories"}

@@ -35,8 +35,8 @@ def figure(answers: Mapping[str, Answer]) -> Figure:
 
 def _boxes(rows: list[dict[str, Any]]) -> Panel:
     name = "value_rank"
-    scale = alt.Scale(type="log")
-    axis = alt.Axis(format="~s", values=[10**power for power in range(7)])
+    scale = {"type": "log"}
+    axis = {"format": "~s", "values": [10**power for power in range(7)]}
 
     def vertical(quantile: str) -> alt.Y:
         return alt.Y(f"{quantile}_drawn:Q", title="rank of the target + 1", scale=scale, axis=axis)
@@ -48,8 +48,8 @@ def _boxes(rows: list[dict[str, Any]]) -> Panel:
         for quantile in ("q00", "q100")
     ]
     whole = alt.layer(
-        place.mark_rule(color=GREY, strokeWidth=1.5).encode(y=vertical("q05"), y2="q95_drawn:Q"),
-        place.mark_bar(color=BLUE, opacity=0.75).encode(y=vertical("q25"), y2="q75_drawn:Q", tooltip=said),
+        place.mark_rule(color=GREY, strokeWidth=1.5).encode(y=vertical("q05"), y2=alt.Y2("q95_drawn:Q")),
+        place.mark_bar(color=BLUE, opacity=0.75).encode(y=vertical("q25"), y2=alt.Y2("q75_drawn:Q"), tooltip=said),
         place.mark_tick(color="currentColor", thickness=2).encode(y=vertical("q50"), tooltip=said),
         *dots,
     )

@@ -75,10 +75,10 @@ def _exit_curves(answer: Answer) -> tuple[Panel, ...]:
         return ()
     name = "layer_width_exits"
     place = chart(name).encode(
-        x=alt.X("stopped:Q", title="tokens that stop", axis=alt.Axis(format=PERCENT)),
-        y=alt.Y("value:Q", title="errors among these", axis=alt.Axis(format=PERCENT)),
-        opacity=alt.Opacity("layer:O", legend=None, scale=alt.Scale(range=[0.25, 1])),
-        order="percent:Q",
+        x=alt.X("stopped:Q", title="tokens that stop", axis={"format": PERCENT}),
+        y=alt.Y("value:Q", title="errors among these", axis={"format": PERCENT}),
+        opacity=alt.Opacity("layer:O", legend=None, scale={"range": [0.25, 1]}),
+        order=alt.Order("percent:Q"),
     )
     said = tooltip(
         {"layer:O": "layer", "above:N": "probability above", "stop:N": "tokens that stop"}
