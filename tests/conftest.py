@@ -1,8 +1,10 @@
 """Settings of every test: two cores shared by workers, no network, the same examples every time; and a browser."""
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 # Before any test imports torch or a tokenizer: several workers share the machine, and threads would fight.
@@ -42,3 +44,24 @@ def visit(running_chromium: "Browser") -> Iterator[Visits]:
     visits = Visits(running_chromium)
     yield visits
     visits.close()
+
+
+@pytest.fixture(scope="session")
+def answered_atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The atlas of `reports.reported_atlas` with all its answers; for all tests, so it is copied before a change."""
+    from mnemoscope.questions import write_all
+    from reports.reported_atlas import reported
+
+    atlas = reported(tmp_path_factory.mktemp("answered") / "atlas")
+    write_all(atlas)
+    return atlas.path
+
+
+@pytest.fixture(scope="session")
+def reported_atlas(answered_atlas: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same atlas with its report besides, whose figures take long to draw; copied before a change, too."""
+    from mnemoscope.reports import write_report
+
+    atlas = shutil.copytree(answered_atlas, tmp_path_factory.mktemp("reported") / "atlas")
+    write_report(atlas)
+    return atlas
