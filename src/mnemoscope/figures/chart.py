@@ -4,7 +4,7 @@ Colours are of middle lightness, so that one drawing is readable on white and on
 colour of the text around them. Every series also differs in its dashes or its place, never in colour alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,9 +67,12 @@ Drawing = Any
 
 @dataclass(frozen=True)
 class Panel:
-    """One chart of a figure, and the rows behind it by name, as its marks use them: Altair copies what it holds."""
+    """One chart of a figure, and the rows behind it by name, as its marks use them: Altair copies what it holds.
 
-    chart: Drawing
+    `draw` puts the chart together, which takes longer than all the rest of a figure; not every page shows it.
+    """
+
+    draw: Callable[[], Drawing]
     rows: Mapping[str, Sequence[dict[str, Any]]]
 
 

@@ -1,6 +1,6 @@
 """The panels of figures: lines with intervals over the layers, stacked shares, their legends, and how panels join."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from textwrap import wrap
 from typing import Any
@@ -57,33 +57,37 @@ def lines(
     if log:
         rows = [_above_zero(row) for row in rows]
     _add_bands(rows, answer, shown, {} if dodge else bands)
-    picked = _selection(name)
-    faint, clear = _highlight(picked, 0.18, 0.02), _highlight(picked, 1.0, 0.12)
 
     def vertical(field: str) -> alt.Y:
         scaled = {"type": "log"} if log else {"zero": True}
         return alt.Y(f"{field}:Q", title=y, scale=scaled, axis={"format": format})
 
-    place = chart(name).encode(x=layer_axis(), color=_colours(shown, stroke=True))
-    if dodge:
-        place = place.encode(xOffset=_beside(shown, len(answer.layers)))
-    bars = place.transform_filter("isValid(datum.low) && isValid(datum.high)")
-    line = place.mark_line(strokeWidth=2, invalid="break-paths-show-domains")
-    points = place.transform_filter("isValid(datum.value)").mark_point(filled=True, size=45)
-    layers = [
-        line.encode(y=vertical("value"), strokeDash=_dashes(shown), opacity=clear).add_params(picked),
-        points.encode(y=vertical("value"), opacity=clear, tooltip=tooltip()),
-    ]
-    # A mark without data would take the scale away from the others.
-    if any(row["low"] is not None and row["high"] is not None for row in rows):
-        layers.insert(0, bars.mark_rule(strokeWidth=1.5).encode(y=vertical("low"), y2=alt.Y2("high:Q"), opacity=clear))
-    if any(row["from"] is not None and row["to"] is not None for row in rows):
-        area = place.mark_area(invalid="break-paths-show-domains")
-        layers.insert(0, area.encode(y=vertical("from"), y2=alt.Y2("to:Q"), opacity=faint))
-    if zero:
-        rule = chart("zero").mark_rule(color="currentColor", opacity=0.5)
-        layers.insert(0, rule.encode(y=vertical("zero")))
-    return (panel(alt.layer(*layers), {name: rows, "zero": [{"zero": 0}]}, title=title),)
+    def draw() -> Drawing:
+        picked = _selection(name)
+        faint, clear = _highlight(picked, 0.18, 0.02), _highlight(picked, 1.0, 0.12)
+        place = chart(name).encode(x=layer_axis(), color=_colours(shown, stroke=True))
+        if dodge:
+            place = place.encode(xOffset=_beside(shown, len(answer.layers)))
+        bars = place.transform_filter("isValid(datum.low) && isValid(datum.high)")
+        line = place.mark_line(strokeWidth=2, invalid="break-paths-show-domains")
+        points = place.transform_filter("isValid(datum.value)").mark_point(filled=True, size=45)
+        layers = [
+            line.encode(y=vertical("value"), strokeDash=_dashes(shown), opacity=clear).add_params(picked),
+            points.encode(y=vertical("value"), opacity=clear, tooltip=tooltip()),
+        ]
+        # A mark without data would take the scale away from the others.
+        if any(row["low"] is not None and row["high"] is not None for row in rows):
+            rule = bars.mark_rule(strokeWidth=1.5)
+            layers.insert(0, rule.encode(y=vertical("low"), y2=alt.Y2("high:Q"), opacity=clear))
+        if any(row["from"] is not None and row["to"] is not None for row in rows):
+            area = place.mark_area(invalid="break-paths-show-domains")
+            layers.insert(0, area.encode(y=vertical("from"), y2=alt.Y2("to:Q"), opacity=faint))
+        if zero:
+            level = chart("zero").mark_rule(color="currentColor", opacity=0.5)
+            layers.insert(0, level.encode(y=vertical("zero")))
+        return alt.layer(*layers)
+
+    return (panel(draw, {name: rows, "zero": [{"zero": 0}]}, title=title),)
 
 
 def _available(answer: Answer, series: Sequence[Series]) -> list[Series]:
@@ -180,28 +184,32 @@ def stack_shares(answer: Answer, series: Sequence[Series], edges: Sequence[Row],
             height[row.layer] = below + row.value
             place = {"from": round_significant(below), "to": round_significant(below + row.value)}
             rows.append(record(row, one.title) | place)
-    bars = (
-        chart(name)
-        .mark_bar()
-        .encode(
-            x=layer_axis(),
-            y=alt.Y("from:Q", title="share", axis={"format": PERCENT}, scale={"domain": [0, 1]}),
-            y2=alt.Y2("to:Q"),
-            color=_colours(shown),
-            opacity=_highlight(picked := _selection(name), 1.0, 0.15),
-            tooltip=tooltip(),
-        )
-        .add_params(picked)
-    )
     names = list(dict.fromkeys(row.name for row in edges if row.low is not None))
     borders = {
         f"{name}_{border}": [record(row, answer.label(border)) for row in edges if row.name == border]
         for border in names
     }
-    # Beside one another: the borders may lie close together.
-    places = [9 * (index - (len(names) - 1) / 2) for index in range(len(names))]
-    marks = [error_bars(border, aside=aside) for border, aside in zip(borders, places, strict=True)]
-    return panel(alt.layer(bars, *marks), {name: rows, **borders}, title=title)
+
+    def draw() -> Drawing:
+        bars = (
+            chart(name)
+            .mark_bar()
+            .encode(
+                x=layer_axis(),
+                y=alt.Y("from:Q", title="share", axis={"format": PERCENT}, scale={"domain": [0, 1]}),
+                y2=alt.Y2("to:Q"),
+                color=_colours(shown),
+                opacity=_highlight(picked := _selection(name), 1.0, 0.15),
+                tooltip=tooltip(),
+            )
+            .add_params(picked)
+        )
+        # Beside one another: the borders may lie close together.
+        places = [9 * (index - (len(names) - 1) / 2) for index in range(len(names))]
+        marks = [error_bars(border, aside=aside) for border, aside in zip(borders, places, strict=True)]
+        return alt.layer(bars, *marks)
+
+    return panel(draw, {name: rows, **borders}, title=title)
 
 
 def error_bars(name: str, *, x: str = "layer:O", aside: float = 0.0) -> Drawing:
@@ -217,15 +225,15 @@ def error_bars(name: str, *, x: str = "layer:O", aside: float = 0.0) -> Drawing:
     return alt.layer(middle, *ends)
 
 
-def panel(drawing: Drawing, rows: Mapping[str, Sequence[dict[str, Any]]], *, title: str) -> Panel:
+def panel(draw: Callable[[], Drawing], rows: Mapping[str, Sequence[dict[str, Any]]], *, title: str) -> Panel:
     """The drawing as one part of a figure; the page may give it another width."""
-    return Panel(drawing.properties(width=WIDTH, height=HEIGHT, title=title), rows)
+    return Panel(lambda: draw().properties(width=WIDTH, height=HEIGHT, title=title), rows)
 
 
 def small_specification(answer: Answer, figure: Figure) -> dict[str, Any]:
     """The figure's first panel, as small as a card, without titles: to be recognised, not to be read off."""
     first = figure.panels[0]
-    small = Panel(first.chart.properties(width=SMALL_WIDTH, height=SMALL_HEIGHT, title=""), first.rows)
+    small = Panel(lambda: first.draw().properties(width=SMALL_WIDTH, height=SMALL_HEIGHT, title=""), first.rows)
     whole = specification(answer, replace(figure, panels=(small,)), about="")
     axis = whole["config"]["axis"] | {"labelFontSize": 11, "tickCount": 3}
     legend = whole["config"]["legend"] | {"labelFontSize": 11, "symbolSize": 90, "columnPadding": 16}
@@ -254,7 +262,7 @@ def specification(answer: Answer, figure: Figure, *, about: str) -> dict[str, An
 
     `about` (model, text) stands below its title.
     """
-    whole = alt.vconcat(*(panel.chart for panel in figure.panels), spacing=28)
+    whole = alt.vconcat(*(panel.draw() for panel in figure.panels), spacing=28)
     apart = whole.resolve_scale(color="independent", strokeDash="independent", xOffset="independent")
     bars = f"; thin bars: 95 % interval {answer.interval}" if figure.intervals else ""
     title = {
@@ -266,7 +274,8 @@ def specification(answer: Answer, figure: Figure, *, about: str) -> dict[str, An
         "offset": 14,
     }
     return {
-        **apart.to_dict(),
+        # Its parts were checked one by one; a check of the whole takes as long as all else, and a test does it.
+        **apart.to_dict(validate=False),
         "title": title,
         "description": figure.reading,
         "background": "white",
