@@ -1,8 +1,10 @@
 """Settings of every test: two cores shared by workers, no network, the same examples every time; and a browser."""
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 # Before any test imports torch or a tokenizer: several workers share the machine, and threads would fight.
@@ -25,6 +27,18 @@ from browser import Visits, chromium
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+
+def flush_at_once(handle: int) -> None:
+    """`os.fsync` without the wait for the disk, 5 ms of which each atlas would take a hundred times.
+
+    No test cuts the power, and a killed process takes nothing from the files that it wrote; that everything is flushed,
+    and in which order, tests/durable.py follows. What is no open file is refused as ever.
+    """
+    os.fstat(handle)
+
+
+os.fsync = flush_at_once  # type: ignore[assignment]
+
 settings.register_profile("here", deadline=None, derandomize=True)
 settings.load_profile("here")
 
@@ -42,3 +56,24 @@ def visit(running_chromium: "Browser") -> Iterator[Visits]:
     visits = Visits(running_chromium)
     yield visits
     visits.close()
+
+
+@pytest.fixture(scope="session")
+def answered_atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The atlas of `reports.reported_atlas` with all its answers; for all tests, so it is copied before a change."""
+    from mnemoscope.questions import write_all
+    from reports.reported_atlas import reported
+
+    atlas = reported(tmp_path_factory.mktemp("answered") / "atlas")
+    write_all(atlas)
+    return atlas.path
+
+
+@pytest.fixture(scope="session")
+def reported_atlas(answered_atlas: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same atlas with its report besides, whose figures take long to draw; copied before a change, too."""
+    from mnemoscope.reports import write_report
+
+    atlas = shutil.copytree(answered_atlas, tmp_path_factory.mktemp("reported") / "atlas")
+    write_report(atlas)
+    return atlas

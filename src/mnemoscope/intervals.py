@@ -8,6 +8,7 @@ never a warning: a share of nothing, an interval from one document.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from statistics import NormalDist
 from typing import Any, TypeVar
 
@@ -75,6 +76,7 @@ def widen(found: AnyEstimate, looks: int) -> AnyEstimate:
     return replace(found, low=low, high=high)
 
 
+@lru_cache(maxsize=4096)
 def exact_share(hits: int, count: int, *, looks: int = 1) -> Estimate:
     """The share `hits / count` with its exact (Clopper and Pearson's) interval, for `looks` shares at once.
 

@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,20 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
-def begin(arguments: Sequence[object], *, first: str = "") -> "subprocess.Popen[str]":
-    """The command as a process, in which the Python code `first` runs before it."""
+@contextmanager
+def begin(arguments: Sequence[object], *, first: str = "") -> "Iterator[subprocess.Popen[str]]":
+    """The command as a process, in which the Python code `first` runs before it; killed where a test fails."""
     script = f"import sys\n{first}\nfrom mnemoscope.__main__ import main\nsys.exit(main())\n"
     words = [str(word) for word in arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", script, *words] if first else [sys.executable, "-m", "mnemoscope", *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, env=environment) as process:
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
 
 
 def read_until(process: "subprocess.Popen[str]", beginning: str) -> None:
@@ -127,12 +135,31 @@ def test_in_a_verb_and_while_the_verbs_are_imported(module: str, name: str, tmp_
     assert {path: path.read_bytes() for path in sorted(atlas.rglob("*")) if path.is_file()} == before
 
 
+AMIDST = """
+import os, signal
+from mnemoscope.web import app
+made = app.create_app
+def create_app(settings):
+    inner = made(settings)
+    async def answer(scope, receive, send):
+        await inner(scope, receive, send)
+        os.kill(os.getpid(), signal.{name})
+    answer.state = inner.state
+    return answer
+app.create_app = create_app
+"""
+"""Sends this process a signal in the midst of a request, in which the server takes what is raised for its own error."""
+
+
+@pytest.mark.parametrize("amidst", [False, True])
 @pytest.mark.parametrize("name", ["TERM", "USR1"])
-def test_the_server_ends_so_too(name: str, tmp_path: Path) -> None:
-    with begin(["serve", build_atlas(tmp_path / "atlas"), "--port", "0"]) as process:
+def test_the_server_ends_so_too(name: str, amidst: bool, tmp_path: Path) -> None:
+    first = AMIDST.format(name=f"SIG{name}") if amidst else ""
+    with begin(["serve", build_atlas(tmp_path / "atlas"), "--port", "0"], first=first) as process:
         assert process.stdout is not None
         with urllib.request.urlopen(process.stdout.readline().split()[1] + "index.json", timeout=30):
             pass
-        process.send_signal(getattr(signal, f"SIG{name}"))
-        _, err = process.communicate()
+        if not amidst:
+            process.send_signal(getattr(signal, f"SIG{name}"))
+        _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (75, f"mnemoscope: stopped by SIG{name}\n")

@@ -1,6 +1,5 @@
 """The driver's own part: what it does with states that do not fit together, and with workers that come and go."""
 
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,6 @@ OPTIONS = MiningOptions(split="line", triggers=4, batch_tokens=60, checkpoint_ev
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
     monkeypatch.setattr(driver_file, "_POLL", 0.001)
 
 

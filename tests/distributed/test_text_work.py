@@ -30,12 +30,6 @@ OPTIONS = MiningOptions(split="line", triggers=4, batch_tokens=60, checkpoint_ev
 """Workers save after every step."""
 
 
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests save thousands of times, and lose no power."""
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
-
-
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
     return tiny_model("gpt2")

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import altair as alt
 import pytest
+from jsonschema import ValidationError
 
 from mnemoscope.figures.chart import BLUE, GREEN, GREY, ORANGE, PURPLE, STYLE, Figure
 from mnemoscope.figures.page_svg import ATTRIBUTES, ELEMENTS, page_svg
@@ -56,6 +58,17 @@ def test_it_holds_what_a_page_may_hold_and_its_numbers(
                     ways = {row["said"], f"{100 * row['value']:g}%"}
                     assert any(row["count"] in title and any(way in title for way in ways) for title in titles)
     assert answers[question].question.paper.question not in unescape(svg), "the page has the title"
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_it_is_right_by_the_grammar(
+    question: str, answers: dict[str, Answer], figures: dict[str, Figure]
+) -> None:
+    whole = specification(answers[question], figures[question], about="nothing")
+    alt.VConcatChart.from_dict(whole, validate=True)
+    whole["vconcat"][0]["title"] = 7
+    with pytest.raises(ValidationError, match="7 is not"):
+        alt.VConcatChart.from_dict(whole, validate=True)
 
 
 def test_every_layer_is_a_link(answers: dict[str, Answer], figures: dict[str, Figure]) -> None:

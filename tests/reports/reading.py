@@ -5,6 +5,10 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
+from mnemoscope.questions import QUESTIONS
+from mnemoscope.questions.answers import LoadedAnswers
+from mnemoscope.reports.writing import render_page
+
 
 class Reader(HTMLParser):
     """What a reader reads: no scripts, no style."""
@@ -39,6 +43,11 @@ def section(page: str, name: str) -> str:
     found = re.search(rf'<section id="{name}".*?</section>', page, flags=re.DOTALL)
     assert found, name
     return found.group()
+
+
+def page_without_figures(found: LoadedAnswers) -> str:
+    """The page as it lies in the atlas, but for its figures, which take long to draw."""
+    return render_page(found, specifications={}, drawings=dict.fromkeys(QUESTIONS, ""), vega="", inside=True)
 
 
 def charts(page: str) -> dict[str, dict[str, Any]]:

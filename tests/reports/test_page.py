@@ -7,16 +7,13 @@ import pytest
 
 from browser import PHONE, Visit, Visits
 from mnemoscope.questions import QUESTIONS
-from mnemoscope.reports import write_report
-from reports.reported_atlas import reported
 
 DRAWN = "html[data-charts=drawn]"
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> str:
-    report = write_report(reported(tmp_path_factory.mktemp("atlas")))
-    return (report.directory / "index.html").as_uri()
+def address(reported_atlas: Path) -> str:
+    return (reported_atlas / "report" / "index.html").as_uri()
 
 
 def opened(visit: Visits, address: str, *, width: int = 1280, dark: bool = False) -> Visit:

@@ -12,24 +12,16 @@ import pytest
 from mnemoscope.atlas import verify
 from mnemoscope.formatting import format_value
 from mnemoscope.questions import QUESTIONS, load_question
-from mnemoscope.reports import write_report
-from reports.reading import Reader, charts, section, words
+from mnemoscope.questions.answers import load_answers
+from reports.reading import Reader, charts, page_without_figures, section, words
 from reports.reported_atlas import HOSTILE, SPEC, reported
 
 Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An atlas with its report; not to be changed."""
-    atlas = reported(tmp_path_factory.mktemp("atlas"))
-    write_report(atlas)
-    return atlas.path
-
-
-@pytest.fixture(scope="module")
-def page(directory: Path) -> str:
-    return (directory / "report" / "index.html").read_text(encoding="utf-8")
+def page(reported_atlas: Path) -> str:
+    return (reported_atlas / "report" / "index.html").read_text(encoding="utf-8")
 
 
 def answer_of(directory: Path, question: str) -> pl.DataFrame:
@@ -37,10 +29,10 @@ def answer_of(directory: Path, question: str) -> pl.DataFrame:
     return table.filter(pl.col("value").is_not_null() & pl.col("value").is_finite())
 
 
-def test_every_question_has_section_figure_and_files_that_open(directory: Path, page: str) -> None:
+def test_every_question_has_section_figure_and_files_that_open(reported_atlas: Path, page: str) -> None:
     assert re.findall(r'<section id="(\w+)" class="question"', page) == list(QUESTIONS)
     assert list(charts(page)) == sorted(QUESTIONS)
-    figures = directory / "report" / "figures"
+    figures = reported_atlas / "report" / "figures"
     assert {path.name for path in figures.iterdir()} == {
         f"{q}.{end}" for q in QUESTIONS for end in ("svg", "png", "pdf")
     }
@@ -56,11 +48,11 @@ def test_every_question_has_section_figure_and_files_that_open(directory: Path, 
         assert pdf.startswith(b"%PDF-")
         assert pdf.rstrip().endswith(b"%%EOF")
         assert "Not answered" not in section(page, question)
-    assert verify(directory) == []
+    assert verify(reported_atlas) == []
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_every_number_of_the_answer_is_in_its_tables(question: str, directory: Path, page: str) -> None:
+def test_every_number_of_the_answer_is_in_its_tables(question: str, reported_atlas: Path, page: str) -> None:
     """Row for row: the tables' cells are read back, and each answer is looked up by layer and label."""
     cells: dict[tuple[str, str], str] = {}
     for table in re.findall(r"<table>.*?</table>", section(page, question), flags=re.DOTALL):
@@ -76,7 +68,7 @@ def test_every_number_of_the_answer_is_in_its_tables(question: str, directory: P
             else:
                 cells |= {(first, name): value for name, value in zip(header[1:], values, strict=True)}
     shown = 0
-    for row in answer_of(directory, question).filter(~pl.col("name").str.starts_with("decile_")).to_dicts():
+    for row in answer_of(reported_atlas, question).filter(~pl.col("name").str.starts_with("decile_")).to_dicts():
         layer = "all" if row["layer"] is None else str(row["layer"])
         number = load_question(question).number(row["name"])
         assert cells[layer, number.label] == format_value(row["value"], number.form), row
@@ -85,11 +77,11 @@ def test_every_number_of_the_answer_is_in_its_tables(question: str, directory: P
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_every_drawn_number_is_one_of_the_answer(question: str, directory: Path, page: str) -> None:
+def test_every_drawn_number_is_one_of_the_answer(question: str, reported_atlas: Path, page: str) -> None:
     numbers = {
         (row["layer"], float(f"{row['value']:.6g}"))
         for other in (question, "key_patterns")
-        for row in answer_of(directory, other).to_dicts()
+        for row in answer_of(reported_atlas, other).to_dicts()
     }
     drawn = [
         (row.get("layer"), row["value"])
@@ -194,8 +186,7 @@ def test_the_page_is_one_small_file_that_names_no_address(page: str) -> None:
 def test_overlap_and_fewer_prefixes_are_warned_of(tmp_path: Path) -> None:
     corpus = {"spec": "mine", "fingerprint": "b" * 64, "overlap": {"sentences": 3, "of": 40, "share": 0.075}}
     atlas = reported(tmp_path, corpus=corpus, questions={"prefixes_asked": 4000, "prefixes": 8})
-    write_report(atlas)
-    found = re.search(r'<aside class="warning".*?</aside>', (tmp_path / "report/index.html").read_text(), re.DOTALL)
+    found = re.search(r'<aside class="warning".*?</aside>', page_without_figures(load_answers(atlas)), re.DOTALL)
     assert found
     said = words(found.group())
     assert "3 of the 40 validation sentences (7.5 %) are also in the mined text" in said

@@ -194,15 +194,16 @@ DAMAGE = ("analyses/refinement_events.cases.parquet", "analyses/value_agreement.
 
 
 @pytest.mark.parametrize("damaged", DAMAGE)
-def test_no_reading_writes_into_an_atlas_with_a_damaged_answer(tmp_path: Path, damaged: str) -> None:
-    opened = reported(tmp_path)
-    write_all(opened)
-    path = opened.path / damaged
+def test_no_reading_writes_into_an_atlas_with_a_damaged_answer(
+    answered_atlas: Path, tmp_path: Path, damaged: str
+) -> None:
+    atlas = shutil.copytree(answered_atlas, tmp_path / "atlas")
+    path = atlas / damaged
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    before = folder(opened.path)
-    reader = client(opened.path)
+    before = folder(atlas)
+    reader = client(atlas)
     there = {"name": "L0.M0", "layer": "0", "token": "6", "question": "refinement_events", "ending": "csv", "code": "0"}
     asked = [path for path, methods in reader.get("/openapi.json").json()["paths"].items() if "get" in methods]
     assert len(asked) > 15
@@ -210,15 +211,13 @@ def test_no_reading_writes_into_an_atlas_with_a_damaged_answer(tmp_path: Path, d
         for name, value in there.items():
             address = address.replace(f"{{{name}}}", value)
         patient(reader, address)
-        assert folder(opened.path) == before, address
+        assert folder(atlas) == before, address
     if damaged.endswith("cases.parquet"):
         assert reader.get("/index.json").json()["unanswered"] == ["refinement_events"]
         assert "mnemoscope analyze" in reader.get("/").text
 
 
-def test_two_who_warm_the_pages_make_each_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = reported(tmp_path)
-    write_all(opened)
+def test_two_who_warm_the_pages_make_each_once(answered_atlas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts: dict[str, int] = {}
     lock = threading.Lock()
 
@@ -235,7 +234,7 @@ def test_two_who_warm_the_pages_make_each_once(tmp_path: Path, monkeypatch: pyte
 
     for module, name in ((overview, "overview_view"), (overview, "overview_words"), (questions, "question_view")):
         counted(module, name)
-    site = Site(Settings(opened.path))
+    site = Site(Settings(answered_atlas))
     begun: list[str] = []
 
     def index() -> None:

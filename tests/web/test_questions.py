@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from browser import PHONE, Visits
 from mnemoscope.formatting import format_value
-from mnemoscope.questions import QUESTIONS, load_question, write_all
+from mnemoscope.questions import QUESTIONS, load_question
 from mnemoscope.web import Settings
 from mnemoscope.web.app import create_app
 from mnemoscope.web.serving import listen
@@ -24,22 +24,14 @@ from web.served import client
 
 
 @pytest.fixture(scope="module")
-def atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An atlas with its answers; not to be changed."""
-    opened = reported(tmp_path_factory.mktemp("atlas"))
-    write_all(opened)
-    return opened.path
+def reader(answered_atlas: Path) -> TestClient:
+    return client(answered_atlas)
 
 
 @pytest.fixture(scope="module")
-def reader(atlas: Path) -> TestClient:
-    return client(atlas)
-
-
-@pytest.fixture(scope="module")
-def address(atlas: Path) -> Iterator[str]:
+def address(answered_atlas: Path) -> Iterator[str]:
     """The address of a server in a thread of its own."""
-    settings = Settings(atlas, port=0)
+    settings = Settings(answered_atlas, port=0)
     with listen(settings) as door:
         server = uvicorn.Server(uvicorn.Config(create_app(settings), log_level="error", lifespan="off"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [door]})
@@ -99,8 +91,8 @@ def test_a_page_never_makes_an_answer(tmp_path: Path) -> None:
     assert sorted(str(one) for one in path.rglob("*")) == before
 
 
-def test_twenty_readers_at_once_wait_for_one_drawing(atlas: Path) -> None:
-    reader = client(atlas)
+def test_twenty_readers_at_once_wait_for_one_drawing(answered_atlas: Path) -> None:
+    reader = client(answered_atlas)
     answers: list[str] = []
     readers = [
         threading.Thread(target=lambda: answers.append(reader.get("/questions/key_patterns").text)) for _ in range(20)

@@ -16,7 +16,7 @@ from mnemoscope.files import write_bytes
 from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.overview import overview_page
 from mnemoscope.pages.page import DEAD, Frame, Page
-from mnemoscope.questions import write_all
+from mnemoscope.questions.answers import write
 from mnemoscope.web import static_export
 from mnemoscope.web.static_export import Exported, write_pages
 from reports.reading import words
@@ -46,14 +46,13 @@ class Links(HTMLParser):
 
 @pytest.fixture(scope="module")
 def atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    opened = reported(tmp_path_factory.mktemp("atlas"))
-    write_all(opened)
-    return opened.path
+    """Without answers, so that its pages are soon written: no figures."""
+    return reported(tmp_path_factory.mktemp("atlas")).path
 
 
 @pytest.fixture(scope="module")
-def exported(atlas: Path, tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    return write_pages(atlas, tmp_path_factory.mktemp("out") / "pages", memories="L0.M0,L0.M3,L1.M0")
+def exported(answered_atlas: Path, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    return write_pages(answered_atlas, tmp_path_factory.mktemp("out") / "pages", memories="L0.M0,L0.M3,L1.M0")
 
 
 def pages(directory: Path) -> list[Path]:
@@ -79,7 +78,7 @@ def test_every_link_leads_to_a_file_that_was_written(exported: Exported) -> None
     assert {page.resolve() for page in pages(exported.directory)} <= seen | {exported.directory / "index.html"}
 
 
-def test_the_selection_is_written_and_the_rest_is_text(exported: Exported, atlas: Path) -> None:
+def test_the_selection_is_written_and_the_rest_is_text(exported: Exported, answered_atlas: Path) -> None:
     names = {path.name for path in exported.directory.glob("L*.M*.html")}
     assert names == {"L0.M0.html", "L0.M3.html", "L1.M0.html"}
     layer = (exported.directory / "layers" / "0.html").read_text(encoding="utf-8")
@@ -88,17 +87,17 @@ def test_the_selection_is_written_and_the_rest_is_text(exported: Exported, atlas
     assert f'title="{DEAD}"' in memory
     assert "report --browse" in memory
     assert "need mnemoscope serve" in memory
-    assert str(atlas) not in "".join(page.read_text(encoding="utf-8") for page in pages(exported.directory))
+    assert str(answered_atlas) not in "".join(page.read_text(encoding="utf-8") for page in pages(exported.directory))
 
 
 @pytest.mark.parametrize("name", ["L0.M0", "layers", "questions/value_agreement"])
-def test_a_file_says_what_the_server_says(exported: Exported, atlas: Path, name: str) -> None:
+def test_a_file_says_what_the_server_says(exported: Exported, answered_atlas: Path, name: str) -> None:
     def main_of(page: str) -> str:
         found = re.search(r"<main.*</main>", page, flags=re.DOTALL)
         assert found is not None
         return words(re.sub(r"<form.*?</form>", "", found.group(), flags=re.DOTALL))
 
-    served = client(atlas).get(f"/{name}").text
+    served = client(answered_atlas).get(f"/{name}").text
     assert main_of((exported.directory / f"{name}.html").read_text(encoding="utf-8")) == main_of(served)
 
 
@@ -245,10 +244,11 @@ def test_a_link_leads_where_its_page_lies_or_says_that_there_is_none() -> None:
 
 
 @pytest.mark.parametrize("times", [1, 99])
-def test_all_pages_are_of_one_edition(
-    atlas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
-) -> None:
+def test_all_pages_are_of_one_edition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     """Answers that are written while the pages are made: all are made again, and where it never ends, it is said."""
+    opened = reported(tmp_path / "atlas")
+    write(opened, ["value_rank"])
+    atlas = opened.path
     begun: list[Edition] = []
 
     def page(edition: Edition) -> Page:

@@ -4,7 +4,7 @@ Colours are of middle lightness, so that one drawing is readable on white and on
 colour of the text around them. Every series also differs in its dashes or its place, never in colour alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,9 +67,12 @@ Drawing = Any
 
 @dataclass(frozen=True)
 class Panel:
-    """One chart of a figure, and the rows behind it by name, as its marks use them: Altair copies what it holds."""
+    """One chart of a figure, and the rows behind it by name, as its marks use them: Altair copies what it holds.
 
-    chart: Drawing
+    `draw` puts the chart together, which takes longer than all the rest of a figure; not every page shows it.
+    """
+
+    draw: Callable[[], Drawing]
     rows: Mapping[str, Sequence[dict[str, Any]]]
 
 
@@ -150,8 +153,8 @@ def chart(name: str) -> alt.Chart:
 
 def layer_axis(*, padding: float | None = None) -> alt.X:
     """The horizontal axis of nearly every figure; a layer that was not mined has no place on it."""
-    scale = alt.Scale() if padding is None else alt.Scale(paddingInner=padding, paddingOuter=padding / 2)
-    return alt.X("layer:O", title=LAYER_AXIS, axis=alt.Axis(labelAngle=0, labelOverlap="greedy"), scale=scale)
+    scale = {} if padding is None else {"paddingInner": padding, "paddingOuter": padding / 2}
+    return alt.X("layer:O", title=LAYER_AXIS, axis={"labelAngle": 0, "labelOverlap": "greedy"}, scale=scale)
 
 
 def tooltip(titles: Mapping[str, str] = TOOLTIP) -> list[alt.Tooltip]:

@@ -1,6 +1,6 @@
 """The panels of figures: lines with intervals over the layers, stacked shares, their legends, and how panels join."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from textwrap import wrap
 from typing import Any
@@ -57,33 +57,37 @@ def lines(
     if log:
         rows = [_above_zero(row) for row in rows]
     _add_bands(rows, answer, shown, {} if dodge else bands)
-    picked = _selection(name)
-    faint, clear = _highlight(picked, 0.18, 0.02), _highlight(picked, 1.0, 0.12)
 
     def vertical(field: str) -> alt.Y:
-        scaled = alt.Scale(type="log") if log else alt.Scale(zero=True)
-        return alt.Y(f"{field}:Q", title=y, scale=scaled, axis=alt.Axis(format=format))
+        scaled = {"type": "log"} if log else {"zero": True}
+        return alt.Y(f"{field}:Q", title=y, scale=scaled, axis={"format": format})
 
-    place = chart(name).encode(x=layer_axis(), color=_colours(shown, stroke=True))
-    if dodge:
-        place = place.encode(xOffset=_beside(shown, len(answer.layers)))
-    bars = place.transform_filter("isValid(datum.low) && isValid(datum.high)")
-    line = place.mark_line(strokeWidth=2, invalid="break-paths-show-domains")
-    points = place.transform_filter("isValid(datum.value)").mark_point(filled=True, size=45)
-    layers = [
-        line.encode(y=vertical("value"), strokeDash=_dashes(shown), opacity=clear).add_params(picked),
-        points.encode(y=vertical("value"), opacity=clear, tooltip=tooltip()),
-    ]
-    # A mark without data would take the scale away from the others.
-    if any(row["low"] is not None and row["high"] is not None for row in rows):
-        layers.insert(0, bars.mark_rule(strokeWidth=1.5).encode(y=vertical("low"), y2="high:Q", opacity=clear))
-    if any(row["from"] is not None and row["to"] is not None for row in rows):
-        area = place.mark_area(invalid="break-paths-show-domains")
-        layers.insert(0, area.encode(y=vertical("from"), y2="to:Q", opacity=faint))
-    if zero:
-        rule = chart("zero").mark_rule(color="currentColor", opacity=0.5)
-        layers.insert(0, rule.encode(y=vertical("zero")))
-    return (panel(alt.layer(*layers), {name: rows, "zero": [{"zero": 0}]}, title=title),)
+    def draw() -> Drawing:
+        picked = _selection(name)
+        faint, clear = _highlight(picked, 0.18, 0.02), _highlight(picked, 1.0, 0.12)
+        place = chart(name).encode(x=layer_axis(), color=_colours(shown, stroke=True))
+        if dodge:
+            place = place.encode(xOffset=_beside(shown, len(answer.layers)))
+        bars = place.transform_filter("isValid(datum.low) && isValid(datum.high)")
+        line = place.mark_line(strokeWidth=2, invalid="break-paths-show-domains")
+        points = place.transform_filter("isValid(datum.value)").mark_point(filled=True, size=45)
+        layers = [
+            line.encode(y=vertical("value"), strokeDash=_dashes(shown), opacity=clear).add_params(picked),
+            points.encode(y=vertical("value"), opacity=clear, tooltip=tooltip()),
+        ]
+        # A mark without data would take the scale away from the others.
+        if any(row["low"] is not None and row["high"] is not None for row in rows):
+            rule = bars.mark_rule(strokeWidth=1.5)
+            layers.insert(0, rule.encode(y=vertical("low"), y2=alt.Y2("high:Q"), opacity=clear))
+        if any(row["from"] is not None and row["to"] is not None for row in rows):
+            area = place.mark_area(invalid="break-paths-show-domains")
+            layers.insert(0, area.encode(y=vertical("from"), y2=alt.Y2("to:Q"), opacity=faint))
+        if zero:
+            level = chart("zero").mark_rule(color="currentColor", opacity=0.5)
+            layers.insert(0, level.encode(y=vertical("zero")))
+        return alt.layer(*layers)
+
+    return (panel(draw, {name: rows, "zero": [{"zero": 0}]}, title=title),)
 
 
 def _available(answer: Answer, series: Sequence[Series]) -> list[Series]:
@@ -105,16 +109,16 @@ def _scale(series: Sequence[Series], values: Sequence[Any], *, stroke: bool) -> 
     """One of the values for each series; the legend stands above the chart, in one row where that fits."""
     labels = [one.title for one in series]
     # The same for every mark of a chart, or the legends would not become one; clear, although bands are faint.
-    legend = alt.Legend(
-        orient="top",
-        title=None,
-        columns=4 if sum(len(one) + 6 for one in labels) <= 90 else 2,
-        labelLimit=0,
-        symbolType="stroke" if stroke else "square",
-        symbolOpacity=1,
-        offset=8,
-    )
-    return {"scale": alt.Scale(domain=labels, range=values), "legend": legend, "sort": labels}
+    legend = {
+        "orient": "top",
+        "title": None,
+        "columns": 4 if sum(len(one) + 6 for one in labels) <= 90 else 2,
+        "labelLimit": 0,
+        "symbolType": "stroke" if stroke else "square",
+        "symbolOpacity": 1,
+        "offset": 8,
+    }
+    return {"scale": {"domain": labels, "range": values}, "legend": legend, "sort": labels}
 
 
 def _selection(name: str) -> Any:
@@ -122,9 +126,9 @@ def _selection(name: str) -> Any:
     return alt.selection_point(name=name, fields=["series"], bind="legend")
 
 
-def _highlight(picked: Any, normal: float, dimmed: float) -> Any:
+def _highlight(picked: Any, normal: float, dimmed: float) -> alt.OpacityValue:
     """The opacity of a series, and of the others once one was picked in the legend."""
-    return alt.condition(picked, alt.value(normal), alt.value(dimmed))
+    return alt.OpacityValue(**alt.condition(picked, alt.value(normal), alt.value(dimmed)))
 
 
 def _beside(series: Sequence[Series], layers: int) -> alt.XOffset:
@@ -132,7 +136,7 @@ def _beside(series: Sequence[Series], layers: int) -> alt.XOffset:
     reach = min(0.4, 18 * max(1, layers) / WIDTH)
     # The scale reaches over the whole band, so its padding, in steps between series, is what keeps it in the middle.
     padding = max(1, len(series) - 1) * (1 / reach - 1) / 2
-    scale = alt.Scale(type="point", domain=[one.title for one in series], padding=padding)
+    scale = {"type": "point", "domain": [one.title for one in series], "padding": padding}
     return alt.XOffset("series:N", scale=scale)
 
 
@@ -180,50 +184,56 @@ def stack_shares(answer: Answer, series: Sequence[Series], edges: Sequence[Row],
             height[row.layer] = below + row.value
             place = {"from": round_significant(below), "to": round_significant(below + row.value)}
             rows.append(record(row, one.title) | place)
-    bars = (
-        chart(name)
-        .mark_bar()
-        .encode(
-            x=layer_axis(),
-            y=alt.Y("from:Q", title="share", axis=alt.Axis(format=PERCENT), scale=alt.Scale(domain=[0, 1])),
-            y2="to:Q",
-            color=_colours(shown),
-            opacity=_highlight(picked := _selection(name), 1.0, 0.15),
-            tooltip=tooltip(),
-        )
-        .add_params(picked)
-    )
     names = list(dict.fromkeys(row.name for row in edges if row.low is not None))
     borders = {
         f"{name}_{border}": [record(row, answer.label(border)) for row in edges if row.name == border]
         for border in names
     }
-    # Beside one another: the borders may lie close together.
-    places = [9 * (index - (len(names) - 1) / 2) for index in range(len(names))]
-    marks = [error_bars(border, aside=aside) for border, aside in zip(borders, places, strict=True)]
-    return panel(alt.layer(bars, *marks), {name: rows, **borders}, title=title)
+
+    def draw() -> Drawing:
+        bars = (
+            chart(name)
+            .mark_bar()
+            .encode(
+                x=layer_axis(),
+                y=alt.Y("from:Q", title="share", axis={"format": PERCENT}, scale={"domain": [0, 1]}),
+                y2=alt.Y2("to:Q"),
+                color=_colours(shown),
+                opacity=_highlight(picked := _selection(name), 1.0, 0.15),
+                tooltip=tooltip(),
+            )
+            .add_params(picked)
+        )
+        # Beside one another: the borders may lie close together.
+        places = [9 * (index - (len(names) - 1) / 2) for index in range(len(names))]
+        marks = [error_bars(border, aside=aside) for border, aside in zip(borders, places, strict=True)]
+        return alt.layer(bars, *marks)
+
+    return panel(draw, {name: rows, **borders}, title=title)
 
 
 def error_bars(name: str, *, x: str = "layer:O", aside: float = 0.0) -> Drawing:
     """The 95 % intervals of the rows of that name as bars with ends, coloured as the text, `aside` to the right."""
     place = chart(name).encode(x=alt.X(x)).transform_filter("isValid(datum.low) && isValid(datum.high)")
     ends = [
-        place.mark_tick(thickness=1.5, size=7, color="currentColor", xOffset=aside).encode(y=f"{end}:Q")
+        place.mark_tick(thickness=1.5, size=7, color="currentColor", xOffset=aside).encode(y=alt.Y(f"{end}:Q"))
         for end in ("low", "high")
     ]
-    middle = place.mark_rule(strokeWidth=1.5, color="currentColor", xOffset=aside).encode(y="low:Q", y2="high:Q")
+    middle = place.mark_rule(strokeWidth=1.5, color="currentColor", xOffset=aside).encode(
+        y=alt.Y("low:Q"), y2=alt.Y2("high:Q")
+    )
     return alt.layer(middle, *ends)
 
 
-def panel(drawing: Drawing, rows: Mapping[str, Sequence[dict[str, Any]]], *, title: str) -> Panel:
+def panel(draw: Callable[[], Drawing], rows: Mapping[str, Sequence[dict[str, Any]]], *, title: str) -> Panel:
     """The drawing as one part of a figure; the page may give it another width."""
-    return Panel(drawing.properties(width=WIDTH, height=HEIGHT, title=title), rows)
+    return Panel(lambda: draw().properties(width=WIDTH, height=HEIGHT, title=title), rows)
 
 
 def small_specification(answer: Answer, figure: Figure) -> dict[str, Any]:
     """The figure's first panel, as small as a card, without titles: to be recognised, not to be read off."""
     first = figure.panels[0]
-    small = Panel(first.chart.properties(width=SMALL_WIDTH, height=SMALL_HEIGHT, title=""), first.rows)
+    small = Panel(lambda: first.draw().properties(width=SMALL_WIDTH, height=SMALL_HEIGHT, title=""), first.rows)
     whole = specification(answer, replace(figure, panels=(small,)), about="")
     axis = whole["config"]["axis"] | {"labelFontSize": 11, "tickCount": 3}
     legend = whole["config"]["legend"] | {"labelFontSize": 11, "symbolSize": 90, "columnPadding": 16}
@@ -252,7 +262,7 @@ def specification(answer: Answer, figure: Figure, *, about: str) -> dict[str, An
 
     `about` (model, text) stands below its title.
     """
-    whole = alt.vconcat(*(panel.chart for panel in figure.panels), spacing=28)
+    whole = alt.vconcat(*(panel.draw() for panel in figure.panels), spacing=28)
     apart = whole.resolve_scale(color="independent", strokeDash="independent", xOffset="independent")
     bars = f"; thin bars: 95 % interval {answer.interval}" if figure.intervals else ""
     title = {
@@ -264,7 +274,8 @@ def specification(answer: Answer, figure: Figure, *, about: str) -> dict[str, An
         "offset": 14,
     }
     return {
-        **apart.to_dict(),
+        # Its parts were checked one by one; a check of the whole takes as long as all else, and a test does it.
+        **apart.to_dict(validate=False),
         "title": title,
         "description": figure.reading,
         "background": "white",

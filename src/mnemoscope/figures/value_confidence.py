@@ -11,6 +11,7 @@ from mnemoscope.figures.chart import (
     ORANGE,
     PERCENT,
     Cell,
+    Drawing,
     Figure,
     Panel,
     Series,
@@ -90,17 +91,20 @@ def _table(deciles: list[Row]) -> Table:
 def _bars(deciles: list[Row], name: str, what: str) -> Panel:
     """Agreement by tenth of the memories, ordered by `what`."""
     title = f"tenth of the memories by {what} (10: most confident)"
-    place = chart(name).encode(x=alt.X("decile:O", title=title).axis(labelAngle=0))
-    bars = place.mark_bar(color=BLUE).encode(
-        y=alt.Y("value:Q", title="agreement", axis=alt.Axis(format=PERCENT)),
-        tooltip=tooltip(
-            {"decile:O": "tenth", "bounds:N": "largest probability", "said:N": "agreement"}
-            | {"interval:N": "95 % interval", "count:N": "memories"}
-        ),
-    )
     rows = [
         {**record(row, "agreement"), "decile": row.own["decile"] + 1, "bounds": _probabilities(row) or DASH}
         for row in deciles
     ]
-    whole = alt.layer(bars, error_bars(name, x="decile:O"))
-    return panel(whole, {name: rows}, title=f"agreement by {what} of the value")
+
+    def draw() -> Drawing:
+        place = chart(name).encode(x=alt.X("decile:O", title=title, axis={"labelAngle": 0}))
+        bars = place.mark_bar(color=BLUE).encode(
+            y=alt.Y("value:Q", title="agreement", axis={"format": PERCENT}),
+            tooltip=tooltip(
+                {"decile:O": "tenth", "bounds:N": "largest probability", "said:N": "agreement"}
+                | {"interval:N": "95 % interval", "count:N": "memories"}
+            ),
+        )
+        return alt.layer(bars, error_bars(name, x="decile:O"))
+
+    return panel(draw, {name: rows}, title=f"agreement by {what} of the value")

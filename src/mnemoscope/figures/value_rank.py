@@ -5,7 +5,19 @@ from typing import Any
 
 import altair as alt
 
-from mnemoscope.figures.chart import BLUE, GREY, Figure, Panel, chart, ends, layer_axis, over_all, record, tooltip
+from mnemoscope.figures.chart import (
+    BLUE,
+    GREY,
+    Drawing,
+    Figure,
+    Panel,
+    chart,
+    ends,
+    layer_axis,
+    over_all,
+    record,
+    tooltip,
+)
 from mnemoscope.figures.panels import panel
 from mnemoscope.questions.question import Answer
 from mnemoscope.questions.value_rank import QUANTILES
@@ -35,22 +47,26 @@ def figure(answers: Mapping[str, Answer]) -> Figure:
 
 def _boxes(rows: list[dict[str, Any]]) -> Panel:
     name = "value_rank"
-    scale = alt.Scale(type="log")
-    axis = alt.Axis(format="~s", values=[10**power for power in range(7)])
+    scale = {"type": "log"}
+    axis = {"format": "~s", "values": [10**power for power in range(7)]}
 
     def vertical(quantile: str) -> alt.Y:
         return alt.Y(f"{quantile}_drawn:Q", title="rank of the target + 1", scale=scale, axis=axis)
 
-    place = chart(name).encode(x=layer_axis(padding=0.45))
-    said = tooltip({"layer:N": "layer", "said:N": "median rank", "quartiles:N": "middle half", "count:N": "memories"})
-    dots = [
-        place.mark_point(size=12, filled=True, color=GREY).encode(y=vertical(quantile), tooltip=said)
-        for quantile in ("q00", "q100")
-    ]
-    whole = alt.layer(
-        place.mark_rule(color=GREY, strokeWidth=1.5).encode(y=vertical("q05"), y2="q95_drawn:Q"),
-        place.mark_bar(color=BLUE, opacity=0.75).encode(y=vertical("q25"), y2="q75_drawn:Q", tooltip=said),
-        place.mark_tick(color="currentColor", thickness=2).encode(y=vertical("q50"), tooltip=said),
-        *dots,
-    )
-    return panel(whole, {name: rows}, title="rank that the value gives to the memory's target")
+    def draw() -> Drawing:
+        place = chart(name).encode(x=layer_axis(padding=0.45))
+        said = tooltip(
+            {"layer:N": "layer", "said:N": "median rank", "quartiles:N": "middle half", "count:N": "memories"}
+        )
+        dots = [
+            place.mark_point(size=12, filled=True, color=GREY).encode(y=vertical(quantile), tooltip=said)
+            for quantile in ("q00", "q100")
+        ]
+        return alt.layer(
+            place.mark_rule(color=GREY, strokeWidth=1.5).encode(y=vertical("q05"), y2=alt.Y2("q95_drawn:Q")),
+            place.mark_bar(color=BLUE, opacity=0.75).encode(y=vertical("q25"), y2=alt.Y2("q75_drawn:Q"), tooltip=said),
+            place.mark_tick(color="currentColor", thickness=2).encode(y=vertical("q50"), tooltip=said),
+            *dots,
+        )
+
+    return panel(draw, {name: rows}, title="rank that the value gives to the memory's target")

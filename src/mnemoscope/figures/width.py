@@ -14,6 +14,7 @@ from mnemoscope.figures.chart import (
     ORANGE,
     PERCENT,
     PURPLE,
+    Drawing,
     Figure,
     Panel,
     Series,
@@ -74,16 +75,19 @@ def _exit_curves(answer: Answer) -> tuple[Panel, ...]:
     if not rows:
         return ()
     name = "layer_width_exits"
-    place = chart(name).encode(
-        x=alt.X("stopped:Q", title="tokens that stop", axis=alt.Axis(format=PERCENT)),
-        y=alt.Y("value:Q", title="errors among these", axis=alt.Axis(format=PERCENT)),
-        opacity=alt.Opacity("layer:O", legend=None, scale=alt.Scale(range=[0.25, 1])),
-        order="percent:Q",
-    )
-    said = tooltip(
-        {"layer:O": "layer", "above:N": "probability above", "stop:N": "tokens that stop"}
-        | {"said:N": "errors", "interval:N": "95 % interval", "count:N": "cases"}
-    )
-    points = place.mark_point(filled=True, size=40, color=BLUE).encode(tooltip=said)
-    whole = alt.layer(place.mark_line(strokeWidth=1.5, color=BLUE), points)
-    return (panel(whole, {name: rows}, title="errors of early exits, by layer and threshold"),)
+
+    def draw() -> Drawing:
+        place = chart(name).encode(
+            x=alt.X("stopped:Q", title="tokens that stop", axis={"format": PERCENT}),
+            y=alt.Y("value:Q", title="errors among these", axis={"format": PERCENT}),
+            opacity=alt.Opacity("layer:O", legend=None, scale={"range": [0.25, 1]}),
+            order=alt.Order("percent:Q"),
+        )
+        said = tooltip(
+            {"layer:O": "layer", "above:N": "probability above", "stop:N": "tokens that stop"}
+            | {"said:N": "errors", "interval:N": "95 % interval", "count:N": "cases"}
+        )
+        points = place.mark_point(filled=True, size=40, color=BLUE).encode(tooltip=said)
+        return alt.layer(place.mark_line(strokeWidth=1.5, color=BLUE), points)
+
+    return (panel(draw, {name: rows}, title="errors of early exits, by layer and threshold"),)

@@ -58,10 +58,8 @@ def counts(found: pl.DataFrame) -> pl.DataFrame:
 
 def shares(rows: pl.DataFrame) -> dict[str, Estimate]:
     """The shares of prefixes, over all memories of `counts`; intervals take a memory's prefixes as a cluster."""
-    return {
-        name: clustered_share(rows.select(pl.sum_horizontal(parts)).to_series(), rows["groups"])
-        for name, parts in SHARES.items()
-    }
+    each, groups = {kind: rows[kind].to_numpy() for kind in KINDS}, rows["groups"].to_numpy()
+    return {name: clustered_share(sum(each[kind] for kind in parts), groups) for name, parts in SHARES.items()}
 
 
 def layer_shares(atlas: Atlas, layer: int, patterns: pl.DataFrame) -> dict[str, Estimate]:

@@ -7,6 +7,7 @@ what is drawn is always a number.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import polars as pl
@@ -196,11 +197,11 @@ class Answer:
 
     def names(self) -> tuple[str, ...]:
         """Every name with at least one number, in order of appearance."""
-        return tuple(self.table.filter(pl.col("value").is_finite())["name"].unique(maintain_order=True))
+        return tuple(self._by_name)
 
     def rows(self, name: str) -> list[Row]:
         """The numbers of that name, by layer; without the total."""
-        return [row for row in self._rows(name) if row.layer is not None]
+        return [row for row in self._by_name.get(name, ()) if row.layer is not None]
 
     def total(self, name: str) -> Row | None:
         """The number of that name over all layers; None where there is none."""
@@ -208,17 +209,22 @@ class Answer:
 
     def at(self, name: str, layer: int | None) -> Row | None:
         """The number of that name in one layer, or (layer None) over all; None where there is none."""
-        return next((row for row in self._rows(name) if row.layer == layer), None)
+        return next((row for row in self._by_name.get(name, ()) if row.layer == layer), None)
 
     def mean(self, name: str, layers: Sequence[int]) -> float | None:
         """The mean over those of the layers that have the number, each weighing the same; None where none has."""
         values = [row.value for row in self.rows(name) if row.layer in layers]
         return sum(values) / len(values) if values else None
 
-    def _rows(self, name: str) -> list[Row]:
-        named = self.table.filter((pl.col("name") == name) & pl.col("value").is_finite())
-        form, rows = self.question.number(name).form, []
-        for columns in named.sort("layer", nulls_last=True, maintain_order=True).to_dicts():
+    @cached_property
+    def _by_name(self) -> dict[str, list[Row]]:
+        """The rows of each name, by layer, the total last; names in order of appearance."""
+        finite = self.table.filter(pl.col("value").is_finite()).to_dicts()
+        rows: dict[str, list[Row]] = {columns["name"]: [] for columns in finite}
+        for columns in finite:
             known = {column: columns.pop(column) for column in EMPTY.columns}
-            rows.append(Row(**known, own=columns, form=form))
+            form = self.question.number(known["name"]).form
+            rows[known["name"]].append(Row(**known, own=columns, form=form))
+        for own in rows.values():
+            own.sort(key=lambda row: (row.layer is None, row.layer or 0))
         return rows

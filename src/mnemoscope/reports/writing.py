@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,7 @@ def _sort_resources(pdf: bytes) -> bytes:
     return _RESOURCES.sub(lambda run: b"".join(sorted(run.group().splitlines(keepends=True))), pdf)
 
 
+@cache
 def _vega() -> str:
     """Vega, Vega-Lite and vega-embed as one script that a page can hold; it offers `window.vegaEmbed`."""
     bundle: str = vl_convert.javascript_bundle(snippet="window.vegaEmbed = vegaEmbed;", vl_version=grammar())

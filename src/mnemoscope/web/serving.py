@@ -3,12 +3,14 @@
 import errno
 import logging
 import secrets
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from mnemoscope.errors import MnemoscopeError, ServeError
 from mnemoscope.formatting import show_text
@@ -22,6 +24,9 @@ from mnemoscope.questions import QUESTIONS
 from mnemoscope.web.settings import Settings
 from mnemoscope.web.site import Site
 
+if TYPE_CHECKING:
+    import uvicorn
+
 _log = logging.getLogger("mnemoscope.web")
 
 
@@ -29,7 +34,7 @@ def serve(settings: Settings, *, ready: Callable[[Settings], None]) -> None:
     """Serves until Ctrl-C; calls `ready` with the final address and token once connections are taken.
 
     Raises ServeError for an address that cannot be used, and what `create_app` raises; at the end KeyboardInterrupt,
-    or what the handler of SIGTERM raises.
+    or what the handler of SIGTERM or SIGUSR1 raises.
     """
     import uvicorn
 
@@ -47,7 +52,34 @@ def serve(settings: Settings, *, ready: Callable[[Settings], None]) -> None:
         )
         state = app.state
         with closing(state.site), prewarm(state.site, state.index.begin):
-            uvicorn.Server(config).run(sockets=[sock])
+            server = uvicorn.Server(config)
+            with _ended_by_sigusr1(server):
+                server.run(sockets=[sock])
+
+
+@contextmanager
+def _ended_by_sigusr1(server: "uvicorn.Server") -> Iterator[None]:
+    """Inside, SIGUSR1 ends the server as SIGTERM does, and its own handler is called when that is done.
+
+    What a handler raises in the midst of a request is taken for the request's own error, and the server would go on.
+    """
+    own = signal.getsignal(signal.SIGUSR1)
+    if not callable(own) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+
+    def end(number: int, _: object) -> None:
+        came.append(number)
+        server.should_exit = True
+
+    signal.signal(signal.SIGUSR1, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, own)
+    if came:
+        signal.raise_signal(signal.SIGUSR1)
 
 
 _AFTER, _LOOK_AGAIN = 1.0, 0.05
