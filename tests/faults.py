@@ -6,7 +6,7 @@ the folder says that it is whole which is not, and the next run makes the bytes 
 power cut there is no line, but all the rest, and every judgement that the server has acknowledged is there.
 Run by tests/test_faults.py on one place of each kind, by runs/faults.sh on all.
 
-    python tests/faults.py [VERB ...] [--sample N | --one-of-each] [--seed S] [--folder DIR] [--out FILE]
+    python tests/faults.py [VERB ...] [--sample N | --few] [--seed S] [--folder DIR] [--out FILE]
 """
 
 import os
@@ -28,13 +28,12 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import faulty_disk
-from faulty_disk import Call
 from faulty_verbs import VERBS, Verb
 from power_cut import WAYS, Disk, Tree, write_tree
 
@@ -193,46 +192,46 @@ def _hash(tree: Tree, notes: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
-def _chosen(number: int, where: Sequence[tuple[str, str]], wanted: "Wanted", chance: random.Random) -> list[int]:
-    """Which of so many places are tried: all, some at random, or one of each kind."""
-    if wanted.one_of_each:
-        kinds: dict[tuple[str, str], list[int]] = defaultdict(list)
-        for place, (kind, file) in enumerate(where):
-            kinds[kind, wanted.sort_of(file)].append(place)
-        return sorted(chance.choice(places) for places in kinds.values())
-    if wanted.sample is None or wanted.sample >= number:
-        return list(range(number))
-    return sorted(chance.sample(range(number), wanted.sample))
-
-
 @dataclass(frozen=True)
 class Wanted:
-    """Which places are to be tried."""
+    """Which places are tried: all, so many at random, or a `few`: of every kind of call and of file at least one."""
 
     sample: int | None = None
-    one_of_each: bool = False
+    few: bool = False
     seed: int = 0
 
-    def sort_of(self, file: str) -> str:
-        """The kind of a file, broadly: tables are of one kind."""
-        name = Path(file).name
-        return f"*{Path(name).suffix}" if Path(name).suffix in (".parquet", ".bin", ".svg", ".png", ".pdf") else name
+    def chosen(self, where: Sequence[tuple[str, str]], verb: str) -> list[int]:
+        """The numbers of the places to try; `where` are their kinds of call and of file."""
+        chance = random.Random(f"{self.seed} {verb} {len(where)}")
+        if not self.few:
+            return sorted(chance.sample(range(len(where)), min(len(where), self.sample or len(where))))
+        met: set[str] = set()
+        found = []
+        for number in chance.sample(range(len(where)), len(where)):
+            kinds = {where[number][0], _sort_of(where[number][1])}
+            if not kinds <= met:
+                met |= kinds
+                found.append(number)
+        return sorted(found)
+
+
+def _sort_of(file: str) -> str:
+    """The kind of a file, broadly: all tables are of one, all figures, the working copy of a text."""
+    ending = Path(file).suffix
+    return {".svg": "figure", ".png": "figure", ".pdf": "figure", "": "folder"}.get(ending, ending)
 
 
 def walk(verb: Verb, base: Path, wanted: Wanted, say: Callable[[Place, str], None]) -> dict[str, int]:
     """Tries the places of a verb; `say` is told of each and what is wrong. Returns how many there are of each sort."""
-    chance = random.Random(f"{wanted.seed} {verb.name}")
     there = Walk(verb, base)
     where = [call.where for call in there.places]
-    # Every call is failed once with each error; of one of each kind, with one of them.
-    errors = [*ERRORS] if not wanted.one_of_each else [chance.choice([*ERRORS])]
-    every = [(number, error) for number in range(len(where)) for error in errors]
-    for which in _chosen(len(every), [where[number] for number, _ in every], wanted, chance):
+    every = [(number, error) for number in range(len(where)) for error in ERRORS]
+    for which in wanted.chosen([where[number] for number, _ in every], verb.name):
         place, wrong = there.fail(*every[which])
         if place is not None:
             say(place, wrong)
     cuts = there.cuts()
-    for which in _chosen(len(cuts), [(place.how, place.file) for place, _, _ in cuts], wanted, chance):
+    for which in wanted.chosen([(place.how, place.file) for place, _, _ in cuts], verb.name):
         place, tree, notes = cuts[which]
         say(place, there.cut(tree, notes))
     return {"calls": len(where), "failures": len(where) * len(ERRORS), "cuts": len(cuts)}
@@ -249,14 +248,16 @@ def table(tried: Counter[tuple[str, ...]], held: Counter[tuple[str, ...]]) -> st
 def main() -> int:
     """Walks, prints the table; 1 where something did not hold."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("verbs", nargs="*", choices=[[], *VERBS], default=[])
+    parser.add_argument("verbs", nargs="*", metavar="VERB", help=", ".join(VERBS))
     parser.add_argument("--sample", type=int, help="so many failures and so many cuts of every verb, at random")
-    parser.add_argument("--one-of-each", action="store_true", help="one place per kind of call and kind of file")
+    parser.add_argument("--few", action="store_true", help="of every kind of call and kind of file at least one")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, help="where to work; what did not hold is told, not kept")
     parser.add_argument("--out", type=Path, help="a line of JSON for every place")
     given = parser.parse_args()
-    wanted = Wanted(given.sample, given.one_of_each, given.seed)
+    wanted = Wanted(given.sample, given.few, given.seed)
+    if unknown := {*given.verbs} - {*VERBS}:
+        parser.error(f"no verb: {', '.join(sorted(unknown))}")
     base = given.folder or Path(tempfile.mkdtemp(prefix="faults-"))
     tried: Counter[tuple[str, ...]] = Counter()
     held: Counter[tuple[str, ...]] = Counter()

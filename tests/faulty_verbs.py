@@ -3,6 +3,7 @@
 All of it runs in children of faults.py; at import only what is safe to fork is done.
 """
 
+import importlib
 import json
 import shutil
 import sys
@@ -20,6 +21,15 @@ from mnemoscope.cli.app import run_verb
 from mnemoscope.errors import AtlasNotFound, AtlasUnfinished
 from mnemoscope.models.handmade import WORDS
 
+WARM = (
+    *(f"mnemoscope.mining.{name}" for name in ("run", "merging", "text_pass", "batch_reader", "blocks")),
+    *("mnemoscope.distributed.single_run", "mnemoscope.cli.mined", "mnemoscope.cli.drawing", "mnemoscope.questions"),
+    *("mnemoscope.reports.writing", "mnemoscope.search", "mnemoscope.campaigns.store", "mnemoscope.web.app", "pandas"),
+    "_strptime",
+)
+"""What verbs import when they run, so that children need not, each of them."""
+for module in WARM:
+    importlib.import_module(module)
 torch.set_num_threads(1)
 MODEL = "handmade:planted"
 
@@ -101,18 +111,21 @@ def _finish(root: Path, work: Callable[[], int]) -> int:
         if code:
             return code
     if not (atlas / "patterns.parquet").exists() or any("no manifest" in line for line in verify(atlas)):
-        code = run_verb(["analyze", str(atlas), "key_patterns"])
+        code = run_verb(["analyze", str(atlas), "--patterns", "key_patterns"])
         if code:
             return code
-    if left := [*atlas.rglob("*.mnemoscope-tmp")]:
-        print(f"left over: {left}", file=sys.stderr)
-        return 3
-    return 0
+    left = [str(path) for path in (*atlas.rglob("*.mnemoscope-tmp"), *atlas.rglob("work"))] + verify(atlas)
+    print(*left, file=sys.stderr)
+    return 3 if left else 0
 
 
 def _merge(root: Path) -> int:
     parts = [str(root.parent / f"part-{part}") for part in (1, 2)]
     return run_verb(["merge", str(root / "atlas"), *parts])
+
+
+def _merge_again(root: Path) -> int:
+    return _finish(root, lambda: _merge(root))
 
 
 def _prepare_merge(base: Path) -> None:
@@ -187,7 +200,7 @@ VERBS = {
             "mine", lambda base: text(base) and None, lambda root: mined(root / "atlas", root.parent), _mine_again,
             atlas_tables, **_COMMON,
         ),
-        Verb("merge", _prepare_merge, _merge, lambda root: _finish(root, lambda: _merge(root)), atlas_tables, **_COMMON),
+        Verb("merge", _prepare_merge, _merge, _merge_again, atlas_tables, **_COMMON),
         Verb("analyze", _bare, _analyze, _analyze, atlas_files, **_COMMON),
         Verb("report", _prepare_report, _report, _report, atlas_files, **_COMMON),
         Verb("search", _analysed, _search, _search, atlas_files, **_COMMON),

@@ -1,4 +1,4 @@
-"""What a power cut may leave of a folder: the calls that changed it, replayed on a disk that forgets. Not a test itself.
+"""What a power cut may leave of a folder: its calls, replayed on a disk that forgets. Not a test itself.
 
 A file's content is safe when it was flushed after it was written, a name when its folder was flushed after the name was
 given or taken. Of everything else a disk may keep all, nothing, the last alone, or a piece: `WAYS`.
