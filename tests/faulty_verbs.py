@@ -16,6 +16,7 @@ import torch
 import faulty_server
 from mining_killed import files, sentences, tables
 from mnemoscope.atlas import open_atlas
+from mnemoscope.atlas.manifest import SEAL
 from mnemoscope.atlas.verification import verify
 from mnemoscope.cli.app import run_verb
 from mnemoscope.errors import AtlasNotFound, AtlasUnfinished
@@ -61,16 +62,23 @@ def one_line(code: int | None, out: str, err: str) -> str:
 
 
 def whole_or_unfinished(root: Path, notes: list[str], expected: Mapping[str, bytes]) -> int:
-    """Nothing but what an undisturbed run makes passes for an atlas, a folder of answers or a report."""
-    atlas = root / "atlas"
+    """Nothing but what an undisturbed run makes passes for an atlas or a part of one.
+
+    An older atlas that is being replaced may lack tables, which `verify` tells; it never holds others.
+    """
+    atlas, before = root / "atlas", root.parent / "start"
     try:
         wrong = [line for line in verify(atlas) if "no manifest lists" not in line and not line.endswith(": missing")]
         opened = open_atlas(atlas)
     except (AtlasNotFound, AtlasUnfinished):
         return 0
-    listed = set(opened.manifest.hashes)
-    wrong += [f"{path} is listed and missing" for path in listed if not (atlas / path).is_file()]
-    wrong += [f"{path} is whole and differs" for path in listed if (atlas / path).read_bytes() != expected.get(path)]
+    found = {path: (atlas / path).read_bytes() for path in opened.manifest.hashes if (atlas / path).is_file()}
+    older = (before / "atlas" / SEAL).is_file() and (before / "atlas" / SEAL).read_bytes() == (atlas / SEAL).read_bytes()
+    if older:
+        expected = atlas_tables(before)
+    else:
+        wrong += [f"{path} is listed and missing" for path in opened.manifest.hashes if path not in found]
+    wrong += [f"{path} is whole and differs" for path, data in found.items() if data != expected.get(path)]
     print("; ".join(wrong))
     return 1 if wrong else 0
 
@@ -114,9 +122,31 @@ def _finish(root: Path, work: Callable[[], int]) -> int:
         code = run_verb(["analyze", str(atlas), "--patterns", "key_patterns"])
         if code:
             return code
-    left = [str(path) for path in (*atlas.rglob("*.mnemoscope-tmp"), *atlas.rglob("work"))] + verify(atlas)
+    left = [str(path) for path in atlas.rglob("*.mnemoscope-tmp")] + verify(atlas)
     print(*left, file=sys.stderr)
     return 3 if left else 0
+
+
+def _older(base: Path) -> None:
+    """An atlas of another text in the place of the one to be mined."""
+    other = base / "other"
+    other.mkdir()
+    (other / "text.txt").write_text(sentences(30, WORDS[2:], 2))
+    if mined(base / "start" / "atlas", other):
+        raise SystemExit("the older atlas was not made")
+
+
+def _replace(root: Path) -> int:
+    return mined(root / "atlas", root.parent, "--force")
+
+
+def _replace_again(root: Path) -> int:
+    """The same command again; where the new one was finished but for its patterns, `analyze`."""
+    old = (root.parent / "start/atlas" / SEAL).read_bytes()
+    seal = root / "atlas" / SEAL
+    if seal.exists() and seal.read_bytes() == old:
+        return _replace(root)
+    return _finish(root, lambda: _replace(root))
 
 
 def _merge(root: Path) -> int:
@@ -200,6 +230,7 @@ VERBS = {
             "mine", lambda base: text(base) and None, lambda root: mined(root / "atlas", root.parent), _mine_again,
             atlas_tables, **_COMMON,
         ),
+        Verb("replace", _older, _replace, _replace_again, atlas_tables, **_COMMON),
         Verb("merge", _prepare_merge, _merge, _merge_again, atlas_tables, **_COMMON),
         Verb("analyze", _bare, _analyze, _analyze, atlas_files, **_COMMON),
         Verb("report", _prepare_report, _report, _report, atlas_files, **_COMMON),

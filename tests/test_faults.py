@@ -15,7 +15,7 @@ from needed import refuse
 from power_cut import Disk, write_tree
 
 TESTS = Path(__file__).parent
-VERBS = ("mine", "merge", "analyze", "report", "search", "annotate", "serve")
+VERBS = ("mine", "replace", "merge", "analyze", "report", "search", "annotate", "serve")
 
 
 def environment() -> dict[str, str]:
