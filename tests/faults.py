@@ -6,7 +6,7 @@ the folder says that it is whole which is not, and the next run makes the bytes 
 power cut there is no line, but all the rest, and every judgement that the server has acknowledged is there.
 Run by tests/test_faults.py on one place of each kind, by runs/faults.sh on all.
 
-    python tests/faults.py [VERB ...] [--sample N | --few] [--seed S] [--folder DIR] [--out FILE]
+    python tests/faults.py [VERB ...] [--sample N | --few] [--seed S] [--only PATTERN] [--folder DIR] [--out FILE]
 """
 
 import os
@@ -22,6 +22,7 @@ import errno
 import hashlib
 import json
 import random
+import re
 import shutil
 import signal
 import sys
@@ -199,16 +200,23 @@ class Wanted:
     sample: int | None = None
     few: bool = False
     seed: int = 0
+    only: str = ""
+    """What the kind of call, the kind of file and what fails it must match."""
 
-    def chosen(self, where: Sequence[tuple[str, str]], verb: str) -> list[int]:
-        """The numbers of the places to try; `where` are their kinds of call and of file."""
-        chance = random.Random(f"{self.seed} {verb} {len(where)}")
+    def chosen(self, places: Sequence[Place]) -> list[int]:
+        """The numbers of the places to try."""
+        there = [
+            number for number, place in enumerate(places)
+            if re.search(self.only, f"{place.kind} {place.file} {place.how}")
+        ]  # fmt: skip
+        chance = random.Random(f"{self.seed} {len(places)}")
         if not self.few:
-            return sorted(chance.sample(range(len(where)), min(len(where), self.sample or len(where))))
+            return sorted(chance.sample(there, min(len(there), self.sample or len(there))))
         met: set[str] = set()
         found = []
-        for number in chance.sample(range(len(where)), len(where)):
-            kinds = {where[number][0], _sort_of(where[number][1])}
+        for number in chance.sample(there, len(there)):
+            place = places[number]
+            kinds = {place.how if place.how.startswith("cut") else place.kind, _sort_of(place.file)}
             if not kinds <= met:
                 met |= kinds
                 found.append(number)
@@ -224,17 +232,17 @@ def _sort_of(file: str) -> str:
 def walk(verb: Verb, base: Path, wanted: Wanted, say: Callable[[Place, str], None]) -> dict[str, int]:
     """Tries the places of a verb; `say` is told of each and what is wrong. Returns how many there are of each sort."""
     there = Walk(verb, base)
-    where = [call.where for call in there.places]
-    every = [(number, error) for number in range(len(where)) for error in ERRORS]
-    for which in wanted.chosen([where[number] for number, _ in every], verb.name):
-        place, wrong = there.fail(*every[which])
+    calls = enumerate(there.places)
+    every = [Place(verb.name, number, *call.where, error) for number, call in calls for error in ERRORS]
+    for which in wanted.chosen(every):
+        place, wrong = there.fail(every[which].number, every[which].how)
         if place is not None:
             say(place, wrong)
     cuts = there.cuts()
-    for which in wanted.chosen([(place.how, place.file) for place, _, _ in cuts], verb.name):
+    for which in wanted.chosen([place for place, _, _ in cuts]):
         place, tree, notes = cuts[which]
         say(place, there.cut(tree, notes))
-    return {"calls": len(where), "failures": len(where) * len(ERRORS), "cuts": len(cuts)}
+    return {"calls": len(there.places), "failures": len(every), "cuts": len(cuts)}
 
 
 def table(tried: Counter[tuple[str, ...]], held: Counter[tuple[str, ...]]) -> str:
@@ -252,10 +260,11 @@ def main() -> int:
     parser.add_argument("--sample", type=int, help="so many failures and so many cuts of every verb, at random")
     parser.add_argument("--few", action="store_true", help="of every kind of call and kind of file at least one")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", metavar="PATTERN", default="", help="of 'CALL FILE HOW', as the table has them")
     parser.add_argument("--folder", type=Path, help="where to work; what did not hold is told, not kept")
     parser.add_argument("--out", type=Path, help="a line of JSON for every place")
     given = parser.parse_args()
-    wanted = Wanted(given.sample, given.few, given.seed)
+    wanted = Wanted(given.sample, given.few, given.seed, given.only)
     if unknown := {*given.verbs} - {*VERBS}:
         parser.error(f"no verb: {', '.join(sorted(unknown))}")
     base = given.folder or Path(tempfile.mkdtemp(prefix="faults-"))

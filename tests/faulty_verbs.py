@@ -16,10 +16,9 @@ import torch
 import faulty_server
 from mining_killed import files, sentences, tables
 from mnemoscope.atlas import open_atlas
-from mnemoscope.atlas.manifest import MANIFEST, SEAL
+from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.atlas.verification import verify
 from mnemoscope.cli.app import run_verb
-from mnemoscope.errors import AtlasNotFound, AtlasUnfinished
 from mnemoscope.models.handmade import WORDS
 
 WARM = (
@@ -64,10 +63,9 @@ def one_line(code: int | None, out: str, err: str) -> str:
 def whole_or_unfinished(root: Path, notes: list[str], expected: Mapping[str, bytes]) -> int:
     """Nothing but what an undisturbed run makes passes for an atlas, a part, a folder of answers or a report."""
     atlas = root / "atlas"
-    try:
-        opened = open_atlas(atlas)
-    except (AtlasNotFound, AtlasUnfinished):
+    if not (atlas / MANIFEST).is_file():
         return 0
+    opened = open_atlas(atlas)
     # A table or a folder that no manifest covers yet claims nothing.
     passing = ("a table that no manifest lists", f"/{MANIFEST}: missing")
     wrong = [line for line in verify(atlas) if not line.endswith(passing)]
@@ -83,8 +81,7 @@ def whole_or_being_replaced(root: Path, notes: list[str], expected: Mapping[str,
     Its manifest goes last, so that what is left of it is not taken for a folder of somebody else.
     """
     atlas, before = root / "atlas", root.parent / "start" / "atlas"
-    seal = atlas / SEAL
-    if not seal.exists() or seal.read_bytes() != (before / SEAL).read_bytes():
+    if not _is_older(atlas, before):
         return whole_or_unfinished(root, notes, expected)
     old, found = tables(before), tables(atlas)
     wrong = [f"{path} is not the older atlas's" for path, data in found.items() if data != old.get(path)]
@@ -92,6 +89,11 @@ def whole_or_being_replaced(root: Path, notes: list[str], expected: Mapping[str,
         wrong = ["verify says that it is whole"]
     print("; ".join(wrong))
     return 1 if wrong else 0
+
+
+def _is_older(atlas: Path, before: Path) -> bool:
+    """Whether the manifest is still that of the atlas that lay there before."""
+    return (atlas / MANIFEST).is_file() and (atlas / MANIFEST).read_bytes() == (before / MANIFEST).read_bytes()
 
 
 def text(base: Path) -> str:
@@ -153,9 +155,7 @@ def _replace(root: Path) -> int:
 
 def _replace_again(root: Path) -> int:
     """The same command again; where the new one was finished but for its patterns, `analyze`."""
-    old = (root.parent / "start/atlas" / SEAL).read_bytes()
-    seal = root / "atlas" / SEAL
-    if seal.exists() and seal.read_bytes() == old:
+    if _is_older(root / "atlas", root.parent / "start" / "atlas"):
         return _replace(root)
     return _finish(root, lambda: _replace(root))
 

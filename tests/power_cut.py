@@ -97,6 +97,7 @@ WAYS: dict[str, tuple[Callable[[Folder], "dict[str, File | Folder]"], Content]] 
     "last write alone": (lambda folder: folder.now, _last),
     "last write's end alone": (lambda folder: folder.now, _backwards),
     "last name alone": (lambda folder: folder.after(folder.since[-1:]), _all),
+    "last two names alone": (lambda folder: folder.after(folder.since[-2:]), _all),
     "all but the last name": (lambda folder: folder.after(folder.since[:-1]), _all),
 }
 """How the names and the content of a disk come back."""

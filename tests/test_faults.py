@@ -11,8 +11,10 @@ import pytest
 
 import mnemoscope
 from faulty_disk import Call, compiler, read
+from handbuilt_atlas import build_atlas
+from mnemoscope.atlas.folder import occupancy
 from needed import refuse
-from power_cut import Disk, write_tree
+from power_cut import WAYS, Disk, write_tree
 
 TESTS = Path(__file__).parent
 VERBS = ("mine", "replace", "merge", "analyze", "report", "search", "annotate", "serve")
@@ -42,13 +44,16 @@ def test_one_place_of_every_kind_holds(verb: str, tmp_path: Path) -> None:
         assert told[f"{sort} held"] == told[f"{sort} tried"] > 0, told
 
 
-WRITER = """
+OPENING = """
 import os, sqlite3, sys
 from pathlib import Path
 import faulty_disk
+from mnemoscope.atlas.folder import clear
 faulty_disk.begin_again_preloaded()
 root, diary, place = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 faulty_disk.begin(root, diary, fail_at=None if place < 0 else place, error=28)
+"""
+WRITER = """
 try:
     (root / "folder").mkdir()
     with (root / "new").open("wb") as file:
@@ -67,10 +72,15 @@ except (OSError, sqlite3.Error) as error:
 
 def written(folder: Path, place: int = -1) -> tuple[str, list[Call]]:
     """What a program said that wrote a file and a database, and its calls; call number `place` failed."""
+    shutil.rmtree(folder / "root", ignore_errors=True)
+    (folder / "root").mkdir()
+    return recorded(folder, WRITER, place)
+
+
+def recorded(folder: Path, work: str, place: int = -1) -> tuple[str, list[Call]]:
+    """What a program says that works in `root`, and its calls there."""
     root, diary, program = folder / "root", folder / "diary", folder / "writer.py"
-    shutil.rmtree(root, ignore_errors=True)
-    root.mkdir()
-    program.write_text(WRITER)
+    program.write_text(OPENING + work)
     ran = python(program, root, diary, str(place))
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.strip(), read(diary, root)
@@ -145,3 +155,18 @@ def test_a_power_cut_takes_what_was_not_flushed(tmp_path: Path) -> None:
 def test_a_tree_that_a_cut_left_is_made(tmp_path: Path) -> None:
     write_tree({"folder": None, "folder/name": b"abc"}, tmp_path / "made")
     assert (tmp_path / "made/folder/name").read_bytes() == b"abc"
+
+
+def test_no_power_cut_makes_a_strangers_folder_of_an_atlas_that_is_cleared(tmp_path: Path) -> None:
+    build_atlas(tmp_path / "root" / "atlas")
+    disk, calls = Disk(tmp_path / "root"), recorded(tmp_path, "clear(root / 'atlas')")[1]
+    assert sum(call.kind == "remove" for call in calls) > 10
+    found = {}
+    for number, call in enumerate(calls):
+        disk.make(call)
+        for way in WAYS:
+            left = tmp_path / f"left {number} {way}"
+            write_tree(disk.left(way), left)
+            found[left.name] = occupancy(left / "atlas")
+            shutil.rmtree(left)
+    assert {"free", "finished"} == {*found.values()}, [name for name, what in found.items() if what == "foreign"]
