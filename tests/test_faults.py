@@ -17,7 +17,8 @@ from needed import refuse
 from power_cut import WAYS, Disk, write_tree
 
 TESTS = Path(__file__).parent
-VERBS = ("mine", "replace", "merge", "analyze", "report", "search", "annotate", "serve")
+QUICK, SLOW = ("mine", "analyze", "search", "annotate", "serve"), ("replace", "merge", "report")
+VERBS = [*QUICK, *(pytest.param(verb, marks=pytest.mark.slow) for verb in SLOW)]
 
 
 def environment() -> dict[str, str]:
@@ -35,9 +36,8 @@ def python(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
 
 @pytest.mark.timeout(900)  # the machine may be busy
 @pytest.mark.parametrize("verb", VERBS)
-def test_one_place_of_every_kind_holds(verb: str, tmp_path: Path) -> None:
-    options = ["--few", "--seed", "5", "--folder", tmp_path / "walk"]
-    ran = python(TESTS / "faults.py", verb, *options)
+def test_one_place_of_every_kind_holds(verb: str) -> None:
+    ran = python(TESTS / "faults.py", verb, "--few", "--seed", "5")
     assert ran.returncode == 0, ran.stderr[-3000:]
     told = json.loads(ran.stdout.splitlines()[-1])[verb]
     for sort in ("failures", "cuts"):
@@ -48,10 +48,13 @@ OPENING = """
 import os, sqlite3, sys
 from pathlib import Path
 import faulty_disk
-from mnemoscope.atlas.folder import clear
 faulty_disk.begin_again_preloaded()
 root, diary, place = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 faulty_disk.begin(root, diary, fail_at=None if place < 0 else place, error=28)
+"""
+CLEARING = """
+from mnemoscope.atlas.folder import clear
+clear(root / "atlas")
 """
 WRITER = """
 try:
@@ -159,7 +162,7 @@ def test_a_tree_that_a_cut_left_is_made(tmp_path: Path) -> None:
 
 def test_no_power_cut_makes_a_strangers_folder_of_an_atlas_that_is_cleared(tmp_path: Path) -> None:
     build_atlas(tmp_path / "root" / "atlas")
-    disk, calls = Disk(tmp_path / "root"), recorded(tmp_path, "clear(root / 'atlas')")[1]
+    disk, calls = Disk(tmp_path / "root"), recorded(tmp_path, CLEARING)[1]
     assert sum(call.kind == "remove" for call in calls) > 10
     found = {}
     for number, call in enumerate(calls):
