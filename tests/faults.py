@@ -138,7 +138,7 @@ class Walk:
         if met is None:
             return None, ""
         place = Place(self.verb.name, number, *met.where, error)
-        wrong = self.verb.refused(ended.code, ended.out, ended.err)
+        wrong = self.verb.refused(met, ended.code, ended.out, ended.err)
         notes = [call.data.decode() for call in calls if call.kind == "note"]
         return place, wrong or self._afterwards(notes, whole=ended.code == 0)
 

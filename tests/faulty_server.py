@@ -145,6 +145,6 @@ def browse(root: Path) -> int:
         app.state.site.close()
 
 
-def answered(code: int | None, out: str, err: str) -> str:
+def answered(call: faulty_disk.Call, code: int | None, out: str, err: str) -> str:
     """A server goes on after a refusal, each of which is one sentence."""
     return "" if code == 0 and "Traceback" not in err else f"exit {code}: {out} {err[-1500:]}"

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 import faulty_server
+from faulty_disk import Call
 from mining_killed import files, sentences, tables
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.manifest import MANIFEST
@@ -47,14 +48,15 @@ class Verb:
     """What must not differ in the end."""
     claims: Callable[[Path, list[str], Mapping[str, bytes]], int]
     """0 if nothing says that it is whole which is not, and all that was noted is there; else prints what."""
-    refused: Callable[[int | None, str, str], str]
-    """What is wrong with the exit code, stdout and stderr of a run in which a call failed, or ""."""
+    refused: Callable[[Call, int | None, str, str], str]
+    """What is wrong with the exit code, stdout and stderr of a run in which this call failed, or ""."""
 
 
-def one_line(code: int | None, out: str, err: str) -> str:
-    """A run may end with one plain line and 2, or, if all was made in spite of it, with 0."""
+def one_line(call: Call, code: int | None, out: str, err: str) -> str:
+    """A run ends with one plain line and 2; with 0 only where what could not be done is in nobody's way."""
     if code == 0:
-        return "" if "Traceback" not in err else f"exit 0 with {err[-1500:]}"
+        passing = call.kind.startswith("remove") or "work/beats" in call.path
+        return "" if passing and "Traceback" not in err else f"exit 0 {err[-1500:]}"
     lines = [line for line in err.splitlines() if line.startswith("mnemoscope: ")]
     plain = len(lines) == 1 and err.rstrip().endswith(lines[0]) and "Traceback" not in err
     return "" if code == 2 and plain else f"exit {code}: {err[-1500:]}"
