@@ -216,7 +216,7 @@ class Wanted:
         found = []
         for number in chance.sample(there, len(there)):
             place = places[number]
-            kinds = {place.how if place.how.startswith("cut") else place.kind, _sort_of(place.file)}
+            kinds = {_sort_of(place.file)} if place.how.startswith("cut") else {place.kind, _sort_of(place.file)}
             if not kinds <= met:
                 met |= kinds
                 found.append(number)

@@ -120,7 +120,7 @@ static int fails(int kind, uint64_t inode, const char *path) {
     return 1;
 }
 
-/* A call on names: REFUSE before it, KEEP after it. The lock is held between. */
+/* In a wrapper of CALL: what is not ours goes on unseen; what is, is refused, or made and written down by `body`. */
 #define BEGIN if (diary < 0) return CALL; char path[PATH_MAX] = "", other[PATH_MAX] = ""; (void)other;
 #define LOCK pthread_mutex_lock(&turn)
 #define UNLOCK do { int kept = errno; pthread_mutex_unlock(&turn); errno = kept; } while (0)

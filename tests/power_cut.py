@@ -36,15 +36,18 @@ class File:
 
 @dataclass
 class Folder:
-    """A folder: its flushed names, and each change since (a name, and what bears it or None)."""
+    """A folder: its flushed names, and each change since: names, and what bears them or None.
+
+    A change is kept whole or lost whole, a rename within the folder, too.
+    """
 
     safe: dict[str, "File | Folder"] = field(default_factory=dict)
-    since: list[tuple[str, "File | Folder | None"]] = field(default_factory=list)
+    since: "list[Change]" = field(default_factory=list)
 
-    def after(self, changes: list[tuple[str, "File | Folder | None"]]) -> "dict[str, File | Folder]":
+    def after(self, changes: "list[Change]") -> "dict[str, File | Folder]":
         """The names after these changes of what is safe."""
         names = dict(self.safe)
-        for name, what in changes:
+        for name, what in [one for change in changes for one in change.items()]:
             names.pop(name, None)
             if what is not None:
                 names[name] = what
@@ -54,6 +57,9 @@ class Folder:
     def now(self) -> "dict[str, File | Folder]":
         """The names as processes see them."""
         return self.after(self.since)
+
+
+Change = dict[str, File | Folder | None]
 
 
 def _all(file: File) -> bytes:
@@ -128,9 +134,12 @@ class Disk:
         return here
 
     def _name(self, path: str, what: "File | Folder | None") -> None:
+        self._folder_of(path).since.append({Path(path).name: what})
+
+    def _folder_of(self, path: str) -> Folder:
         folder = self._at(str(Path(path).parent))
         assert isinstance(folder, Folder), path
-        folder.since.append((Path(path).name, what))
+        return folder
 
     def make(self, call: Call) -> None:
         """Makes one call; a failed one, and one on a file without a name, changes nothing."""
@@ -154,10 +163,14 @@ class Disk:
         elif call.kind in ("remove", "remove folder"):
             self._name(call.path, None)
         elif call.kind in ("rename", "link"):
-            what = self._at(call.path)
-            self._name(call.other, what)
-            if call.kind == "rename":
-                self._name(call.path, None)
+            what, old, new = self._at(call.path), self._folder_of(call.path), self._folder_of(call.other)
+            given: Change = {Path(call.other).name: what}
+            taken: Change = {} if call.kind == "link" else {Path(call.path).name: None}
+            if old is new:
+                new.since.append(taken | given)
+            else:
+                new.since.append(given)
+                old.since.append(taken)
 
     def left(self, way: str) -> Tree:
         """What a cut leaves here, one of `WAYS`."""

@@ -17,8 +17,10 @@ from needed import refuse
 from power_cut import WAYS, Disk, write_tree
 
 TESTS = Path(__file__).parent
-QUICK, SLOW = ("mine", "analyze", "search", "annotate", "serve"), ("replace", "merge", "report")
-VERBS = [*QUICK, *(pytest.param(verb, marks=pytest.mark.slow) for verb in SLOW)]
+VERBS = [
+    pytest.param(("mine", "search", "annotate"), id="quick"),
+    pytest.param(("replace", "merge", "analyze", "report", "serve"), id="rest", marks=pytest.mark.slow),
+]
 
 
 def environment() -> dict[str, str]:
@@ -35,13 +37,13 @@ def python(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.timeout(900)  # the machine may be busy
-@pytest.mark.parametrize("verb", VERBS)
-def test_one_place_of_every_kind_holds(verb: str) -> None:
-    ran = python(TESTS / "faults.py", verb, "--few", "--seed", "5")
+@pytest.mark.parametrize("verbs", VERBS)
+def test_one_place_of_every_kind_holds(verbs: tuple[str, ...]) -> None:
+    ran = python(TESTS / "faults.py", *verbs, "--few", "--seed", "5")
     assert ran.returncode == 0, ran.stderr[-3000:]
-    told = json.loads(ran.stdout.splitlines()[-1])[verb]
-    for sort in ("failures", "cuts"):
-        assert told[f"{sort} held"] == told[f"{sort} tried"] > 0, told
+    for verb, told in json.loads(ran.stdout.splitlines()[-1]).items():
+        for sort in ("failures", "cuts"):
+            assert told[f"{sort} held"] == told[f"{sort} tried"] >= 5, (verb, told)
 
 
 OPENING = """
@@ -146,7 +148,7 @@ def test_a_power_cut_takes_what_was_not_flushed(tmp_path: Path) -> None:
     calls += [call("flush", "new"), call("rename", "new", other="name")]
     assert left(tmp_path / "a", calls, "all lost") == {}, "its folder was not flushed"
     assert left(tmp_path / "a", calls, "names kept, content lost") == {"name": b"abcdefgh"}
-    assert left(tmp_path / "a", calls, "all but the last name") == {"new": b"abcdefgh", "name": b"abcdefgh"}
+    assert left(tmp_path / "a", calls, "all but the last name") == {"new": b"abcdefgh"}
     calls += [Call("flush", False, 3, 0, ".", "", b"")]
     assert left(tmp_path / "a", calls, "all lost") == {"name": b"abcdefgh"}
     calls += [call("write", "name", b"XY"), call("remove", "name")]
