@@ -42,8 +42,8 @@ def test_one_place_of_every_kind_holds(verbs: tuple[str, ...]) -> None:
     ran = python(TESTS / "faults.py", *verbs, "--few", "--seed", "5")
     assert ran.returncode == 0, ran.stderr[-3000:]
     for verb, told in json.loads(ran.stdout.splitlines()[-1]).items():
-        for sort in ("failures", "cuts"):
-            assert told[f"{sort} held"] == told[f"{sort} tried"] >= 5, (verb, told)
+        for sort, least in (("failures", 5), ("cuts", 2)):
+            assert told[f"{sort} held"] == told[f"{sort} tried"] >= least, (verb, told)
 
 
 OPENING = """
