@@ -4,14 +4,13 @@ Needs Debian's `chromium` and the package playwright; without them a test skips 
 No page reaches a network: no host name is known to the browser but this machine's own. Not a test itself.
 """
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-import pytest
+from needed import refuse
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request
@@ -84,22 +83,16 @@ def _listen(visit: Visit, message: "ConsoleMessage") -> None:
         visit.complaints.append(message.text)
 
 
-def _refuse(reason: str) -> NoReturn:
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"{reason}: .ci/run installs it, and CI must not skip", pytrace=False)
-    pytest.skip(reason)
-
-
 @contextmanager
 def chromium() -> "Iterator[Browser]":
     """A running browser. Only for the length of a module: its event loop keeps others from running in this thread."""
     program = shutil.which("chromium")
     if program is None:
-        _refuse("no chromium on this machine (Debian: apt-get install chromium)")
+        refuse("no chromium on this machine (Debian: apt-get install chromium)")
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        _refuse("no playwright in this environment (pip install -e '.[dev]')")
+        refuse("no playwright in this environment (pip install -e '.[dev]')")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=list(FLAGS))
         try:

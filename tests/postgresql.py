@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import psycopg
-import pytest
 from psycopg import sql
+
+from needed import refuse
 
 USER = "postgres"
 
@@ -37,12 +37,6 @@ class Server:
         with psycopg.connect(host=str(self.folder), port=self.port, user=USER, autocommit=True) as connection:
             connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(name)))
         return f"postgresql://{USER}:{self.password}@127.0.0.1:{self.port}/{name}"
-
-
-def refuse(reason: str) -> NoReturn:
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"{reason}: .ci/run installs it, and CI must not skip", pytrace=False)
-    pytest.skip(reason)
 
 
 @contextmanager

@@ -59,6 +59,19 @@ def test_the_lock_is_free_after_an_error(tmp_path: Path) -> None:
         pass
 
 
+def test_a_lock_file_that_cannot_be_removed_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "unlink", refuse)
+        with pytest.raises(StoreFailed, match=r"cannot write .*\.lock: Input/output error"), lock_folder(tmp_path):
+            pass
+    with lock_folder(tmp_path):  # or this process, which may be a server, could never write here again
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_one_process_cannot_hold_it_twice(tmp_path: Path) -> None:
     with lock_folder(tmp_path), pytest.raises(AtlasBusy), lock_folder(tmp_path):
         pass

@@ -19,9 +19,10 @@ import mnemoscope
 from mining.conftest import tables_of, tiny_model
 from mnemoscope import progress
 from mnemoscope.atlas import open_atlas, verify
-from mnemoscope.errors import AtlasUnfinished, Interrupted, PlanDiffers, Terminated
+from mnemoscope.errors import AtlasExists, AtlasUnfinished, Interrupted, PlanDiffers, StoreFailed, Terminated
 from mnemoscope.mining import batch_loader, mine
 from mnemoscope.models import LanguageModel
+from mnemoscope.patterns import write_patterns
 
 TESTS = Path(__file__).parents[1]
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 60}
@@ -212,6 +213,25 @@ def test_a_scheduler_stops_the_patterns_of_a_sealed_atlas(
     with pytest.raises(Terminated, match=line), as_command():
         mine(model, text, out=tmp_path / "atlas", progress=log, **OPTIONS)
     assert open_atlas(tmp_path / "atlas").layers
+
+
+@pytest.mark.parametrize("place", ["patterns.parquet", "analyses/manifest.json"])
+def test_patterns_that_cannot_be_written_are_what_is_left_to_make(
+    place: str, model: LanguageModel, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The atlas is sealed by then, so that the same command would be refused: both lines name the one that helps."""
+    log, atlas = Log(monkeypatch), tmp_path / "atlas"
+    log.act["patterns"] = lambda: (atlas / place).mkdir(parents=True)
+    left = r"but for its patterns, which `mnemoscope analyze .*atlas --patterns` makes"
+    with pytest.raises(StoreFailed, match=rf"cannot write .*{place}: Is a directory.*; .* is finished {left}$"):
+        mine(model, text, out=atlas, progress=log, **OPTIONS)
+    (atlas / place).rmdir()
+    with pytest.raises(AtlasExists, match=f"is finished already {left}; "):
+        mine(model, text, out=atlas, **OPTIONS)
+    write_patterns(open_atlas(atlas))
+    assert verify(atlas) == []
+    with pytest.raises(AtlasExists, match="is finished already; "):
+        mine(model, text, out=atlas, **OPTIONS)
 
 
 def test_the_second_ctrl_c_stops_at_once(

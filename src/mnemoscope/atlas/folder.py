@@ -118,6 +118,7 @@ def clear(directory: Path, *, keep_work: bool = False) -> None:
             # Seal and tables tell whose it is, so it goes while they are there.
             (directory / MANIFEST).unlink(missing_ok=True)
         _remove(directory, [path for path in found if not (keep_work and path.startswith(f"{WORK}/"))])
+        flush(directory)  # or a power cut could bring tables back without the marks that tell whose they are
         for name in (RUN, SEAL):
             (directory / name).unlink(missing_ok=True)
         if is_manifest(directory / MANIFEST):

@@ -27,7 +27,7 @@ def lock_folder(directory: Path) -> Iterator[None]:
     The folder is made where it is missing, and taken away again if nothing was written into it.
 
     Raises AtlasBusy, naming the other process, at once rather than waiting; AtlasDamaged for symbolic links where an
-    atlas has folders or the lock; StoreFailed if no lock file can be made.
+    atlas has folders or the lock; StoreFailed if no lock file can be made or removed.
     """
     new = not directory.exists()
     make_folder(directory)
@@ -38,9 +38,7 @@ def lock_folder(directory: Path) -> Iterator[None]:
         remove_strays(directory)
         yield
     finally:
-        # Unlinked while still held: whoever opened the old file sees, after locking it, that its name is gone.
-        path.unlink(missing_ok=True)
-        os.close(handle)
+        _give_back(handle, path)
         if new:
             with suppress(OSError):  # it holds something
                 directory.rmdir()
@@ -98,6 +96,15 @@ def _sign(handle: int, path: Path, who: str) -> None:
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"{who}\n".encode(), 0)
     except StoreFailed:
-        path.unlink(missing_ok=True)
-        os.close(handle)
+        _give_back(handle, path)
         raise
+
+
+def _give_back(handle: int, path: Path) -> None:
+    """Removes the lock file and lets go of it, also where the disk refuses to remove it: StoreFailed."""
+    try:
+        # Unlinked while still held: whoever opened the old file sees, after locking it, that its name is gone.
+        with storing(path):
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(handle)

@@ -11,9 +11,7 @@ from pathlib import Path
 
 import torch
 
-from mnemoscope.atlas.manifest import STATE, unfinished_plan, work_of
-from mnemoscope.atlas.schema import TABLES
-from mnemoscope.atlas.tables import patterns_command
+from mnemoscope.atlas.manifest import unfinished_plan, work_of
 from mnemoscope.corpus import Source, open_source
 from mnemoscope.errors import OptionError, PlanDiffers
 from mnemoscope.mining.finishing import finish_atlas
@@ -189,7 +187,5 @@ def _device(directory: Path, options: MiningOptions) -> str:
 
 def check_folder(directory: Path, options: MiningOptions) -> None:
     """Raises AtlasExists where nothing can be mined into the folder."""
-    lacking = not (directory / STATE).is_dir() and not (directory / TABLES["patterns"].path()).is_file()
-    patterns = f" but for its patterns, which {patterns_command(directory)} makes" if lacking else ""
-    advice = f"{patterns}; choose another folder, or --force to mine it again"
+    advice = "; choose another folder, or --force to mine it again"
     check_writable(directory, force=options.force, advice=advice)

@@ -14,10 +14,12 @@ from typing import Any
 
 from mnemoscope.atlas.folder import clear, occupancy, remove_work
 from mnemoscope.atlas.lock import lock_folder
-from mnemoscope.atlas.manifest import begin, unfinished_plan
+from mnemoscope.atlas.manifest import MANIFEST, STATE, begin, files_beside, unfinished_plan
+from mnemoscope.atlas.schema import TABLES
+from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.corpus import Encoder, Source, TokenizedCorpus, prepare
 from mnemoscope.errors import AtlasExists, CorpusError, ModelError, PlanDiffers
-from mnemoscope.files import storing
+from mnemoscope.files import file_hash, storing
 from mnemoscope.mining.plan import RULES, MiningPlan, all_versions, library_versions
 from mnemoscope.mining.removals import default_removals
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
@@ -72,14 +74,25 @@ def difference(
 def check_writable(directory: Path, *, force: bool, advice: str) -> None:
     """Raises AtlasExists for a folder of something else and, without `force`, for a finished atlas.
 
-    `advice` is what the error says of a finished one after the folder's name.
+    `advice` is what the error says of a finished one after the folder's name, and after how its patterns are made,
+    where it was stopped before it had them.
     """
     with storing(directory):
         found = occupancy(directory)
     if found == "foreign":
         raise AtlasExists(f"{directory} holds something that is not an atlas; choose another folder")
     if found == "finished" and not force:
-        raise AtlasExists(f"{directory} is finished already{advice}")
+        left = f" but for its patterns, which {patterns_command(directory)} makes" if _lacks_patterns(directory) else ""
+        raise AtlasExists(f"{directory} is finished already{left}{advice}")
+
+
+def _lacks_patterns(directory: Path) -> bool:
+    """Whether a finished atlas, which is no part, has no patterns that a manifest covers."""
+    try:
+        covered = files_beside(directory, "analyses", file_hash(directory / MANIFEST))
+    except OSError:
+        return False
+    return not (directory / STATE).is_dir() and TABLES["patterns"].path() not in covered
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from mnemoscope.atlas.folder import remove_work
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.manifest import RUN, seal, table_files
 from mnemoscope.atlas.schema import place
+from mnemoscope.atlas.tables import patterns_command
+from mnemoscope.errors import StoreFailed
 from mnemoscope.files import file_entry, write_json
 from mnemoscope.memory import most_experts
 from mnemoscope.mining.plan import MiningPlan
@@ -66,12 +68,14 @@ def add_patterns(directory: Path, progress: Progress, *, found: bool = False) ->
 
     Raises Interrupted after Ctrl-C, StoreFailed, AtlasUnfinished where a layer's were not found.
     """
+    left = f"{directory} is finished but for its patterns, which {patterns_command(directory)} makes"
     try:
         atlas = open_atlas(directory)
         join_patterns(atlas) if found else write_patterns(atlas, progress=progress)
     except (KeyboardInterrupt, StopSignal) as stop:
-        left = f"{directory} is finished but for its patterns, which `mnemoscope analyze {directory}` makes"
         raise interruption(stop, f"stopped; {left}") from None
+    except StoreFailed as refused:  # which says to run the same again, and mining would refuse a finished atlas
+        raise StoreFailed(f"{str(refused).rpartition('; ')[0]}; {left}") from refused
 
 
 def unsealed_atlas(directory: Path, facts: Mapping[str, Any], plan: MiningPlan) -> Atlas:
