@@ -85,6 +85,18 @@ class Mutant:
             " ".join(line.strip() for line in lines[first : len(lines) - last]) for lines in (old, new)
         )
 
+    def statement(self) -> range:
+        """The lines of the innermost statement that it is in, without the body of a compound one."""
+        found = range(self.line, self.line + 1)
+        for node in ast.walk(ast.parse(self.source)):
+            if isinstance(node, ast.stmt | ast.ExceptHandler):
+                body = getattr(node, "body", None)
+                first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))])
+                last = (node.end_lineno or node.lineno) if not body else max(node.lineno, body[0].lineno - 1)
+                if first <= self.line <= last:
+                    found = range(first, last + 1)
+        return found
+
 
 def _operators() -> dict[str, Operator]:
     provider = OperatorProvider()
