@@ -65,7 +65,7 @@ def test_one_look_and_no_interval_are_left_as_they_are(found: Estimate, looks: i
 
 
 def test_the_exact_interval_by_hand() -> None:
-    """Of n tries 0 hits: high is 1 - 0.025^(1/n). 1 of 2: 1 - (1 - low)^2 = 0.025, high^2 = 0.975. 8 of 10: textbook."""
+    """0 of n: high is 1 - 0.025^(1/n). 1 of 2: 1 - (1 - low)^2 = 0.025, high^2 = 0.975. 8 of 10: textbooks."""
     none, every = exact_share(0, 10), exact_share(10, 10)
     assert (none.value, none.count, none.low) == (0.0, 10, 0.0)
     assert none.high == pytest.approx(1 - 0.025**0.1, rel=1e-9)
@@ -122,6 +122,9 @@ def test_the_mean_by_hand() -> None:
     assert found.low == pytest.approx(2 - Z / math.sqrt(3))
     assert found.high == pytest.approx(2 + Z / math.sqrt(3))
     assert mean([4.0]) == Estimate(4.0, 1)
+    wide = mean([10, 12, 14])
+    assert wide.low == pytest.approx(12 - 2 * Z / math.sqrt(3))
+    assert wide.high == pytest.approx(12 + 2 * Z / math.sqrt(3))
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=80), st.sampled_from([0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0]))

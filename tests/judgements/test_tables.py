@@ -49,7 +49,8 @@ def test_what_was_said_is_neither_changed_nor_deleted(database: Connection, tabl
     other = GROWING[table].format("second")
     refuse(database, other.replace("(author", "(id, author").replace("VALUES (", "VALUES (1, "), grows)
     database.execute(text(other))
-    assert database.execute(text(f"SELECT id, key FROM {table} ORDER BY id")).fetchall() == [(1, "first"), (2, "second")]
+    stored = database.execute(text(f"SELECT id, key FROM {table} ORDER BY id")).fetchall()
+    assert stored == [(1, "first"), (2, "second")]
 
 
 def test_another_author_may_use_the_same_key(database: Connection) -> None:

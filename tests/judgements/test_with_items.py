@@ -32,8 +32,9 @@ def atlas(folder: Path, said: Sequence[str]) -> Path:
             values = f"({number}, 'code{number}', '{kind}', 1, {10 * number}, '')"
             connection.execute(text(f"INSERT INTO items VALUES {values}"))
         for name in ("Ada", "Ben"):
-            values = f"('{name}', '{name}', 'annotator', '{name}', 'now')"
-            connection.execute(text(f"INSERT INTO annotators (name, folded, role, token_hash, made_at) VALUES {values}"))
+            columns = "name, folded, role, token_hash, made_at"
+            values = f"'{name}', '{name}', 'annotator', '{name}', 'now'"
+            connection.execute(text(f"INSERT INTO annotators ({columns}) VALUES ({values})"))
         for statement in said:
             connection.execute(text(statement))
     engine.dispose()
@@ -43,7 +44,8 @@ def atlas(folder: Path, said: Sequence[str]) -> Path:
 def judge(item: int, key: str, *, author: str = "Ada") -> str:
     """A judgement of the item, whose description is its key."""
     return (
-        "INSERT INTO judgements (author, made_at, layer, memory, control, pattern, kind, description, triggers, item, key)"
+        "INSERT INTO judgements"
+        " (author, made_at, layer, memory, control, pattern, kind, description, triggers, item, key)"
         f" VALUES ('{author}', '2026-01-02T03:00:00+00:00', 1, {10 * item}, {int(item == 2)}, 0, 'both', '{key}',"
         f" '[0, 1, 2]', {item}, '{key}')"
     )

@@ -68,7 +68,7 @@ class Triple(Operator):
 
 @dataclass(frozen=True)
 class Mutant:
-    """One fault: the file (from the root of the tree), its line, the operator, which of its places, and the new text."""
+    """One fault: the file (from the root of the tree), its line, the operator, its text without and with the fault."""
 
     path: str
     line: int
@@ -131,12 +131,13 @@ def spared_spans(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     return spans
 
 
+_IN_TYPES = (ast.Subscript, ast.BinOp, ast.BitOr, ast.Name, ast.Attribute, ast.Tuple, ast.List, ast.expr_context)
+
+
 def _is_type(value: ast.expr) -> bool:
     """Whether what is assigned is a name for a type, as `X = A | None` or `X = dict[str, int]`."""
     return isinstance(value, ast.Subscript | ast.BinOp) and all(
-        isinstance(node, ast.Subscript | ast.BinOp | ast.BitOr | ast.Name | ast.Attribute | ast.Tuple | ast.List)
-        or isinstance(node, ast.expr_context)
-        or (isinstance(node, ast.Constant) and (node.value is None or node.value is ...))
+        isinstance(node, _IN_TYPES) or (isinstance(node, ast.Constant) and (node.value is None or node.value is ...))
         for node in ast.walk(value)
     )
 

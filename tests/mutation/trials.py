@@ -7,6 +7,7 @@ execute the mutated line, those of the cheapest files first, up to the first fai
 executes as a survivor.
 """
 
+import contextlib
 import gc
 import importlib
 import importlib.metadata
@@ -30,8 +31,11 @@ from mutants import Mutant, draw_mutants, read_equivalents
 
 HERE = Path(__file__).resolve().parents[2]
 EQUIVALENTS = "tests/equivalent_mutants.txt"
-WARM = ("torch", "transformers", "datasets", "polars", "pyarrow.parquet", "numpy.testing", "hypothesis", "pydantic",
-        "fastapi.testclient", "accelerate", "psutil", "zstandard", "sentencex", "altair", "vl_convert", "safetensors.torch", "tokenizers", "typer.testing", "rich.table", "sqlalchemy")
+WARM = (
+    "torch", "transformers", "accelerate", "datasets", "polars", "pyarrow.parquet", "numpy.testing", "hypothesis",
+    "pydantic", "fastapi.testclient", "safetensors.torch", "tokenizers", "typer.testing", "rich.table", "sqlalchemy",
+    "psutil", "zstandard", "sentencex", "altair",
+)  # fmt: skip
 TIMES_MEASURED, MORE_SECONDS = 5, 30
 """A mutant hangs when its tests take longer than so many times what they took without it, and so many seconds more."""
 
@@ -159,17 +163,16 @@ class Tree:
     @staticmethod
     def _end(child: int) -> None:
         """Ends the child and what it started."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
     def run_tests(self, tests: list[str], *, seconds: float) -> tuple[str, str]:
         """How it went (`survived`, `killed` or `hung`), and the first test that failed."""
         failed = self._folder / "failed"
         failed.unlink(missing_ok=True)
         files = list(dict.fromkeys(test.split("::")[0] for test in tests))
-        code = self.fork(lambda: pytest.main([*PYTEST, "-x", *files], plugins=[Chooser(tests, failed)]), seconds=seconds)
+        asked = [*PYTEST, "-x", *files]
+        code = self.fork(lambda: pytest.main(asked, plugins=[Chooser(tests, failed)]), seconds=seconds)
         if code is None:
             return "hung", ""
         if code == 0:
