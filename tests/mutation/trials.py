@@ -36,7 +36,7 @@ WARM = (
     "pydantic", "fastapi.testclient", "safetensors.torch", "tokenizers", "typer.testing", "rich.table", "sqlalchemy",
     "psutil", "zstandard", "sentencex", "altair",
 )  # fmt: skip
-TIMES_MEASURED, MORE_SECONDS = 5, 30
+TIMES_MEASURED, MORE_SECONDS = 3, 20
 """A mutant hangs when its tests take longer than so many times what they took without it, and so many seconds more."""
 
 
