@@ -3,7 +3,8 @@
 Operators are cosmic-ray's (comparisons, arithmetic, numbers, `and`/`or`/`not`, truth values, loops, exceptions,
 decorators) and three more: a call made for its effect, a `+=` or a `raise` that is left out; a floating-point number
 that is three times as large. Not mutated: docstrings, type annotations, blocks for the type checker, `__repr__`,
-`__str__`, and what is given to a logger or to a function that reports progress.
+`__str__`, what is given to `dataclass` (frozen or not: like a type, for who writes the code), the `*` after which
+arguments have names, and what is given to a logger or to a function that reports progress.
 """
 
 import ast
@@ -24,6 +25,9 @@ NEED_NAMES = ("VariableReplacer", "VariableInserter")
 """Operators that ask which variable."""
 REPORTS = re.compile(r"progress|logging|(^|_|\.)log(ger)?\.|warnings\.warn")
 """What a call is of that says something and changes nothing."""
+
+KEYWORDS_FOLLOW = re.compile(r"\*,")
+"""In a signature."""
 
 
 class LeaveOut(Operator):
@@ -124,10 +128,12 @@ def spared_spans(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             spans.append(_span(node))
         elif isinstance(node, ast.Call):
-            if REPORTS.search(ast.unparse(node.func)):
+            if REPORTS.search(ast.unparse(node.func)) or ast.unparse(node.func) == "dataclass":
                 spans.append(_span(node))
             elif ast.unparse(node.func) in ("cast", "TypeVar"):
                 spans.append(_span(node.args[0]))
+    for number, text in enumerate(source.splitlines(), 1):
+        spans += [((number, found.start()), (number, found.end())) for found in KEYWORDS_FOLLOW.finditer(text)]
     return spans
 
 
@@ -155,16 +161,16 @@ def draw_mutants(root: Path, paths: list[Path], *, count: int, seed: int) -> tup
     """
     operators = _operators()
     places: dict[tuple[str, tuple[int, int], str], list[tuple[str, int]]] = {}
-    sources = {}
+    sources, spared = {}, {}
     for path in paths:
         name = str(path.relative_to(root))
         sources[name] = path.read_text(encoding="utf-8")
-        spared = spared_spans(sources[name])
+        spared[name] = spared_spans(sources[name])
         nodes = list(ast_nodes(get_ast(sources[name])))
         for operator_name, operator in operators.items():
             spots = [start for node in nodes for start, _ in operator.mutation_positions(node)]
             for occurrence, start in enumerate(spots):
-                if not any(first <= start < last for first, last in spared):
+                if not any(first <= start < last for first, last in spared[name]):
                     place = (name, start, _family(operator_name))
                     places.setdefault(place, []).append((operator_name, occurrence))
     chance = random.Random(seed)
