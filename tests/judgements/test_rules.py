@@ -136,6 +136,7 @@ def test_rows_that_just_fit(row: dict[str, Any], change: dict[str, Any]) -> None
     ("row", "change", "said"),
     [
         (JUDGEMENT, {"mood": 1}, "mood missing or unknown"),
+        (JUDGEMENT, dict.fromkeys("dcba"), ".a, b, c missing or unknown."),
         (JUDGEMENT, {"atlas": "cd" * 32}, "another atlas .manifest cdcdcdcdcdcd, this one is abababababab."),
         (JUDGEMENT, {"event": "guess"}, "event is 'guess', none of judgement, verdict, finish"),
         (JUDGEMENT, {"kind": "related"}, "kind is 'related', none of shallow, semantic, both, none"),

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import Connection, String, create_engine, text
 from sqlalchemy.exc import IntegrityError
 
 from mnemoscope.judgements import tables
@@ -98,6 +98,32 @@ def test_what_may_lack_a_value(database: Connection) -> None:
     ):
         database.execute(text(statement))
     assert database.execute(text("SELECT undoes FROM judgements")).fetchall() == [(None,)]
+
+
+def test_texts_are_as_long_as_in_the_databases_that_are_out_there() -> None:
+    """PostgreSQL keeps to them, and lets no older database grow: other lengths would need another version."""
+    found = {
+        (table.name, column.name): column.type.length
+        for table in tables.metadata.tables.values()
+        for column in table.columns
+        if isinstance(column.type, String) and column.type.length is not None
+    }
+    said = ("judgements", "verdicts", "finishes")
+    assert found == {
+        ("annotations_version", "atlas"): 64, ("campaigns", "uid"): 64, ("campaigns", "made_at"): 40,
+        ("annotators", "name"): 80, ("annotators", "folded"): 240, ("annotators", "role"): 20,
+        ("annotators", "token_hash"): 64, ("annotators", "made_at"): 40,
+        ("items", "code"): 40, ("items", "kind"): 20,
+        **{(table, name): length for table in said for name, length in (("author", 80), ("made_at", 40), ("key", 80))},
+        ("judgements", "kind"): 20, ("judgements", "undoes"): 80, ("verdicts", "verdict"): 20,
+    }  # fmt: skip
+
+
+def test_an_author_s_judgements_of_an_item_are_found_by_an_index() -> None:
+    indexes = [index for table in tables.GROWING for index in table.indexes]
+    found = {index.name: [column.name for column in index.columns] for index in indexes}
+    names = ("judgements_of_item", "verdicts_on_item", "finishes_of_item")
+    assert found == {name: ["item", "author"] for name in names}
 
 
 def test_the_database_is_made_once(database: Connection) -> None:
