@@ -115,7 +115,7 @@ def test_a_row_that_fits_is_stored_with_its_time_in_utc(row: dict[str, Any]) -> 
     [
         (JUDGEMENT, {"kind": "none", "description": None, "triggers": []}),
         (JUDGEMENT, {"kind": "none", "description": "", "triggers": []}),
-        (JUDGEMENT, {"item_kind": "control"}),
+        (JUDGEMENT, {"item_kind": "control", "triggers": [0, 1, 2, 24]}),
         (JUDGEMENT, {"item_kind": "chosen", "campaign": None}),
         (JUDGEMENT, {"layer": 0, "memory": 2**31 - 1}),
         (JUDGEMENT, {"key": "k" * 80, "undoes": "a.b-c_d9", "pattern": 24}),
@@ -155,6 +155,9 @@ def test_rows_that_just_fit(row: dict[str, Any], change: dict[str, Any]) -> None
         (JUDGEMENT, {"triggers": [0, 1.5, 2]}, "not a list of ranks in order"),
         (JUDGEMENT, {"triggers": "012"}, "not a list of ranks in order"),
         (JUDGEMENT, {"triggers": [0, 1]}, "a pattern is in at least 3"),
+        (JUDGEMENT, {"kind": "both", "triggers": [0, 1]}, "a pattern is in at least 3"),
+        (JUDGEMENT, {"kind": "semantic", "triggers": []}, "a pattern is in at least 3"),
+        (JUDGEMENT, {"kind": "none", "description": "", "triggers": [0, 1, 2]}, "kind none has no triggers"),
         (JUDGEMENT, {"description": ""}, "has no description"),
         (JUDGEMENT, {"description": None}, "has no description"),
         (JUDGEMENT, {"kind": "none", "description": ""}, "kind none has no triggers and no description"),

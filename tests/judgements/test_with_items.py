@@ -107,11 +107,16 @@ def test_what_is_not_finished_is_not_looked_at(tmp_path: Path) -> None:
 def test_judgements_of_another_atlas_are_refused(tmp_path: Path) -> None:
     folder = atlas(tmp_path, [judge(3, "chosen"), call("related", 1)])
     assert descriptions(folder) == ["chosen"]
-    (folder / MANIFEST).write_text("another", encoding="utf-8")
-    here, owner = (hashlib.sha256(name).hexdigest()[:12] for name in (b"another", b"a manifest"))
-    for read in (read_judgements, read_verdicts):
-        with pytest.raises(AnnotationError, match=f"another atlas .manifest {owner}, this one is {here}.;"):
-            read(folder)
+    owner, sides = hashlib.sha256(b"a manifest").hexdigest(), set()
+    for other in ("another", "manifest 1"):
+        (folder / MANIFEST).write_text(other, encoding="utf-8")
+        here = hashlib.sha256(other.encode()).hexdigest()
+        sides.add(here < owner)
+        said = f"another atlas .manifest {owner[:12]}, this one is {here[:12]}.;"
+        for read in (read_judgements, read_verdicts):
+            with pytest.raises(AnnotationError, match=said):
+                read(folder)
+    assert len(sides) == 2, "hashes before and after that of its own"
 
 
 def test_the_last_verdict_of_an_author_counts_unless_it_takes_back(tmp_path: Path) -> None:
