@@ -27,6 +27,7 @@ from typing import Any
 
 import coverage
 import pytest
+from hypothesis import Phase, settings
 from mutants import Mutant, draw_mutants, read_equivalents
 
 HERE = Path(__file__).resolve().parents[2]
@@ -49,6 +50,9 @@ class Chooser:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        # The first failure is enough; hypothesis need not look for a simpler one.
+        settings.register_profile("first failure", settings.default, phases=[Phase.explicit, Phase.generate])
+        settings.load_profile("first failure")
         items[:] = sorted((i for i in items if i.nodeid in self._rank), key=lambda item: self._rank[item.nodeid])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
