@@ -256,6 +256,7 @@ def test_a_median_of_nothing_is_not_a_number() -> None:
     [
         ([3.0, 5.0], [3.0, 5.0]),  # whole numbers stay
         ([2.0**23, 2.0**23 + 1], [2.0**23, 2.0**23 + 1]),  # also those whose sums single precision would round
+        ([2.0**52 + 1, 2.0**51], [2.0**52 + 1, 2.0**51]),  # and those finer than a grid of 51 bits
         ([0.75, 1e-17], [0.75, 0.0]),  # twice 0.75 is 2^0.58: steps of 2^-50
         ([0.75, 2.0**-50], [0.75, 2.0**-50]),
         ([0.75, 2.0**-52], [0.75, 0.0]),
@@ -266,6 +267,10 @@ def test_sums_are_of_what_the_grid_holds(column: list[float], seen: list[float])
     weights = resamples.sums(np.eye(2))
     sums = resamples.sums(np.array(column)[:, None])[:, 0]
     assert sums.tolist() == [float(one * seen[0] + other * seen[1]) for one, other in weights]
+
+
+def test_sums_over_no_clusters_are_nothing() -> None:
+    assert Resamples(0, 0).sums(np.zeros((0, 2))).tolist() == [[0.0, 0.0]] * DRAWS
 
 
 def test_the_ends_are_the_values_at_2_5_and_97_5_percent() -> None:
