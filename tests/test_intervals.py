@@ -18,9 +18,11 @@ from mnemoscope.intervals import (
     Z,
     clustered_share,
     ends,
+    exact_share,
     mean,
     order_statistic,
     share,
+    widen,
     wilson,
 )
 
@@ -45,6 +47,51 @@ def test_wilson_by_hand() -> None:
     assert (found.value, found.count) == (0.8, 10)
     assert found.low == pytest.approx(0.4902, abs=1e-4)
     assert found.high == pytest.approx(0.9433, abs=1e-4)
+
+
+def test_an_interval_for_many_looks_is_stretched_on_either_side() -> None:
+    """For two looks by 2.2414 / 1.9600, the normal quantiles of 1 - 0.0125 and 0.975: 1.1436."""
+    found = widen(Estimate(0.5, 10, 0.4, 0.8), 2)
+    assert (found.value, found.count) == (0.5, 10)
+    assert found.low == pytest.approx(0.5 - 0.11436, abs=1e-5)
+    assert found.high == pytest.approx(0.5 + 3 * 0.11436, abs=3e-5)
+
+
+@pytest.mark.parametrize(
+    ("found", "looks"), [(Estimate(0.5, 10, 0.4, 0.8), 1), (Estimate(0.5, 1), 7), (NOTHING, 7), (share(1, 9), 0)]
+)
+def test_one_look_and_no_interval_are_left_as_they_are(found: Estimate, looks: int) -> None:
+    assert widen(found, looks) == found
+
+
+def test_the_exact_interval_by_hand() -> None:
+    """0 of n: high is 1 - 0.025^(1/n). 1 of 2: 1 - (1 - low)^2 = 0.025, high^2 = 0.975. 8 of 10: textbooks."""
+    none, every = exact_share(0, 10), exact_share(10, 10)
+    assert (none.value, none.count, none.low) == (0.0, 10, 0.0)
+    assert none.high == pytest.approx(1 - 0.025**0.1, rel=1e-9)
+    assert (every.value, every.high) == (1.0, 1.0)
+    assert every.low == pytest.approx(0.025**0.1, rel=1e-9)
+    half = exact_share(1, 2)
+    assert half.low == pytest.approx(1 - math.sqrt(0.975), rel=1e-9)
+    assert half.high == pytest.approx(math.sqrt(0.975), rel=1e-9)
+    most = exact_share(8, 10)
+    assert (most.low, most.high) == (pytest.approx(0.4439, abs=1e-4), pytest.approx(0.9748, abs=1e-4))
+    assert exact_share(0, 10, looks=5).high == pytest.approx(1 - 0.005**0.1, rel=1e-9)
+    assert exact_share(0, 0) == NOTHING
+
+
+@pytest.mark.parametrize("hits", [1, 3, 7, 8, 12, 14])
+def test_at_the_ends_of_the_exact_interval_as_many_hits_are_as_rare_as_said(hits: int) -> None:
+    """Of 15: at the low end as many or more, at the high end as many or fewer, with probability 2.5 % (summed here)."""
+    found = exact_share(hits, 15)
+    assert found.low is not None
+    assert found.high is not None
+
+    def likely(part: float, wanted: range) -> float:
+        return sum(math.comb(15, k) * part**k * (1 - part) ** (15 - k) for k in wanted)
+
+    assert likely(found.low, range(hits, 16)) == pytest.approx(0.025, rel=1e-6)
+    assert likely(found.high, range(hits + 1)) == pytest.approx(0.025, rel=1e-6)
 
 
 @pytest.mark.parametrize("found", [share(0, 0), clustered_share([], []), mean([]), order_statistic([], 0.5)])
@@ -75,6 +122,9 @@ def test_the_mean_by_hand() -> None:
     assert found.low == pytest.approx(2 - Z / math.sqrt(3))
     assert found.high == pytest.approx(2 + Z / math.sqrt(3))
     assert mean([4.0]) == Estimate(4.0, 1)
+    wide = mean([10, 12, 14])
+    assert wide.low == pytest.approx(12 - 2 * Z / math.sqrt(3))
+    assert wide.high == pytest.approx(12 + 2 * Z / math.sqrt(3))
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=80), st.sampled_from([0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0]))
@@ -186,6 +236,47 @@ def test_bootstrapped_quantiles_are_those_of_drawing_them_all(
     low, high = (np.quantile(quantiles, end, method="inverted_cdf") for end in LEVELS)
     value = np.quantile(values, level)
     assert found == Estimate(value, len(values), min(low, value), max(high, value))
+
+
+@given(st.lists(st.tuples(st.integers(-5, 5), st.integers(0, 5)), min_size=1, max_size=40), st.integers(0, 3))
+def test_bootstrapped_medians_are_those_of_drawing_them_all(rows: list[tuple[int, int]], seed: int) -> None:
+    values, codes = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
+    resamples = Resamples(6, seed)
+    drawn = [np.repeat(values, weights[codes].astype(int)) for weights in resamples.sums(np.eye(6))]
+    medians = [np.quantile(some, 0.5, method="inverted_cdf") if len(some) else np.nan for some in drawn]
+    np.testing.assert_array_equal(resamples.median_draws(values, codes), medians)
+
+
+def test_a_median_of_nothing_is_not_a_number() -> None:
+    assert np.isnan(Resamples(2, 0).median_draws([], np.zeros(0, int))).tolist() == [True] * DRAWS
+
+
+@pytest.mark.parametrize(
+    ("column", "seen"),
+    [
+        ([3.0, 5.0], [3.0, 5.0]),  # whole numbers stay
+        ([2.0**23, 2.0**23 + 1], [2.0**23, 2.0**23 + 1]),  # also those whose sums single precision would round
+        ([2.0**52 + 1, 2.0**51], [2.0**52 + 1, 2.0**51]),  # and those finer than a grid of 51 bits
+        ([0.75, 1e-17], [0.75, 0.0]),  # twice 0.75 is 2^0.58: steps of 2^-50
+        ([0.75, 2.0**-50], [0.75, 2.0**-50]),
+        ([0.75, 2.0**-52], [0.75, 0.0]),
+    ],
+)
+def test_sums_are_of_what_the_grid_holds(column: list[float], seen: list[float]) -> None:
+    resamples = Resamples(2, 0)
+    weights = resamples.sums(np.eye(2))
+    sums = resamples.sums(np.array(column)[:, None])[:, 0]
+    assert sums.tolist() == [float(one * seen[0] + other * seen[1]) for one, other in weights]
+
+
+def test_sums_over_no_clusters_are_nothing() -> None:
+    assert Resamples(0, 0).sums(np.zeros((0, 2))).tolist() == [[0.0, 0.0]] * DRAWS
+
+
+def test_the_ends_are_the_values_at_2_5_and_97_5_percent() -> None:
+    """Of 1 to 200, shuffled, and two that are not numbers: the 5th and the 195th."""
+    draws = np.random.default_rng(0).permutation(np.concatenate([np.arange(1.0, 201.0), [np.nan, np.nan]]))
+    assert ends(draws) == (5.0, 195.0)
 
 
 def test_many_sets_are_answered_as_one_by_one() -> None:

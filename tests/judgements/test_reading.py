@@ -139,6 +139,14 @@ def test_other_versions(tmp_path: Path, version: str, error: type[Exception], sa
         (8, "0, 1", "judgement 1: "),
         (8, '{"0": 1}', "not a list of ranks"),
         (8, "[true]", "not a list of ranks"),
+        (8, "[-1]", "not a list of ranks"),
+        (8, "[32768]", "not a list of ranks"),
+        (2, 2**15, "layer is 32768"),
+        (3, 2**31, "memory is 2147483648"),
+        (5, -1, "pattern is -1"),
+        (5, 2**15, "pattern is 32768"),
+        (4, -1, "control is -1"),
+        (7, b"\xff", "author or description is no text"),
         (0, b"\xff", "author or description is no text"),
         (1, "0001-01-01T00:00:00+14:00", "judgement 1: date value out of range"),
         (1, "9999-12-31T23:59:59-01:00", "judgement 1: date value out of range"),
@@ -148,6 +156,41 @@ def test_judgements_that_cannot_be(tmp_path: Path, column: int, value: object, s
     row = [*ROWS[0]]
     row[column] = value
     refused(database(tmp_path, [tuple(row)]), AtlasDamaged, said)
+
+
+def test_the_greatest_numbers_and_a_time_without_its_zone(tmp_path: Path) -> None:
+    row = ("Ada", "2026-01-02T10:00:00", 2**15 - 1, 2**31 - 1, 1, 2**15 - 1, "both", "", "[0, 32767]")
+    found = read_judgements(database(tmp_path, [row]))
+    assert found is not None
+    time = datetime(2026, 1, 2, 10, tzinfo=UTC)
+    assert found.rows() == [("Ada", time, 2**15 - 1, 2**31 - 1, True, 2**15 - 1, "both", "", [0, 32767], True)]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("INSERT INTO annotations_version VALUES (1);", "does not say one version, but .*1.*1"),
+        ("UPDATE annotations_version SET version = '1.5x';", "does not say one version"),
+        ("DROP TABLE judgements;", "is not a database of annotations"),
+        ("DROP TABLE annotations_version;", "is not a database of annotations"),
+    ],
+)
+def test_databases_that_lack_something(tmp_path: Path, more: str, said: str) -> None:
+    refused(database(tmp_path, [], script=SCHEMA + more), AtlasDamaged, said)
+
+
+def test_a_log_that_waits_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands in the log only is seen although the folder is said to be read-only: the log must not be ignored."""
+    path = database(tmp_path, []) / "annotations.sqlite"
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with closing(sqlite3.connect(path)) as opened:
+        opened.execute("PRAGMA journal_mode = WAL")
+        opened.execute(INSERT, ROWS[0])
+        opened.commit()
+        assert (tmp_path / "annotations.sqlite-wal").stat().st_size > 0
+        found = read_judgements(tmp_path)
+    assert found is not None
+    assert found.height == 1
 
 
 def test_a_database_that_is_being_written_for_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

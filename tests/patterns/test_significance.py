@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mnemoscope.patterns.significance import lift, log10_tail
+from mnemoscope.patterns.significance import FEWEST, LEVEL, lift, log10_tail
 
 
 def exact(count: int, tried: int, held: int, background: int) -> Fraction:
@@ -59,3 +59,8 @@ def test_drawn_at_random_it_is_at_most_as_often_small_as_it_says() -> None:
 def test_lift_adds_one_to_the_background() -> None:
     assert lift(5, 20, 9, 99.0) == pytest.approx(0.25 / 0.1)
     assert lift(3, 3, 0, 0.0) == 1.0
+
+
+def test_the_level_and_the_fewest_prefixes_are_those_that_are_documented() -> None:
+    """docs/patterns.md: a corrected probability of at most 0.01, in at least 3 prefixes."""
+    assert (LEVEL, FEWEST) == (0.01, 3)

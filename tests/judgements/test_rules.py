@@ -1,0 +1,195 @@
+"""What one judgement may hold: the last value that fits and the first that does not, for every rule."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from mnemoscope.errors import AnnotationError
+from mnemoscope.judgements import rules
+
+ATLAS = "ab" * 32
+CAMPAIGN = {
+    "uid": "0123456789abcdef" * 2, "seed": 0, "keys_per_layer": 1, "controls": 0, "cases": 0,
+    "made_at": "2026-01-02T03:04:05+00:00",
+}  # fmt: skip
+JUDGEMENT: dict[str, Any] = {
+    "author": "Ada", "made_at": "2026-01-02T03:04:05+02:00", "event": "judgement", "item_kind": "key", "layer": 1,
+    "memory": 7, "pattern": 0, "kind": "shallow", "description": "ends with  of", "triggers": [0, 2, 3],
+    "key": "12345678", "undoes": None, "code": "0123456789abcdef0123", "campaign": CAMPAIGN, "atlas": ATLAS,
+}  # fmt: skip
+SAYS_NOTHING = {"pattern": None, "description": None, "triggers": None}
+VERDICT = JUDGEMENT | SAYS_NOTHING | {"event": "verdict", "item_kind": "case", "kind": "related"}
+FINISH = JUDGEMENT | SAYS_NOTHING | {"event": "finish", "kind": "finished"}
+ALL_WORK = FINISH | {"item_kind": None, "layer": None, "memory": None, "code": None, "campaign": None}
+
+
+def test_the_numbers_of_the_rules() -> None:
+    """Three prefixes and 25 patterns are the paper's; what is longer would not fit the columns of stored databases."""
+    assert (rules.AT_LEAST, rules.MOST_PATTERNS) == (3, 25)
+    assert (rules.LONGEST_DESCRIPTION, rules.LONGEST_NAME) == (500, 80)
+
+
+def test_a_line_has_single_spaces_and_a_greatest_length() -> None:
+    assert rules.one_line("  a\n b\t c ", what="x", longest=5) == "a b c"
+    with pytest.raises(AnnotationError, match="the x has 5 characters; at most 4 fit"):
+        rules.one_line("a b c", what="x", longest=4)
+    with pytest.raises(AnnotationError, match="the x is 7, not text"):
+        rules.one_line(7, what="x", longest=4)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("char", ["\x00", "\x7f", "\ud800", "\u202e", "\u2069"])
+def test_a_line_holds_nothing_that_cannot_be_read(char: str) -> None:
+    with pytest.raises(AnnotationError, match="cannot be read"):
+        rules.one_line(f"a{char}b", what="x", longest=9)
+
+
+def test_names_and_descriptions() -> None:
+    assert rules.check_name(" Ada ") == "Ada"
+    assert rules.check_name("-7") == "-7"
+    with pytest.raises(AnnotationError, match="needs at least one letter or digit"):
+        rules.check_name("-?")
+    assert rules.check_name("a" * 80) == "a" * 80
+    with pytest.raises(AnnotationError, match="the name has 81 characters; at most 80 fit"):
+        rules.check_name("a" * 81)
+    assert rules.check_description("d" * 500) == "d" * 500
+    for text, said in (("d" * 501, "501 characters"), (" \n", "has no description")):
+        with pytest.raises(AnnotationError, match=said):
+            rules.check_description(text)
+
+
+def test_keys_of_judgements() -> None:
+    for given in ("a" * 8, "Z_-9" * 16):
+        assert rules.judgement_key(given) == given
+    made = {rules.judgement_key(None) for _ in range(3)}
+    assert len(made) == 3
+    assert {rules.judgement_key(key) for key in made} == made, "what is made is what is accepted"
+    for wrong in ("a" * 7, "a" * 65, "aaaa aaaa", "aaaaaaaa\n", 12345678, ""):
+        with pytest.raises(AnnotationError, match="it needs 8 to 64 letters"):
+            rules.judgement_key(wrong)  # type: ignore[arg-type]
+
+
+def test_marks_are_sorted_and_at_least_three_of_those_there_are() -> None:
+    assert rules.check_marks([4, 0, 2, 4], 5) == (0, 2, 4)
+    for marks, said in (
+        ([0, 1, 5], "prefix 5 is marked, but there are only prefixes 0-4"),
+        ([-1, 1, 2], "prefix -1 is marked"),
+        ([0, 1, 1], "2 prefixes are marked; a pattern is in at least 3"),
+        ([], "0 prefixes are marked"),
+        ([0, 1, True], "not numbers of prefixes"),
+    ):
+        with pytest.raises(AnnotationError, match=said):
+            rules.check_marks(marks, 5)
+
+
+def test_choices_and_numbers_of_patterns() -> None:
+    assert rules.check_choice("b", ("a", "b"), what="x") == "b"
+    with pytest.raises(AnnotationError, match="the x is 'c'; choose one of a, b"):
+        rules.check_choice("c", ("a", "b"), what="x")
+    assert [rules.check_pattern(pattern) for pattern in (0, 24)] == [0, 24]
+    for wrong in (-1, 25, True, "0"):
+        with pytest.raises(AnnotationError, match="patterns are numbered 0-24"):
+            rules.check_pattern(wrong)  # type: ignore[arg-type]
+
+
+def test_times_are_stored_in_utc_and_as_long_as_any_other() -> None:
+    assert rules.format_time(datetime(2026, 1, 2, tzinfo=UTC)) == "2026-01-02T00:00:00.000000+00:00"
+    assert len(rules.current_time()) == len("2026-01-02T00:00:00.000000+00:00")
+    assert abs((datetime.fromisoformat(rules.current_time()) - datetime.now(UTC)).total_seconds()) < 3600
+
+
+@pytest.mark.parametrize("row", [JUDGEMENT, VERDICT, FINISH, ALL_WORK])
+def test_a_row_that_fits_is_stored_with_its_time_in_utc(row: dict[str, Any]) -> None:
+    found = rules.check_row(row, ATLAS)
+    assert found["made_at"] == "2026-01-02T01:04:05.000000+00:00"
+    changed = {"made_at", "description", "triggers"} if row is JUDGEMENT else {"made_at"}
+    assert {name: found[name] for name in row if name not in changed} == {
+        name: row[name] for name in row if name not in changed
+    }
+    if row is JUDGEMENT:
+        assert (found["description"], found["triggers"]) == ("ends with of", "[0, 2, 3]")
+
+
+@pytest.mark.parametrize(
+    ("row", "change"),
+    [
+        (JUDGEMENT, {"kind": "none", "description": None, "triggers": []}),
+        (JUDGEMENT, {"kind": "none", "description": "", "triggers": []}),
+        (JUDGEMENT, {"item_kind": "control", "triggers": [0, 1, 2, 24]}),
+        (JUDGEMENT, {"item_kind": "chosen", "campaign": None}),
+        (JUDGEMENT, {"layer": 0, "memory": 2**31 - 1}),
+        (JUDGEMENT, {"key": "k" * 80, "undoes": "a.b-c_d9", "pattern": 24}),
+        (JUDGEMENT, {"made_at": "0002-01-01T00:00:00+00:00"}),
+        (JUDGEMENT, {"made_at": "9998-12-31T00:00:00+00:00"}),
+        (VERDICT, {"kind": "none"}),
+        (FINISH, {"item_kind": "case", "kind": "taken up"}),
+    ],
+)
+def test_rows_that_just_fit(row: dict[str, Any], change: dict[str, Any]) -> None:
+    found = rules.check_row(row | change, ATLAS)
+    assert found["kind"] == (row | change)["kind"]
+    if row is JUDGEMENT:
+        assert found["description"] == ("" if found["kind"] == "none" else "ends with of")
+
+
+@pytest.mark.parametrize(
+    ("row", "change", "said"),
+    [
+        (JUDGEMENT, {"mood": 1}, "mood missing or unknown"),
+        (JUDGEMENT, dict.fromkeys("dcba"), ".a, b, c missing or unknown."),
+        (JUDGEMENT, {"atlas": "cd" * 32}, "another atlas .manifest cdcdcdcdcdcd, this one is abababababab."),
+        (JUDGEMENT, {"event": "guess"}, "event is 'guess', none of judgement, verdict, finish"),
+        (JUDGEMENT, {"kind": "related"}, "kind is 'related', none of shallow, semantic, both, none"),
+        (VERDICT, {"kind": "shallow"}, "kind is 'shallow', none of related, distant, none"),
+        (JUDGEMENT, {"author": "?"}, "the name is"),
+        (JUDGEMENT, {"key": "1234567"}, "key is '1234567', no key of a judgement"),
+        (JUDGEMENT, {"key": "k" * 81}, "no key of a judgement"),
+        (JUDGEMENT, {"key": None}, "no key of a judgement"),
+        (JUDGEMENT, {"undoes": "1234567"}, "undoes is '1234567'"),
+        (VERDICT, {"pattern": 0}, "a verdict has no pattern, description, triggers or undoes"),
+        (VERDICT, {"undoes": "12345678"}, "a verdict has no pattern"),
+        (FINISH, {"triggers": []}, "a finish has no pattern"),
+        (JUDGEMENT, {"pattern": 25}, "patterns are numbered"),
+        (JUDGEMENT, {"triggers": [0, 2, 1]}, "not a list of ranks in order"),
+        (JUDGEMENT, {"triggers": [0, 1, 1, 2]}, "not a list of ranks in order"),
+        (JUDGEMENT, {"triggers": [0, 1.5, 2]}, "not a list of ranks in order"),
+        (JUDGEMENT, {"triggers": "012"}, "not a list of ranks in order"),
+        (JUDGEMENT, {"triggers": [0, 1]}, "a pattern is in at least 3"),
+        (JUDGEMENT, {"kind": "both", "triggers": [0, 1]}, "a pattern is in at least 3"),
+        (JUDGEMENT, {"kind": "semantic", "triggers": []}, "a pattern is in at least 3"),
+        (JUDGEMENT, {"kind": "none", "description": "", "triggers": [0, 1, 2]}, "kind none has no triggers"),
+        (JUDGEMENT, {"description": ""}, "has no description"),
+        (JUDGEMENT, {"description": None}, "has no description"),
+        (JUDGEMENT, {"kind": "none", "description": ""}, "kind none has no triggers and no description"),
+        (JUDGEMENT, {"kind": "none", "triggers": []}, "kind none has no triggers and no description"),
+        (ALL_WORK, {"layer": 0}, "without item_kind says nothing"),
+        (ALL_WORK, {"code": "0" * 20}, "without item_kind says nothing"),
+        (VERDICT, {"item_kind": "key"}, "item_kind is 'key', none of case"),
+        (JUDGEMENT, {"item_kind": "case"}, "item_kind is 'case', none of key, control, chosen"),
+        (JUDGEMENT, {"item_kind": None}, "item_kind is None"),
+        (FINISH, {"item_kind": "row"}, "item_kind is 'row', none of key, control, chosen, case"),
+        (JUDGEMENT, {"layer": -1}, "layer is -1"),
+        (JUDGEMENT, {"layer": True}, "layer is True"),
+        (JUDGEMENT, {"memory": 2**31}, "memory is 2147483648"),
+        (JUDGEMENT, {"code": "0" * 19}, "not the code of an item"),
+        (JUDGEMENT, {"code": "g" * 20}, "not the code of an item"),
+        (JUDGEMENT, {"campaign": None}, "campaign is None"),
+        (JUDGEMENT, {"campaign": [1]}, "campaign is"),
+        (JUDGEMENT, {"campaign": CAMPAIGN | {"seed": "0"}}, "campaign is"),
+        (JUDGEMENT, {"campaign": CAMPAIGN | {"more": 0}}, "campaign is"),
+        (JUDGEMENT, {"item_kind": "chosen", "campaign": CAMPAIGN | {"uid": "0" * 31}}, "not 32 hexadecimal digits"),
+        (JUDGEMENT, {"campaign": CAMPAIGN | {"made_at": "now"}}, "made_at is 'now', not a time"),
+        (JUDGEMENT, {"made_at": None}, "made_at is None, not a time"),
+        (JUDGEMENT, {"made_at": "2026-01-02T03:04:05"}, "needs its distance from UTC"),
+        (JUDGEMENT, {"made_at": "0001-12-31T00:00:00+00:00"}, "at which nobody can have judged"),
+        (JUDGEMENT, {"made_at": "9999-01-01T00:00:00+00:00"}, "at which nobody can have judged"),
+    ],
+)
+def test_rows_that_do_not_fit(row: dict[str, Any], change: dict[str, Any], said: str) -> None:
+    with pytest.raises(AnnotationError, match=said):
+        rules.check_row(row | change, ATLAS)
+
+
+def test_a_row_lacks_no_field() -> None:
+    with pytest.raises(AnnotationError, match="undoes missing or unknown"):
+        rules.check_row({name: value for name, value in JUDGEMENT.items() if name != "undoes"}, ATLAS)

@@ -1,0 +1,153 @@
+"""The tables of a new SQLite database: what they refuse to hold, and that what people said is never changed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from sqlalchemy import Connection, String, create_engine, text
+from sqlalchemy.exc import IntegrityError
+
+from mnemoscope.judgements import tables
+
+ANNOTATOR = "INSERT INTO annotators VALUES ({0}, 'Ada{0}', 'ada{0}', 'annotator', 'hash{0}', 'now')"
+ITEM = "INSERT INTO items VALUES ({0}, 'code{0}', 'key', 0, {0}, '')"
+JUDGEMENT = (
+    "INSERT INTO judgements (author, made_at, layer, memory, control, pattern, kind, description, triggers, item, key)"
+    " VALUES ('Ada1', 'now', 0, 1, 0, 0, 'both', '', '[]', 1, '{0}')"
+)
+VERDICT = "INSERT INTO verdicts (author, made_at, item, verdict, key) VALUES ('Ada1', 'now', 1, 'related', '{0}')"
+FINISH = "INSERT INTO finishes (author, made_at, item, finished, key) VALUES ('Ada1', 'now', 1, 1, '{0}')"
+GROWING = {"judgements": JUDGEMENT, "verdicts": VERDICT, "finishes": FINISH}
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Connection]:
+    """New tables with one author, one item, and one row that the author said in each table."""
+    engine = create_engine(f"sqlite:///{tmp_path / 'annotations.sqlite'}")
+    with engine.connect() as connection:
+        tables.create(connection)
+        for statement in (ANNOTATOR.format(1), ITEM.format(1), *(one.format("first") for one in GROWING.values())):
+            connection.execute(text(statement))
+        connection.commit()
+        yield connection
+    engine.dispose()
+
+
+def refuse(database: Connection, statement: str, said: str) -> None:
+    with pytest.raises(IntegrityError, match=said):
+        database.execute(text(statement))
+    database.rollback()
+
+
+@pytest.mark.parametrize("table", GROWING)
+def test_what_was_said_is_neither_changed_nor_deleted(database: Connection, table: str) -> None:
+    grows = f"{table} only grows: nothing in it is changed or deleted"
+    refuse(database, f"UPDATE {table} SET made_at = 'later'", grows)
+    refuse(database, f"DELETE FROM {table}", grows)
+    # The same key of the same author, and the same number: either would take the place of the first row.
+    refuse(database, GROWING[table].format("first").replace("INSERT", "INSERT OR REPLACE"), grows)
+    other = GROWING[table].format("second")
+    refuse(database, other.replace("(author", "(id, author").replace("VALUES (", "VALUES (1, "), grows)
+    database.execute(text(other))
+    stored = database.execute(text(f"SELECT id, key FROM {table} ORDER BY id")).fetchall()
+    assert stored == [(1, "first"), (2, "second")]
+
+
+def test_another_author_may_use_the_same_key(database: Connection) -> None:
+    database.execute(text(ANNOTATOR.format(2)))
+    for statement in GROWING.values():
+        database.execute(text(statement.format("first").replace("Ada1", "Ada2")))
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        (JUDGEMENT.replace("'both'", "'deep'"), "CHECK"),
+        (JUDGEMENT.replace("1, 0, 0, 'both'", "1, 2, 0, 'both'"), "CHECK"),
+        (JUDGEMENT.replace("1, 0, 0, 'both'", "1, -1, 0, 'both'"), "CHECK"),
+        (JUDGEMENT.replace("1, 0, 0, 'both'", "1, 0, NULL, 'both'"), "NOT NULL"),
+        (VERDICT.replace("'related'", "'near'"), "CHECK"),
+        (FINISH.replace("1, 1, ", "1, 2, "), "CHECK"),
+        (ITEM.format(2).replace("'key'", "'row'"), "CHECK"),
+        (ITEM.format(2).replace("code2", "code1"), "UNIQUE"),
+        ("INSERT INTO items VALUES (2, 'code2', 'key', 0, 1, '')", "UNIQUE"),
+        ("INSERT INTO items VALUES (2, 'code2', 'key', 0, 2, NULL)", "NOT NULL"),
+        ("INSERT INTO annotators VALUES (2, 'Ada1', 'b', 'host', NULL, 'now')", "UNIQUE"),
+        ("INSERT INTO annotators VALUES (2, 'Ben', 'ada1', 'host', NULL, 'now')", "UNIQUE"),
+        ("INSERT INTO annotators VALUES (2, 'Ben', 'ben', 'host', 'hash1', 'now')", "UNIQUE"),
+        ("INSERT INTO annotators VALUES (2, 'Ben', 'ben', 'guest', NULL, 'now')", "CHECK"),
+        ("INSERT INTO annotators VALUES (2, NULL, 'ben', 'host', NULL, 'now')", "NOT NULL"),
+        ("INSERT INTO annotators VALUES (2, 'Ben', NULL, 'host', NULL, 'now')", "NOT NULL"),
+        ("INSERT INTO campaigns VALUES (2, 'uid', 0, 1, 1, 1, 'now')", "CHECK"),
+        ("INSERT INTO campaigns VALUES (1, 'uid', NULL, 1, 1, 1, 'now')", "NOT NULL"),
+        ("INSERT INTO annotations_version VALUES (NULL, 'atlas')", "NOT NULL"),
+        ("INSERT INTO annotations_version VALUES (1, NULL)", "NOT NULL"),
+    ],
+)
+def test_what_cannot_be_is_not_stored(database: Connection, statement: str, said: str) -> None:
+    refuse(database, statement.format("other"), said)
+
+
+def test_what_may_lack_a_value(database: Connection) -> None:
+    """Withdrawn invitations have no token, however many; all work is handed in without an item; nothing is undone."""
+    for statement in (
+        "INSERT INTO annotators VALUES (2, 'Ben', 'ben', 'host', NULL, 'now')",
+        "INSERT INTO annotators VALUES (3, 'Cleo', 'cleo', 'annotator', NULL, 'now')",
+        FINISH.format("other").replace("'now', 1, 1", "'now', NULL, 0"),
+        "INSERT INTO campaigns VALUES (1, 'uid', 0, 1, 1, 1, 'now')",
+    ):
+        database.execute(text(statement))
+    assert database.execute(text("SELECT undoes FROM judgements")).fetchall() == [(None,)]
+
+
+def test_texts_are_as_long_as_in_the_databases_that_are_out_there() -> None:
+    """PostgreSQL keeps to them, and lets no older database grow: other lengths would need another version."""
+    found = {
+        (table.name, column.name): column.type.length
+        for table in tables.metadata.tables.values()
+        for column in table.columns
+        if isinstance(column.type, String) and column.type.length is not None
+    }
+    said = ("judgements", "verdicts", "finishes")
+    assert found == {
+        ("annotations_version", "atlas"): 64, ("campaigns", "uid"): 64, ("campaigns", "made_at"): 40,
+        ("annotators", "name"): 80, ("annotators", "folded"): 240, ("annotators", "role"): 20,
+        ("annotators", "token_hash"): 64, ("annotators", "made_at"): 40,
+        ("items", "code"): 40, ("items", "kind"): 20,
+        **{(table, name): length for table in said for name, length in (("author", 80), ("made_at", 40), ("key", 80))},
+        ("judgements", "kind"): 20, ("judgements", "undoes"): 80, ("verdicts", "verdict"): 20,
+    }  # fmt: skip
+
+
+def test_every_row_has_a_number_of_its_own() -> None:
+    keys = {name: [column.name for column in table.primary_key] for name, table in tables.metadata.tables.items()}
+    assert keys.pop("annotations_version") == []
+    assert keys == {name: ["id"] for name in ("campaigns", "annotators", "items", "judgements", "verdicts", "finishes")}
+
+
+def test_an_author_s_judgements_of_an_item_are_found_by_an_index() -> None:
+    indexes = [index for table in tables.GROWING for index in table.indexes]
+    found = {index.name: [column.name for column in index.columns] for index in indexes}
+    names = ("judgements_of_item", "verdicts_on_item", "finishes_of_item")
+    assert found == {name: ["item", "author"] for name in names}
+
+
+def test_postgresql_refuses_changes_of_every_growing_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it is told, without a server; tests/campaigns ask a server where there is one."""
+    told: list[str] = []
+    monkeypatch.setattr(tables.metadata, "create_all", lambda connection, checkfirst: None)
+    tables.create(SimpleNamespace(dialect=SimpleNamespace(name="postgresql"), exec_driver_sql=told.append))  # type: ignore[arg-type]
+    assert "annotations_only_grow() RETURNS trigger" in told[0]
+    assert "RAISE EXCEPTION '%% only grows" in told[0]
+    assert sorted(told[1:]) == sorted(
+        f"CREATE TRIGGER {table}_only_grows_{name} BEFORE {what} ON {table}"
+        " FOR EACH STATEMENT EXECUTE FUNCTION annotations_only_grow()"
+        for table in GROWING
+        for name, what in (("row", "UPDATE OR DELETE"), ("all", "TRUNCATE"))
+    )
+
+
+def test_the_database_is_made_once(database: Connection) -> None:
+    with pytest.raises(Exception, match="already exists"):
+        tables.create(database)
