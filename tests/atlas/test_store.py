@@ -21,7 +21,7 @@ from handbuilt_atlas import PROVENANCE, SENTENCES, sentence_columns, trigger_col
 from mnemoscope import files
 from mnemoscope.atlas import store
 from mnemoscope.atlas.manifest import table_files
-from mnemoscope.atlas.schema import TABLES, place, schema_error
+from mnemoscope.atlas.schema import TABLES, content_error, place, schema_error
 from mnemoscope.atlas.store import write_sentences, write_table
 from mnemoscope.errors import StoreFailed
 from mnemoscope.files import replacing, storing, write_json
@@ -135,6 +135,28 @@ def test_rows_that_do_not_fit_are_a_bug(tmp_path: Path, change: dict[str, Any], 
     with pytest.raises(ValueError, match=said):
         write_table(tmp_path / "a.parquet", columns, name="triggers", provenance=PROVENANCE)
     assert list(tmp_path.iterdir()) == []
+
+
+LISTS = {"top_tokens": [[1, 2], [3]], "top_scores": [[1.0, 2.0], [3.0]], "bottom_tokens": [[1, 2], [3]]}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, None),
+        ({"target": [None, 1]}, None),
+        ({"memory": [None, 1]}, "column memory holds nulls"),
+        ({"top_tokens": [[1, 2], None]}, "column top_tokens holds nulls"),
+        ({"top_tokens": [[1, 2], [None]]}, "column top_tokens holds nulls"),
+        ({"top_scores": [[1.0], [2.0, 3.0]]}, "top_tokens and top_scores are lists of different lengths"),
+        ({"bottom_tokens": [[1], [3]]}, "top_tokens and bottom_tokens are lists of different lengths"),
+    ],
+)  # fmt: skip
+def test_what_no_run_writes_is_told(change: dict[str, Any], said: str | None) -> None:
+    columns = {"memory": [0, 1], "target": [None, None], **LISTS, **change}
+    arrays = {name: pa.array(rows, TABLES["values"].columns.field(name).type) for name, rows in columns.items()}
+    assert content_error("values", pa.table(arrays)) == said
+    assert content_error("values", pa.concat_tables([pa.table(arrays)] * 2)) == said
 
 
 def test_columns_beyond_the_schema_are_kept_last(tmp_path: Path) -> None:

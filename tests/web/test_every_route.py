@@ -6,11 +6,14 @@ safety headers stand on everything. One test for all routes, because Schemathesi
 newest pytest.
 """
 
+import os
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import schemathesis
 from fastapi import FastAPI
 from hypothesis import HealthCheck, Phase, given, settings
@@ -23,10 +26,16 @@ from web.planted_atlas import SPEC, planted_atlas
 HOST = {"Host": "127.0.0.1:8765"}
 REFUSALS = {400, 401, 403, 404, 405, 409, 413, 414, 415, 422}
 MOVED = {301, 302, 303, 307, 308}
+MORE = os.environ.get("MNEMOSCOPE_EXAMPLES")
+"""How many requests to make up of each route, other ones every time; the suite makes up the same few."""
+SLOWEST = 10.0
+"""Seconds that an answer may take where many are asked for."""
+GROWTH = 256 << 20
+"""Bytes by which many answers may let this process grow, after the first fifth of them."""
 MADE_UP = settings(
-    max_examples=16,
+    max_examples=int(MORE or 16),
     deadline=None,
-    derandomize=True,
+    derandomize=MORE is None,
     database=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
@@ -60,14 +69,21 @@ def statuses(
     schema = schemathesis.openapi.from_asgi("/openapi.json", app, headers=HOST)
     found: dict[str, set[int]] = defaultdict(set)
     wrong = []
-    for result in schema.get_all_operations():
-        operation = result.ok()
+    operations = [result.ok() for result in schema.get_all_operations()]
+    resident = psutil.Process().memory_info
+    settled = resident().rss
+    for number, operation in enumerate(operations):
+        if number == len(operations) // 5:
+            settled = resident().rss
         answers = asked(operation, there, found[operation.path], headers=HOST | dict(headers), cookies=dict(cookies))
         try:
             answers()
         except Exception as problem:  # gathered, so that one route does not hide another
             wrong.append(f"{operation.label}: {problem!r}"[:1_500])
     assert not wrong, "\n\n".join(wrong)
+    grown = resident().rss - settled
+    print(f"{len(operations)} routes, {MORE or 16} requests each; grown by {grown >> 20} MiB after the first fifth")
+    assert MORE is None or grown < GROWTH
     return found
 
 
@@ -79,7 +95,9 @@ def asked(operation: Any, there: Mapping[str, Any], said: set[int], **sent: Any)
     def answers(case: Any, known: bool) -> None:
         if known:
             case.path_parameters.update({name: there[name] for name in case.path_parameters if name in there})
+        began = time.monotonic()
         answer = case.call(**sent)
+        assert MORE is None or time.monotonic() - began < SLOWEST, f"{case.method} {case.path}: slow"
         check(case, answer)
         said.add(answer.status_code)
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 SCHEMA_VERSION = 2
 
@@ -155,6 +156,12 @@ _KINDS = (
         "layer int16, expert int16, tokens int64, weight_sum float64, first_choice int64"
     ), 65_536),
 )  # fmt: skip
+_ALIKE = {
+    "values": (("top_tokens", "top_scores"), ("bottom_tokens", "bottom_scores"), ("top_tokens", "bottom_tokens")),
+    "roles": (("key_top_tokens", "key_top_cosines"),),
+    "memorised": (("sentences", "inside"),),
+}
+"""Columns of lists of which each row's are equally long."""
 LENS_TABLES = ("readings", "key_readings", "readouts")
 """Those that `mnemoscope lens` makes; `mnemoscope extend` makes the other optional ones."""
 TABLES: dict[str, TableKind] = {kind.name: kind for kind in _KINDS}
@@ -205,6 +212,26 @@ def schema_error(name: str, found: pa.Schema, provenance: Provenance) -> str | N
             return f"column {column.name} is missing"
         if index >= 0 and not found.field(index).type.equals(column.type):
             return f"column {column.name} is {found.field(index).type}, not {column.type}"
+    return None
+
+
+def content_error(name: str, rows: pa.Table) -> str | None:
+    """What rows of a table hold that no run writes, in a few words: a null where none may be, lists that do not match.
+
+    `rows` have some of the table's columns.
+    """
+    for kind in TABLES[name].columns_beside(rows.column_names):
+        if kind.name not in rows.column_names or kind.nullable:
+            continue
+        column = rows.column(kind.name)
+        inner = sum(chunk.flatten().null_count for chunk in column.chunks) if pa.types.is_list(kind.type) else 0
+        if column.null_count or inner:
+            return f"column {kind.name} holds nulls"
+    for one, other in _ALIKE.get(name, ()):
+        if {one, other} <= set(rows.column_names):
+            lengths = [pc.list_value_length(rows.column(column)) for column in (one, other)]
+            if not lengths[0].equals(lengths[1]):
+                return f"{one} and {other} are lists of different lengths"
     return None
 
 

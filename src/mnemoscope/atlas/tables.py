@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from mnemoscope.atlas.experts import counted_through, numberings_of, with_names
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.manifest import EXTENSIONS, files_beside
-from mnemoscope.atlas.schema import LENS_TABLES, TABLES, place, schema_error, with_later_columns
+from mnemoscope.atlas.schema import LENS_TABLES, TABLES, content_error, place, schema_error, with_later_columns
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
 from mnemoscope.files import file_hash
 from mnemoscope.mining_options import TRIGGERS, TRIGGERS_OF_EXPERTS, MiningOptions
@@ -157,6 +157,8 @@ class Tables:
         return with_names(columns)
 
     def _frame(self, name: str, table: Any, columns: Sequence[str] | None, layer: int | None) -> pl.DataFrame:
+        if wrong := content_error(name, table):
+            raise AtlasDamaged(f"{self.path}: table {name}: {wrong}, which no run writes; mine the atlas again")
         frame = pl.from_arrow(with_later_columns(name, table, columns).replace_schema_metadata(None))
         assert isinstance(frame, pl.DataFrame)
         counted = counted_through(frame, self.numberings, layer)

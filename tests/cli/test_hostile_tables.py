@@ -1,0 +1,133 @@
+"""Tables that agree with the manifest's hashes and with nothing else: one plain line or an answer, whatever they hold.
+
+The atlas is mined; one column of one table is taken away, retyped, emptied or filled with what no run writes, and the
+manifest is sealed again over it. `MNEMOSCOPE_EXAMPLES` tries more of them (runs/fuzz.sh).
+"""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mnemoscope.atlas.manifest import file_entry
+from mnemoscope.cli.app import app
+from mnemoscope.cli.runner import run
+from mnemoscope.mining import mine
+from web.served import client
+
+Capture = pytest.CaptureFixture[str]
+EXAMPLES = int(os.environ.get("MNEMOSCOPE_EXAMPLES", "12"))
+PAGES = ("/", "/L1.M0", "/layers/1", "/tokens/3", "/questions/value_rank", "/search?q=cat", "/routing", "/L1.M0.json")
+VERBS = (["show", "L1.M0"], ["verify"], ["analyze", "--patterns"], ["search", "cat"])
+
+WHOLE = {"dropped", "renamed", "empty", "twice", "backwards"}
+NUMBERS: dict[str, list[Any]] = {
+    "int": [-1, 0, 2**31 - 1, -(2**31)], "float": [float("nan"), float("inf"), -1.0, 3e38],
+    "string": ["", "\0", "\ud7ff" * 3, "x" * 10_000], "binary": [b"", b"\xff"], "bool": [True, False],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def mined(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hostile")
+    (folder / "text.txt").write_text("".join(f"the cat sat on mat {number}\n" for number in range(40)))
+    return mine("handmade:planted", folder / "text.txt", out=folder / "atlas", split="line", prefixes=20, removals=2)
+
+
+def tables_of(atlas: Path) -> list[str]:
+    return sorted(path.relative_to(atlas).as_posix() for path in atlas.rglob("*.parquet"))
+
+
+def sort_of(kind: pa.DataType) -> str:
+    for name, test in (
+        ("int", pa.types.is_integer), ("float", pa.types.is_floating), ("bool", pa.types.is_boolean),
+        ("binary", lambda one: pa.types.is_binary(one) or pa.types.is_large_binary(one)),
+    ):  # fmt: skip
+        if test(kind):
+            return name
+    return "string"
+
+
+def hostile_column(column: pa.ChunkedArray, draw: random.Random) -> tuple[str, pa.Array]:
+    """Another column of as many rows, and in words what it is."""
+    kind, rows = column.type, column.to_pylist()
+    how = draw.choice(["null", "one null", "value", "one value", "type", "lists"])
+    if how == "type":
+        return "other type", pa.array([None if one is None else str(one) for one in rows], pa.string())
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        inner = draw.choice(NUMBERS[sort_of(kind.value_type)])
+        new: Any = {"null": None, "one null": None, "lists": []}.get(how, draw.choice([[inner], [None], [inner] * 300]))
+    else:
+        new = None if "null" in how else draw.choice(NUMBERS[sort_of(kind)])
+    if how.startswith("one") and rows:
+        rows[draw.randrange(len(rows))] = new
+    else:
+        rows = [new] * len(rows)
+    try:
+        return f"{how} {str(new)[:20]!r}", pa.array(rows, kind)
+    except (pa.ArrowInvalid, OverflowError):
+        return "null", pa.nulls(len(rows), kind)
+
+
+def spoil(atlas: Path, path: str, draw: random.Random) -> str:
+    """Rewrites a table, seals the atlas again over it, and says what was done."""
+    table = pq.read_table(atlas / path)
+    name, metadata = draw.choice(table.column_names), table.schema.metadata
+    how = draw.choice([*WHOLE, *["column"] * 12])
+    place = table.column_names.index(name)
+    if how == "dropped":
+        table = table.drop_columns([name])
+    elif how == "renamed":
+        table = table.rename_columns([f"{one}2" if one == name else one for one in table.column_names])
+    elif how == "empty":
+        table = table.slice(0, 0)
+    elif how == "twice":
+        table = pa.concat_tables([table, table])
+    elif how == "backwards":
+        table = table.take(list(range(table.num_rows - 1, -1, -1)))
+    else:
+        how, column = hostile_column(table[name], draw)
+        table = table.set_column(place, pa.field(name, column.type), column)
+    pq.write_table(table.replace_schema_metadata(metadata), atlas / path)
+    if (atlas / "manifest.json").is_file():
+        manifest = json.loads((atlas / "manifest.json").read_text())
+        if path in manifest["files"]:
+            manifest["files"][path] = file_entry(atlas / path)
+            data = json.dumps(manifest).encode()
+            (atlas / "manifest.json").write_bytes(data)
+            (atlas / "manifest.sha256").write_text(hashlib.sha256(data).hexdigest() + "\n")
+    return f"{path}, {name}: {how}"
+
+
+@pytest.mark.timeout(86_400 if "MNEMOSCOPE_EXAMPLES" in os.environ else 300)
+def test_a_spoilt_table_is_read_or_refused_in_one_line(mined: Path, tmp_path: Path, capsys: Capture) -> None:
+    wrong = []
+    seed = int(os.environ.get("MNEMOSCOPE_SEED", "0"))
+    for number in range(EXAMPLES):
+        draw = random.Random(1_000_000 * seed + number)
+        atlas = tmp_path / "atlas"
+        shutil.rmtree(atlas, ignore_errors=True)
+        shutil.copytree(mined, atlas)
+        done = f"{number}: {spoil(atlas, draw.choice(tables_of(mined)), draw)}"
+        for words in VERBS:
+            code = run(app, [words[0], str(atlas), *words[1:]])
+            said = capsys.readouterr().err
+            if code not in (0, 2) or "Traceback" in said or (code == 2 and len(said.strip().splitlines()) > 30):
+                wrong.append(f"{done}; {words[0]}: {code}, {said[-300:]}")
+        try:
+            with client(atlas) as web:
+                for page in PAGES:
+                    answer = web.get(page)
+                    if answer.status_code not in (200, 404, 409, 503) or "Traceback" in answer.text:
+                        wrong.append(f"{done}; {page}: {answer.status_code} {answer.text[-200:]}")
+        except Exception as problem:
+            wrong.append(f"{done}; serve: {traceback.format_exception_only(problem)}")
+    assert not wrong, f"{len(wrong)} of {EXAMPLES}\n" + "\n".join(wrong)
