@@ -38,7 +38,9 @@ autodoc_member_order = "bysource"
 
 CONTENTS = {
     "First steps": ["docs/README", "docs/notebook", "docs/tour", "docs/serve", "docs/models", "docs/scale"],
-    "What is measured": ["docs/paper", "docs/questions", "docs/definitions", "docs/patterns", "docs/neural-memory"],
+    "What is measured": [
+        "docs/paper", "docs/questions", "docs/definitions", "docs/patterns", "docs/beyond", "docs/neural-memory",
+    ],
     "Working with an atlas": ["docs/search", "docs/tracing", "docs/annotating", "docs/training"],
     "Reference": [
         "docs/api", "docs/cli", "docs/format", "src/mnemoscope/atlas/FORMAT", "docs/terminology", "docs/errors",

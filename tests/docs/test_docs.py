@@ -35,6 +35,12 @@ def commands_of(page: str) -> list[str]:
     return [line for line in [*lines, *(" ".join(text.split()) for text in inline)] if line.startswith("mnemoscope ")]
 
 
+def test_every_page_stands_in_the_site_s_contents() -> None:
+    contents = (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").glob("*.md"):
+        assert f'"docs/{page.stem}"' in contents, page.name
+
+
 def cases() -> list[Any]:
     found = [(page, command) for page in PAGES for command in commands_of(page.read_text(encoding="utf-8"))]
     shown = [(page, command) for page, command in found if page.name != "cli.md"]
