@@ -25,6 +25,7 @@ from mnemoscope.models.translators import Translator
 from mnemoscope.questions import answer
 from mnemoscope.questions.lenses import _of_values
 from models.conftest import build
+from models.expert_models import HandRead, build_mixture
 from web.served import client
 
 END = "<|endoftext|>"
@@ -216,6 +217,44 @@ def test_a_key_of_a_turned_space_finds_its_word_through_the_map(tmp_path: Path) 
     assert (moved["trigger_rank"] == 0).all()
     assert (plain["trigger_rank"] == 0).mean() < 0.2
     assert (moved["control_rank"] == 0).mean() < 0.2
+
+
+def test_values_and_keys_of_experts_are_read_as_those_of_layers(tmp_path: Path) -> None:
+    """Every expert's matrices taken from the model by hand, expert by expert."""
+    hf = build_mixture("mixtral")
+    model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+    (tmp_path / "text.txt").write_text(odd_text())
+    out = mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", split="line", triggers=5, prefixes=8, removals=0)
+    fit_lenses(out, model)
+    assert verify(out) == []
+    atlas, unit = open_atlas(out), torch.nn.functional.normalize
+    ridge, words = (load_file(out / f"lenses/{kind}.safetensors") for kind in ("ridge", "words"))
+    embed, head = hf.model.embed_tokens.weight.double(), hf.lm_head.weight.double()
+    embed = embed[: model.sizes.vocabulary]
+    for layer, block in enumerate(hf.model.layers):
+        readings, keys = (atlas.table(name, layer=layer) for name in ("readings", "key_readings"))
+        gate_up = block.mlp.experts.gate_up_proj.double()
+        gates, ups = gate_up.chunk(2, dim=1)
+        gain = block.post_attention_layernorm.weight.double()
+        directions = unit((gates * gain).flatten(0, 1)) + unit((ups * gain).flatten(0, 1))
+        directions = directions - directions.mean(1, keepdim=True)
+        values = HandRead(hf, "mixtral").values(layer).double()
+        moved = {
+            "plain": (values, embed),
+            "ridge": (
+                values @ ridge["weight"][layer].double(),
+                embed @ words["weight"][layer].double() + words["bias"][layer].double(),
+            ),
+        }
+        for lens, (value, word) in moved.items():
+            scores = (value * hf.model.norm.weight.double()) @ head.T
+            said = readings.filter(pl.col("lens") == lens)["top_tokens"].to_list()
+            assert len(said) == len(values)
+            assert all(float(own.max() - own[top[0]]) < 1e-4 for own, top in zip(scores, said, strict=True))
+            cosines = unit(directions) @ unit(word - word.mean(1, keepdim=True)).T
+            looked = keys.filter(pl.col("lens") == lens)["key_top_tokens"].to_list()
+            assert all(float(own.max() - own[top[0]]) < 1e-5 for own, top in zip(cosines, looked, strict=True))
+    assert answer(atlas, "lenses").filter(pl.col("name") == "key_agreement_ridge").height == 3
 
 
 def test_a_value_in_another_space_is_read_by_the_lens_that_knows_it(tmp_path: Path) -> None:
