@@ -92,7 +92,7 @@ def spoil(atlas: Path, path: str, draw: random.Random) -> str:
     elif how == "twice":
         table = pa.concat_tables([table, table])
     elif how == "backwards":
-        table = table.take(list(range(table.num_rows - 1, -1, -1)))
+        table = table.take(pa.array(range(table.num_rows - 1, -1, -1), pa.int64()))
     else:
         how, column = hostile_column(table[name], draw)
         table = table.set_column(place, pa.field(name, column.type), column)

@@ -69,9 +69,10 @@ def frame(atlas: Atlas, *, patterns: bool) -> Frame:
     """The axes of every layer's picture; `patterns` tells whether points are coloured by kind."""
     rates, confidences = [], []
     for layer in atlas.layers:
-        counts = atlas.scan("activity", layer=layer).select("positive", "prefixes").collect()
+        counts = atlas.table("activity", layer=layer, columns=["positive", "prefixes"])
         rates.append((counts["positive"] / counts["prefixes"].clip(1)).to_numpy())
-        confidences.append(atlas.scan("values", layer=layer).select("max_probability").collect().to_series().to_numpy())
+        values = atlas.table("values", layer=layer, columns=["max_probability"])
+        confidences.append(values.to_series().to_numpy())
     rate = _scale(np.concatenate(rates), WIDTH)
     confidence = _scale(np.concatenate(confidences), HEIGHT)
     # The points' own place in the drawing is found by one of them.

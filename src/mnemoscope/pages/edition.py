@@ -54,11 +54,14 @@ class Edition:
         return found
 
     def top_token(self, memory: MemoryId) -> int:
-        """The token that the memory's value ranks first."""
+        """The token that the memory's value ranks first; raises AtlasDamaged."""
         tops = self.tables.get(
             ("tops", memory.layer), lambda: self.table("values", memory.layer)["top_tokens"].list.first().to_numpy()
         )
-        return int(tops[self.atlas.number(memory)])
+        number = self.atlas.number(memory)
+        if number >= len(tops):
+            self.row("values", memory)  # says what is missing
+        return int(tops[number])
 
     def patterns(self, memory: MemoryId) -> list[dict[str, Any]] | None:
         """The memory's patterns in their order; None where patterns were not made."""
