@@ -74,3 +74,18 @@ def family(request: pytest.FixtureRequest) -> str:
 def tables_of(atlas: Path) -> dict[str, bytes]:
     """The bytes of every table."""
     return {path.relative_to(atlas).as_posix(): path.read_bytes() for path in sorted(atlas.rglob("*.parquet"))}
+
+
+def stop_at_third(monkeypatch: pytest.MonkeyPatch, asked: Any) -> list[slice | None]:
+    """Makes a pass stop once, as by Ctrl-C, at its third step; gives the items of every step, None for the stop."""
+    take, taken = asked.take, list[slice | None]()
+
+    def stop(self: Any, items: slice) -> None:
+        if len(taken) == 2:
+            taken.append(None)
+            raise KeyboardInterrupt
+        taken.append(items)
+        take(self, items)
+
+    monkeypatch.setattr(asked, "take", stop)
+    return taken

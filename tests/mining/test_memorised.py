@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import mnemoscope as ms
-from mining.conftest import byte_tokenizer
+from mining.conftest import byte_tokenizer, stop_at_third
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import CorpusNotFound, Interrupted, PlanDiffers
 from mnemoscope.mining import memorised, mine
@@ -203,16 +203,7 @@ def test_stopped_and_gone_on_with_gives_the_same_bytes(tmp_path: Path, monkeypat
     out = mined(tmp_path, model, batch_tokens=256)
     ms.extend(out, model, ["memorised"])
     before = (out / "memorised.parquet").read_bytes()
-    take, taken = memorised.MemorisedPass.take, []
-
-    def stop_at_third(self: Any, items: slice) -> None:
-        if len(taken) == 2:
-            taken.append(None)
-            raise KeyboardInterrupt
-        taken.append(items)
-        take(self, items)
-
-    monkeypatch.setattr(memorised.MemorisedPass, "take", stop_at_third)
+    taken = stop_at_third(monkeypatch, memorised.MemorisedPass)
     with pytest.raises(Interrupted):
         ms.extend(out, model, ["memorised"], force=True, checkpoint_every=0)
     assert not (out / "memorised.parquet").exists()

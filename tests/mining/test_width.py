@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import mnemoscope as ms
-from mining.conftest import byte_tokenizer, odd_text
+from mining.conftest import byte_tokenizer, odd_text, stop_at_third
 from mining.slow_model import SlowTransformer
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import Interrupted, NotFinite
@@ -187,16 +187,7 @@ def test_interrupted_and_gone_on_with_gives_the_same_bytes(tmp_path: Path, monke
     out = atlas_of(model, tmp_path)
     ms.extend(out, model, ["width"])
     bytes_before = (out / "width.parquet").read_bytes()
-    take, taken = width.WidthPass.take, []
-
-    def stop_at_third(self: Any, items: slice) -> None:
-        if len(taken) == 2:
-            taken.append(None)
-            raise KeyboardInterrupt
-        taken.append(items)
-        take(self, items)
-
-    monkeypatch.setattr(width.WidthPass, "take", stop_at_third)
+    taken = stop_at_third(monkeypatch, width.WidthPass)
     with pytest.raises(Interrupted):
         ms.extend(out, model, ["width"], force=True, checkpoint_every=0)
     assert not (out / "width.parquet").exists()
