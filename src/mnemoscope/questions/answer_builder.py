@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from mnemoscope.intervals import NOTHING, AnyEstimate, Estimate, share, widen
+from mnemoscope.intervals import NOTHING, AnyEstimate, Estimate, mean, order_statistic, share, widen
 from mnemoscope.questions.question import EMPTY, Question
 
 MEMORIES = "over memories (Wilson)"
@@ -83,6 +83,24 @@ def least_layer(estimates: ByLayer) -> tuple[int | None, Estimate]:
 def share_first(ranks: pl.Series) -> Estimate:
     """The share of ranks that are 0, the first, with its Wilson interval."""
     return share(int((ranks == 0).sum()), len(ranks))
+
+
+def estimate_keys(rows: pl.DataFrame) -> dict[str, Estimate]:
+    """How some memories' keys stand to the last tokens of their triggers, and of those they were dealt.
+
+    `rows` are of `roles`, or of `key_readings` under one lens; a memory without a trigger does not count.
+    """
+    own, dealt = (rows.filter(pl.col(f"{name}_rank").is_not_null()) for name in ("trigger", "control"))
+    agreement, chance = share_first(own["trigger_rank"]), share_first(dealt["control_rank"])
+    return {
+        "agreement": agreement,
+        "control": chance,
+        "above_control": difference(agreement, chance),
+        "rank": order_statistic(own["trigger_rank"].sort().to_numpy(), 0.5),
+        "control_rank": order_statistic(dealt["control_rank"].sort().to_numpy(), 0.5),
+        "found": mean(own["triggers_found"]),
+        "control_found": mean(dealt["controls_found"]),
+    }
 
 
 def difference(found: Estimate, other: Estimate) -> Estimate:

@@ -8,8 +8,8 @@ triggers. Where keys no longer agree with the words, what they read is no longer
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.intervals import Estimate, mean, order_statistic
-from mnemoscope.questions.answer_builder import MEMORIES, AnswerBuilder, difference, share_first
+from mnemoscope.intervals import Estimate, mean
+from mnemoscope.questions.answer_builder import MEMORIES, AnswerBuilder, estimate_keys
 from mnemoscope.questions.question import Number, Paper, Question
 from mnemoscope.questions.sources import require_table
 
@@ -61,28 +61,16 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     for layer in (*atlas.layers, None):
         found.add_named(layer, _estimates(rows if layer is None else rows.filter(pl.col("layer") == layer), chance))
     upper = pl.col("layer").is_in(list(atlas.upper_layers))
-    found.add(None, "agreement_lower_above_control", _above_control(rows.filter(~upper)))
-    found.add(None, "agreement_upper_above_control", _above_control(rows.filter(upper)))
+    found.add(None, "agreement_lower_above_control", estimate_keys(rows.filter(~upper))["above_control"])
+    found.add(None, "agreement_upper_above_control", estimate_keys(rows.filter(upper))["above_control"])
     return found.frame()
 
 
 def _estimates(rows: pl.DataFrame, chance: float) -> dict[str, Estimate]:
     """The numbers of some memories that have triggers."""
     dealt = rows.filter(pl.col("control_rank").is_not_null())
-    return {
-        "agreement": share_first(rows["trigger_rank"]),
-        "control": share_first(dealt["control_rank"]),
+    return estimate_keys(rows) | {
         "chance": Estimate(chance, rows.height),
-        "above_control": _above_control(rows),
-        "rank": order_statistic(rows["trigger_rank"].sort().to_numpy(), 0.5),
-        "control_rank": order_statistic(dealt["control_rank"].sort().to_numpy(), 0.5),
-        "found": mean(rows["triggers_found"]),
-        "control_found": mean(dealt["controls_found"]),
         "cosine": mean(rows["trigger_cosine"]),
         "control_cosine": mean(dealt["control_cosine"]),
     }
-
-
-def _above_control(rows: pl.DataFrame) -> Estimate:
-    """How much more often memories agree with their own triggers than with those they were dealt."""
-    return difference(share_first(rows["trigger_rank"]), share_first(rows["control_rank"].drop_nulls()))

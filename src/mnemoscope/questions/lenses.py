@@ -13,7 +13,7 @@ import polars as pl
 from mnemoscope.atlas import Atlas
 from mnemoscope.formatting import Form
 from mnemoscope.intervals import NOTHING, Estimate, Resamples, ends, exact_share, mean, order_statistic
-from mnemoscope.questions.answer_builder import AnswerBuilder, difference, share_first
+from mnemoscope.questions.answer_builder import AnswerBuilder, difference, estimate_keys, share_first
 from mnemoscope.questions.question import Number, Paper, Question
 from mnemoscope.questions.sources import plan_seed, require_table
 
@@ -105,24 +105,9 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     for ruler in RULERS_OF_KEYS:
         for layer in (*atlas.layers, None):
             here = pl.lit(True) if layer is None else pl.col("layer") == layer
-            for name, estimate in _of_keys(keys.filter(pl.col("lens") == ruler, here)).items():
-                found.add(layer, f"{name}_{ruler}", estimate)
+            for name, estimate in estimate_keys(keys.filter(pl.col("lens") == ruler, here)).items():
+                found.add(layer, f"key_{name}_{ruler}", estimate)
     return found.frame()
-
-
-def _of_keys(rows: pl.DataFrame) -> dict[str, Estimate]:
-    """The numbers of some memories' keys under one ruler; those of `key_agreement`."""
-    own, dealt = (rows.filter(pl.col(f"{name}_rank").is_not_null()) for name in ("trigger", "control"))
-    agreement, chance = share_first(own["trigger_rank"]), share_first(dealt["control_rank"])
-    return {
-        "key_agreement": agreement,
-        "key_control": chance,
-        "key_above_control": difference(agreement, chance),
-        "key_rank": order_statistic(own["trigger_rank"].sort().to_numpy(), 0.5),
-        "key_control_rank": order_statistic(dealt["control_rank"].sort().to_numpy(), 0.5),
-        "key_found": mean(own["triggers_found"]),
-        "key_control_found": mean(dealt["controls_found"]),
-    }
 
 
 def _of_values(rows: pl.DataFrame) -> dict[str, Estimate]:
