@@ -1,11 +1,12 @@
 #!/bin/sh
 # Puts small faults into a room, one at a time, in a copy of the tree, and says how many of them its tests notice.
 #
-#     runs/mutation.sh ROOM SEED [COUNT]
+#     runs/mutation.sh ROOM SEED [COUNT [SECONDS]]
 #
 # ROOM is a folder (questions) or a file (intervals) of src/mnemoscope; COUNT (100) mutants are drawn with SEED. Each runs
 # against those of the room's tests that execute the mutated line, up to the first failure. Prints every mutant, the score
 # with its 95 % interval, and the survivors; tests/equivalent_mutants.txt lists those that nothing can notice, and why.
+# Where a room's tests are long, SECONDS bounds those of one mutant, cheapest first: what only others notice survives.
 # tests/mutation/mutants.py says what is mutated. Needs the package installed with `.[dev,mutation]`. 5 to 60 minutes.
 set -eu
 cd "$(dirname "$0")/.."

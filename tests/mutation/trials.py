@@ -1,4 +1,4 @@
-"""Runs mutants against tests: `python tests/mutation/trials.py ROOM SEED [COUNT]`, for runs/mutation.sh.
+"""Runs mutants against tests: `python tests/mutation/trials.py ROOM SEED [COUNT [SECONDS]]`, for runs/mutation.sh.
 
 Works in a copy of the tree in a temporary folder. One warm process has imported everything but the package and its
 tests; each mutant is written into the copy, and a fork of the process imports the package and runs the tests that
@@ -11,6 +11,7 @@ import contextlib
 import gc
 import importlib
 import importlib.metadata
+import itertools
 import json
 import os
 import shutil
@@ -240,6 +241,11 @@ class Lines:
             return self._cheapest(near) + self._cheapest(set(self.seconds) - near)
         return self._cheapest(set().union(*(self._tests[spot] for spot in spots)))
 
+    def within(self, tests: list[str], seconds: float) -> list[str]:
+        """The first of these tests, as many as together took no longer than that; at least one."""
+        sums = itertools.accumulate(self.seconds[test] for test in tests)
+        return [test for test, spent in zip(tests, sums, strict=True) if spent <= seconds] or tests[:1]
+
     def _cheapest(self, tests: set[str]) -> list[str]:
         files: dict[str, float] = defaultdict(float)
         for test in tests:
@@ -248,7 +254,7 @@ class Lines:
         return sorted(tests, key=lambda test: (files[test.split("::")[0]], test.split("::")[0], order[test]))
 
 
-def main(room: str, seed: int, count: int) -> None:
+def main(room: str, seed: int, count: int, most_seconds: float) -> None:
     """Draws, runs, and prints the score and every survivor."""
     began = time.monotonic()
     source = HERE / "src" / "mnemoscope"
@@ -269,7 +275,7 @@ def main(room: str, seed: int, count: int) -> None:
             print(f"fails without a mutant, left out: {test}")
         prove(tree, mutants[0], lines)
         print(f"{(time.monotonic() - began) / 60:.1f} minutes so far", flush=True)
-        outcomes = [try_mutant(tree, mutant, lines) for mutant in mutants]
+        outcomes = [try_mutant(tree, mutant, lines, most_seconds) for mutant in mutants]
     print(summarize(mutants, outcomes, read_equivalents(HERE / EQUIVALENTS)))
     print(f"{(time.monotonic() - began) / 60:.1f} minutes")
 
@@ -300,10 +306,10 @@ def prove(tree: Tree, mutant: Mutant, lines: Lines) -> None:
         sys.exit(f"a file that cannot be imported is not noticed: {how}\n{tree.output()[-3000:]}")
 
 
-def try_mutant(tree: Tree, mutant: Mutant, lines: Lines) -> tuple[str, str]:
-    """What became of it, and the test that noticed."""
+def try_mutant(tree: Tree, mutant: Mutant, lines: Lines, most_seconds: float) -> tuple[str, str]:
+    """What became of it, and the test that noticed; only the tests within `most_seconds` run."""
     old, new = mutant.changed_lines()
-    tests = lines.choose(mutant)
+    tests = lines.within(lines.choose(mutant), most_seconds)
     if not tests:
         print(f"survived: no test runs it  {mutant.path}:{mutant.line} {mutant.operator}: {old} -> {new}", flush=True)
         return "survived", ""
@@ -344,4 +350,5 @@ def summarize(
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 100)
+    asked = [*sys.argv[1:], *("100", "inf")[len(sys.argv) - 3 :]]
+    main(asked[0], int(asked[1]), int(asked[2]), float(asked[3]))
