@@ -35,7 +35,7 @@ from web.judging import Visitor
 
 ANNOTATORS, PAUSE = 5, 5.0
 """Who judge, and seconds between two judgements of one."""
-MINED = ["--max-tokens", "20000", "--prefixes", "200", "--removals", "20", "--split", "line"]
+MINED = ["--max-tokens", "6000", "--prefixes", "100", "--removals", "1", "--split", "line"]
 SAMPLED_EVERY, TOLD_EVERY = 10.0, 300.0
 GROWTH = 1.1
 """How much larger the server may be in the last third than in the second."""

@@ -21,6 +21,8 @@ from mnemoscope.cli.runner import run
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.mining import mine
 
+pytestmark = pytest.mark.faults
+
 Capture = pytest.CaptureFixture[str]
 NEEDED = {"schema", "model", "corpus", "plan", "plan_hash", "layers", "files"}
 LATER = ("versions", "byte_identity_promised", "questions", "projections", "package", "out_of_memory_batches", "dtype")

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 import zstandard
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,8 @@ from mnemoscope.cli.app import app
 from mnemoscope.cli.runner import run
 from mnemoscope.corpus import open_source
 from mnemoscope.errors import CorpusError
+
+pytestmark = pytest.mark.faults
 
 MORE = os.environ.get("MNEMOSCOPE_EXAMPLES")
 MADE_UP = settings(
