@@ -42,7 +42,7 @@ def build_answers(
     patterns: Iterable[tuple[int, int, str, Sequence[int]]] | None = (),
     removals: Iterable[Sequence[Any]] | None = (),
     prefixes: Sequence[tuple[int, int, int, int]] | None = (),
-    predictions: Mapping[tuple[int, int], Mapping[str, float]] | None = None,
+    predictions: Mapping[tuple[int, int], Mapping[str, float | None]] | None = None,
     roles: Mapping[int, Sequence[tuple[int | None, int | None]]] | None = None,
     attention: bool = True,
     width: Sequence[int] | None = None,
@@ -59,7 +59,7 @@ def build_answers(
     patterns: (layer, memory, kind, ranks); None leaves the table out, as for the other three
     removals: (layer, memory, rank, removed, coefficient, removed coefficient[, position, else 1])
     prefixes: (document, position, next token, final top); predictions: (prefix, layer) -> columns other than 0
-    attention: whether there is a table of that name, where there are prefixes
+    attention: whether there is a table of that name, where there are prefixes; `predictions` may give its columns too
     roles: per layer and memory the ranks of its own trigger's last token under its key, and of another memory's
     lenses: whether values and residuals were read through lenses, which say what the plain ruler says
     memorised: of each document whether it is held out, tokens agreed of 32, sentences (`inside` tokens of each)
@@ -187,14 +187,14 @@ def _value_columns(rows: Sequence[Value]) -> dict[str, Any]:
     }
 
 
-def _attention_columns(predictions: Mapping[tuple[int, int], Mapping[str, float]]) -> dict[str, Any]:
-    """Attention adds 1 to the final token's logit of 6, the feed-forward layer 2, the embedding 3."""
+def _attention_columns(predictions: Mapping[tuple[int, int], Mapping[str, float | None]]) -> dict[str, Any]:
+    """Attention adds 1 to the final token's logit of 6, the feed-forward layer 2, the embedding 3, if not given."""
     places = sorted(predictions)
     known = {"prefix": [prefix for prefix, _ in places], "layer": [layer for _, layer in places]}
     parts: dict[str, float | None] = {"attention_logit": 1.0, "ffn_logit": 2.0, "embedding_logit": 3.0}
     parts |= {"final_logit": 6.0, "ffn_alone_top": None}
     names = [name for name in TABLES["attention"].columns.names if name not in known]
-    return known | {name: [parts.get(name, 0)] * len(places) for name in names}
+    return known | {name: [{**parts, **predictions[place]}.get(name, 0) for place in places] for name in names}
 
 
 def _role_columns(rows: Sequence[tuple[int | None, int | None]]) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def _key_reading_columns(rows: Sequence[tuple[int | None, int | None]]) -> dict[
     return {name: lens if name == "lens" else said[name] for name in TABLES["key_readings"].columns.names}
 
 
-def _readout_columns(rows: Mapping[tuple[int, int], Mapping[str, float]]) -> dict[str, Any]:
+def _readout_columns(rows: Mapping[tuple[int, int], Mapping[str, float | None]]) -> dict[str, Any]:
     columns: dict[str, list[Any]] = {name: [] for name in TABLES["readouts"].columns.names}
     for (prefix, layer), given in sorted(rows.items()):
         for lens in RULERS:
@@ -307,7 +307,7 @@ def _prefix_columns(rows: Sequence[tuple[int, int, int, int]]) -> dict[str, Any]
     }
 
 
-def _prediction_columns(rows: Mapping[tuple[int, int], Mapping[str, float]]) -> dict[str, Any]:
+def _prediction_columns(rows: Mapping[tuple[int, int], Mapping[str, float | None]]) -> dict[str, Any]:
     kinds = TABLES["predictions"].columns
     columns: dict[str, list[Any]] = {name: [] for name in kinds.names}
     for (prefix, layer), given in sorted(rows.items()):
