@@ -105,7 +105,7 @@ def test_agreement_above_its_baseline_with_exact_intervals(atlas: Atlas) -> None
 
 
 def test_the_greatest_number_lies_between_the_greatest_ends(tmp_path: Path) -> None:
-    """Of eight memories of layer 0 four agree, of three of layer 1 one: the narrow interval's low, the wide one's high."""
+    """Of eight memories of layer 0 four agree, of three of layer 1 one: the narrow one's low, the wide one's high."""
 
     def rows(count: int) -> list[Value]:
         return [(token, token if token % 2 else 19, 0, 0.5, 1.0, -1.0) for token in range(count)]
@@ -120,7 +120,8 @@ def test_the_greatest_number_lies_between_the_greatest_ends(tmp_path: Path) -> N
     assert wide.high is not None
     assert numbers(found, "agreement_best_above_baseline") == {None: 1 / 2 - 4 / 64}
     assert numbers(found, "agreement_best_above_baseline", "count") == {None: 8}
-    assert ends(found, "agreement_best_above_baseline") == {None: pytest.approx((narrow.low - 1 / 16, wide.high - 1 / 9))}
+    expected = narrow.low - 4 / 64, wide.high - 1 / 9
+    assert ends(found, "agreement_best_above_baseline") == {None: pytest.approx(expected)}
 
 
 def test_chance_is_the_baseline_where_it_is_more(tmp_path: Path) -> None:
