@@ -15,6 +15,7 @@ from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_sentences, write_table
 
+RULERS = ("plain", "ridge", "tuned")
 VOCABULARY = 20
 WORDS = {0: "<|end|>", 1: " the", 2: "Of", 3: " cat", 4: ".", 5: "'s"}
 """Tokens 1, 2 and 5 are stop words."""
@@ -46,7 +47,7 @@ def build_answers(
     roles: Mapping[int, Sequence[tuple[int | None, int | None]]] | None = None,
     attention: bool = True,
     width: Sequence[int] | None = None,
-    lenses: bool = False,
+    lenses: Sequence[str] = (),
     memorised: Sequence[tuple[bool, int, Sequence[int]]] | None = None,
     inside: int = LENGTH,
     words: Mapping[int, str] = WORDS,
@@ -61,7 +62,7 @@ def build_answers(
     prefixes: (document, position, next token, final top); predictions: (prefix, layer) -> columns other than 0
     attention: whether there is a table of that name, where there are prefixes; `predictions` may give its columns too
     roles: per layer and memory the ranks of its own trigger's last token under its key, and of another memory's
-    lenses: whether values and residuals were read through lenses, which say what the plain ruler says
+    lenses: the rulers that values and residuals were read with, which all say the same
     memorised: of each document whether it is held out, tokens agreed of 32, sentences (`inside` tokens of each)
     width: the documents of its text; the first half of the useful memories matters, random ones matter all
     """
@@ -100,9 +101,9 @@ def build_answers(
             _write(directory, "roles", _role_columns(roles[layer]), layer)
     if lenses:
         for layer in layers:
-            _write(directory, "readings", _reading_columns((values or {}).get(layer, ())), layer)
-            _write(directory, "key_readings", _key_reading_columns((roles or {}).get(layer, ())), layer)
-        _write(directory, "readouts", _readout_columns(predictions))
+            _write(directory, "readings", _reading_columns((values or {}).get(layer, ()), lenses), layer)
+            _write(directory, "key_readings", _key_reading_columns((roles or {}).get(layer, ()), lenses), layer)
+        _write(directory, "readouts", _readout_columns(predictions, lenses))
     if memorised is not None:
         _write(directory, "memorised", _memorised_columns(memorised, inside))
     if width is not None:
@@ -213,12 +214,11 @@ def _role_columns(rows: Sequence[tuple[int | None, int | None]]) -> dict[str, An
     return columns
 
 
-RULERS = ("plain", "ridge", "tuned")
 
 
-def _reading_columns(rows: Sequence[Value]) -> dict[str, Any]:
+def _reading_columns(rows: Sequence[Value], lenses: Sequence[str]) -> dict[str, Any]:
     """Every ruler says of a value what the table of values says; the control's rank is the last one."""
-    said = [(lens, memory, row) for lens in RULERS for memory, row in enumerate(rows)]
+    said = [(lens, memory, row) for lens in lenses for memory, row in enumerate(rows)]
     return {
         "memory": [memory for _, memory, _ in said],
         "lens": [lens for lens, _, _ in said],
@@ -229,17 +229,20 @@ def _reading_columns(rows: Sequence[Value]) -> dict[str, Any]:
     }
 
 
-def _key_reading_columns(rows: Sequence[tuple[int | None, int | None]]) -> dict[str, Any]:
-    """Both rulers say of a key what the table of roles says."""
-    said = {name: list(each) * 2 for name, each in _role_columns(rows).items()}
-    lens = [lens for lens in RULERS[:2] for _ in rows]
+def _key_reading_columns(rows: Sequence[tuple[int | None, int | None]], lenses: Sequence[str]) -> dict[str, Any]:
+    """The rulers that keys have, all but the last, say of a key what the table of roles says."""
+    of_keys = [lens for lens in RULERS[:2] if lens in lenses]
+    said = {name: list(each) * len(of_keys) for name, each in _role_columns(rows).items()}
+    lens = [lens for lens in of_keys for _ in rows]
     return {name: lens if name == "lens" else said[name] for name in TABLES["key_readings"].columns.names}
 
 
-def _readout_columns(rows: Mapping[tuple[int, int], Mapping[str, float | None]]) -> dict[str, Any]:
+def _readout_columns(
+    rows: Mapping[tuple[int, int], Mapping[str, float | None]], lenses: Sequence[str]
+) -> dict[str, Any]:
     columns: dict[str, list[Any]] = {name: [] for name in TABLES["readouts"].columns.names}
     for (prefix, layer), given in sorted(rows.items()):
-        for lens in RULERS:
+        for lens in lenses:
             known = {"prefix": prefix, "layer": layer, "lens": lens, "residual_control_rank": VOCABULARY - 1}
             for name in columns:
                 columns[name].append({**given, **known}.get(name, 0))
