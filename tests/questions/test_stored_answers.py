@@ -220,6 +220,18 @@ def test_answers_are_made_where_they_cannot_be_kept_only_if_that_is_wanted(tmp_p
     assert load_answers(atlas).made == THE_PAPERS
 
 
+@pytest.mark.parametrize("name", ["analyses/value_rank.json", "patterns.parquet"])
+def test_a_place_where_one_file_cannot_be_written_is_named(name: str, tmp_path: Path) -> None:
+    """Answers before it are kept; what else there is to make does not hide it."""
+    atlas = built(tmp_path)
+    (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / name / "taken").mkdir(parents=True)
+    with pytest.raises(StoreFailed, match=name):
+        load_answers(atlas)
+    stored = [question for question, answer in stored_answers(atlas).items() if not answer.missing]
+    assert stored == ([] if name == "patterns.parquet" else ["key_patterns", "key_removals", "value_agreement"])
+
+
 VERDICTS = "CREATE TABLE items (id, memory); CREATE TABLE verdicts (id, author, made_at, item, verdict);"
 
 
