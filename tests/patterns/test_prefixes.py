@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
 
 from mnemoscope.errors import AtlasDamaged
@@ -13,6 +12,7 @@ from mnemoscope.patterns.significance import count_shared, groups_of
 from mnemoscope.patterns.surface import read_spelling
 from mnemoscope.patterns.words import Lexicon
 from pattern_atlas import Place, build
+from patterns.hand_prefixes import prefixes_of, triggers_of
 
 TEXTS = ["He", " lives", " (", "in", " Par", "is", ")", ' "', "since", " 1944", "\n", "", " new", " paris"]
 
@@ -121,16 +121,81 @@ def test_a_background_knows_how_often_and_how_rich(tmp_path: Path) -> None:
     assert [background.longer(tokens) for tokens in (0, 1, 2, 3, 4)] == [4, 3, 1, 1, 0]
 
 
-def triggers(rows: list[tuple[int, int, int, int, int, int]]) -> pl.DataFrame:
-    names = ["memory", "sign", "rank", "sentence", "position", "prefix_group"]
-    return pl.DataFrame(rows, schema=names, orient="row")
+def test_a_background_in_classes_of_richness() -> None:
+    """Prefixes of 0, 1, 2, 3 and 2 words: of those with words, quantiles lie at 1.375, 1.75, 2, 2.25 and above."""
+    words = ((), (1,), (1, 2), (1, 2, 3), (2, 4))
+    background = read_background(prefixes_of([(number, (), own) for number, own in enumerate(words, 1)]))
+    assert background.cuts.tolist() == pytest.approx([1.375, 1.75, 2, 2.25, 2.625, 2.85, 2.955])
+    assert background.richness.tolist() == background.class_of(np.array([0, 1, 2, 3, 2])).tolist() == [0, 0, 3, 7, 3]
+    assert background.in_class.tolist() == [2, 0, 0, 2, 0, 0, 0, 1]
+    assert background.words.keys.tolist() == [1, 2, 3, 4]
+    assert background.words.counts.tolist() == [3, 3, 1, 1, 0]
+    seen = [0, 3, 7]
+    assert background.rates[:, seen].tolist() == [[0.5, 0.5, 1], [0, 1, 1], [0, 0, 1], [0, 0.5, 0], [0, 0, 0]]
+    assert background.weights[:, seen] == pytest.approx(
+        np.array([[0.5, 0.25, 1 / 3], [0, 0.5, 1 / 3], [0, 0, 1 / 3], [0, 0.25, 0], [0, 0, 0]])
+    )
+    unseen = np.delete(np.arange(8), seen)
+    assert not background.rates[:, unseen].any()
+    assert not background.weights[:, unseen].any()
+    mean = [(1 + 1 / 2 + 1 / 3) / 5, (1 / 2 + 1 / 3 + 1 / 2) / 5, 1 / 3 / 5, 1 / 2 / 5, 0]
+    assert background.mean_weights.tolist() == pytest.approx(mean)
+    assert background.words.showing(2).tolist() == [2, 3, 4]
+    assert background.words.showing(4).tolist() == [4]
+    assert background.words.showing(9).tolist() == []
+    assert [background.longer(than) for than in range(6)] == [5, 4, 3, 2, 1, 0]
+
+
+def test_a_background_without_words_or_prefixes() -> None:
+    background = read_background(prefixes_of([(2, (), ()), (1, (), ())]))
+    assert (background.size, background.cuts.size, background.in_class.tolist()) == (2, 0, [2])
+    assert background.words.count_of(np.array([3], dtype=np.uint64)).tolist() == [0]
+    assert background.words.showing(3).tolist() == []
+    nothing = read_background(prefixes_of([]))
+    assert (nothing.size, nothing.longer(0), nothing.mean_weights.tolist()) == (0, 0, [0.0])
+
+
+def test_words_that_do_not_count_leave_the_others_where_they_are() -> None:
+    whole = prefixes_of([(9, (8,), (1, 2)), (9, (), ()), (9, (), (2, 3, 1))], ago=[(4, 0), (), (5, 3, 1)])
+    found = whole.without_words(np.array([2, 7], dtype=np.uint64))
+    assert found.words.starts.tolist() == [0, 1, 1, 3]
+    assert found.words.keys.tolist() == [1, 3, 1]
+    assert found.words.ago.tolist() == [4, 3, 1]
+    assert found.words.prefix.tolist() == [0, 2, 2]
+    assert found.features is whole.features
+
+
+def test_the_tokens_that_a_prefix_begins_with_wherever_its_sentence_stands(tmp_path: Path) -> None:
+    """Sentences of odd and even lengths lie one after the other; a prefix of one token begins with nothing more."""
+    prefixes, lexicon = read(tmp_path, [[0, 1, 2], [3, 4, 5, 6], [12, 13]], [(0, 1), (1, 2), (2, 1), (1, 0)])
+    begin = [{text for text in shown(prefixes, lexicon, number) if text.startswith("begins")} for number in range(4)]
+    assert begin == [
+        {'begins with "He"', 'begins with "He lives"'}, {'begins with "in"', 'begins with "in Par"'},
+        {'begins with "new"', 'begins with "new paris"'}, {'begins with "in"'},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said"),
+    [
+        (1, {"only the first token", *(f"at most the first {n} tokens" for n in ("two", "three", "five", "eight"))}),
+        (2, {f"at most the first {n} tokens" for n in ("two", "three", "five", "eight")}),
+        (3, {f"at most the first {n} tokens" for n in ("three", "five", "eight")}),
+        (4, {f"at most the first {n} tokens" for n in ("five", "eight")}),
+        (6, {"at most the first eight tokens"}),
+        (9, set()),
+    ],
+)
+def test_short_prefixes_are_short_in_every_way(tokens: int, said: set[str], tmp_path: Path) -> None:
+    prefixes, lexicon = read(tmp_path, [[0, 1] * 5], [(0, tokens - 1)])
+    assert {text for text in shown(prefixes, lexicon, 0) if "first" in text} == said
 
 
 def test_groups_count_once() -> None:
     rows = [(4, 1, rank, rank, 0, rank) for rank in range(25)]
     rows[1] = (4, 1, 1, 1, 0, 0)  # the same prefix as rank 0
     rows += [(6, 1, 0, 5, 2, 0), (6, 1, 1, 5, 3, 1)]
-    groups, sentence, position = groups_of(triggers(rows))
+    groups, sentence, position = groups_of(triggers_of(rows))
     assert groups.memories.tolist() == [4, 6]
     assert groups.starts.tolist() == [0, 24, 26]
     assert groups.rank[:3].tolist() == [0, 2, 3]
@@ -141,7 +206,7 @@ def test_groups_count_once() -> None:
 def test_what_is_shared_is_counted_by_group_and_sentence(tmp_path: Path) -> None:
     prefixes, lexicon = read(tmp_path, [[0, 1, 4, 5], [12, 13], [3, 13]], [(0, 3), (1, 1), (2, 1)])
     rows = [(0, 1, 0, 0, 3, 0), (0, 1, 1, 1, 1, 1), (0, 1, 2, 2, 1, 2), (1, 1, 0, 1, 1, 0)]
-    groups, sentence, position = groups_of(triggers(rows))
+    groups, sentence, position = groups_of(triggers_of(rows))
     assert list(zip(sentence.tolist(), position.tolist(), strict=True)) == [(0, 3), (1, 1), (2, 1)]
     found = count_shared(groups, prefixes.words)
     named = {

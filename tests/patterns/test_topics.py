@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mnemoscope.patterns.topics import BETS, Topic, Vocabulary, find_topics, log10_stake
+from mnemoscope.patterns.prefixes import read_background
+from mnemoscope.patterns.significance import log10_tail
+from mnemoscope.patterns.topics import BETS, Topic, Vocabulary, find_topics, log10_stake, read_vocabulary
+from patterns.hand_prefixes import prefixes_of
 
 Bools = NDArray[np.bool_]
 
@@ -39,6 +42,44 @@ def test_without_a_background_nothing_is_won() -> None:
     """Every word is as expected as it was frequent, so that sharing it is no surprise."""
     _, held = held_by("a", "a", "a", "a")
     assert log10_stake(held, np.zeros((1, 4)), background=0) == pytest.approx(0.0)
+
+
+def test_what_neither_the_background_nor_a_trigger_before_holds_is_no_surprise() -> None:
+    """Without a background a new word is expected as little as it was seen: nothing, and nothing is won."""
+    _, held = held_by("a", "b")
+    lost = np.log10(np.mean([1 - bet for bet in BETS]))
+    assert log10_stake(held, np.zeros((2, 2)), background=0) == pytest.approx(lost)
+
+
+def test_a_prefix_without_words_is_not_bet_on() -> None:
+    _, held = held_by("ab", "", "ac")
+    shares = np.full((3, 3), 0.02)
+    some = log10_stake(held[:, [0, 2]], shares[:, [0, 2]], background=100)
+    assert log10_stake(held, shares, background=100) == some > 0
+
+
+def test_a_vocabulary_by_hand() -> None:
+    """Groups hold words 1 and 2, 1 and 9, and 2 of a sentence that was there before; the background is that of
+    test_prefixes.py: prefixes of the words -, 1, 1 2, 1 2 3 and 2 4, eight in all.
+    """
+    words = ((), (1,), (1, 2), (1, 2, 3), (2, 4))
+    background = read_background(prefixes_of([(9, (), own) for own in words]))
+    keys, place = np.array([1, 2, 1, 9, 2], dtype=np.uint64), np.array([0, 0, 1, 1, 2])
+    counted = np.array([True, True, False])
+    found = read_vocabulary(keys, place, counted=counted, background=background)
+    assert found.keys.tolist() == [1, 2, 9]
+    assert found.held.tolist() == [[True, True, False], [True, False, True], [False, True, False]]
+    # Among the words of prefixes with two words, or with one, or of any where that is more.
+    mean = [(1 + 1 / 2 + 1 / 3) / 5, (1 / 2 + 1 / 3 + 1 / 2) / 5]
+    assert found.shares == pytest.approx(np.array([[mean[0], mean[0], 0.5], [0.5, 0.5, mean[1]], [0, 0, 0]]))
+    # Of prefixes with two words half hold 1 and all hold 2; of all three in five, and the groups that count have 2
+    # words where the background has 1.6.
+    assert found.rates.tolist() == pytest.approx([0.6 * 1.25, 1, 0])
+    # Word 1 is in two groups that count, and in 3 of as many prefixes as give that rate; others are in one.
+    assert found.log10_p.tolist() == [pytest.approx(log10_tail(2, 2, 3, 3 / 0.75)), 0, 0]
+    # What the background lacks, in groups of one word each: 5 prefixes are as good as 8.
+    other = read_vocabulary(keys[[3, 3, 3]], np.array([0, 1, 2]), counted=counted, background=background)
+    assert other.log10_p.tolist() == [pytest.approx(log10_tail(2, 2, 0, 8.0))]
 
 
 def test_random_prefixes_win_a_hundredfold_at_most_once_in_100_times() -> None:
@@ -102,7 +143,12 @@ def test_two_topics_are_two() -> None:
 def test_one_word_of_a_rare_topic_is_enough_and_of_a_common_one_is_not() -> None:
     groups = ("ab", "bc", "cd", "da", "ac", "bd", "apqr", "stuv", "wxyz")
     assert read(*_only(found(*groups))) == ("abcd", [0, 1, 2, 3, 4, 5, 6])
+    assert _only(found(*groups))[1].enough == 1
     assert read(*_only(found(*groups, rate=0.1))) == ("abcd", [0, 1, 2, 3, 4, 5])
+    # Two are enough: in a prefix of a sentence that was there before, which is no evidence.
+    words, topic = _only(found(*groups, "adyk", "adcm", counted=[True] * 9 + [False] * 2, rate=0.1))
+    assert read(words, topic) == ("adcb", [0, 1, 2, 3, 4, 5, 9, 10])  # the words that most hold come first
+    assert topic.enough == 2
 
 
 def _only(result: tuple[list[str], list[Topic]]) -> tuple[list[str], Topic]:
