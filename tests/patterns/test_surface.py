@@ -34,7 +34,6 @@ def test_hashed_keys_are_of_their_family_and_differ_where_values_do() -> None:
     keys = hash_keys(Family.DISTANCE + 6, values)
     assert len(set(keys.tolist())) == 3000
     assert {split_key(key)[:2] for key in keys.tolist()} == {(Family.DISTANCE, 6)}
-    assert len({key & 0xFFFF for key in keys.tolist()}) > 2900, "the low bits, too, are mixed"
 
 
 def test_families_have_room_for_their_kinds() -> None:
