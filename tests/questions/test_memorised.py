@@ -63,7 +63,7 @@ def test_how_likely_a_memory_s_documents_are_by_hand() -> None:
 
 
 def test_what_is_asked_of_two_layers(tmp_path: Path) -> None:
-    """Twelve documents, the first four known: a memory of layer 0 is in all of them, one of layer 1 in the first six."""
+    """Twelve documents, the first four known: a memory of layer 0 is in all, one of layer 1 in the first six."""
     triggers = {0: [(1, 1)] * 12, 1: [(0, 1)] * 6}
     documents = [(False, 32 if number < 4 else 31, [number]) for number in range(12)] + [(True, 32, [])]
     prefixes = [(number, 0, 1, 1) for number in range(12)]
