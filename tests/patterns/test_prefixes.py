@@ -1,5 +1,6 @@
 """What a prefix shows, read by eye through its description; and what memories share, counted."""
 
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from mnemoscope.errors import AtlasDamaged
 from mnemoscope.patterns.finding import describe, describe_words, quote
 from mnemoscope.patterns.prefixes import Prefixes, read_background, read_prefixes
 from mnemoscope.patterns.significance import count_shared, groups_of
-from mnemoscope.patterns.surface import read_spelling
+from mnemoscope.patterns.surface import Family, read_spelling, split_key
 from mnemoscope.patterns.words import Lexicon
 from pattern_atlas import Place, build
 from patterns.hand_prefixes import prefixes_of, triggers_of
@@ -218,3 +219,64 @@ def test_what_is_shared_is_counted_by_group_and_sentence(tmp_path: Path) -> None
         (1, "paris"): (1, "0b1"), (1, "new"): (1, "0b1"),
     }  # fmt: skip
     assert found.per_memory(2).tolist() == [3, 2]
+
+
+def test_groups_and_what_they_share_are_those_of_a_loop() -> None:
+    """Random triggers of a few sentences, some with the prefix of another, and random keys of every prefix."""
+    random = np.random.default_rng(4)
+    rows = []
+    for memory in (2, 3, 7):
+        for rank in range(random.integers(5, 12)):
+            group = int(random.choice([rank, max(0, rank - 1)]))
+            rows.append((memory, 1, rank, int(random.integers(6)), int(random.integers(3)), group))
+    groups, sentence, position = groups_of(triggers_of([rows[place] for place in random.permutation(len(rows))]))
+    keys = [sorted(random.choice(9, random.integers(0, 5), replace=False).tolist()) for _ in range(sentence.size)]
+    found = count_shared(groups, prefixes_of([(1, own, ()) for own in keys]).features)
+    lengths = np.array([random.integers(1, 4) for _ in range(sentence.size)])
+
+    places = list(zip(sentence.tolist(), position.tolist(), strict=True))
+    assert places == sorted({(s, p) for _, _, rank, s, p, group in rows if rank == group})
+    expected: dict[tuple[int, int], tuple[int, int]] = {}
+    long = {}
+    for place, memory in enumerate((2, 3, 7)):
+        own = [row for row in rows if row[0] == memory and row[2] == row[5]]
+        seen: set[int] = set()
+        long[place] = 0
+        for number, (_, _, _, at, where, _) in enumerate(own):
+            prefix = places.index((at, where))
+            long[place] += at not in seen and lengths[prefix] > 1
+            for key in keys[prefix]:
+                count, mask = expected.get((place, key), (0, 0))
+                expected[place, key] = (count + (at not in seen), mask | 1 << number)
+            seen.add(at)
+    columns = (found.memory, found.key, found.count, found.mask)
+    got = {(int(memory), int(key)): (int(count), int(mask)) for memory, key, count, mask in zip(*columns, strict=True)}
+    assert got == expected
+    assert found.per_memory(3).tolist() == [sum(place == own for place, _ in expected) for own in range(3)]
+    assert groups.count_long(lengths, 1).tolist() == list(long.values())
+
+
+def slow_features(tokens: list[int]) -> set[tuple[object, ...]]:
+    """What a prefix shows at fixed places, without a hash."""
+    size = len(tokens)
+    found: set[tuple[object, ...]] = {(Family.NGRAM, n - 1, *tokens[-n:]) for n in range(1, 6) if size >= n}
+    found |= {(Family.DISTANCE, step - 1, tokens[-1 - step]) for step in range(1, 8) if size > step}
+    found |= {(Family.BEGINNING, n - 1, *tokens[:n]) for n in (1, 2) if size >= n}
+    return found | {(Family.LENGTH, 0, short) for short in (1, 2, 3, 5, 8) if size <= short}
+
+
+def test_prefixes_share_a_key_just_where_they_share_what_it_stands_for(tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    sentences = [random.integers(0, 3, random.integers(1, 12)).tolist() for _ in range(25)]
+    places = [(number, int(random.integers(len(tokens)))) for number, tokens in enumerate(sentences)]
+    prefixes, _ = read(tmp_path, sentences, places)
+    keys, slow = [], []
+    for number, (sentence, position) in enumerate(places):
+        own = prefixes.features.keys[slice(*prefixes.features.starts[number : number + 2])].tolist()
+        families = {Family.NGRAM, Family.DISTANCE, Family.BEGINNING, Family.LENGTH}
+        keys.append({key for key in own if split_key(key)[0] in families})
+        slow.append(slow_features(sentences[sentence][: position + 1]))
+        assert {split_key(key)[:2] for key in keys[-1]} == {one[:2] for one in slow[-1]}
+    for one, other in combinations(range(len(places)), 2):
+        shared = sorted(split_key(key)[:2] for key in keys[one] & keys[other])
+        assert shared == sorted(both[:2] for both in slow[one] & slow[other])

@@ -1,5 +1,7 @@
 """The bet on a shared vocabulary, worked out by hand and tried on random words; and topics read by eye."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -27,6 +29,34 @@ def test_the_stake_by_hand() -> None:
     gain = 0.5 * 0.5 / (2.5 / 101)
     expected = np.log10(np.mean([1 - bet + bet * gain for bet in BETS]))
     assert log10_stake(held, shares, background=100) == pytest.approx(expected)
+
+
+def slow_stake(groups: list[list[int]], shares: Bools, background: int) -> float:
+    """The stake bet by bet, prefix by prefix and word by word; shares are `[word, group]`."""
+    left = []
+    known = [(number, words) for number, words in enumerate(groups) if words]
+    for bet in BETS:
+        stake = 1.0
+        for place, (number, words) in enumerate(known[1:], 1):
+            surprises = []
+            for word in words:
+                before = sum(1 / len(other) for _, other in known[:place] if word in other)
+                expected = (shares[word, number] * background + before) / (background + place)
+                surprises.append(before / place / expected if before else 0.0)
+            stake *= 1 - bet + bet * sum(surprises) / len(surprises)
+        left.append(stake)
+    return float(np.log10(sum(left) / len(left)))
+
+
+def test_the_stake_is_that_of_a_loop() -> None:
+    random = np.random.default_rng(2)
+    for _ in range(30):
+        held = random.random((6, 9)) < random.choice([0.15, 0.4])
+        shares = random.uniform(0.001, 0.2, held.shape)
+        background = int(random.choice([1, 30, 20_000]))
+        groups = [np.flatnonzero(own).tolist() for own in held.T]
+        expected = slow_stake(groups, shares, background)
+        assert log10_stake(held, shares, background=background) == pytest.approx(expected, abs=1e-9)
 
 
 def test_nothing_shared_loses_and_nothing_to_bet_on_keeps() -> None:
@@ -106,19 +136,26 @@ def test_random_prefixes_win_a_hundredfold_at_most_once_in_100_times() -> None:
     assert np.mean(np.array(won) >= 2) <= 0.01
 
 
-def found(*groups: str, counted: list[bool] | None = None, rate: float = 0.001) -> tuple[list[str], list[Topic]]:
-    """The topics among prefixes written as letters, of a language whose words are all equally rare."""
+def found(
+    *groups: str, counted: list[bool] | None = None, rate: float = 0.001, limit: float = -2.0,
+    least: Mapping[str, float] | None = None,
+) -> tuple[list[str], list[Topic]]:  # fmt: skip
+    """The topics among prefixes written as letters, of a language whose words are all equally rare.
+
+    A word in n prefixes has a log10 of its probability of -2 n, unless `least` says another.
+    """
     words, held = held_by(*groups)
     counts = held.sum(axis=1)
+    log10_p = [(least or {}).get(word, -2.0 * count) for word, count in zip(words, counts, strict=True)]
     vocabulary = Vocabulary(
         keys=np.arange(len(words), dtype=np.uint64),
         held=held,
         counted=np.array(counted if counted is not None else [True] * len(groups)),
         shares=np.full(held.shape, rate / 5),
         rates=np.full(len(words), rate),
-        log10_p=np.where(counts >= 2, -2.0 * counts, 0.0),
+        log10_p=np.where(counts >= 2, log10_p, 0.0),
     )
-    return words, find_topics(vocabulary, background=20_000, limit=-2.0)
+    return words, find_topics(vocabulary, background=20_000, limit=limit)
 
 
 def read(words: list[str], topic: Topic) -> tuple[str, list[int]]:
@@ -137,8 +174,26 @@ def test_one_word_is_no_topic() -> None:
 
 def test_two_topics_are_two() -> None:
     words, all_found = found("abp", "bcq", "car", "abcs", "xyt", "yzu", "zxv", "xyzw")
-    assert sorted(read(words, topic) for topic in all_found) == [("abc", [0, 1, 2, 3]), ("xyz", [4, 5, 6, 7])]
+    # Of two that are as large the first comes first; a larger one comes before both.
+    assert [read(words, topic) for topic in all_found] == [("abc", [0, 1, 2, 3]), ("xyz", [4, 5, 6, 7])]
+    words, all_found = found("abp", "bcq", "car", "xyt", "yzu", "zxv", "xyzw")
+    assert [read(words, topic) for topic in all_found] == [("xyz", [3, 4, 5, 6]), ("abc", [0, 1, 2])]
 
+
+def test_only_words_that_are_noticed_belong_to_a_topic() -> None:
+    """A word that recurs counts from a probability of 1 in 100 on; prefixes then hold but one word of the topic."""
+    for least, said in ((-2.0, "acbd"), (-1.99, "acb")):
+        words, (topic,) = found("abx", "bcy", "cdz", "dap", "acq", least={"d": least})
+        assert read(words, topic) == (said, [0, 1, 2, 3, 4])
+
+
+def test_a_topic_is_as_unlikely_as_the_stake_says_and_the_limit_asks() -> None:
+    groups = ("abx", "bcy", "cdz", "dap", "acq")
+    (topic,) = found(*groups)[1]
+    _, held = held_by(*groups)
+    assert topic.log10_p == pytest.approx(-log10_stake(held, np.full(held.shape, 0.001 / 5), background=20_000))
+    assert found(*groups, limit=topic.log10_p - 1e-9)[1] == []
+    assert found("ab", "ab", limit=0.0)[1] == []  # two prefixes are no pattern, however alike
 
 def test_one_word_of_a_rare_topic_is_enough_and_of_a_common_one_is_not() -> None:
     groups = ("ab", "bc", "cd", "da", "ac", "bd", "apqr", "stuv", "wxyz")

@@ -84,6 +84,37 @@ def test_a_word_that_ends_the_triggers_is_not_what_they_are_about(tmp_path: Path
     assert {row[3:5] for row in rows if row[1] == 1} >= {("semantic", 'mentions "virus"')}
 
 
+@pytest.mark.parametrize(("holding", "told"), [(20, True), (21, False)])
+def test_a_word_of_more_than_a_fifth_of_all_prefixes_tells_nothing(holding: int, told: bool, tmp_path: Path) -> None:
+    """A hundred sentences of two words, so many of which begin with `virus`; all ten triggers do."""
+    sentences = [["virus" if n < holding else f"a{n}", f"b{n}", "the", "of"] for n in range(100)]
+    triggers = [["virus", f"c{n}", "by", f"d{n}"] for n in range(10)]
+    background = [(n, 2) for n in range(100)]
+    atlas = build(tmp_path, sentences + triggers, layers=[[[(100 + n, 3) for n in range(10)]]], background=background)
+    write_patterns(atlas)
+    said = [row[4] for row in rows_of(atlas) if row[3] == "semantic"]
+    assert said == (['mentions "virus"'] if told else [])
+
+
+def test_patterns_that_explain_more_come_first_and_of_equals_the_less_likely(tmp_path: Path) -> None:
+    """Six of fifteen triggers end in `plum`, six in `kiwi` and three in `fig`; so do five others in `kiwi`."""
+    others = [[f"a{n}", f"e{n}", "kiwi" if n < 5 else f"b{n}"] for n in range(400)]
+    triggers = [[f"c{n}", f"d{n}", end] for n, end in enumerate(["kiwi"] * 6 + ["plum"] * 6 + ["fig"] * 3)]
+    background = [(n, 2) for n in range(400)]
+    atlas = build(tmp_path, others + triggers, layers=[[[(400 + n, 2) for n in range(15)]]], background=background)
+    write_patterns(atlas)
+    rows = atlas.table("patterns").to_dicts()
+    assert [row["pattern"] for row in rows] == [*range(len(rows))]
+    found = [row for row in rows if row["description"].startswith("ends in")]
+    assert [(row["description"], row["triggers"]) for row in found] == [
+        ('ends in "plum"', [6, 7, 8, 9, 10, 11]),
+        ('ends in "kiwi"', [0, 1, 2, 3, 4, 5]),
+        ('ends in "fig"', [12, 13, 14]),
+    ]
+    # In the background none, five and none of 400, and one more.
+    assert [row["lift"] for row in found] == pytest.approx([6 / 15 * 401, 6 / 15 * 401 / 6, 3 / 15 * 401])
+
+
 def test_a_prefix_group_counts_once(tmp_path: Path, random: np.random.Generator) -> None:
     """25 triggers, of two different prefixes: nothing recurs in three."""
     one, other = [*filler(1, random=random)[0], "virus"], [*filler(1, random=random)[0], "virus"]
