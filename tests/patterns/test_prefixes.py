@@ -1,9 +1,12 @@
 """What a prefix shows, read by eye through its description; and what memories share, counted."""
 
+from contextlib import nullcontext
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 from mnemoscope.errors import AtlasDamaged
@@ -14,6 +17,7 @@ from mnemoscope.patterns.surface import Family, read_spelling, split_key
 from mnemoscope.patterns.words import Lexicon
 from pattern_atlas import Place, build
 from patterns.hand_prefixes import prefixes_of, triggers_of
+from patterns.test_words import spelling_of
 
 TEXTS = ["He", " lives", " (", "in", " Par", "is", ")", ' "', "since", " 1944", "\n", "", " new", " paris"]
 
@@ -97,7 +101,41 @@ def test_a_position_outside_of_its_sentence_is_damage(tmp_path: Path) -> None:
         read(tmp_path, [[0, 1, 2]], [(0, 3)])
 
 
+class Stored:
+    """Sentences of these tokens, as an atlas holds them."""
+
+    path = Path("stored")
+
+    def __init__(self, *sentences: list[int]) -> None:
+        self._tokens = sentences
+
+    def sentences(self, ids: list[int], *, columns: list[str]) -> pl.DataFrame:
+        rows = {"sentence": ids, "tokens": [self._tokens[number] for number in ids]}
+        return pl.DataFrame(rows, schema_overrides={"tokens": pl.List(pl.Int32)})
+
+
+@pytest.mark.parametrize(
+    ("tokens", "position", "wrong"),
+    [
+        ([0, 2], 1, ""), ([0, 3], 1, "holds a token that vocabulary.parquet does not list"),
+        ([-1, 2], 1, "holds a token that vocabulary.parquet does not list"),
+        ([0, 2], 2, "names position 2 of sentence 1, which has 2 tokens"),
+        ([0, 2], -1, "names position -1 of sentence 1, which has 2 tokens"),
+        ([], 0, "names position 0 of sentence 1, which has 0 tokens"),
+    ],
+)  # fmt: skip
+def test_what_a_sentence_cannot_hold(tokens: list[int], position: int, wrong: str) -> None:
+    """Of a vocabulary of three tokens."""
+    atlas: Any = Stored([0, 1], tokens)
+    lexicon = Lexicon(spelling_of([b"a", b" b", b" c"]))
+    sentence, places = np.array([0, 1]), np.array([1, position])
+    with pytest.raises(AtlasDamaged, match=wrong) if wrong else nullcontext():
+        assert read_prefixes(atlas, sentence, position=places, lexicon=lexicon).length.tolist() == [2, 2]
+
+
 def test_quoted_text() -> None:
+    assert quote("x" * 60) == f'"{"x" * 60}"'
+    assert describe_words([*"abcdef"]) == "about: a, b, c, d, e, f"
     assert quote('say "x"') == "'say \"x\"'"
     assert quote("a\tb\x1b") == '"a\\tb\\x1b"'
     assert quote("x" * 99) == f'"…{"x" * 60}"'

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from mnemoscope.patterns.prefixes import read_background
 from mnemoscope.patterns.significance import log10_tail
-from mnemoscope.patterns.topics import BETS, Topic, Vocabulary, find_topics, log10_stake, read_vocabulary
+from mnemoscope.patterns.topics import BETS, Topic, Vocabulary, _core, find_topics, log10_stake, read_vocabulary
 from patterns.hand_prefixes import prefixes_of
 
 Bools = NDArray[np.bool_]
@@ -216,3 +216,37 @@ def test_prefixes_of_one_sentence_are_explained_but_are_no_evidence() -> None:
     words, all_found = found(*groups, counted=[True, True, True, True, False])
     assert read(words, all_found[0]) == ("abc", [0, 1, 2, 3, 4])
     assert found("abc", "abc", "abc", "abc", counted=[True, False, False, False])[1] == []
+
+
+def slow_core(held: Bools, noticed: Bools) -> tuple[set[int], set[int]]:
+    """What lacks a second partner is left out until nothing does; then the largest part that hangs together."""
+    words = set(np.flatnonzero(noticed).tolist())
+    groups = set(range(held.shape[1]))
+    while True:
+        fewer = {word for word in words if held[word, sorted(groups)].sum() >= 2}
+        left = {group for group in groups if held[sorted(fewer), group].sum() >= 2}
+        if (fewer, left) == (words, groups):
+            break
+        words, groups = fewer, left
+    best: tuple[set[int], set[int]] = (set(), set())
+    for word in sorted(words):
+        some, before = {word}, set[int]()
+        while some != before:
+            before = set(some)
+            covered = {group for group in groups if held[sorted(some), group].any()}
+            some |= {other for other in words if held[other, sorted(covered)].any()}
+        if len(covered) > len(best[1]):
+            best = some, covered
+    return best
+
+
+def test_what_hangs_together_is_what_sets_say() -> None:
+    random = np.random.default_rng(6)
+    largest = set()
+    for _ in range(200):
+        held = random.random((9, 10)) < random.choice([0.12, 0.2, 0.3])
+        noticed = random.random(9) < 0.8
+        words, groups = _core(held, noticed)
+        assert (set(words.tolist()), set(np.flatnonzero(groups).tolist())) == slow_core(held, noticed)
+        largest.add(int(groups.sum()))
+    assert len(largest) > 5
