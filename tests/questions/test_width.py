@@ -150,6 +150,18 @@ def test_the_mean_over_layers_with_what_documents_and_draws_leave_open() -> None
     assert mean_spread([spread(0.2, draws=(math.nan, math.nan))]) == Estimate(0.2, 7)
 
 
+@pytest.mark.parametrize("count", range(2, 9))
+def test_few_draws_are_as_unsure_as_student_says(count: int) -> None:
+    """19 of 20 times a t of one degree of freedom less than there are draws is no larger than the margin's."""
+    found = mean_spread([spread(0.0, deviation=1.0, count=count, draws=(0.0, 0.0))])
+    assert found.high is not None
+    most, freedom = found.high / math.sqrt(1 + 1 / count), count - 1
+    steps = np.linspace(-most, most, 20_001)
+    scale = math.gamma(count / 2) / (math.sqrt(freedom * math.pi) * math.gamma(freedom / 2))
+    density = scale * (1 + steps**2 / freedom) ** (-count / 2)
+    assert float(((density[1:] + density[:-1]) / 2 * np.diff(steps)).sum()) == pytest.approx(0.95, abs=2e-5)
+
+
 def test_the_spread_of_random_draws_is_of_each_draw_s_nats_a_token() -> None:
     tokens = np.array([10.0, 30.0])
     losses = Losses(tokens, tokens, {}, seed=1)
