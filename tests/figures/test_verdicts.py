@@ -14,7 +14,7 @@ from mnemoscope.figures.sections import compare_with_paper
 from mnemoscope.questions import QUESTIONS, load_question, write_all
 from mnemoscope.questions.answers import load_answers
 from mnemoscope.reports.writing import render_page
-from questions.hand_answers import answered, everything, total
+from questions.hand_answers import answered, total
 from reports.reading import section, words
 from reports.reported_atlas import reported
 from web.served import client
@@ -23,7 +23,7 @@ from web.served import client
 def test_too_few_documents_decide_nothing() -> None:
     for documents, verdict in ((9, "undecided"), (10, "yes")):
         answer = answered("refinement_events", [total("unchanged", 0.9, 1.0)], documents=documents)
-        assert verdicts(*everything(answer))["unchanged"] == verdict
+        assert verdicts(answer)["unchanged"] == verdict
 
 
 def test_the_number_tested_stands_beside_the_rule() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import polars as pl
 
-from mnemoscope.questions import QUESTIONS, load_question
+from mnemoscope.questions import load_question
 from mnemoscope.questions.question import EMPTY, Answer
 
 LAYERS = 8
@@ -23,12 +23,6 @@ def answered(
     rows.append((None, "documents", float(documents), documents, None, None))
     table = pl.DataFrame(rows, schema=EMPTY.schema, orient="row")
     return Answer(load_question(question), table, "", "", tuple(layers), LAYERS)
-
-
-def everything(*given: Answer) -> list[Answer]:
-    """These answers, and empty ones to all other questions."""
-    own = {answer.question.id: answer for answer in given}
-    return [own.get(question, answered(question, [])) for question in QUESTIONS]
 
 
 def total(name: str, low: float | None, high: float | None) -> Line:

@@ -10,10 +10,17 @@ from figures.drawn_answers import findings, rules, verdicts
 from mnemoscope.intervals import Estimate, widen
 from mnemoscope.questions import QUESTIONS, load_question
 from mnemoscope.questions.question import Answer, Outcome
-from questions.hand_answers import LAYERS, Line, answered, everything, total
+from questions.hand_answers import LAYERS, Line, answered, total
 
 E = 0.0001
 """Less than any threshold may be moved by."""
+
+
+def shown(*given: Answer) -> dict[str, str]:
+    """What is printed under "shown here?" of these answers; what is found in Figure 7 is asked of Figure 2, too."""
+    kinds = answered("key_patterns", [])
+    needed = [kinds] if [one.question.id for one in given] == ["layer_activity"] else []
+    return verdicts(*needed, *given)
 
 
 def by_layer(name: str, others: tuple[float, float], one: tuple[float, float] | None = None) -> list[Line]:
@@ -87,13 +94,12 @@ def test_a_total_at_the_edge(name: str, question: str, by: str, cases: list[tupl
         tested = total(by or name, low, high)
         # What the claim states says the opposite where another number is tested.
         lines = [tested, total(name, 1 - low, 1 - high)] if by else [tested]
-        assert verdicts(*everything(answered(question, lines)))[name] == verdict, (low, high)
-    assert verdicts(*everything(answered(question, [total(by or name, None, None), total(name, None, None)])))[
-        name
-    ] == "undecided"
-    assert verdicts(*everything(answered(question, [])))[name] == "—"
+        assert shown(answered(question, lines))[name] == verdict, (low, high)
+    unsure = answered(question, [total(by or name, None, None), total(name, None, None)])
+    assert shown(unsure)[name] == "undecided"
+    assert shown(answered(question, []))[name] == "—"
     if by:  # answers of older versions lack it
-        assert verdicts(*everything(answered(question, [total(name, 0.9, 0.9)])))[name] == "—"
+        assert shown(answered(question, [total(name, 0.9, 0.9)]))[name] == "—"
 
 
 LAYER_RULES = [
@@ -110,7 +116,7 @@ def test_every_layer_at_the_edge_after_the_correction(
         # A hair wider or narrower where the end is the threshold: the stretching rounds.
         hair = -1e-6 if verdict == "yes" else 1e-6 if verdict == "undecided" else 0.0
         lines = [*by_layer(name, others, (low - hair, high + hair)), total(claim, 0.2, 0.3)]
-        assert verdicts(*everything(answered(question, lines)))[claim] == verdict, (low, high)
+        assert shown(answered(question, lines))[claim] == verdict, (low, high)
 
 
 @pytest.mark.parametrize(("low", "high", "verdict"), edges(3 / 8, equal=False))
@@ -118,7 +124,7 @@ def test_the_hundred_against_the_share_of_memories(low: float, high: float, verd
     """Three of eight layers of 100 memories are upper ones."""
     lines = [*((layer, "max_probability", 0.5, None, None) for layer in range(LAYERS)),
              total("top100_upper_layers", low, high)]  # fmt: skip
-    assert verdicts(*everything(answered("value_confidence", lines)))["top100_upper_layers"] == verdict
+    assert shown(answered("value_confidence", lines))["top100_upper_layers"] == verdict
 
 
 @pytest.mark.parametrize(
@@ -129,14 +135,14 @@ def test_the_hundred_where_layers_differ_in_width_or_lack(layers: tuple[int, ...
     lines: list[Line] = [(layer, "max_probability", 0.5, None, None, 100 * (layer + 1)) for layer in layers]
     share = (0.3, 0.4) if len(layers) == 3 else (0.6, 0.7)
     found = answered("value_confidence", [*lines, total("top100_upper_layers", *share)], layers=layers)
-    assert verdicts(*everything(found))["top100_upper_layers"] == verdict
+    assert shown(found)["top100_upper_layers"] == verdict
 
 
 @pytest.mark.parametrize(("low", "high", "verdict"), edges(0.5, equal=False))
 def test_pairs_of_ranks(low: float, high: float, verdict: str) -> None:
     lines = [*((layer, "q50", 9.0 - layer, None, None) for layer in range(LAYERS)),
              total("upper_ranks_higher", low, high)]  # fmt: skip
-    assert verdicts(*everything(answered("value_rank", lines)))["value_rank"] == verdict
+    assert shown(answered("value_rank", lines))["value_rank"] == verdict
 
 
 @pytest.mark.parametrize(
@@ -154,13 +160,13 @@ def test_the_most_and_the_least_confident_tenth(
     first: tuple[float, float, float], last: tuple[float, float, float], verdict: str
 ) -> None:
     lines = [(None, "decile_0", *first), (None, "decile_9", *last)]
-    assert verdicts(*everything(answered("value_confidence", lines)))["value_confidence"] == verdict
+    assert shown(answered("value_confidence", lines))["value_confidence"] == verdict
 
 
 @pytest.mark.parametrize(("low", "high", "verdict"), ABOVE_0)
 def test_growth_of_matches(low: float, high: float, verdict: str) -> None:
     lines = [*by_layer("match", (0.2, 0.3)), total("match_growth_upper_minus_lower", low, high)]
-    assert verdicts(*everything(answered("refinement_match", lines)))["refinement_match"] == verdict
+    assert shown(answered("refinement_match", lines))["refinement_match"] == verdict
 
 
 @pytest.mark.parametrize(
@@ -176,7 +182,7 @@ def test_growth_of_matches(low: float, high: float, verdict: str) -> None:
 )
 def test_rising_confidence(rise: tuple[float, float], steps: tuple[float, float], verdict: str) -> None:
     lines = [*by_layer("probability", (0.2, 0.3)), total("rise", *rise), total("rising_steps", *steps)]
-    assert verdicts(*everything(answered("refinement_confidence", lines)))["refinement_confidence"] == verdict
+    assert shown(answered("refinement_confidence", lines))["refinement_confidence"] == verdict
 
 
 @pytest.mark.parametrize(
@@ -202,7 +208,7 @@ def test_the_dip(fewest: tuple[int, int], shallow: tuple[int, int], verdict: str
         kinds.append((layer, "shallow_of_one_kind", value, value - 0.1, value + 0.1))
     low, high = ((layer + 1) / LAYERS for layer in fewest)
     lines: list[Line] = [*by_layer("active", (0.2, 0.3)), (None, "least_depth", low, low, high)]
-    found = verdicts(*everything(answered("key_patterns", kinds), answered("layer_activity", lines)))
+    found = shown(answered("key_patterns", kinds), answered("layer_activity", lines))
     assert found["layer_activity"] == verdict
 
 
@@ -225,7 +231,7 @@ def finding(*given: Answer) -> Outcome:
     """What the question of the first of these answers says in words, its interval and the verdict."""
     stated = given[0].question.finding
     assert stated is not None
-    ours, interval, verdict = stated.test({answer.question.id: answer for answer in everything(*given)})
+    ours, interval, verdict = stated.test({answer.question.id: answer for answer in given})
     return ours.replace("\xa0", " "), interval.replace("\xa0", " "), verdict
 
 
