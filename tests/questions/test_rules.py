@@ -138,6 +138,14 @@ def test_the_hundred_where_layers_differ_in_width_or_lack(layers: tuple[int, ...
     assert shown(found)["top100_upper_layers"] == verdict
 
 
+def test_a_layer_without_memories_has_no_part_of_them() -> None:
+    """Of layers 3, 5 and 6 the last has none: one of two memories is an upper one."""
+    lines: list[Line] = [(layer, "max_probability", 0.5, None, None, 1) for layer in (3, 5)]
+    for low, verdict in ((0.5, "undecided"), (0.5 + E, "yes")):
+        found = answered("value_confidence", [*lines, total("top100_upper_layers", low, 0.9)], layers=(3, 5, 6))
+        assert shown(found)["top100_upper_layers"] == verdict
+
+
 @pytest.mark.parametrize(("low", "high", "verdict"), edges(0.5, equal=False))
 def test_pairs_of_ranks(low: float, high: float, verdict: str) -> None:
     lines = [*((layer, "q50", 9.0 - layer, None, None) for layer in range(LAYERS)),
