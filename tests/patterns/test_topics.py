@@ -172,6 +172,21 @@ def test_one_word_is_no_topic() -> None:
     assert found("apqr", "astu", "avwx", "ayzk")[1] == []
 
 
+def test_of_what_hangs_together_the_widest_word_is_that_of_most_of_its_groups() -> None:
+    """A common word and a rare one in three groups, the rare one in two more: the first of them is the widest there.
+
+    Without the common word the rare one still is a surprise; without the rare one nothing would be.
+    """
+    words, held = held_by("ab", "ab", "ab", "bx", "by")
+    vocabulary = Vocabulary(
+        keys=np.arange(4, dtype=np.uint64), held=held, counted=np.ones(5, dtype=np.bool_),
+        shares=np.tile(np.array([[0.3], [0.0002], [0.0002], [0.0002]]), 5), rates=np.array([0.3, 0.001, 0.001, 0.001]),
+        log10_p=np.array([-3.0, -9.0, 0.0, 0.0]),
+    )  # fmt: skip
+    (topic,) = find_topics(vocabulary, background=20_000, limit=-2.0)
+    assert "".join(words[word] for word in topic.words) == "ba"
+
+
 def test_two_topics_are_two() -> None:
     words, all_found = found("abp", "bcq", "car", "abcs", "xyt", "yzu", "zxv", "xyzw")
     # Of two that are as large the first comes first; a larger one comes before both.
