@@ -10,7 +10,9 @@ from handbuilt_atlas import build_atlas
 from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.patterns import write_patterns
+from mnemoscope.patterns.significance import log10_tail
 from pattern_atlas import Place, build, random_places
+from patterns.test_topics import slow_stake
 
 Rows = list[tuple[int, int, int, str, str, list[int]]]
 
@@ -113,6 +115,43 @@ def test_patterns_that_explain_more_come_first_and_of_equals_the_less_likely(tmp
     ]
     # In the background none, five and none of 400, and one more.
     assert [row["lift"] for row in found] == pytest.approx([6 / 15 * 401, 6 / 15 * 401 / 6, 3 / 15 * 401])
+
+
+def test_equals_come_in_the_order_of_their_words(tmp_path: Path) -> None:
+    """Five words end four triggers each, and none of the background: as many, and as unlikely."""
+    ends = ["plum", "kiwi", "zest", "acorn", "fog"]
+    others = [[f"a{n}", f"e{n}", f"b{n}"] for n in range(400)]
+    triggers = [[f"c{n}", f"d{n}", ends[n % 5]] for n in range(20)]
+    background = [(n, 2) for n in range(400)]
+    atlas = build(tmp_path, others + triggers, layers=[[[(400 + n, 2) for n in range(20)]]], background=background)
+    write_patterns(atlas)
+    rows = atlas.table("patterns").to_dicts()
+    assert [row["description"] for row in rows] == [f'ends in "{end}"' for end in sorted(ends)]
+    assert len({row["log10_p"] for row in rows}) == 1
+
+
+def test_a_topic_stands_on_its_bet_alone_and_a_word_on_all_that_was_tried(tmp_path: Path) -> None:
+    """Words of the topic stand beyond what is looked for at a distance; the background has none of them.
+
+    Eight triggers hold two of five words each; of another memory's ten triggers all hold one word.
+    """
+    topic = ["virus", "disease", "hospital", "doctor", "fever"]
+    unique = [[f"u{n}x{place}" for place in range(9)] for n in range(418)]
+    others = unique[:400]
+    about = [[own[0], topic[n % 5], topic[(n + 1) % 5], *own[1:]] for n, own in enumerate(unique[400:408])]
+    word = [[own[0], "virus", *own[1:]] for own in unique[408:]]
+    layers = [[[(400 + n, 10) for n in range(8)], [(408 + n, 9) for n in range(10)]]]
+    atlas = build(tmp_path, others + about + word, layers=layers, background=[(n, 8) for n in range(400)])
+    write_patterns(atlas)
+    of_topic, of_word = (row for row in atlas.table("patterns").to_dicts() if row["kind"] == "semantic")
+    groups = [[n % 5, (n + 1) % 5, *range(5 + 9 * n, 14 + 9 * n)] for n in range(8)]
+    stake = slow_stake(groups, np.zeros((77, 8)), 400)
+    assert of_topic["description"].startswith("about: ")
+    assert of_topic["log10_p"] == pytest.approx(-stake)
+    # Its prefixes have ten words where those of the background have nine.
+    alone = log10_tail(10, 10, 0, 400 / (10 / 9))
+    assert of_word["description"] == 'mentions "virus"'
+    assert alone + 1.5 < of_word["log10_p"] < alone + 3  # between 32 and 1,000 things are tried
 
 
 def test_a_prefix_group_counts_once(tmp_path: Path, random: np.random.Generator) -> None:
