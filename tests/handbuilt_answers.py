@@ -15,6 +15,7 @@ from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_sentences, write_table
 
+RULERS = ("plain", "ridge", "tuned")
 VOCABULARY = 20
 WORDS = {0: "<|end|>", 1: " the", 2: "Of", 3: " cat", 4: ".", 5: "'s"}
 """Tokens 1, 2 and 5 are stop words."""
@@ -42,11 +43,11 @@ def build_answers(
     patterns: Iterable[tuple[int, int, str, Sequence[int]]] | None = (),
     removals: Iterable[Sequence[Any]] | None = (),
     prefixes: Sequence[tuple[int, int, int, int]] | None = (),
-    predictions: Mapping[tuple[int, int], Mapping[str, float]] | None = None,
+    predictions: Mapping[tuple[int, int], Mapping[str, float | None]] | None = None,
     roles: Mapping[int, Sequence[tuple[int | None, int | None]]] | None = None,
     attention: bool = True,
     width: Sequence[int] | None = None,
-    lenses: bool = False,
+    lenses: Sequence[str] = (),
     memorised: Sequence[tuple[bool, int, Sequence[int]]] | None = None,
     inside: int = LENGTH,
     words: Mapping[int, str] = WORDS,
@@ -59,9 +60,9 @@ def build_answers(
     patterns: (layer, memory, kind, ranks); None leaves the table out, as for the other three
     removals: (layer, memory, rank, removed, coefficient, removed coefficient[, position, else 1])
     prefixes: (document, position, next token, final top); predictions: (prefix, layer) -> columns other than 0
-    attention: whether there is a table of that name, where there are prefixes
+    attention: whether there is a table of that name, where there are prefixes; `predictions` may give its columns too
     roles: per layer and memory the ranks of its own trigger's last token under its key, and of another memory's
-    lenses: whether values and residuals were read through lenses, which say what the plain ruler says
+    lenses: the rulers that values and residuals were read with, which all say the same
     memorised: of each document whether it is held out, tokens agreed of 32, sentences (`inside` tokens of each)
     width: the documents of its text; the first half of the useful memories matters, random ones matter all
     """
@@ -100,9 +101,9 @@ def build_answers(
             _write(directory, "roles", _role_columns(roles[layer]), layer)
     if lenses:
         for layer in layers:
-            _write(directory, "readings", _reading_columns((values or {}).get(layer, ())), layer)
-            _write(directory, "key_readings", _key_reading_columns((roles or {}).get(layer, ())), layer)
-        _write(directory, "readouts", _readout_columns(predictions))
+            _write(directory, "readings", _reading_columns((values or {}).get(layer, ()), lenses), layer)
+            _write(directory, "key_readings", _key_reading_columns((roles or {}).get(layer, ()), lenses), layer)
+        _write(directory, "readouts", _readout_columns(predictions, lenses))
     if memorised is not None:
         _write(directory, "memorised", _memorised_columns(memorised, inside))
     if width is not None:
@@ -187,14 +188,14 @@ def _value_columns(rows: Sequence[Value]) -> dict[str, Any]:
     }
 
 
-def _attention_columns(predictions: Mapping[tuple[int, int], Mapping[str, float]]) -> dict[str, Any]:
-    """Attention adds 1 to the final token's logit of 6, the feed-forward layer 2, the embedding 3."""
+def _attention_columns(predictions: Mapping[tuple[int, int], Mapping[str, float | None]]) -> dict[str, Any]:
+    """Attention adds 1 to the final token's logit of 6, the feed-forward layer 2, the embedding 3, if not given."""
     places = sorted(predictions)
     known = {"prefix": [prefix for prefix, _ in places], "layer": [layer for _, layer in places]}
     parts: dict[str, float | None] = {"attention_logit": 1.0, "ffn_logit": 2.0, "embedding_logit": 3.0}
     parts |= {"final_logit": 6.0, "ffn_alone_top": None}
     names = [name for name in TABLES["attention"].columns.names if name not in known]
-    return known | {name: [parts.get(name, 0)] * len(places) for name in names}
+    return known | {name: [{**parts, **predictions[place]}.get(name, 0) for place in places] for name in names}
 
 
 def _role_columns(rows: Sequence[tuple[int | None, int | None]]) -> dict[str, Any]:
@@ -213,12 +214,11 @@ def _role_columns(rows: Sequence[tuple[int | None, int | None]]) -> dict[str, An
     return columns
 
 
-RULERS = ("plain", "ridge", "tuned")
 
 
-def _reading_columns(rows: Sequence[Value]) -> dict[str, Any]:
+def _reading_columns(rows: Sequence[Value], lenses: Sequence[str]) -> dict[str, Any]:
     """Every ruler says of a value what the table of values says; the control's rank is the last one."""
-    said = [(lens, memory, row) for lens in RULERS for memory, row in enumerate(rows)]
+    said = [(lens, memory, row) for lens in lenses for memory, row in enumerate(rows)]
     return {
         "memory": [memory for _, memory, _ in said],
         "lens": [lens for lens, _, _ in said],
@@ -229,17 +229,20 @@ def _reading_columns(rows: Sequence[Value]) -> dict[str, Any]:
     }
 
 
-def _key_reading_columns(rows: Sequence[tuple[int | None, int | None]]) -> dict[str, Any]:
-    """Both rulers say of a key what the table of roles says."""
-    said = {name: list(each) * 2 for name, each in _role_columns(rows).items()}
-    lens = [lens for lens in RULERS[:2] for _ in rows]
+def _key_reading_columns(rows: Sequence[tuple[int | None, int | None]], lenses: Sequence[str]) -> dict[str, Any]:
+    """The rulers that keys have, all but the last, say of a key what the table of roles says."""
+    of_keys = [lens for lens in RULERS[:2] if lens in lenses]
+    said = {name: list(each) * len(of_keys) for name, each in _role_columns(rows).items()}
+    lens = [lens for lens in of_keys for _ in rows]
     return {name: lens if name == "lens" else said[name] for name in TABLES["key_readings"].columns.names}
 
 
-def _readout_columns(rows: Mapping[tuple[int, int], Mapping[str, float]]) -> dict[str, Any]:
+def _readout_columns(
+    rows: Mapping[tuple[int, int], Mapping[str, float | None]], lenses: Sequence[str]
+) -> dict[str, Any]:
     columns: dict[str, list[Any]] = {name: [] for name in TABLES["readouts"].columns.names}
     for (prefix, layer), given in sorted(rows.items()):
-        for lens in RULERS:
+        for lens in lenses:
             known = {"prefix": prefix, "layer": layer, "lens": lens, "residual_control_rank": VOCABULARY - 1}
             for name in columns:
                 columns[name].append({**given, **known}.get(name, 0))
@@ -307,7 +310,7 @@ def _prefix_columns(rows: Sequence[tuple[int, int, int, int]]) -> dict[str, Any]
     }
 
 
-def _prediction_columns(rows: Mapping[tuple[int, int], Mapping[str, float]]) -> dict[str, Any]:
+def _prediction_columns(rows: Mapping[tuple[int, int], Mapping[str, float | None]]) -> dict[str, Any]:
     kinds = TABLES["predictions"].columns
     columns: dict[str, list[Any]] = {name: [] for name in kinds.names}
     for (prefix, layer), given in sorted(rows.items()):

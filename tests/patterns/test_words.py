@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from mnemoscope.atlas.vocabulary import Vocabulary
-from mnemoscope.patterns.surface import Spelling, affixes_of, classes_of, read_spelling
+from mnemoscope.patterns.surface import Family, Spelling, affixes_of, classes_of, read_spelling, split_key
 from mnemoscope.patterns.word_lists import NAME, STOP_WORDS, is_stop_word
 from mnemoscope.patterns.words import Lexicon, cut_runs, is_content_word, ranges, words_in
 
@@ -68,6 +68,47 @@ def test_brackets_open_and_close() -> None:
     ]  # fmt: skip
 
 
+def test_brackets_by_the_hundred_are_counted_as_far_as_a_byte_goes() -> None:
+    spelling = spelling_of([b"(" * 300, b"]" * 300])
+    assert spelling.depth[:, 0].tolist() == [100, 0, 0, 0, 0]
+    assert spelling.depth[:, 1].tolist() == [0, -100, 0, 0, 0]
+
+
+def test_tokens_have_names_of_their_own_and_always_the_same() -> None:
+    """Odd ones, by which a product can be undone, so that no run of tokens loses those before."""
+    spelling = spelling_of([b"a"] * 500)
+    assert (spelling.random % np.uint64(2) == 1).all()
+    assert len(set(spelling.random.tolist())) == 500
+    assert (spelling.random > 2**32).mean() > 0.99
+    assert spelling_of([b"b"] * 500).random.tolist() == spelling.random.tolist()
+
+
+def test_a_lexicon_numbers_words_in_the_order_in_which_it_meets_them() -> None:
+    lexicon = Lexicon(spelling_of([b" Dog", b" the", b" cat"]), ["cat", "a capitalised word"])
+    runs = cut_runs(np.array([0, 1, 2, 0], dtype=np.int32), np.array([0, 4]), spelling=lexicon.spelling)
+    places, numbers = lexicon.contents(runs)
+    assert (places.tolist(), numbers.tolist()) == ([0, 2], [2, 0])
+    assert lexicon.words == ["cat", "a capitalised word", "dog"]
+    assert [lexicon.number(text) for text in ("dog", "new", "cat", "new")] == [2, 3, 0, 3]
+
+    def said(ends: list[int], *, before: bool) -> list[tuple[int, Family, str]]:
+        index, keys = lexicon.features(runs, np.array(ends), before=before)
+        parts = [split_key(key) for key in keys.tolist()]
+        return [(place, family, lexicon.words[value]) for place, (family, _, value) in zip(index, parts, strict=True)]
+
+    article = "an article or determiner"
+    assert said([0, 1], before=True) == [
+        (0, Family.CLASS_BEFORE, "a capitalised word"), (1, Family.CLASS_BEFORE, article),
+    ]  # fmt: skip
+    assert said([1, 0, 0], before=False) == [
+        (0, Family.CLASS, article), (0, Family.WORD, "the"), (0, Family.ENDING, "e"), (0, Family.START, "t"),
+        *(row for place in (1, 2) for row in (
+            (place, Family.CLASS, "a capitalised word"), (place, Family.WORD, "dog"), (place, Family.ENDING, "g"),
+            (place, Family.START, "d"),
+        )),
+    ]  # fmt: skip
+
+
 def test_words_in_a_text() -> None:
     assert words_in("don't re-do snake_case 3.5") == ["don", "t", "re", "do", "snake_case", "3", "5"]
     assert words_in("naïve हिन्दी 日本x") == ["naïve", "हिन्दी", "日", "本", "x"]
@@ -100,6 +141,24 @@ def test_content_words_are_listed_where_they_first_end() -> None:
         (" 1984", ("a number", "a year")),
         (" 42", ("a number", "a two-digit number")),
         ("90210", ("a number",)),
+        ("7", ("a number", "a one-digit number")),
+        ("123", ("a number", "a three-digit number")),
+        *((year, ("a number", "a year")) for year in ("1000", "1999", "2000", "2099")),
+        *((number, ("a number",)) for number in ("0999", "2100", "3021", "19990")),
+        ("a_1", ("letters with digits",)),
+        ("No", ("an article or determiner", "a negation", "a capitalised word")),
+        ("NO", ("an article or determiner", "a negation", "a word in capitals")),
+        ("mIxed", ("a word of mixed case",)),
+        ("É", ("a single capital letter", "a word with an accented letter")),
+        ("é", ("a word with an accented letter",)),
+        ("x日", ("CJK script",)),
+        *((mark, ("punctuation", kind)) for mark, kind in (
+            (".", "a sentence-ending mark"), ("?!", "a sentence-ending mark"), (";", "a colon or semicolon"),
+            (")", "a closing bracket"), ("--", "a dash"), ("/", "a slash"), ("+=", "a mathematical sign"),
+            ("€", "a currency sign"), ("'", "a quotation mark"),
+        )),
+        ("#", ("punctuation",)),
+        (" \t\n", ("a line break",)),
         (" Paris", ("a capitalised word",)),
         ("NASA", ("a word in capitals",)),
         (" A", ("an article or determiner", "a single capital letter")),

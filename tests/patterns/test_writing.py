@@ -10,7 +10,9 @@ from handbuilt_atlas import build_atlas
 from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.patterns import write_patterns
+from mnemoscope.patterns.significance import log10_tail
 from pattern_atlas import Place, build, random_places
+from patterns.test_topics import slow_stake
 
 Rows = list[tuple[int, int, int, str, str, list[int]]]
 
@@ -82,6 +84,74 @@ def test_a_word_that_ends_the_triggers_is_not_what_they_are_about(tmp_path: Path
     assert [row[3:5] for row in rows if row[1] == 0] == [("shallow", 'ends in "virus"')]
     # At the beginning it is both what they begin with and what they mention; it stands at no distance from the end.
     assert {row[3:5] for row in rows if row[1] == 1} >= {("semantic", 'mentions "virus"')}
+
+
+@pytest.mark.parametrize(("holding", "told"), [(20, True), (21, False)])
+def test_a_word_of_more_than_a_fifth_of_all_prefixes_tells_nothing(holding: int, told: bool, tmp_path: Path) -> None:
+    """A hundred sentences of two words, so many of which begin with `virus`; all ten triggers do."""
+    sentences = [["virus" if n < holding else f"a{n}", f"b{n}", "the", "of"] for n in range(100)]
+    triggers = [["virus", f"c{n}", "by", f"d{n}"] for n in range(10)]
+    background = [(n, 2) for n in range(100)]
+    atlas = build(tmp_path, sentences + triggers, layers=[[[(100 + n, 3) for n in range(10)]]], background=background)
+    write_patterns(atlas)
+    said = [row[4] for row in rows_of(atlas) if row[3] == "semantic"]
+    assert said == (['mentions "virus"'] if told else [])
+
+
+def test_patterns_that_explain_more_come_first_and_of_equals_the_less_likely(tmp_path: Path) -> None:
+    """Six of fifteen triggers end in `plum`, six in `kiwi` and three in `fig`; so do five others in `kiwi`."""
+    others = [[f"a{n}", f"e{n}", "kiwi" if n < 5 else f"b{n}"] for n in range(400)]
+    triggers = [[f"c{n}", f"d{n}", end] for n, end in enumerate(["kiwi"] * 6 + ["plum"] * 6 + ["fig"] * 3)]
+    background = [(n, 2) for n in range(400)]
+    atlas = build(tmp_path, others + triggers, layers=[[[(400 + n, 2) for n in range(15)]]], background=background)
+    write_patterns(atlas)
+    rows = atlas.table("patterns").to_dicts()
+    assert [row["pattern"] for row in rows] == [*range(len(rows))]
+    found = [row for row in rows if row["description"].startswith("ends in")]
+    assert [(row["description"], row["triggers"]) for row in found] == [
+        ('ends in "plum"', [6, 7, 8, 9, 10, 11]),
+        ('ends in "kiwi"', [0, 1, 2, 3, 4, 5]),
+        ('ends in "fig"', [12, 13, 14]),
+    ]
+    # In the background none, five and none of 400, and one more.
+    assert [row["lift"] for row in found] == pytest.approx([6 / 15 * 401, 6 / 15 * 401 / 6, 3 / 15 * 401])
+
+
+def test_equals_come_in_the_order_of_their_words(tmp_path: Path) -> None:
+    """Five words end four triggers each, and none of the background: as many, and as unlikely."""
+    ends = ["plum", "kiwi", "zest", "acorn", "fog"]
+    others = [[f"a{n}", f"e{n}", f"b{n}"] for n in range(400)]
+    triggers = [[f"c{n}", f"d{n}", ends[n % 5]] for n in range(20)]
+    background = [(n, 2) for n in range(400)]
+    atlas = build(tmp_path, others + triggers, layers=[[[(400 + n, 2) for n in range(20)]]], background=background)
+    write_patterns(atlas)
+    rows = atlas.table("patterns").to_dicts()
+    assert [row["description"] for row in rows] == [f'ends in "{end}"' for end in sorted(ends)]
+    assert len({row["log10_p"] for row in rows}) == 1
+
+
+def test_a_topic_stands_on_its_bet_alone_and_a_word_on_all_that_was_tried(tmp_path: Path) -> None:
+    """Words of the topic stand beyond what is looked for at a distance; the background has none of them.
+
+    Eight triggers hold two of five words each; of another memory's ten triggers all hold one word.
+    """
+    topic = ["virus", "disease", "hospital", "doctor", "fever"]
+    unique = [[f"u{n}x{place}" for place in range(9)] for n in range(418)]
+    others = unique[:400]
+    about = [[own[0], topic[n % 5], topic[(n + 1) % 5], *own[1:]] for n, own in enumerate(unique[400:408])]
+    word = [[own[0], "virus", *own[1:]] for own in unique[408:]]
+    layers = [[[(400 + n, 10) for n in range(8)], [(408 + n, 9) for n in range(10)]]]
+    atlas = build(tmp_path, others + about + word, layers=layers, background=[(n, 8) for n in range(400)])
+    write_patterns(atlas)
+    of_topic, of_word = (row for row in atlas.table("patterns").to_dicts() if row["kind"] == "semantic")
+    groups = [[n % 5, (n + 1) % 5, *range(5 + 9 * n, 14 + 9 * n)] for n in range(8)]
+    stake = slow_stake(groups, np.zeros((77, 8)), 400)
+    assert of_topic["description"].startswith("about: ")
+    assert of_topic["log10_p"] == pytest.approx(-stake)
+    # Its prefixes have ten words where those of the background have nine.
+    alone = log10_tail(10, 10, 0, 400 / (10 / 9))
+    assert of_word["description"] == 'mentions "virus"'
+    assert alone + 1.5 < of_word["log10_p"] < alone + 3  # between 32 and 1,000 things are tried
 
 
 def test_a_prefix_group_counts_once(tmp_path: Path, random: np.random.Generator) -> None:

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 import torch
 
+from handbuilt_answers import VOCABULARY, build_answers
 from mining.conftest import byte_tokenizer, tiny_model
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.mining import mine
@@ -70,6 +71,89 @@ def test_what_alone_makes_the_prediction_has_all_of_it(who: str, other: str, tmp
     assert found[f"{other}_changed"] == 0
     # Both are the same for every prefix: nothing is written for this prefix in particular.
     assert found[f"{who}_above_control"] == pytest.approx(0, abs=1e-6)
+
+
+# Two prefixes, of positions 1 and 4, whose final tokens are 7 and 8; layer 1 has no attention at the first one.
+# Logits, their means over all tokens, and those of the other prefix's final token:
+WHOLE: dict[int, dict[str, float | None]] = {
+    0: {
+        "final_logit": 8, "final_logit_mean": 2, "embedding_logit": 3, "embedding_logit_mean": 1,
+        "embedding_logit_other": 2, "bias_logit": 0.5, "bias_logit_mean": 0.25, "rest_logit": 0.5,
+        "rest_logit_mean": 0.25, "other_top": 8,
+    },
+    1: {
+        "final_logit": 4, "final_logit_mean": 2, "embedding_logit": 1, "embedding_logit_mean": 0.5,
+        "embedding_logit_other": 0.5, "bias_logit": 0.5, "rest_logit_mean": -0.25, "other_top": 7,
+    },
+}  # fmt: skip
+ATTENTION = ("attention_logit", "attention_logit_mean", "attention_logit_other", "attention_norm", "attended")
+FFN = ("ffn_logit", "ffn_logit_mean", "ffn_logit_other", "ffn_norm", "effective")
+TOPS = ("input_top", "attention_top", "residual_top", "ffn_top", "output_top", "ffn_alone_top")
+ROWS: dict[tuple[int, int], tuple[tuple[float | None, ...], ...]] = {
+    # Attention moves 3 to the final 7, its own token; the memories, which read what attention read, do so alone.
+    (0, 0): ((1, 0.5, 0.75, 2, 1.5), (1, 0, 0.5, 1, 2), (3, 7, 7, 9, 7, 7)),
+    # What was there stays through attention; then a composition of 8 and 7, which is neither.
+    (1, 0): ((-0.5, -0.25, -0.125, 4, 3), (2, 1, 1, 2, 4), (8, 2, 8, 7, 5, None)),
+    (0, 1): ((None,) * 5, (2, 0.5, 1, 3, 1), (7, None, 7, 7, 7, None)),  # agreement
+    # Attention composes the other prefix's 7; the memories say 8 and have it.
+    (1, 1): ((1, 0.5, 0.25, 6, 2), (0.5, 0.25, 0.5, 4, 3), (5, 6, 7, 8, 8, None)),
+}
+BY_HAND = {
+    # Of logits 8 and 4, and of 6 and 2 above the mean; attention in layer 1 of the second alone.
+    "attention_logit_share": (0.5 / 12, 1 / 4, 1.5 / 12), "attention_share": (0.25 / 8, 0.5 / 2, 0.75 / 8),
+    "attention_control": (0.375 / 8, -0.25 / 2, 0.125 / 8),
+    "attention_above_control": (-0.125 / 8, 0.75 / 2, 0.625 / 8),
+    "ffn_logit_share": (3 / 12, 2.5 / 12, 5.5 / 12), "ffn_share": (2 / 8, 1.75 / 8, 3.75 / 8),
+    "ffn_control": (0.5 / 8, 0.75 / 8, 1.25 / 8), "ffn_above_control": (1.5 / 8, 1 / 8, 2.5 / 8),
+    "ffn_above_attention": (1.75 / 8, 1.75 / 8 - 0.5 / 2, 3 / 8),
+    "attention_norm": (3, 6, 4), "ffn_norm": (1.5, 3.5, 2.5),
+    "attention_own": (1 / 2, 0, 1 / 3), "attention_residual": (1 / 2, 0, 1 / 3), "attention_agreement": (0, 0, 0),
+    "attention_composition": (0, 1, 1 / 3), "attention_changed": (1 / 2, 1, 2 / 3),
+    "ffn_own": (0, 1 / 2, 1 / 4), "ffn_residual": (1 / 2, 0, 1 / 4), "ffn_agreement": (0, 1 / 2, 1 / 4),
+    "ffn_composition": (1 / 2, 0, 1 / 4), "ffn_changed": (1 / 2, 1 / 2, 1 / 2),
+    "attention_moves": (1 / 2, 0, 1 / 3), "attention_moves_control": (0, 1, 1 / 3),
+    "ffn_moves": (1 / 2, 1 / 2, 1 / 2), "ffn_moves_control": (0, 0, 0),
+    "ffn_moves_above_attention": (0, 1 / 2, 1 / 2 - 1 / 3),
+    # Positions 1 and 4 see 2 and 5 tokens.
+    "attended": (2.25, 2, 6.5 / 3), "attended_of_positions": ((1.5 / 2 + 3 / 5) / 2, 2 / 5, (1.5 / 2 + 1) / 3),
+    "effective": (3, 2, 2.5), "effective_of_memories": (3 / 4, 2 / 4, 2.5 / 4),
+}  # fmt: skip
+TOTALS = {
+    "final_logit": 6, "final_logit_above_mean": 4, "documents": 2,
+    "embedding_logit_share": 4 / 12, "embedding_share": 2.5 / 8, "embedding_control": 1 / 8,
+    "bias_logit_share": 1 / 12, "bias_share": 0.75 / 8, "rest_logit_share": 0.5 / 12, "rest_share": 0.5 / 8,
+    "unaccounted": 0.5 / 12,  # the parts of the second make 4.5
+}  # fmt: skip
+
+
+def by_hand(directory: Path, **changes: Any) -> Atlas:
+    predictions = {
+        place: {**WHOLE[place[0]], **dict(zip(ATTENTION + FFN + TOPS, sum(row, ()), strict=True))}
+        for place, row in ROWS.items()
+    }
+    return build_answers(directory, prefixes=[(0, 1, 1, 7), (1, 4, 1, 8)], predictions=predictions, **changes)
+
+
+def test_every_number_by_hand(tmp_path: Path) -> None:
+    table = answer(by_hand(tmp_path), "attention_share")
+    values = {(row["layer"], row["name"]): row["value"] for row in table.to_dicts()}
+    expected = {(layer, name): row[place] for name, row in BY_HAND.items() for place, layer in enumerate((0, 1, None))}
+    assert values == pytest.approx(expected | {(None, name): value for name, value in TOTALS.items()}, abs=1e-7)
+    counts = {(row["layer"], row["name"]): row["count"] for row in table.to_dicts()}
+    for name in ("attention_share", "attention_logit_share", "attention_control", "attention_above_control"):
+        assert [counts[layer, name] for layer in (0, 1, None)] == [2, 1, 2]  # each prefix once
+    for name in ("attention_norm", "attention_changed", "attention_moves", "attended"):
+        assert [counts[layer, name] for layer in (0, 1, None)] == [2, 1, 3]
+    assert [counts[layer, "ffn_share"] for layer in (0, 1, None)] == [2, 2, 2]
+    assert [counts[layer, "ffn_moves"] for layer in (0, 1, None)] == [2, 2, 4]
+    assert counts[None, "unaccounted"] == counts[None, "final_logit"] == 2
+
+
+def test_the_beginning_token_is_a_position_more(tmp_path: Path) -> None:
+    sizes = {"layers": 2, "memories": [4, 4], "vocabulary": VOCABULARY}
+    model = {"spec": "x", "fingerprint": "a" * 64, "sizes": sizes, "beginning": {"token": 0, "kind": "bos"}}
+    table = answer(by_hand(tmp_path, model=model), "attention_share")
+    assert numbers(table, 1)["attended_of_positions"] == pytest.approx(2 / 6)
 
 
 @pytest.fixture(scope="module")

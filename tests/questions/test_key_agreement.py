@@ -33,6 +33,23 @@ def test_shares_ranks_and_controls_are_those_of_the_memories_with_triggers(tmp_p
     assert numbers(found, "above_control", "high")[0] == pytest.approx(1 / 3 + np.hypot(high - 2 / 3, 1 / 3 - least))
 
 
+def test_upper_and_lower_layers_and_what_another_s_triggers_give(tmp_path: Path) -> None:
+    """Of three layers the last is an upper one; ranks below 5 are among the first, and cost a tenth of cosine each."""
+    roles = {0: [(0, 9), (4, None)], 1: [(0, 0)], 2: [(9, 1), (0, 5), (0, 7), (None, None)]}
+    found = answer(build_answers(tmp_path, triggers={0: [(0, 1)]}, roles=roles, model_layers=3), "key_agreement")
+    triggers = {layer: [(0, 1)] for layer in roles}
+    whole = answer(build_answers(tmp_path / "all", triggers=triggers, roles=roles), "key_agreement")
+    assert numbers(found, "agreement_upper_above_control")[None] is None  # only layer 0 was mined
+    assert numbers(whole, "agreement_lower_above_control")[None] == pytest.approx(2 / 3 - 1 / 2)
+    assert numbers(whole, "agreement_upper_above_control")[None] == pytest.approx(2 / 3)
+    assert numbers(whole, "above_control")[None] == pytest.approx(4 / 6 - 1 / 5)
+    assert numbers(whole, "control_rank") == {0: 9, 1: 0, 2: 5, None: 5}
+    assert numbers(whole, "control_found") == {0: 0, 1: 1, 2: pytest.approx(1 / 3), None: pytest.approx(2 / 5)}
+    assert numbers(whole, "control_cosine") == pytest.approx({0: 0.1, 1: 1, 2: (9 + 5 + 3) / 30, None: 2.8 / 5})
+    assert numbers(whole, "cosine") == pytest.approx({0: 0.8, 1: 1, 2: 2.1 / 3, None: 4.7 / 6})
+    assert numbers(whole, "chance", "count") == {0: 2, 1: 1, 2: 3, None: 6}
+
+
 def test_keys_that_look_for_nothing_are_called_agreeing_in_no_more_than_the_stated_share(tmp_path: Path) -> None:
     """200 layers of random keys: the verdict is a one-sided look at a 95 % interval."""
     generator, called = np.random.default_rng(0), 0

@@ -54,6 +54,11 @@ def test_shares_of_prefixes_by_kind(tmp_path: Path) -> None:
         "semantic": 1 / 3,
     }
     assert shares["none"][None] == 3 / 9
+    # Of those that one kind alone explains; of two layers both are lower ones.
+    assert numbers(found, "shallow_of_one_kind") == {0: 2 / 3, 1: 1 / 2, None: 3 / 5}
+    assert numbers(found, "shallow_of_one_kind", "count") == {0: 3, 1: 2, None: 5}
+    assert numbers(found, "shallow_of_one_kind_lower") == {None: 3 / 5}
+    assert numbers(found, "shallow_of_one_kind_upper") == {None: None}
     assert numbers(found, "none", "count") == {0: 6, 1: 3, None: 9}
     assert numbers(found, "keys_with_pattern") == {0: 1 / 2, 1: 1.0, None: 2 / 3}
     assert numbers(found, "patterns_per_key") == {0: 1.5, 1: 2.0, None: pytest.approx(5 / 3)}
@@ -85,7 +90,29 @@ def test_which_kind_leads_in_lower_and_upper_layers(tmp_path: Path) -> None:
     patterns = [(0, 0, "shallow", [0, 1]), (1, 0, "semantic", [0]), (3, 0, "semantic", [1])]
     found = answer(build_answers(tmp_path, triggers=triggers, patterns=patterns), "key_patterns")
     assert numbers(found, "shallow_leads_lower") == {None: 1 / 3}
+    assert numbers(found, "shallow_leads_lower", "count") == {None: 3}
     assert numbers(found, "semantic_leads_upper") == {None: 1.0}
+    assert numbers(found, "shallow_of_one_kind_lower") == {None: 2 / 3}
+    assert numbers(found, "shallow_of_one_kind_upper") == {None: 0.0}
+
+
+def test_layers_lead_surely_where_many_memories_say_so(tmp_path: Path) -> None:
+    """Six layers, 4 and 5 the upper ones, of 40 memories of one prefix; layer 1 has none, and does not count.
+
+    Layer 0 is all shallow; of layers 2, 3 and 4 the two kinds have a half each; layer 5 is all semantic.
+    """
+    every = [trigger for memory in range(40) for trigger in one_each(memory, 1)]
+    triggers = {layer: [] if layer == 1 else every for layer in range(6)}
+    shallow = {0: 40, 2: 20, 3: 20, 4: 20, 5: 0}
+    patterns = [
+        (layer, memory, "shallow" if memory < some else "semantic", [0])
+        for layer, some in shallow.items() for memory in range(40)
+    ]  # fmt: skip
+    found = answer(build_answers(tmp_path, memories=40, triggers=triggers, patterns=patterns), "key_patterns")
+    # Exactly a half leads in neither way, and may be either.
+    expected = {"shallow_leads_lower": (1 / 3, 3, 1 / 3, 1.0), "semantic_leads_upper": (1 / 2, 2, 1 / 2, 1.0)}
+    for name, row in expected.items():
+        assert tuple(numbers(found, name, column)[None] for column in ("value", "count", "low", "high")) == row
 
 
 @pytest.mark.parametrize("patterns", [[], [(0, 3, "shallow", [0, 1, 2])]], ids=["no pattern", "of a dead memory"])

@@ -49,6 +49,35 @@ def test_medians_and_quartiles_by_layer_and_in_all(tmp_path: Path) -> None:
     assert numbers(found, "last_median_upper_minus_lower") == {None: 0.75}
 
 
+@pytest.mark.parametrize(
+    ("memories", "margin", "total"), [(4, None, None), (5, None, 0.5), (9, None, 0.5), (10, 0.5, 0.5)]
+)
+def test_medians_are_compared_with_an_interval_from_ten_memories_on(
+    memories: int, margin: float | None, total: float | None, tmp_path: Path
+) -> None:
+    """Without the first token nothing changes, without a random one a quarter goes, without the last three quarters.
+
+    In layer 2, an upper one, the last token is a quarter; all memories say the same.
+    """
+    left = {0: (2.0, 0.5, 1.5), 2: (2.0, 1.5, 1.0)}
+    places = [(layer, memory) for layer in left for memory in range(memories)]
+    rows = [row for layer, memory in places for row in removals(layer, memory, 0, *left[layer])]
+    triggers = {layer: [(memory, 6) for memory in range(memories)] for layer in left}
+    found = answer(build_answers(tmp_path, memories=memories, triggers=triggers, removals=rows), "key_removals")
+    # The least of the others: -0.25 minus -0.75; then -0.5 minus -0.25.
+    assert numbers(found, "last_margin") == {0: 0.5, 2: -0.25}
+    assert numbers(found, "last_margin", "low")[0] == numbers(found, "last_margin", "high")[0] == margin
+    assert numbers(found, "last_margin", "count") == {0: 3 * memories, 2: 3 * memories}
+    assert numbers(found, "last_hurts_most") == {None: 0.5}
+    sure = [numbers(found, "last_hurts_most", end)[None] for end in ("low", "high")]
+    assert sure == ([0.0, 1.0] if margin is None else [0.5, 0.5])
+    assert numbers(found, "last_median_upper_minus_lower") == {None: 0.5}
+    # A memory of one layer is not that of the same number in another: five of either are ten.
+    for end in ("low", "high"):
+        assert numbers(found, "last_median_upper_minus_lower", end) == {None: total}
+    assert numbers(found, "last_median_upper_minus_lower", "count") == {None: 2 * memories}
+
+
 def test_the_split_takes_the_kind_of_pattern_of_each_of_the_top_25(tmp_path: Path) -> None:
     """Ranks 0, 1 shallow; 1, 2 semantic; rank 3 none; rank 25 beyond what patterns look at."""
     rows = [

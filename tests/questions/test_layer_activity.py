@@ -31,10 +31,33 @@ def test_active_and_effective_memories(tmp_path: Path) -> None:
     assert numbers(found, "active_least_layer") == {None: 0.25}
     assert numbers(found, "active_least_layer", "at_layer") == {None: 1}
     assert numbers(found, "least_depth") == {None: 1.0}  # layer 1 is the second of two
+    # A resample of document 1 alone has its fewest in layer 0, so either may be the least.
+    assert numbers(found, "least_depth", "low") == {None: 0.5}
+    assert numbers(found, "least_depth", "high") == {None: 1.0}
+    assert numbers(found, "least_depth", "at_layer") == {None: 1}
     # Document 0 has 6 of 8 active, document 1 none of 4: resamples say 0, 0.5 or 0.75.
     assert numbers(found, "active", "low")[0] == 0.0
     assert numbers(found, "active", "high")[0] == 0.75
     assert numbers(found, "active", "low")[1] == numbers(found, "active", "high")[1] == 0.25
+
+
+def test_the_least_layer_is_sure_where_every_document_says_so(tmp_path: Path) -> None:
+    """Layers 1 and 3 of four: in both documents 3 of 4 fire in layer 1, and 2 of 4 in layer 3, the last."""
+    layers = {1: [(3, 1.0, 0.1)] * 3, 3: [(2, 1.0, 0.1)] * 3}
+    atlas = build_answers(tmp_path, model_layers=4, prefixes=PREFIXES, predictions=rows(layers))
+    found = answer(atlas, "layer_activity")
+    ends = {name: numbers(found, "least_depth", name) for name in ("value", "low", "high")}
+    assert ends == {name: {None: 1.0} for name in ends}
+    assert numbers(found, "active_least_layer", "at_layer") == {None: 3}
+    assert numbers(found, "active_least_layer", "count") == {None: 3}
+
+
+def test_one_document_says_nothing_of_how_sure_the_least_layer_is(tmp_path: Path) -> None:
+    layers = {0: [(1, 1.0, 0.1)] * 2, 1: [(3, 1.0, 0.1)] * 2}
+    found = answer(build_answers(tmp_path, prefixes=PREFIXES[:2], predictions=rows(layers)), "layer_activity")
+    assert [numbers(found, "least_depth", name) for name in ("value", "low", "high", "count")] == [
+        {None: 0.5}, {None: None}, {None: None}, {None: 2},
+    ]  # fmt: skip
 
 
 def test_correlation_over_layers_with_the_patterns(tmp_path: Path) -> None:
@@ -52,6 +75,19 @@ def test_correlation_over_layers_with_the_patterns(tmp_path: Path) -> None:
     assert numbers(found, "correlation_shallow", "count") == {None: 3}
     assert numbers(found, "correlation_semantic") == {None: None}  # no variance
     assert numbers(found, "correlation_semantic", "count") == {None: 3}
+
+
+def test_correlation_over_four_layers(tmp_path: Path) -> None:
+    """Active 1/4 to 4/4; shallow covers 1, 1/2, 1/2 and 0: -1.5 over the root of 5 x 0.5."""
+    layers = {layer: [(layer + 1, 1.0, 0.1)] * 3 for layer in range(4)}
+    patterns = [(0, 0, "shallow", [0, 1]), (1, 0, "shallow", [0]), (2, 0, "shallow", [1])]
+    atlas = build_answers(
+        tmp_path, prefixes=PREFIXES, predictions=rows(layers), patterns=patterns,
+        triggers={layer: [(0, 6), (0, 6)] for layer in range(4)},
+    )  # fmt: skip
+    found = answer(atlas, "layer_activity")
+    assert numbers(found, "correlation_shallow") == {None: pytest.approx(-1.5 / 2.5**0.5)}
+    assert numbers(found, "correlation_shallow", "count") == {None: 4}
 
 
 def test_two_layers_are_too_few_for_a_correlation(tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ import pytest
 import mnemoscope as ms
 from handbuilt_answers import build_answers, numbers
 from mnemoscope.errors import AtlasUnfinished
+from mnemoscope.intervals import NOTHING, Estimate, clustered_share, share
 from mnemoscope.mining import mine
 from mnemoscope.models import load_model
-from mnemoscope.questions.memorised import Places, binomial_tail, find_true
+from mnemoscope.questions.answer_builder import difference
+from mnemoscope.questions.memorised import Places, _chosen, binomial_tail, find_true
 from mnemoscope.questions.verdicts import is_above
 from questions.known_model import Known, build
 
@@ -43,6 +45,49 @@ def test_the_numbers_are_those_worked_out_by_hand(tmp_path: Path) -> None:
     assert numbers(found, "base_rate") == {0: 3 / 6}
     assert numbers(found, "memories_asked") == {0: 1, None: 1}  # memory 1 is in two documents only
     assert numbers(found, "memories_above") == {0: 0, None: 0}
+
+
+def test_how_likely_a_memory_s_documents_are_by_hand() -> None:
+    """Documents 0 to 2 are known. Memory 0 is in all of them, in 0 twice; memory 1 in two others; memory 2 in four.
+
+    So it is of 9 pairs, 4 of which are known: memory 0 has 3 of 3, memory 2 one or more of 4.
+    """
+    places = Places(np.array([0, 0, 0, 0, 1, 1, 2, 2, 2, 2]), np.array([0, 0, 1, 2, 3, 4, 0, 3, 4, 5]))
+    known = np.array([True, True, True, False, False, False])
+    assert places.p_values(known).tolist() == pytest.approx([(4 / 9) ** 3, 1 - (5 / 9) ** 4])
+    # Of ten triggers five; a document is a cluster.
+    assert places.base_rate(known) == clustered_share([3, 1, 1, 0, 0, 0], [3, 1, 1, 2, 2, 1])
+    nowhere = Places(np.empty(0, np.int64), np.empty(0, np.int64))
+    assert nowhere.p_values(known).tolist() == []
+    assert nowhere.base_rate(known).value is None
+
+
+def test_what_is_asked_of_two_layers(tmp_path: Path) -> None:
+    """Twelve documents, the first four known: a memory of layer 0 is in all, one of layer 1 in the first six."""
+    triggers = {0: [(1, 1)] * 12, 1: [(0, 1)] * 6}
+    documents = [(False, 32 if number < 4 else 31, [number]) for number in range(12)] + [(True, 32, [])]
+    prefixes = [(number, 0, 1, 1) for number in range(12)]
+    found = ms.answer(build_answers(tmp_path, triggers=triggers, memorised=documents, prefixes=prefixes), "memorised")
+    assert numbers(found, "triggers_asked") == {0: 12, 1: 6}
+    assert numbers(found, "base_rate") == {0: 4 / 12, 1: 4 / 6}
+    assert numbers(found, "memories_asked") == {0: 1, 1: 1, None: 2}
+    assert numbers(found, "memories_above") == {0: 0, 1: 0, None: 0}
+    assert numbers(found, "memories_above", "count") == {0: 1, 1: 1, None: 2}
+    # Newcombe's interval of 4 of 12 less 1 of 1.
+    expected = difference(share(4, 12), share(1, 1))
+    row = found.filter(name="above_held_out").to_dicts()[0]
+    assert (row["value"], row["low"], row["high"]) == (expected.value, expected.low, expected.high)
+
+
+@pytest.mark.parametrize(("layers", "above"), [((0,), {0: 1}), ((0, 3), {0: 1, 3: 0}), ((3, 0), {3: 0, 0: 1})])
+def test_who_is_found_is_told_by_layer(layers: tuple[int, ...], above: dict[int, int]) -> None:
+    """Of one layer's memories one is as unlikely as 0.001, the others are not at all."""
+    tails = {0: np.array([0.9, 0.001, 0.8]), 3: np.array([0.7, 0.6])}
+    found = _chosen(layers, [tails[layer] for layer in layers])
+    count = {0: 3, 3: 2}
+    expected: dict[int | None, Estimate] = {layer: share(hits, count[layer]) for layer, hits in above.items()}
+    assert found == expected | {None: share(1, sum(count[layer] for layer in layers))}
+    assert _chosen((), ()) == {None: NOTHING}
 
 
 def test_a_trigger_beyond_the_tokens_asked_does_not_count(tmp_path: Path) -> None:

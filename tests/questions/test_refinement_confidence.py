@@ -31,6 +31,23 @@ def test_means_and_quartiles(tmp_path: Path) -> None:
     assert numbers(found, "documents") == {None: 5}
 
 
+def test_rises_of_documents_that_all_say_the_same(tmp_path: Path) -> None:
+    """Layers 0, 2 and 3: up by 50 points, then down by 25; each step is clear, of the two one rises."""
+    probabilities = {0: 0.25, 2: 0.75, 3: 0.5}
+    predictions = {
+        (prefix, layer): {"residual_final_probability": p, "residual_top": 3}
+        for prefix in range(4) for layer, p in probabilities.items()
+    }  # fmt: skip
+    prefixes = [(document, 1, 6, 7) for document in range(4)]
+    atlas = build_answers(tmp_path, prefixes=prefixes, predictions=predictions)
+    found = answer(atlas, "refinement_confidence")
+    for column in ("value", "low", "high"):
+        assert numbers(found, "rise", column) == {2: 0.5, 3: -0.25, None: 0.25}
+        assert numbers(found, "rising_steps", column) == {None: 0.5}
+    assert numbers(found, "rise", "count") == {2: 4, 3: 4, None: 4}
+    assert numbers(found, "rising_steps", "count") == {None: 2}
+
+
 def test_without_prefixes(tmp_path: Path) -> None:
     found = answer(build_answers(tmp_path, triggers={0: []}), "refinement_confidence")
     assert found["value"].to_list() == [None] * 8

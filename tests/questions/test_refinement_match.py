@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from handbuilt_answers import build_answers, numbers
 from mnemoscope.questions import answer
 
@@ -31,6 +33,28 @@ def test_layers_that_were_not_mined_say_nothing(tmp_path: Path) -> None:
     assert numbers(found, "match") == {3: 0.25}
     assert numbers(found, "match_lower_third") == {None: None}
     assert numbers(found, "match_last", "count") == {None: 0}
+
+
+def test_growth_a_layer_above_the_first_upper_one_and_below(tmp_path: Path) -> None:
+    """Layers 0, 5 and 7 of eight, 5 the first upper one: 1, 2 and 4 of 4 match, in both documents alike."""
+    tops = {0: (7, 0, 0, 0), 5: (7, 8, 0, 0), 7: (7, 8, 9, 9)}
+    prefixes = [(document, *rest) for document in (0, 1) for _, *rest in PREFIXES]
+    predictions = {(p, layer): {"residual_top": top[p % 4]} for layer, top in tops.items() for p in range(8)}
+    found = answer(
+        build_answers(tmp_path, model_layers=8, prefixes=prefixes, predictions=predictions), "refinement_match"  # type: ignore[arg-type]
+    )
+    # 50 points in two layers, 25 in five; every resample says the same.
+    for column in ("value", "low", "high"):
+        assert numbers(found, "match_growth_upper_minus_lower", column) == {None: pytest.approx(0.5 / 2 - 0.25 / 5)}
+    assert numbers(found, "match_growth_upper_minus_lower", "count") == {None: 8}
+    assert numbers(found, "documents") == {None: 2}
+
+
+@pytest.mark.parametrize("layers", [(5, 7), (0, 5), (0, 4)], ids=["no lower", "one upper", "no upper"])
+def test_growth_needs_a_lower_and_two_upper_layers(layers: tuple[int, ...], tmp_path: Path) -> None:
+    predictions = {(prefix, layer): {"residual_top": 7} for layer in layers for prefix in range(4)}
+    atlas = build_answers(tmp_path, model_layers=8, prefixes=PREFIXES, predictions=predictions)
+    assert numbers(answer(atlas, "refinement_match"), "match_growth_upper_minus_lower") == {None: None}
 
 
 def test_one_document_has_no_interval(tmp_path: Path) -> None:

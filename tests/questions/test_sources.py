@@ -1,15 +1,30 @@
 """What a question says when the atlas has not what it needs."""
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from handbuilt_answers import build_answers
+from handbuilt_answers import Value, build_answers
 from handbuilt_atlas import build_atlas
 from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasUnfinished, OptionError
+from mnemoscope.intervals import DRAWS, NOTHING, Estimate, ends
 from mnemoscope.questions import QUESTIONS, answer, load_question
-from mnemoscope.questions.sources import DOCUMENTS
+from mnemoscope.questions.sources import (
+    DOCUMENTS,
+    Predictions,
+    Resampled,
+    contrast,
+    may_be_least,
+    model_layers,
+    next_tokens,
+    plan_seed,
+    projection,
+    values,
+)
 
 ON_PREFIXES = [question for question in QUESTIONS if load_question(question).interval == DOCUMENTS]
 MINE = "`mnemoscope mine gpt2 'my text.txt' --out"
@@ -51,8 +66,9 @@ def test_a_table_that_was_deleted_is_named_with_the_command(tmp_path: Path) -> N
     )
 
 
-def test_tables_that_were_switched_off(tmp_path: Path) -> None:
-    plan = {"model": "gpt2", "corpus": "my text.txt", "removals": 0, "prefixes": 0}
+@pytest.mark.parametrize("none", [0, "0"])  # removals may be `all`, so the plan may hold words
+def test_tables_that_were_switched_off(none: int | str, tmp_path: Path) -> None:
+    plan = {"model": "gpt2", "corpus": "my text.txt", "removals": none, "prefixes": none}
     atlas = build_answers(tmp_path, triggers={0: []}, plan=plan)
     with pytest.raises(AtlasUnfinished, match="has an empty table removals \\(--removals 0\\); make it with"):
         answer(atlas, "key_removals")
@@ -108,3 +124,165 @@ def test_removals_that_were_never_filled(tmp_path: Path) -> None:
 def test_upper_layers_stand_for_the_paper_s_11_to_16(layers: int, first: int, tmp_path: Path) -> None:
     atlas = build_answers(tmp_path, triggers={layer: [] for layer in range(layers)})
     assert atlas.upper_layers == tuple(range(first, layers))
+
+
+def test_what_an_atlas_does_not_say_is_as_usual(tmp_path: Path) -> None:
+    """definitions.md section 2: values and votes are read by `gain`, streams by `lens`; without a seed it is 0."""
+    plain = build_answers(tmp_path / "plain", triggers={0: []}, plan={"model": "m"})
+    assert projection(plain, "streams", "values", "votes") == {"streams": "lens", "values": "gain", "votes": "gain"}
+    assert projection(plain, "votes") == {"votes": "gain"}
+    assert plan_seed(plain) == 0
+    other = build_answers(
+        tmp_path / "other", triggers={0: []}, model_layers=5, projections={"values": "raw"}, plan={"seed": 3}
+    )
+    assert projection(other, "values", "streams") == {"values": "raw", "streams": "lens"}
+    assert (plan_seed(other), model_layers(other)) == (3, 5)
+
+
+def test_next_tokens_are_those_of_the_best_positive_triggers(tmp_path: Path) -> None:
+    atlas = build_answers(
+        tmp_path, triggers={0: [(0, 6), (0, None), (0, 8), (2, 9)]}, lowest={0: [(0, 1), (1, 1)]}
+    )
+    assert next_tokens(atlas, 0).rows() == [(0, 6), (0, None), (0, 8), (2, 9)]
+    assert next_tokens(atlas, 0, best=2).rows() == [(0, 6), (0, None), (2, 9)]
+
+
+def test_a_value_agrees_where_it_says_its_target(tmp_path: Path) -> None:
+    rows: list[Value] = [(6, 6, 0, 0.5, 1.0, -1.0), (6, None, None, 0.25, 2.0, None, 0.125), (7, 6, 3, 0.5, 1.0, -2.0)]
+    found = values(build_answers(tmp_path, values={3: rows[:1], 1: rows}))
+    assert found.select("layer", "memory", "top", "target", "agrees").rows() == [
+        (1, 0, 6, 6, True), (1, 1, 6, None, None), (1, 2, 7, 6, False), (3, 0, 6, 6, True),
+    ]  # fmt: skip
+    assert found.row(1, named=True) | {"layer": 1} == {
+        "layer": 1, "memory": 1, "top": 6, "target": None, "target_rank": None, "max_probability": 0.25,
+        "value_norm": 2.0, "log_probability": None, "working_probability": 0.125, "agrees": None,
+    }  # fmt: skip
+
+
+# Three prefixes of two documents, in layers 2 and 5; the second document has one prefix.
+PREFIXES = [(4, 1, 6, 7), (9, 1, 6, 7), (4, 2, 6, 8)]
+
+
+def predictions_of(directory: Path, columns: dict[str, dict[int, tuple[float | None, ...]]]) -> Predictions:
+    """Each column by layer and prefix."""
+    rows: dict[tuple[int, int], dict[str, float | None]] = {}
+    for name, layers in columns.items():
+        for layer, own in layers.items():
+            for prefix, number in enumerate(own):
+                rows.setdefault((prefix, layer), {})[name] = number
+    return Predictions(build_answers(directory, prefixes=PREFIXES, predictions=rows), beside="attention")
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Predictions:
+    return predictions_of(
+        tmp_path,
+        {
+            "active": {2: (1, 3, 5), 5: (0, 8, 4)},
+            "attention_logit": {2: (2, 6, None), 5: (None, 3, 1)},
+        },
+    )
+
+
+def said(found: Mapping[int | None, Resampled]) -> dict[int | None, tuple[float | None, int]]:
+    return {layer: (one.value, one.count) for layer, one in found.items()}
+
+
+def drawn(one: Resampled) -> set[float]:
+    return {round(float(draw), 9) for draw in one.draws}
+
+
+def test_rows_stand_by_layer_and_prefix_with_their_prefix_beside_them(rows: Predictions) -> None:
+    assert rows.layers == (2, 5)
+    assert rows["layer"].tolist() == [2, 2, 2, 5, 5, 5]
+    assert rows.place.tolist() == [0, 0, 0, 1, 1, 1]
+    assert rows["prefix"].tolist() == [0, 1, 2] * 2
+    assert rows["document"].tolist() == [4, 9, 4] * 2
+    assert rows["final_top"].tolist() == [7, 7, 8] * 2
+    assert rows.once().tolist() == [True] * 3 + [False] * 3
+    assert rows.documents() == Estimate(2.0, 2)
+    assert rows.get("active", rows["prefix"]).tolist() == [1, 3, 5, 0, 8, 4]
+    assert rows.get("routed_memories", rows["prefix"]).tolist() == [0, 1, 2] * 2
+
+
+def test_a_mean_is_over_the_rows_asked_and_resamples_documents(rows: Predictions) -> None:
+    assert said(rows.share(rows["active"])) == {2: (3, 3), 5: (4, 3), None: (21 / 6, 6)}
+    known = rows["active"] > 3
+    found = rows.share(rows["active"], known)
+    assert said(found) == {2: (5, 1), 5: (6, 2), None: (17 / 3, 3)}
+    # Of document 4 twice, of 9 twice, of both: what is not asked adds nothing.
+    assert drawn(rows.share(rows["active"])[2]) == {3.0, round(9 / 3, 9)}
+    assert drawn(found[5]) == {4.0, 8.0, 6.0}
+    assert drawn(found[None]) == {4.5, 8.0, round(17 / 3, 9)}
+    assert (found[5].low, found[5].high) == (4.0, 8.0)
+    assert rows.share(rows["active"], rows["active"] > 9)[2].value is None
+
+
+def test_a_ratio_has_the_number_below_once_for_each_prefix(rows: Predictions) -> None:
+    above, below = rows["attention_logit"], np.tile([4.0, 2.0, 1.0], 2)
+    known = np.isfinite(above)
+    found = rows.ratio(above, below, known)
+    # Layer 2: 8 over 4 + 2; layer 5: 4 over 2 + 1; all: 12 over 4 + 2 + 1, the second prefix once.
+    assert said(found) == {2: (8 / 6, 2), 5: (4 / 3, 2), None: (12 / 7, 3)}
+    # Document 4 has prefixes 0 and 2, document 9 has prefix 1.
+    assert drawn(found[2]) == {0.5, 3.0, round(8 / 6, 9)}
+    assert drawn(found[None]) == {0.6, 4.5, round(12 / 7, 9)}
+
+
+def test_a_ratio_to_a_negative_sum_is_one_too(rows: Predictions) -> None:
+    """Below are -4, 2 and 1: together -1, of document 4 -3; of document 9 alone 2, which does not count."""
+    found = rows.ratio(rows["active"], np.tile([-4.0, 2.0, 1.0], 2), np.ones(6, bool))
+    assert said(found) == {2: (-9, 3), 5: (-12, 3), None: (-21, 3)}
+    kept = found[2].draws[~np.isnan(found[2].draws)]
+    assert {round(float(draw), 9) for draw in kept} == {-9.0, -2.0}
+    assert len(kept) < DRAWS
+    nothing = rows.ratio(rows["active"], np.zeros(6), np.ones(6, bool))
+    assert said(nothing) == {2: (None, 3), 5: (None, 3), None: (None, 3)}
+
+
+def test_quantiles_are_of_a_layer_s_own_rows(rows: Predictions) -> None:
+    found = rows.quantiles("active", (0.5, 1.0))
+    assert {layer: [one.value for one in own] for layer, own in found.items()} == {2: [3, 5], 5: [4, 8]}
+
+
+def test_without_a_prefix_there_is_no_document(tmp_path: Path) -> None:
+    assert Predictions(build_answers(tmp_path, triggers={0: []})).documents() == NOTHING
+
+
+def test_predictions_of_a_layer_that_was_not_mined_are_damage(tmp_path: Path) -> None:
+    rows: dict[tuple[int, int], dict[str, float | None]] = {(0, 0): {}, (0, 1): {}}
+    assert Predictions(build_answers(tmp_path / "a", prefixes=PREFIXES[:1], predictions=rows)).layers == (0, 1)
+    atlas = build_answers(tmp_path / "b", prefixes=PREFIXES[:1], predictions=rows, layers=[0])
+    with pytest.raises(AtlasDamaged, match="predictions names prefixes or layers that the atlas does not have"):
+        Predictions(atlas)
+
+
+def resampled(value: float, *draws: float) -> Resampled:
+    return Resampled(value, 5, *ends(np.array(draws)), draws=np.array(draws))
+
+
+def test_a_contrast_takes_every_resample_of_all_its_terms() -> None:
+    one, other = resampled(0.5, 0.25, 0.75, 0.5), resampled(0.125, 0.0, 0.5, 0.125)
+    found = contrast((2, one), (-1, other))
+    assert found == Estimate(0.875, 5, 0.5, 1.0)
+    assert contrast((1, one), (-1, replace(other, value=None))) == NOTHING
+    # What differs by rounding alone is the same.
+    sums = resampled(0.1 + 0.2, 0.1 + 0.2), resampled(0.3, 0.3)
+    assert contrast((1, sums[0]), (-1, sums[1])) == Estimate(0.0, 5, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("lows", "candidates"),
+    [
+        ((0.1,), [1]), ((0.0,), [1, 2]), ((-0.1,), [1, 2]),
+        # One of two others: widened by the quantile of 1 - 0.025 / 2 over that of 0.975, 1.1436: 0.1256 becomes 0.
+        ((0.12, 0.13), [1, 2]), ((0.13, 0.12), [1, 3]), ((0.13, 0.13), [1]),
+    ],
+)  # fmt: skip
+def test_layers_that_may_be_the_least(lows: tuple[float, ...], candidates: list[int]) -> None:
+    """Layer 1 is 0 in every resample, the others are 1, with ends so far down."""
+    estimates: dict[int | None, Resampled] = {0: replace(resampled(1.0, 1.0), value=None)}
+    estimates[1] = resampled(0.0, 0.0, 0.0, 0.0)
+    estimates |= {layer: resampled(1.0, low, 1.0, 1.5) for layer, low in enumerate(lows, 2)}
+    estimates[None] = resampled(-1.0, -1.0, -1.0, -1.0)
+    assert may_be_least(estimates) == candidates

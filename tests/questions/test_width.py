@@ -1,5 +1,6 @@
 """B5: a layer of which half is noise can be halved and no more; where usefulness tells nothing, nothing is found."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,16 @@ import pytest
 import torch
 
 import mnemoscope as ms
+from handbuilt_answers import build_answers
 from mining.conftest import byte_tokenizer, odd_text
-from mnemoscope.intervals import Resamples
+from mnemoscope.errors import AtlasDamaged
+from mnemoscope.intervals import NOTHING, Estimate, Resamples
 from mnemoscope.mining import mine, width
 from mnemoscope.mining.extending import load_mined
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.model_options import ModelOptions
 from mnemoscope.models import load_model
-from mnemoscope.questions.width import Losses, exits, mean_spread, rate_bound
+from mnemoscope.questions.width import Losses, Spread, exits, mean_spread, rate_bound
 from models.conftest import build as build_tiny
 from questions.known_model import Known, build
 
@@ -73,6 +76,105 @@ def test_memories_that_never_fire_and_twins_are_counted(half_noise: Path) -> Non
     assert numbers(found, "duplicates")[0][0] == 4 / 8  # the noise is one memory four times
 
 
+def test_every_number_of_a_table_by_hand(tmp_path: Path) -> None:
+    """As `build_answers` lays it out: two layers of four memories, three documents of ten tokens, four random draws.
+
+    Of the least useful memories two cost nothing, the third and fourth a nat each in every document; of random ones in
+    draw d, each costs a nat, and all d eighths of one.
+    """
+    found = ms.answer(build_answers(tmp_path, triggers={0: [], 1: []}, width=[4, 5, 6]), "width")
+    value = {name: {layer: row[0] for layer, row in numbers(found, name).items()} for name in set(found["name"])}
+    assert numbers(found, "width_needed") == dict.fromkeys((0, 1), (0.5, 0.5, 0.5))
+    assert numbers(found, "memories_needed") == dict.fromkeys((0, 1), (2, 2, 2))
+    assert numbers(found, "width_needed_random") == dict.fromkeys((0, 1), (1, 1, 1))
+    # A quarter of four is the first part that takes one out; 37.5 % are one, 62.5 % are two, 93.75 % are three.
+    gone = {25: 1, 38: 1, 50: 2, 62: 2, 75: 3, 88: 3, 94: 3, 100: 4}
+    for percent in (6, 12, *gone):
+        for kind, lost in (("least", lambda out: max(0, out - 2) / 10), ("random", lambda out: (out + 1.5 / 8) / 10)):
+            expected = {layer: pytest.approx(lost(gone[percent])) for layer in (0, 1)} if percent in gone else {}
+            assert value.get(f"{kind}_{percent}", {}) == expected
+    # Half: draws cost 0.2, 0.2125, 0.225 and 0.2375 more; their deviation is 0.0125 sqrt(5 / 3), Student's t for four
+    # of them 3.182, and the least useful ones are one more draw. Documents say the same.
+    margin = 3.182 * 0.0125 * (5 / 3) ** 0.5 * (1 + 1 / 4) ** 0.5
+    both = margin / 2**0.5
+    for layer, off in ((0, margin), (1, margin), (None, both)):
+        expected_ends = pytest.approx((0.21875, 0.21875 - off, 0.21875 + off))
+        assert numbers(found, "random_above_least")[layer] == expected_ends
+    assert found.filter(name="random_above_least")["count"].to_list() == [3] * 3
+    # Of four memories the last never fires, in 19 prefixes.
+    assert value["never_fires"] == {0: 1 / 4, 1: 1 / 4, None: 2 / 8}
+    assert value["rate_bound"] == {0: 3 / 19, 1: 3 / 19}
+    assert value["duplicates"] == {0: 0, 1: 0, None: 0}
+    # Above no probability 9 of 10 tokens stop, 4 of these wrong; above a half one, right; three documents are too few
+    # to say that it is right in 95 of 100 cases.
+    assert (value["stopped_0"], value["wrong_0"]) == ({0: 0.9, 1: 0.9}, {0: 12 / 27, 1: 12 / 27})
+    assert (value["stopped_50"], value["wrong_50"]) == ({0: 0.1, 1: 0.1}, {0: 0, 1: 0})
+    assert value["stopped_60"] == {0: None, 1: None}
+    assert value["could_stop"] == {0: 0, 1: 0}
+    # 24, 25 and 26 nats over ten tokens each.
+    assert value["whole_loss"] == {None: 2.5}
+    assert found.filter(name="whole_loss")["count"].to_list() == [30]
+    assert value["documents"] == {None: 3}
+
+
+def test_without_a_sentence_there_is_no_loss_but_memories_are_counted(tmp_path: Path) -> None:
+    found = ms.answer(build_answers(tmp_path, triggers={0: []}, width=[]), "width")
+    counted = found.filter(pl.col("value").is_not_null())
+    assert set(counted["name"]) == {"never_fires", "rate_bound", "duplicates"}
+    assert found.filter(name="random_above_least").height == 1  # the total alone: no layer was tried
+    assert found.filter(pl.col("value").is_null())["count"].sum() == 0
+
+
+def test_a_run_that_lacks_a_document_is_damage(tmp_path: Path) -> None:
+    table = build_answers(tmp_path, triggers={0: [], 1: []}, width=[4, 5]).table("width")
+    gone = (pl.col("layer") == 1) & (pl.col("kind") == "random") & (pl.col("document") == 5) & (pl.col("draw") == 2)
+    with pytest.raises(AtlasDamaged, match="table width: layer 1 lacks documents; make it again with --force"):
+        Losses.of(table.filter(~gone.fill_null(False)), seed=0)
+
+
+def spread(value: float, *, count: int = 4, deviation: float = 0.0, draws: tuple[float, ...] = (0.1, 0.4)) -> Spread:
+    return Spread(value, np.array(draws), deviation, count, 7)
+
+
+def test_the_mean_over_layers_with_what_documents_and_draws_leave_open() -> None:
+    # Resamples of both layers together say 0.1 and 0.4; nothing is left open by draws that are all alike.
+    assert mean_spread([spread(0.2), spread(0.3)]) == Estimate(0.25, 7, 0.1, 0.4)
+    # 0.15 off to either side by the documents, 0.2 by the draws: of one of 4 draws and one of 8.
+    off = (((3.182 * 0.02) ** 2 * (1 + 1 / 4) + (2.365 * 0.03) ** 2 * (1 + 1 / 8)) ** 0.5) / 2
+    found = mean_spread([spread(0.2, deviation=0.02), spread(0.3, deviation=0.03, count=8)])
+    assert (found.low, found.high) == pytest.approx((0.25 - math.hypot(0.15, off), 0.25 + math.hypot(0.15, off)))
+    assert mean_spread([]) == NOTHING
+    # One draw has no deviation, and of more than eight the table says nothing.
+    for count in (1, 9):
+        assert mean_spread([spread(0.2), spread(0.3, count=count)]) == Estimate(0.25, 7)
+    assert mean_spread([spread(0.2, draws=(math.nan, math.nan))]) == Estimate(0.2, 7)
+
+
+@pytest.mark.parametrize("count", range(2, 9))
+def test_few_draws_are_as_unsure_as_student_says(count: int) -> None:
+    """19 of 20 times a t of one degree of freedom less than there are draws is no larger than the margin's."""
+    found = mean_spread([spread(0.0, deviation=1.0, count=count, draws=(0.0, 0.0))])
+    assert found.high is not None
+    most, freedom = found.high / math.sqrt(1 + 1 / count), count - 1
+    steps = np.linspace(-most, most, 20_001)
+    scale = math.gamma(count / 2) / (math.sqrt(freedom * math.pi) * math.gamma(freedom / 2))
+    density = scale * (1 + steps**2 / freedom) ** (-count / 2)
+    inside = float(((density[1:] + density[:-1]) / 2 * np.diff(steps)).sum())
+    assert inside == pytest.approx(0.95, abs=1e-4)  # t is known to three decimals
+
+
+def test_the_spread_of_random_draws_is_of_each_draw_s_nats_a_token() -> None:
+    tokens = np.array([10.0, 30.0])
+    losses = Losses(tokens, tokens, {}, seed=1)
+    found = losses.spread(np.array([1.0, 3.0]), np.array([[2.0, 4.0], [6.0, 10.0]]))
+    # Draws cost 8 and 14 nats over 40 tokens, the least useful ones 4.
+    assert (found.value, found.count, found.documents) == (pytest.approx((11 - 4) / 40), 2, 2)
+    assert found.deviation == pytest.approx((14 - 8) / 40 / 2**0.5)
+    # Of one document alone, 2 in 10 or 5 in 30, or of both.
+    assert {round(float(one), 9) for one in found.draws} == {round(one, 9) for one in (2 / 10, 7 / 40, 5 / 30)}
+    assert math.isnan(losses.spread(np.array([1.0, 3.0]), np.array([[2.0], [6.0]])).deviation)
+
+
 def test_the_bound_on_a_rate_never_seen() -> None:
     assert rate_bound(pl.Series([300, 600])).value == 0.01
     assert rate_bound(pl.Series([0])).value == 1.0
@@ -87,7 +189,12 @@ def test_could_stop_is_of_the_lowest_threshold_that_is_right_often_enough() -> N
     found = exits(rows)
     assert (found["stopped_50"].value, found["wrong_50"].value) == (0.6, 1 / 3)
     assert found["could_stop"].value == 0.3
+    # Half as many errors at the lowest threshold are still too many, a twentieth of them are not.
+    fewer = pl.when(pl.col("threshold") == 0.5).then
+    assert exits(rows.with_columns(wrong=fewer(10).otherwise(pl.col("wrong"))))["could_stop"].value == 0.3
+    assert exits(rows.with_columns(wrong=fewer(1).otherwise(pl.col("wrong"))))["could_stop"].value == 0.6
     never = exits(rows.filter(pl.col("wrong") > 1))
+    assert never["could_stop"].count == 5000
     assert never["could_stop"].value == 0
     assert exits(rows.clear())["could_stop"].value is None
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import mnemoscope as ms
-from handbuilt_answers import build_answers, numbers
+from handbuilt_answers import RULERS, build_answers, numbers
 from handbuilt_atlas import PROVENANCE
 from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.atlas.derived_manifest import recorded_hashes
@@ -35,7 +35,7 @@ def whole(directory: Path) -> Atlas:
     return build_answers(
         directory, triggers={0: [(0, 6), (0, 6)], 1: []}, values={0: [value] * 4, 1: [value] * 4}, next_counts={6: 4},
         removals=removals, prefixes=PREFIXES, predictions=PREDICTIONS, patterns=[(0, 0, "shallow", [0])],
-        roles={0: [(0, 1)] * 4, 1: [(1, 0)] * 4}, width=[0, 1, 2], lenses=True,
+        roles={0: [(0, 1)] * 4, 1: [(1, 0)] * 4}, width=[0, 1, 2], lenses=RULERS,
         memorised=[(False, 32, [0])],
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ memory 0 of a layer says token 6, which follows all six of its triggers.
 from pathlib import Path
 from typing import Any
 
-from handbuilt_answers import WORDS, build_answers
+from handbuilt_answers import RULERS, WORDS, build_answers
 from handbuilt_atlas import PROVENANCE
 from mnemoscope.atlas import Atlas
 
@@ -71,7 +71,7 @@ def reported(directory: Path, **changes: Any) -> Atlas:
         "removals": removals,
         "roles": {layer: [(memory % 2, 7) for memory in memories] for layer in (0, 1)},
         "width": range(PREFIXES),
-        "lenses": True,
+        "lenses": RULERS,
         "memorised": [(number % 2 == 1, 32 - number % 4, [number]) for number in range(PREFIXES)],
         "prefixes": [(document, 1, 6, 7) for document in range(PREFIXES)],
         "predictions": predictions,

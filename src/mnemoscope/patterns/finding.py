@@ -158,8 +158,8 @@ def _of_layer(
         # Those that explain most come first; among equals the least likely.
         rows.sort(key=lambda row: (-row[2].mask.bit_count(), row[2].log10_p + row[3], row[1]))
         for number, (kind, text, candidate, added) in enumerate(rows):
-            ranks, log10_p = groups.rank[_members(candidate, begin)].tolist(), min(0.0, candidate.log10_p + added)
-            yield Pattern(layer, memory, number, kind, text, ranks, candidate.lift, log10_p)
+            ranks = groups.rank[_members(candidate, begin)].tolist()
+            yield Pattern(layer, memory, number, kind, text, ranks, candidate.lift, candidate.log10_p + added)
 
 
 def _members(candidate: Candidate, begin: int) -> list[int]:

@@ -120,8 +120,6 @@ def log10_tail(count: int, tried: int, held: int, background: float) -> float:
     shows = held + count
     most = min(tried, shows)
     without = background - shows  # of the background, were all that show it drawn from it; below 0: X has a lower end
-    if count + without < 0:
-        return 0.0
     term = _log_choose(tried, count) + _log_choose(background, held) - _log_choose(background + tried, shows)
     ratio = total = 1.0
     for hits in range(count, most):
