@@ -4,6 +4,7 @@ Shares no code with the package but the sentence splitter, whose cuts are not in
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -85,9 +86,10 @@ def expected_copy(
     classes = [int(hashlib.blake2b(text.encode()).hexdigest(), 16) % 10_000 for text in documents]
     if hold_out:
         found.threshold = 200
-        while found.threshold < 1_000:
-            if sum(classes[number] < found.threshold for number in found.documents) >= 4_000:
-                break
+        of_class = Counter(classes[number] for number in found.documents)
+        held = sum(of_class[number] for number in range(200))
+        while found.threshold < 1_000 and held < 4_000:
+            held += of_class[found.threshold]
             found.threshold += 1
         if all(classes[number] < found.threshold for number in found.documents):
             found.threshold = 0

@@ -10,6 +10,8 @@ from mnemoscope.corpus import open_source
 from mnemoscope.errors import CorpusNotFound, CorpusUnreadable
 
 pytest.importorskip("datasets")
+from huggingface_hub import HfApi
+from huggingface_hub.errors import RepositoryNotFoundError
 
 
 @pytest.fixture
@@ -45,6 +47,27 @@ def test_a_row_without_the_field(folder: Path) -> None:
         list(open_source(f"hub:{folder}", text_field="body").documents())
 
 
+@pytest.mark.parametrize(("sound", "error"), [(0, CorpusNotFound), (2, CorpusUnreadable)])
+def test_a_row_that_cannot_be_read_is_named(tmp_path: Path, sound: int, error: type[Exception]) -> None:
+    """Where none was read before it, the data set itself may not be there."""
+    if sound:
+        (tmp_path / "train-0.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    (tmp_path / "train-1.jsonl").write_text('{"text": "three"\n')
+    reading = open_source(f"hub:{tmp_path}").documents()
+    assert [next(reading) for _ in range(sound)] == ["one", "two"][:sound]
+    with pytest.raises(error, match=rf"^hub:{tmp_path}: row {sound} cannot be read \(JSON parse error: .*\)$"):
+        next(reading)
+
+
+def test_a_name_that_the_hub_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RepositoryNotFoundError("404 Client Error", response=SimpleNamespace(headers={}, request=None))
+
+    monkeypatch.setattr(HfApi, "dataset_info", refuse)
+    with pytest.raises(CorpusNotFound, match=r"^hub:no/such: no such data set on the hub, nor a folder of that name$"):
+        open_source("hub:no/such")
+
+
 def test_an_unknown_data_set_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     # A port that nothing listens on: the same as no network, whatever machine this is.
     monkeypatch.setattr("huggingface_hub.hf_api.ENDPOINT", "http://127.0.0.1:9", raising=False)
@@ -68,7 +91,6 @@ def test_the_commit_of_a_data_set_is_settled_when_it_is_opened(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import datasets
-    from huggingface_hub import HfApi
 
     commits = iter(["c" * 40, "d" * 40])
     asked: list[str | None] = []

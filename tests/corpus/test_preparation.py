@@ -1,5 +1,6 @@
 """The working copy against a plain reference: ids, repeats, windows, held-out documents, caps, validation text."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,17 @@ def test_a_damaged_copy_is_remade(text: Path, tmp_path: Path, damage: str) -> No
     assert json.loads((tmp_path / "copy" / "copy.json").read_text())["finished"]
 
 
+def test_the_fingerprint_is_that_of_lengths_texts_documents_and_flags(text: Path, tmp_path: Path) -> None:
+    copy = make(text, tmp_path / "copy")
+    texts = [copy.text(sentence).encode() for sentence in range(copy.sentences)]
+    parts = [
+        np.array([len(each) for each in texts], "<i8").tobytes(), b"".join(texts),
+        copy.documents(np.arange(copy.sentences)).astype("<i8").tobytes(), copy.held_out.tobytes(),
+    ]  # fmt: skip
+    digests = b"".join(hashlib.sha256(part).digest() for part in parts)
+    assert copy.fingerprint == hashlib.sha256(digests).hexdigest()
+
+
 def test_the_fingerprint_is_the_texts(text: Path, tmp_path: Path) -> None:
     first = make(text, tmp_path / "a").fingerprint
     moved = tmp_path / "moved.txt"
@@ -228,7 +240,7 @@ def test_a_text_without_a_usable_sentence(tmp_path: Path, content: str) -> None:
 
 
 def test_a_token_beyond_the_head(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("Fine words.\n\nSomething else entirely.")
+    (tmp_path / "a.txt").write_text("Fine words.\n\nSomething else entirely.\n\nNever.")
     words = Words()
     tokens = words.encode(["Fine words."])[0] + words.encode(["Something else entirely."])[0]
     with pytest.raises(ModelDamaged) as caught:

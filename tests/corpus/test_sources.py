@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mnemoscope.corpus import open_source, pydocs, readers, streams
-from mnemoscope.errors import CorpusError, CorpusNotFound, OptionError
+from mnemoscope.errors import CorpusError, CorpusNotFound, CorpusUnreadable, OptionError
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
@@ -118,6 +118,16 @@ def test_text_in_small_blocks_and_pieces_is_the_same_text(
     pieces = list(open_source(str(path)).pieces())
     assert "".join(part for part, _ in pieces) == "".join(found)
     assert sum(ends for _, ends in pieces) == len(found)
+
+
+def test_a_run_of_lines_comes_in_pieces_of_more_than_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "PIECE", 10)
+    path = tmp_path / "a.txt"
+    path.write_text("abcd\n" * 7 + "\nlast")
+    # Two lines are ten characters with their ends, which is not more; so are the end before a piece and two lines.
+    assert list(open_source(str(path)).pieces()) == [
+        ("abcd\nabcd\nabcd", False), ("\nabcd\nabcd\nabcd", False), ("\nabcd", True), ("last", True),
+    ]  # fmt: skip
 
 
 def test_a_text_without_blank_lines_or_without_lines_comes_in_pieces(tmp_path: Path) -> None:
@@ -287,9 +297,28 @@ def test_parquet_with_a_flipped_page(tmp_path: Path) -> None:
     assert "a.parquet" in complaint(tmp_path / "a.parquet")
 
 
-def test_a_file_that_goes_away(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("A")
-    source = open_source(str(tmp_path / "a.txt"))
-    (tmp_path / "a.txt").unlink()
-    with pytest.raises(CorpusNotFound, match="no such file"):
+def test_parquet_with_a_text_that_is_no_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": pa.array([b"fine", b"caf\xe9", b"fine"]).view(pa.string())}), path)
+    assert complaint(path) == f"{path}: row 2 of column 'text' is not UTF-8"
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet"])
+def test_a_file_that_goes_away(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("A")
+    source = open_source(str(path))
+    path.unlink()
+    with pytest.raises(CorpusNotFound, match=rf"^no such file: {path}$"):
+        list(source.documents())
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl.gz"])
+def test_a_folder_in_the_place_of_a_file(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("A")
+    source = open_source(str(path))
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(CorpusUnreadable, match=rf"^{path}: cannot be read \(Is a directory\)$"):
         list(source.documents())
