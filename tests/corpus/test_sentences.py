@@ -15,11 +15,6 @@ def test_sentences_are_cut_by_punctuation_and_white_space_is_collapsed() -> None
     assert split_sentences(text, "sentence") == ["Dr. Smith came at 3 p.m. on Monday.", "He left!", "The end"]
 
 
-def test_a_split_may_come_from_a_file() -> None:
-    """As a plan's does: an equal string, and another object."""
-    assert split_sentences("One. Two.", "".join(["sen", "tence"])) == ["One.", "Two."]
-
-
 def test_lines_stay_as_they_stand() -> None:
     assert split_sentences("  One. Two.\r\n\n \t \nthree  ", "line") == ["  One. Two.", "three  "]
 
