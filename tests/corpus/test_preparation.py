@@ -240,7 +240,7 @@ def test_a_text_without_a_usable_sentence(tmp_path: Path, content: str) -> None:
 
 
 def test_a_token_beyond_the_head(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("Fine words.\n\nSomething else entirely.\n\nNever.")
+    (tmp_path / "a.txt").write_text("Fine words.\n\nSomething else entirely.\n\nMore.")
     words = Words()
     tokens = words.encode(["Fine words."])[0] + words.encode(["Something else entirely."])[0]
     with pytest.raises(ModelDamaged) as caught:

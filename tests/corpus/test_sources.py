@@ -121,12 +121,12 @@ def test_text_in_small_blocks_and_pieces_is_the_same_text(
 
 
 def test_a_run_of_lines_comes_in_pieces_of_more_than_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "PIECE", 10)
+    monkeypatch.setattr(readers, "PIECE", 8)
     path = tmp_path / "a.txt"
-    path.write_text("abcd\n" * 7 + "\nlast")
-    # Two lines are ten characters with their ends, which is not more; so are the end before a piece and two lines.
+    path.write_text("abc\n" * 7 + "\nlast")
+    # Two lines are eight characters with their ends, which is not more; three are twelve.
     assert list(open_source(str(path)).pieces()) == [
-        ("abcd\nabcd\nabcd", False), ("\nabcd\nabcd\nabcd", False), ("\nabcd", True), ("last", True),
+        ("abc\nabc\nabc", False), ("\nabc\nabc\nabc", False), ("\nabc", True), ("last", True),
     ]  # fmt: skip
 
 
