@@ -120,6 +120,11 @@ def test_the_first_layer_of_an_impossible_size_is_named(count: Any) -> None:
     assert form_faults(changed("model.sizes.memories", [4, count, count])) == [said]
 
 
+def test_of_three_layers_the_last_is_the_second() -> None:
+    whole = changed("model.sizes.memories", [4, 4, 4]) | {"layers": [3]}
+    assert form_faults(whole) == ["the manifest's layers is [3], not a list of layers from 0 to 2, in order"]
+
+
 @pytest.mark.parametrize("name", ["model", "corpus", "plan", "plan_hash", "layers", "files"])
 def test_of_entries_that_are_needed_only_the_first_is_told(name: str) -> None:
     whole = changed("part", 1)
