@@ -53,10 +53,13 @@ def test_a_planted_memory_is_the_cause_of_its_token(planted: tuple[LanguageModel
     json.dumps(found.to_dict(), allow_nan=False)
 
 
-@pytest.mark.parametrize(("sign", "at"), [(1, "last"), (-1, "last"), (1, "all")])
-def test_every_mean_is_that_of_a_plain_loop(gelu: tuple[LanguageModel, Atlas], sign: int, at: str) -> None:
+@pytest.mark.parametrize(("sign", "at", "controls"), [(1, "last", 3), (-1, "last", 3), (1, "all", 18)])
+def test_every_mean_is_that_of_a_plain_loop(
+    gelu: tuple[LanguageModel, Atlas], sign: int, at: str, controls: int
+) -> None:
     model, atlas = gelu
-    found = causal_check(model, atlas, "L0.M5", sign=sign, controls=3, triggers=4, tokens=2, at=at, seed=7)
+    # Sixteen runs are made together, so eighteen controls take two forwards.
+    found = causal_check(model, atlas, "L0.M5", sign=sign, controls=controls, triggers=4, tokens=2, at=at, seed=7)
     value = sign * model.values(0)[5]
     scores = model.scores(value[None], projection="gain", layer=0)[0]
     own = scores.topk(2).indices.tolist()
@@ -127,8 +130,12 @@ def test_what_cannot_be_checked_is_one_line(
         causal_check(model, atlas, "L1.M4", sign=-1)
     with pytest.raises(MemoryIdError):
         causal_check(model, atlas, "L7.M0")
-    with pytest.raises(OptionError, match="sign=2"):
-        causal_check(model, atlas, "L1.M4", sign=2)
+    none = dict.fromkeys(("sign", "controls", "triggers", "tokens"), 0)
+    for name, value in [("sign", 2), ("at", "first"), ("seed", -1), *none.items()]:
+        with pytest.raises(OptionError, match=f"{name}={value!r}.* cannot be met; sign is 1 or -1, at is last or all"):
+            causal_check(model, atlas, "L1.M4", **{name: value})  # type: ignore[arg-type]
+    least = causal_check(model, atlas, "L1.M4", controls=1, triggers=1, tokens=1, seed=0)
+    assert (len(least.controls), least.triggers, len(least.own)) == (1, 1, 1)
     with pytest.raises(ModelDiffers, match="load handmade:planted"):
         causal_check(gelu[0], atlas, "L1.M4")
     causal_check(model, atlas, "L1.M4", force=True)

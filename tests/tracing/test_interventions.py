@@ -64,6 +64,26 @@ def test_what_is_no_change_is_refused(text: str) -> None:
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"how": "add"}, "L0.M1 cannot be changed by 'add'; choose set or scale"),
+        ({"value": True}, "L0.M1 cannot be set to True; give a finite number"),
+        ({"value": "1"}, "L0.M1 cannot be set to '1'; give a finite number"),
+        ({"value": float("-inf"), "how": "scale"}, "L0.M1 cannot be scaled by -inf; give a finite number"),
+        ({"at": -1}, "L0.M1 cannot be changed at -1; choose all, last, or a position from 0 on"),
+        ({"at": True}, "L0.M1 cannot be changed at True; choose all, last, or a position from 0 on"),
+        ({"at": 1.0}, "L0.M1 cannot be changed at 1.0; choose all, last, or a position from 0 on"),
+        ({"at": "first"}, "L0.M1 cannot be changed at 'first'; choose all, last, or a position from 0 on"),
+    ],
+    ids=str,
+)
+def test_what_can_be_a_change_in_no_model_is_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(InterventionError) as refused:
+        Intervention(MemoryId(0, 1), **change)
+    assert str(refused.value) == said
+
+
 @given(
     st.builds(
         Intervention,
@@ -92,8 +112,9 @@ def test_every_form_of_a_list_is_understood() -> None:
     [
         ("L2.M0=0", "L2.M0 is outside the model, which has layers 0 to 1"),
         ("L1.M24=0", "L1.M24 is outside the model: its layer 1 has memories 0 to 23"),
-        ("L0.E1.M2=0", "names an expert"),
-        ("L0.M1=0@63", "begins at position 63, but the model reads 63 tokens"),
+        ("L2.M0=0", "has layers 0 to 1; name one of them$"),
+        ("L0.E1.M2=0", r"^L0\.E1\.M2 names an expert, but .* has none; write L0\.M\.\.\.$"),
+        ("L0.M1=0@63", "begins at position 63, but the model reads 63 tokens; begin earlier$"),
         ("L0.M1=1e300", "is beyond what torch.float32 can hold"),
     ],
 )
@@ -102,6 +123,12 @@ def test_changes_outside_the_model_are_refused_before_anything_is_done(change: s
     with pytest.raises(InterventionError, match=line), intervene(model, ["L0.M0=1", change]):
         raise AssertionError("the block must not begin")
     assert hooks(model) == 0
+
+
+def test_the_last_memory_position_and_number_can_be_changed() -> None:
+    model, _ = tiny("gpt2")
+    with intervene(model, ["L1.M23=0", "L0.M1=0@62", "L0.M1=3e38", "L0.M2=-3e38@62"]) as changes:
+        assert len(changes) == 4
 
 
 def coefficients_of(model: LanguageModel) -> list[Tensor]:
