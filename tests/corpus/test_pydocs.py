@@ -119,6 +119,10 @@ def test_texts_are_cleaned() -> None:
     [
         ("Words enough to be read as a piece of documentation.", True),
         ("Too short.", False),
+        ("Forty characters of prose are just so ma", True),
+        ("Thirtynine characters of prose are not.", False),
+        (f"{'a' * 20} {'1' * 20}", True),  # half are letters, blanks and ends of lines aside
+        (f"{'a' * 20}\n{'1' * 10} {'.' * 11}", False),
         ("x" * 80, False),
         ("0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20", False),
         ("\u65e5\u672c\u8a9e \u306e \u6587\u66f8 " * 12, False),

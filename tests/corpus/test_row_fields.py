@@ -73,8 +73,9 @@ def test_which_field_is_read_is_part_of_a_source_s_identity(tmp_path: Path) -> N
     path = str(tmp_path / "a.jsonl")
     assert open_source(path, ids_field="text").identity != open_source(path).identity
     (tmp_path / "a.txt").write_text("x")
-    with pytest.raises(OptionError, match=r"a\.txt is plain text, which has no fields"):
-        open_source(str(tmp_path / "a.*"), ids_field="ids")
+    for spec, what in ((str(tmp_path / "a.*"), r"a\.txt"), ("builtin:pydocs", "builtin:pydocs")):
+        with pytest.raises(OptionError, match=f"{what} is plain text, which has no fields; --ids-field goes with"):
+            open_source(spec, ids_field="ids")
 
 
 @pytest.mark.parametrize(

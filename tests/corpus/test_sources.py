@@ -87,6 +87,29 @@ def test_a_glob_is_read_sorted_by_path(tmp_path: Path) -> None:
     assert documents(tmp_path / "**" / "*.txt") == ["B", "C"]
 
 
+@pytest.mark.parametrize("kind", ["txt", "jsonl.gz", "parquet"])
+def test_bytes_of_all_files_are_metered(tmp_path: Path, kind: str) -> None:
+    for name in "ab":
+        path = tmp_path / f"{name}.{kind}"
+        if kind == "parquet":
+            pq.write_table(pa.table({"text": [f"{name} {n}" for n in range(2_000)]}), path)
+        else:
+            rows = [json.dumps({"text": f"{name} {n}"}) for n in range(2_000)]
+            path.write_bytes(PACKERS[".gz" if kind == "jsonl.gz" else ""]("\n\n".join(rows).encode()))
+    source = open_source(str(tmp_path / f"*.{kind}"))
+    sizes = [(tmp_path / f"{name}.{kind}").stat().st_size for name in "ab"]
+    seen = []
+    for _ in source.documents():
+        seen.append(source.meter.done)
+    assert len(seen) == 4_000
+    assert seen == sorted(seen)
+    assert seen[0] < seen[-1]
+    assert seen[1_999] <= sizes[0] <= seen[2_600]
+    assert source.size == source.meter.done == sum(sizes)
+    next(source.documents())
+    assert source.meter.done <= sizes[0]
+
+
 def test_a_file_whose_name_looks_like_a_glob(tmp_path: Path) -> None:
     (tmp_path / "a[1].txt").write_text("A")
     assert documents(tmp_path / "a[1].txt") == ["A"]
@@ -205,6 +228,34 @@ def test_bytes_that_are_no_utf8_are_named_with_their_line(tmp_path: Path, kind: 
     path = tmp_path / f"a{kind}{ending}"
     path.write_bytes(PACKERS[ending](b'{"text": "a"}\n{"text": "b"}\n{"text": "caf\xe9 b"}\n'))
     assert "byte 0xe9 in line 3 is not UTF-8; convert the text" in complaint(path)
+
+
+@pytest.mark.parametrize("block", [1, 3, 7, 100])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"a\nbc\n\nd\xff", "byte 0xff in line 4 is not UTF-8"), (b"a\nbc\n\0\n", "NUL byte in line 3, so"),
+        (b"one\ntwo\xc3\nthree", "byte 0xc3 in line 2 is not UTF-8"),
+    ],
+)  # fmt: skip
+def test_the_line_is_right_however_the_file_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, said: str, block: int
+) -> None:
+    monkeypatch.setattr(streams, "_BLOCK", block)
+    (tmp_path / "a.txt").write_bytes(content)
+    assert said in complaint(tmp_path / "a.txt")
+
+
+def test_a_line_of_one_word_is_cut_anywhere(tmp_path: Path) -> None:
+    """And one of blanks only is waited for: no piece is only white space."""
+    (tmp_path / "a.txt").write_text("x" * 30)
+    cut = list(streams.lines(tmp_path / "a.txt", streams.Meter(), cut_after=10))
+    assert cut == [("x" * 29, False), ("x", True)]
+    (tmp_path / "a.txt").write_text(" " * 30)
+    assert list(streams.lines(tmp_path / "a.txt", streams.Meter(), cut_after=10)) == [(" " * 30, True)]
+    (tmp_path / "a.txt").write_text("some words")
+    assert list(streams.lines(tmp_path / "a.txt", streams.Meter(), cut_after=10)) == [("some words", True)]
+    assert list(streams.lines(tmp_path / "a.txt", streams.Meter(), cut_after=9)) == [("some ", False), ("words", True)]
 
 
 def test_a_character_that_the_end_cuts_through(tmp_path: Path) -> None:
