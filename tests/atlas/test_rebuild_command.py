@@ -61,6 +61,12 @@ def test_some_layers_and_a_part() -> None:
     assert found == "`mnemoscope mine gpt2 'my text.txt' --out a --device cpu --layers 1 --part 2/3 --force`"
 
 
+@pytest.mark.parametrize(("table", "verb"), [("roles", "extend"), ("readings", "lens"), ("readouts", "lens")])
+def test_tables_that_are_made_later(table: str, verb: str) -> None:
+    said = f"`mnemoscope {verb} 'an atlas' --model gpt2 --revision main{' roles' * (table == 'roles')}`"
+    assert rebuild_command(Path("an atlas"), table, manifest(revision="main")) == said
+
+
 def test_patterns_need_no_model() -> None:
     assert rebuild_command(Path("an atlas"), "patterns", manifest()) == "`mnemoscope analyze 'an atlas' --patterns`"
 
