@@ -168,12 +168,13 @@ def test_a_text_without_blank_lines_or_without_lines_comes_in_pieces(tmp_path: P
 
 @pytest.mark.parametrize("spec", ["builtin:pydocs", "builtin:pydocs:stdlib"])
 def test_the_built_in_corpus(monkeypatch: pytest.MonkeyPatch, spec: str) -> None:
-    texts = {"all": ["A.", "B.", "C."], "stdlib": ["A.", "B."]}
+    texts = {"all": ["A.", "\u00df.", "C."], "stdlib": ["A.", "\u00df."]}
     monkeypatch.setattr(pydocs, "documents", lambda part: iter(texts[part]))
     monkeypatch.setattr(pydocs, "held_out_hashes", lambda: frozenset({"ab"}))
     source = open_source(spec)
     part = "stdlib" if spec.endswith("stdlib") else "all"
     assert list(source.documents()) == texts[part]
+    assert source.meter.done == len("".join(texts[part]).encode())
     assert list(source.documents(1)) == texts[part][1:]
     assert source.held_out == {"ab"}
 

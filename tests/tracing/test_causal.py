@@ -11,10 +11,12 @@ import torch
 from mining.conftest import byte_tokenizer, odd_text
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.errors import InterventionError, MemoryIdError, ModelDiffers, OptionError
+from mnemoscope.memory import MemoryId
 from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.handmade import PLANTED_SENTENCES
-from mnemoscope.tracing import causal_check, intervene
+from mnemoscope.tracing import CausalCheck, Token, causal_check, intervene
+from mnemoscope.tracing.causal import MEASURES
 from models.conftest import build
 
 
@@ -98,6 +100,7 @@ def test_every_mean_is_that_of_a_plain_loop(
         changes["controls"].append(np.mean([zeroed(str(control)) for control in found.controls], axis=0).tolist())
     table = {(row["measure"], row["of"]): row for row in found.table.to_dicts()}
     measures = list(dict.fromkeys(row["measure"] for row in found.table.to_dicts()))
+    changes["difference"] = (np.array(changes["memory"]) - np.array(changes["controls"])).tolist()
     for name, rows in changes.items():
         for measure, values in zip(measures, np.array(rows).T, strict=True):
             known = values[np.isfinite(values)]
@@ -109,6 +112,36 @@ def test_every_mean_is_that_of_a_plain_loop(
                 assert known.min() - 1e-6 <= row["low"] <= row["mean"] <= row["high"] <= known.max() + 1e-6
 
 
+def test_a_check_in_a_terminal() -> None:
+    """A mean with its interval, a mean of one trigger, and none."""
+    rows = [
+        {"measure": measure, "of": of, "mean": mean, "low": low, "high": high, "count": count}
+        for measure, count in zip(MEASURES, (3, 3, 3, 3, 1, 0), strict=True)
+        for of, mean, low, high in (
+            ("memory", -0.25, -0.5, -0.125), ("controls", 0.0, None, None),
+            ("difference", None if count == 0 else 1.5, None, None),
+        )
+    ]  # fmt: skip
+    own = (Token(3, " mat"), Token(4, "x" * 120))
+    controls = (MemoryId(1, 0), MemoryId(1, 2))
+    found = CausalCheck(MemoryId(1, 4), -1, "last", 7, 3, controls, own, pl.DataFrame(rows))
+    lines = str(found).splitlines()
+    assert lines[0] == "L1.M4 set to zero on its lowest triggers (3 prefixes), beside 2 random memories of layer 1"
+    assert lines[1] == f"its own tokens: ·mat {'x' * 96}…"
+    assert lines[2:5] == [
+        "prefixes with a known next token: 0", "",
+        "mean change of       memory                        controls  difference",
+    ]  # fmt: skip
+    assert lines[5] == "p of own tokens      -0.2500 (-0.5000 to -0.1250)  +0.0000   +1.5000"
+    assert lines[10] == "log p of next token  -0.2500 (-0.5000 to -0.1250)  +0.0000   -"
+    said = found.to_dict()
+    assert {name: said[name] for name in ("memory", "sign", "at", "seed", "triggers", "controls")} == {
+        "memory": "L1.M4", "sign": -1, "at": "last", "seed": 7, "triggers": 3, "controls": ["L1.M0", "L1.M2"],
+    }  # fmt: skip
+    assert said["own_tokens"][0] == {"id": 3, "text": " mat"}
+    assert said["rows"] == rows
+
+
 def test_controls_are_seeded_and_never_the_memory_itself(gelu: tuple[LanguageModel, Atlas]) -> None:
     model, atlas = gelu
     first, again, other = (causal_check(model, atlas, "L1.M5", seed=seed, triggers=2) for seed in (1, 1, 2))
@@ -118,6 +151,16 @@ def test_controls_are_seeded_and_never_the_memory_itself(gelu: tuple[LanguageMod
     assert re.search(r"log p of own tokens  [+-][\d.]+ \([+-][\d.]+ to [+-][\d.]+\)  [+-]", str(first))
     assert max(map(len, str(first).splitlines())) <= 118
     assert first.memory not in first.controls
+
+
+@pytest.mark.parametrize("smaller", [{"n_positions": 4}, {"vocab_size": 60}], ids=str)
+def test_triggers_that_another_model_cannot_read_are_refused(
+    gelu: tuple[LanguageModel, Atlas], smaller: dict[str, int]
+) -> None:
+    """One whose context is shorter, or whose head has fewer rows, though it is asked in spite of being another."""
+    other = load_model(build("gpt2", **smaller), tokenizer=byte_tokenizer(bos_token="<|endoftext|>"))
+    with pytest.raises(ModelDiffers, match=r"^a trigger of L0\.M5 cannot be read by .*; load the model"):
+        causal_check(other, gelu[1], "L0.M5", force=True)
 
 
 def test_what_cannot_be_checked_is_one_line(

@@ -88,6 +88,31 @@ def test_generation_is_a_loop_over_the_whole_text(tiny: LanguageModel, changes: 
         assert tiny.logits(torch.tensor([[0, *tiny.encode(["the cat"])[0]]])).equal(before)
 
 
+def test_so_many_likely_tokens_are_told_and_no_change_is_no_difference(tiny: LanguageModel) -> None:
+    assert [len(step.likely) for step in generate(tiny, "the", tokens=2)] == [5, 5]
+    assert [len(step.likely) for step in generate(tiny, "the", tokens=2, likely=1)] == [1, 1]
+    same = compare(tiny, "the cat", ["L0.M3*1"], top=2)
+    assert (same.generated_before, same.generated_after, same.changed_places()) == (None, None, [])
+    for difference in same.differences:
+        assert (difference.kl, difference.changed) == (0.0, False)
+        assert all((shift.change, shift.before) == (0.0, shift.after) for shift in difference.shifts)
+        assert len(difference.shifts) == 2
+    assert len(same.before.positions[0].prediction) == 2
+    assert len(compare(tiny, "the", ["L0.M3=9"], memories=1).after.places[0][0].memories) == 1
+
+
+def test_what_is_drawn_has_the_probability_that_the_model_gives(tiny: LanguageModel) -> None:
+    """At temperature 1, whatever is drawn; close to 0 the best token is."""
+    words = tiny.encode(["the"])[0]
+    for step in generate(tiny, "the", tokens=6, temperature=2.0, seed=3):
+        shares = tiny.logits(torch.tensor([[0, *words]]))[0, -1].double().softmax(0)
+        words.append(step.token.id)
+        assert step.probability == pytest.approx(float(shares[step.token.id]), rel=1e-4)
+        assert step.likely[0].probability == pytest.approx(float(shares.max()), rel=1e-4)
+    cold = [step.token.id for step in generate(tiny, "the", tokens=6, temperature=1e-6, seed=3)]
+    assert cold == [step.token.id for step in generate(tiny, "the", tokens=6)]
+
+
 def test_drawing_is_seeded(tiny: LanguageModel) -> None:
     def drawn(seed: int) -> list[int]:
         return [step.token.id for step in generate(tiny, "the", tokens=12, temperature=1.5, seed=seed)]

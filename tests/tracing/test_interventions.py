@@ -263,6 +263,16 @@ def test_traces_from_many_threads_do_not_mix() -> None:
     assert all(one == alone[prompt] for prompt, one in found)
 
 
+def test_the_python_it_exports() -> None:
+    plain = "import mnemoscope as ms\n\nmodel = ms.load_model('gpt2')\n"
+    plain += "prompt = \"the 'cat'\"\nprint(ms.trace(model, prompt))\n"
+    assert as_python("gpt2", "the 'cat'", None) == plain
+    assert as_python("gpt2", "the 'cat'", {"L0.M0": 0.0, "L1.M4": 2.5}) == plain + (
+        "\nchanges = [\n    'L0.M0=0',\n    'L1.M4=2.5',\n]\n"
+        "with ms.intervene(model, changes):\n    print(ms.trace(model, prompt))\n"
+    )
+
+
 def test_the_python_it_exports_runs() -> None:
     prompt = "the cat 'sat' on \"the\"\n mat"
     script = as_python("handmade:planted", prompt, ["L0.M0=0", "L1.M4*2@last"])

@@ -93,6 +93,26 @@ def test_what_other_blocks_write_is_said_where_it_can_be_seen() -> None:
     ).text(position=0)
 
 
+def test_long_tokens_are_cut() -> None:
+    """The token of a row to 20 cells, a prediction to 24 or 15, a memory's vote to what is left of 40, one of a
+    heading to 30."""
+    long = Token(8, "x" * 60)
+    place = state(0, 0, best(long), dominant(0, 12, 1.0, long), event="ffn")
+    at = Position(0, long, best(long, long), Decision(0, 0), Decision(0, 0))
+    part = LayerPart(0, 0.5, 0.5, 0.5, 0.5, 1.0, (Attended(long, 0, 1.0),))
+    cut = Trace("tiny", "", "x", None, (at,), ((place,),), (replace(SUMS[0], layers=(part,)),))
+    lines = cut.text().splitlines()
+    assert lines[3] == f"       0  {'x' * 19}…  {'x' * 17}… 0.500  {'x' * 8}… 0.250  layer 0"
+    assert lines[5].startswith(f"Layer by layer after position 0, {'x' * 29}…: what")
+    assert lines[7] == f"    0  ·sat 0.500  ·cat 0.250    {'x' * 8}… 0.500  ffn         7  100.0% +L0.M12 → {'x' * 22}…"
+    assert lines[9].startswith(f"Who wrote {'x' * 29}…, 1.00 above")
+    assert lines[11].endswith(f"  {'x' * 11}…@0 100%")
+    shift = Shift(long, 0.5, 0.5, 0.0)
+    compared = Comparison(cut, cut, (Difference(0, long, long, True, 0.5, (shift,)),), None, None).text().splitlines()
+    assert compared[4] == f"       0  {'x' * 19}…  {'x' * 23}…  {'x' * 23}…  0.5000"
+    assert compared[8] == f"{'x' * 29}…  0.5000  0.5000  +0.0000"
+
+
 def rows(html: str) -> list[list[str]]:
     """The cells of every row of the tables, as they are written."""
     return [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S) for row in re.findall(r"<tr>(.*?)</tr>", html, re.S)]
