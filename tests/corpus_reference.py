@@ -47,6 +47,8 @@ class Expected:
     held_out: list[bool] = field(default_factory=list)
     mined: list[int] = field(default_factory=list)
     threshold: int = 0
+    windows: int = 0
+    without_tokens: int = 0
 
 
 def expected_copy(
@@ -66,6 +68,8 @@ def expected_copy(
         for sentence in split(document):
             spans = words.offsets(sentence)
             ids = words.encode([sentence])[0]
+            found.without_tokens += not ids
+            found.windows += -(-len(ids) // longest) if len(ids) > longest else 0
             pieces = []
             last = 0
             for start in range(0, len(ids), longest):

@@ -51,6 +51,10 @@ def same(copy: TokenizedCorpus, expected: Expected) -> None:
     assert copy.counts["mined_tokens"] == sum(len(expected.tokens[i]) for i in expected.mined)
     assert copy.counts["held_out_sentences"] == sum(expected.held_out)
     assert copy.counts["held_out_threshold"] == expected.threshold
+    assert (copy.counts["windows"], copy.counts["without_tokens"]) == (expected.windows, expected.without_tokens)
+    occurrences = list(zip(expected.texts, expected.tokens, expected.multiplicity, strict=True))
+    assert copy.counts["tokens"] == sum(len(own) * times for _, own, times in occurrences)
+    assert copy.counts["text_bytes"] >= sum(len(text.encode()) for text in expected.texts)
 
 
 @pytest.mark.parametrize("split", ["sentence", "line", "document"])
@@ -285,7 +289,8 @@ def test_impossible_arguments(text: Path, tmp_path: Path, options: dict[str, int
 
 def test_an_unknown_split(text: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="unknown split 'words'"):
-        prepare(open_source(str(text)), Words(), directory=tmp_path, longest=5, split="words", vocabulary=9)
+        prepare(open_source(str(text)), Words(), directory=tmp_path / "copy", longest=5, split="words", vocabulary=9)
+    assert not (tmp_path / "copy").exists()
 
 
 class Refusing(Words):

@@ -109,6 +109,7 @@ def test_exact_repeats_are_dropped(machine: Path) -> None:
 def test_texts_are_cleaned() -> None:
     raw = "First line.   \r\n\r\n\r\n\r\n    Indented\x07 text stays.\n    =========\n    a - b\n\n"
     assert clean(raw) == "First line.\n\nIndented text stays.\na - b"
+    assert clean("No\n=-=-=\n+-*/\nno") == "No\n+-*/\nno"  # what is of one or two signs is a ruler, unless it is a word
     # Nor, in other alphabets, what has no width, is for private use or a picture.
     raw = "Caf\u00e9\x07\u200b \ue000\uff01\U0001f600au lait\nand \u65e5\u672c"
     assert clean(raw) == "Caf\u00e9 au lait\nand \u65e5\u672c"
