@@ -36,6 +36,16 @@ class Words:
         return int(hashlib.md5(word.encode()).hexdigest(), 16) % self.vocabulary
 
 
+class Letters:
+    """A tokenizer for tests: a token per character, its id the character's code."""
+
+    def encode(self, texts: list[str], /) -> list[list[int]]:
+        return [[ord(character) % 128 for character in text] for text in texts]
+
+    def offsets(self, text: str, /) -> list[tuple[int, int]]:
+        return [(place, place + 1) for place in range(len(text))]
+
+
 @dataclass
 class Expected:
     """The answer, one entry per distinct sentence."""

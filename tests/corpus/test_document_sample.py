@@ -6,21 +6,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from corpus_reference import Words
+from corpus_reference import Letters, Words
 from mnemoscope.corpus import Source, document_hash
 from mnemoscope.corpus.document_sample import DocumentSample, SampledDocument
 from mnemoscope.corpus.pydocs import document_key
 from mnemoscope.errors import PlanDiffers
-
-
-class Letters:
-    """A tokenizer for tests: a token per character, its id the character's code."""
-
-    def encode(self, texts: list[str], /) -> list[list[int]]:
-        return [list(map(ord, text)) for text in texts]
-
-    def offsets(self, text: str, /) -> list[tuple[int, int]]:
-        return [(place, place + 1) for place in range(len(text))]
 
 
 def draw(documents: list[str], stored: list[tuple[int, int, str]], **options: Any) -> list[SampledDocument]:

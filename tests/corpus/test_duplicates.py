@@ -33,7 +33,7 @@ def test_nothing_has_no_repeats(tmp_path: Path) -> None:
 
 
 def test_texts_that_differ_in_either_half_of_the_hash_differ(tmp_path: Path) -> None:
-    hashes = np.array([[1, 1], [1, 2], [2, 1], [1, 1], [2**64 - 1, 0], [2**64 - 1, 0]], np.uint64)
+    hashes = np.array([[1, 1], [1, 2], [2, 2], [1, 1], [2**64 - 1, 0], [2**64 - 1, 0]], np.uint64)
     assert repeats(hashes, tmp_path) == [2, 1, 1, 0, 2, 0]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from corpus_reference import Expected, Words, expected_copy
+from corpus_reference import Expected, Letters, Words, expected_copy
 from corpus_texts import varied_text
 from durable import Disk
 from mnemoscope.corpus import (
@@ -109,6 +109,14 @@ def test_the_threshold_grows_until_there_are_enough_sentences(tmp_path: Path) ->
     same(copy, expected_copy(path.read_text().split("\n\n"), lambda t: split_sentences(t, "sentence"), longest=LONGEST))
     assert 200 < copy.counts["held_out_threshold"] < 1_000
     assert 4_000 <= copy.counts["held_out_sentences"] < 4_020
+
+
+def test_windows_of_white_space_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("ab    cd e")
+    source = open_source(str(tmp_path / "a.txt"), split="document")
+    copy = prepare(source, Letters(), directory=tmp_path / "copy", longest=2, split="document", vocabulary=128)
+    assert [copy.text(sentence) for sentence in range(copy.sentences)] == ["ab", "cd", " e"]
+    assert copy.counts["windows"] == 3
 
 
 def test_a_document_in_pieces_is_one_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from corpus_reference import Letters
 from mnemoscope.corpus import open_source, prepare, pydocs
 from mnemoscope.corpus.pydocs import clean, document_key, documents, held_out_hashes, is_prose
 from mnemoscope.errors import CorpusNotFound, OptionError
@@ -131,16 +132,6 @@ def test_texts_are_cleaned() -> None:
 )
 def test_only_prose_is_kept(text: str, kept: bool) -> None:
     assert is_prose(text) is kept
-
-
-class Letters:
-    """An encoder that gives every character its code."""
-
-    def encode(self, texts: list[str]) -> list[list[int]]:
-        return [[ord(char) % 128 for char in text] for text in texts]
-
-    def offsets(self, text: str) -> list[tuple[int, int]]:
-        return [(index, index + 1) for index in range(len(text))]
 
 
 def test_the_listed_documents_and_no_others_are_held_out(
