@@ -174,8 +174,10 @@ def test_what_a_schema_lacks_is_told_in_a_few_words(tmp_path: Path) -> None:
     assert schema_error("triggers", schema, PROVENANCE) is None
     at = schema.get_field_index("rank")
     assert schema_error("triggers", schema.remove(at), PROVENANCE) == "column rank is missing"
-    wider = schema.set(at, pa.field("rank", pa.int32()))
-    assert schema_error("triggers", wider, PROVENANCE) == "column rank is int32, not int16"
+    wrong = ((at, "rank", pa.int32(), "int32, not int16"), (0, "memory", pa.int8(), "int8, not int32"))
+    for index, name, kind, said in wrong:
+        other = schema.set(index, pa.field(name, kind))
+        assert schema_error("triggers", other, PROVENANCE) == f"column {name} is {said}"
     said = f"it says mnemoscope.schema = nothing, the manifest {PROVENANCE.schema}"
     assert schema_error("triggers", schema.remove_metadata(), PROVENANCE) == said
     other = schema.with_metadata({**schema.metadata, b"mnemoscope.plan": b"\xff"})

@@ -62,8 +62,8 @@ def test_tokens_bring_half_of_the_spaces_along_or_not(words: list[str], carries:
 
 
 def test_of_texts_that_are_ids_one_space_is_expected() -> None:
-    """They stand for words that may have no spaces in them; ` b` brings one."""
-    for tokens, carries in (([0, 0, 1], True), ([0, 0, 0], False), ([0], True)):
+    """They stand for words that may have no spaces in them; ` b` brings one, where the text has three."""
+    for tokens, carries in (([0, 0, 0, 1], True), ([0, 0, 0, 0], False), ([0], True)):
         stored = pl.DataFrame({"text": [" ".join(map(str, tokens))], "tokens": [tokens]})
         assert VOCABULARY.carries_spaces(stored) is carries
 

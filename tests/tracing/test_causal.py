@@ -16,7 +16,7 @@ from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.handmade import PLANTED_SENTENCES
 from mnemoscope.tracing import CausalCheck, Token, causal_check, intervene
-from mnemoscope.tracing.causal import MEASURES
+from mnemoscope.tracing.causal import MEASURES, _mean, _summary
 from models.conftest import build
 
 
@@ -140,6 +140,26 @@ def test_a_check_in_a_terminal() -> None:
     }  # fmt: skip
     assert said["own_tokens"][0] == {"id": 3, "text": " mat"}
     assert said["rows"] == rows
+
+
+def test_a_mean_and_its_interval() -> None:
+    """Of a hundred zeros and ones the mean's standard error is 0.05."""
+    found = _mean(np.array([0.0, 1.0] * 50), seed=3)
+    assert (found["mean"], found["count"]) == (0.5, 100)
+    assert found["low"] == pytest.approx(0.5 - 1.96 * 0.05, abs=0.015)
+    assert found["high"] == pytest.approx(0.5 + 1.96 * 0.05, abs=0.015)
+    assert _mean(np.array([3.0]), seed=3) == {"mean": 3.0, "low": None, "high": None, "count": 1}
+    assert _mean(np.array([]), seed=3) == {"mean": None, "low": None, "high": None, "count": 0}
+
+
+def test_a_memory_without_another_in_its_layer_has_no_controls() -> None:
+    changes = np.full((2, 1, len(MEASURES)), -0.5)
+    changes[1, 0, 5] = np.nan
+    rows = {(row["measure"], row["of"]): (row["mean"], row["count"]) for row in _summary(changes, seed=0).to_dicts()}
+    assert rows[MEASURES[0], "memory"] == (-0.5, 2)
+    assert rows[MEASURES[5], "memory"] == (-0.5, 1)
+    for of in ("controls", "difference"):
+        assert rows[MEASURES[0], of] == (None, 0)
 
 
 def test_controls_are_seeded_and_never_the_memory_itself(gelu: tuple[LanguageModel, Atlas]) -> None:

@@ -59,8 +59,10 @@ def test_they_are_read_as_written(text: str, expected: Intervention) -> None:
     ["", "L1.M2", "L1.M2=", "L1.M2=x", "M2=0", "L1.M2=0@", "L1.M2=0@-1", "L1.M2=0@first", "L1.M2=nan", "L1.M2=1e999"],
 )
 def test_what_is_no_change_is_refused(text: str) -> None:
+    kinds = (f"{text!r} is not a change of a memory; write one as L10.M222=0, L10.M222*2, ", "L1.M2 cannot be ")
     with pytest.raises(InterventionError) as refused:
         Intervention.parse(text)
+    assert str(refused.value).startswith(kinds[text in ("L1.M2=0@-1", "L1.M2=nan", "L1.M2=1e999")])
     assert "\n" not in str(refused.value)
 
 
@@ -102,9 +104,15 @@ def test_every_form_of_a_list_is_understood() -> None:
     for given_ in ({"L1.M2": 3.0}, {MemoryId(1, 2): 3}, {"L1.M2": expected[0]}, ["L1.M2*3@last"], expected):
         assert interventions_of(given_, how="scale", at="last") == expected  # type: ignore[arg-type]
     assert interventions_of(None) == ()
-    for wrong in ("L1.M2=0", {"L1.M3": expected[0]}, {"what": 0.0}, {"L1.M2": True}, {"L1.M2": float("inf")}):
-        with pytest.raises(InterventionError):
-            interventions_of(wrong)  # type: ignore[arg-type]
+    wrong: list[tuple[Any, str]] = [
+        ("L1.M2=0", "^'L1.M2=0' is one text; give a list of such texts, or a dictionary$"),
+        ({"L1.M3": expected[0]}, r"^the change L1\.M2\*3@last stands under the name L1\.M3; give it its own$"),
+        ({"what": 0.0}, "^'what' does not name a memory"), ({"L1.M2": True}, "give a finite number$"),
+        ({"L1.M2": float("inf")}, "give a finite number$"),
+    ]  # fmt: skip
+    for given_, said in wrong:
+        with pytest.raises(InterventionError, match=said):
+            interventions_of(given_)
 
 
 @pytest.mark.parametrize(
