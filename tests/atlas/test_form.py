@@ -175,6 +175,11 @@ def test_numbers_have_64_bits_and_texts_are_utf8(value: Any, said: str | None) -
     assert unwritable({"a": {"b": [0, value]}}) == said
 
 
+def test_what_is_wrong_is_told_in_its_own_letters() -> None:
+    (said,) = form_faults(changed("model.head", ["caf\u00e9"]))
+    assert said == f'the manifest\'s model.head is ["caf\u00e9"], not {NAME}'
+
+
 def test_a_long_value_is_shortened_to_sixty_characters() -> None:
     assert short("a  b\n" + "c" * 56) == "a b " + "c" * 56
     assert short("a b " + "c" * 57) == "a b " + "c" * 53 + "..."

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 
 from handbuilt_atlas import (
@@ -134,6 +135,15 @@ def test_sentences_are_found_in_whatever_part(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(AtlasDamaged, match="sentence 5 is named by a table but not stored"):
         atlas.sentences([9, 0, 5])
     assert atlas.prefixes([(2, 1)]) == [SENTENCES[2][:2]]
+
+
+def test_a_table_without_statistics_is_read_whole(tmp_path: Path) -> None:
+    """Another writer may leave out what tells in which row group a memory lies."""
+    write_tables(tmp_path)
+    path = tmp_path / "triggers/layer-000.parquet"
+    pq.write_table(pq.read_table(path), path, write_statistics=False, row_group_size=2)
+    seal(tmp_path, manifest())
+    assert open_atlas(tmp_path)["L0.M2"].triggers()["coefficient"].to_list() == [0.25]
 
 
 def test_patterns_and_readings_of_one_memory(tmp_path: Path) -> None:
@@ -268,6 +278,7 @@ def test_what_is_there_and_prefixes_by_place(atlas: Atlas) -> None:
 def test_the_manifest_is_typed_and_a_mapping(atlas: Atlas) -> None:
     assert atlas.manifest.model.sizes.memories == atlas.manifest["model"]["sizes"]["memories"] == [4, 4]
     assert (atlas.manifest.model.head, atlas.manifest.part, "part" in atlas.manifest) == ("linear", None, False)
+    assert atlas.manifest.model.gated is False
     assert atlas.manifest == json.loads((atlas.path / "manifest.json").read_text())
 
 

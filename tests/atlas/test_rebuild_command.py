@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mnemoscope.atlas.form import Manifest
+from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import model_words, rebuild_command
 
 PLAN: dict[str, Any] = {
@@ -61,9 +62,20 @@ def test_some_layers_and_a_part() -> None:
     assert found == "`mnemoscope mine gpt2 'my text.txt' --out a --device cpu --layers 1 --part 2/3 --force`"
 
 
-@pytest.mark.parametrize(("table", "verb"), [("roles", "extend"), ("readings", "lens"), ("readouts", "lens")])
-def test_tables_that_are_made_later(table: str, verb: str) -> None:
-    said = f"`mnemoscope {verb} 'an atlas' --model gpt2 --revision main{' roles' * (table == 'roles')}`"
+LATER = {
+    **dict.fromkeys(("roles", "width", "memorised", "attention"), "extend"),
+    **dict.fromkeys(("readings", "key_readings", "readouts"), "lens"),
+}
+"""The optional tables, and which command makes them."""
+
+
+@pytest.mark.parametrize("table", list(TABLES))
+def test_tables_that_are_made_later(table: str) -> None:
+    verb = LATER.get(table)
+    if verb is None:
+        assert "--model" not in rebuild_command(Path("an atlas"), table, manifest())
+        return
+    said = f"`mnemoscope {verb} 'an atlas' --model gpt2 --revision main{f' {table}' * (verb == 'extend')}`"
     assert rebuild_command(Path("an atlas"), table, manifest(revision="main")) == said
 
 

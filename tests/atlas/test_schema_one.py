@@ -54,6 +54,11 @@ def test_today_the_columns_must_be_there(tmp_path: Path) -> None:
         open_atlas(directory).table("values", layer=0)
 
 
+def test_the_columns_of_schema_one_must_always_be_there(tmp_path: Path) -> None:
+    directory = of_schema(tmp_path / "a", 1, without=[*LATER, "entropy"])
+    assert verify(directory) == [f"values/layer-00{n}.parquet: column entropy is missing" for n in (0, 1)]
+
+
 @pytest.mark.parametrize("schema", [0, -1, True, "1"])
 def test_other_schemas_are_no_schemas(tmp_path: Path, schema: object) -> None:
     directory = build_atlas(tmp_path / "a")
