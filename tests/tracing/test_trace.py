@@ -229,6 +229,14 @@ def test_the_longest_prompt_and_impossible_numbers(planted: LanguageModel) -> No
     assert len(trace(planted, "cat", top=1000).places[0][0].output) == planted.sizes.vocabulary
 
 
+def test_ten_of_each_are_told_unless_another_number_is_asked_for() -> None:
+    model, _ = tiny("gpt2")
+    for found in (trace(model, "the"), ms.tracing.compare(model, "the", ["L0.M3=1"]).after):
+        place = found.places[1][0]
+        assert {len(one) for one in (place.residual, place.ffn, place.output, place.memories)} == {10}
+        assert len(found.positions[0].prediction) == 10
+
+
 def test_numbers_beyond_the_model_are_told() -> None:
     model, _ = tiny("gpt2")
     with pytest.raises(InterventionError, match="NaN or infinite; choose smaller ones"):
