@@ -1,6 +1,8 @@
 """Before and after, and generation, on the planted model by eye and against plain loops."""
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from mining.conftest import byte_tokenizer
 from mnemoscope.errors import InterventionError, OptionError, PromptError
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.tracing import compare, generate, intervene
+from mnemoscope.tracing.comparison import _shares
 from models.conftest import build
 
 
@@ -63,6 +66,16 @@ def test_the_divergence_is_that_of_the_models_own_logits(tiny: LanguageModel) ->
         for shift in difference.shifts:
             assert shift.before == pytest.approx(float(before[j, shift.token.id]), rel=1e-4)
             assert shift.after == pytest.approx(float(after[j, shift.token.id]), rel=1e-4)
+
+
+def test_a_divergence_is_never_below_zero() -> None:
+    """Of scores that hardly differ it is less than rounding leaves, which may be below zero."""
+    model: Any = SimpleNamespace(sizes=SimpleNamespace(vocabulary=30), scores=lambda rows, *, projection: rows)
+    before = torch.randn(100, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    after = before + 1e-9 * torch.randn(100, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    assert all(0 <= kl < 1e-15 for kl, _ in _shares(model, before, after, 3))
+    before[:, 7] = -torch.inf  # a token that is never given, before or after
+    assert all(0 <= kl < 1e-15 for kl, _ in _shares(model, before, before.clone(), 3))
 
 
 def test_nothing_to_compare_is_refused(tiny: LanguageModel) -> None:
