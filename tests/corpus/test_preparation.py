@@ -13,6 +13,7 @@ from corpus_reference import Expected, Letters, Words, expected_copy
 from corpus_texts import varied_text
 from durable import Disk
 from mnemoscope.corpus import (
+    Source,
     TokenizedCorpus,
     document_hash,
     finalize,
@@ -130,10 +131,11 @@ def test_a_document_in_pieces_is_one_document(tmp_path: Path, monkeypatch: pytes
     assert np.fromfile(tmp_path / "copy" / "classes.bin", "<u2").tolist() == hashes
 
 
-def test_a_text_that_a_list_holds_out_whole_is_mined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pydocs, "documents", lambda part: iter(["One. Two.", "Three."]))
-    monkeypatch.setattr(pydocs, "held_out_hashes", lambda: frozenset(map(pydocs.document_key, ["One. Two.", "Three."])))
-    copy = make("builtin:pydocs", tmp_path / "copy")
+def test_a_text_that_a_list_holds_out_whole_is_mined(tmp_path: Path) -> None:
+    texts = ["One. Two.", "Three."]
+    listed = frozenset(map(pydocs.document_key, texts))
+    source = Source("listed", {}, lambda *_: ((text, True) for text in texts), held_out=listed)
+    copy = prepare(source, Words(), directory=tmp_path, longest=9, split="sentence", vocabulary=5_000)
     assert (copy.mined.tolist(), copy.held.tolist(), copy.counts["held_out_documents"]) == ([0, 1, 2], [], 0)
 
 
