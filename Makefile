@@ -1,10 +1,13 @@
 # The same commands as .ci/run, for an environment that is already active (`pip install -c constraints.txt -e '.[dev]'`).
-.PHONY: all test lint types imports docs site ci
+.PHONY: all test faults lint types imports docs site ci
 
 all: lint types imports test
 
 test:
 	python -m pytest -n 2
+
+faults:
+	python -m pytest -n 2 -m 'faults and not slow'
 
 lint:
 	ruff check .

@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
@@ -48,12 +49,23 @@ def address(kind: str, draw: random.Random, words: list[str]) -> str:
 
 
 class Reader(threading.Thread):
-    """Asks for one page a second until the end, and keeps how long each took."""
+    """Asks for one page a second until the end, and keeps how long each took.
 
-    def __init__(self, number: int, place: str, words: list[str], end: float) -> None:
+    `excused`, given when a page was asked for, its status and its text, says whether a refusal is no error.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        place: str,
+        words: list[str],
+        end: float,
+        *,
+        excused: Callable[[float, int, str], bool] = lambda asked, status, text: False,
+    ) -> None:
         super().__init__()
         self._draw = random.Random(number)
-        self._place, self._words, self._end = place, words, end
+        self._place, self._words, self._end, self._excused = place, words, end, excused
         self.seconds: list[tuple[str, float]] = []
         self.errors: list[str] = []
 
@@ -67,8 +79,8 @@ class Reader(threading.Thread):
             try:
                 connection.request("GET", asked)
                 answer = connection.getresponse()
-                answer.read()
-                if answer.status != 200:
+                text = answer.read().decode()
+                if answer.status != 200 and not self._excused(began, answer.status, text):
                     self.errors.append(f"{asked}: {answer.status}")
             except OSError as problem:
                 self.errors.append(f"{asked}: {problem}")

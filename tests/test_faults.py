@@ -16,6 +16,8 @@ from mnemoscope.atlas.folder import occupancy
 from needed import refuse
 from power_cut import WAYS, Disk, write_tree
 
+pytestmark = pytest.mark.faults
+
 TESTS = Path(__file__).parent
 VERBS = [
     pytest.param(("mine", "search", "annotate"), id="quick"),

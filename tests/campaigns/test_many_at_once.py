@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from sqlalchemy import func, select
 
 from mnemoscope.annotations import Store, open_store
@@ -67,6 +68,7 @@ def test_in_processes_of_several_servers(store: Store, shared_atlas: Atlas, plac
     assert saved(store) == everything(5) == told
 
 
+@pytest.mark.faults
 def test_a_server_that_is_killed_loses_nothing_that_it_answered(
     store: Store, shared_atlas: Atlas, place: str, opening: Opening
 ) -> None:

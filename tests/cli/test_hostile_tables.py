@@ -23,6 +23,8 @@ from mnemoscope.cli.runner import run
 from mnemoscope.mining import mine
 from web.served import client
 
+pytestmark = pytest.mark.faults
+
 Capture = pytest.CaptureFixture[str]
 EXAMPLES = int(os.environ.get("MNEMOSCOPE_EXAMPLES", "12"))
 PAGES = ("/", "/L1.M0", "/layers/1", "/tokens/3", "/questions/value_rank", "/search?q=cat", "/routing", "/L1.M0.json")

@@ -20,6 +20,8 @@ from mnemoscope.distributed.ray_launcher import RayLauncher
 from mnemoscope.errors import OptionError
 from waiting_work import wait_for_stop
 
+pytestmark = pytest.mark.faults
+
 with_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs ray, the extra of that name")
 TESTS = Path(__file__).parents[1]
 TOKENS = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")

@@ -26,6 +26,8 @@ from mnemoscope.mining import run_mining
 from mnemoscope.mining_options import MiningOptions
 from mnemoscope.models.handmade import WORDS
 
+pytestmark = pytest.mark.faults
+
 MODEL = "handmade:planted"
 OPTIONS = MiningOptions(split="line", triggers=30, batch_tokens=80, checkpoint_every=0.3)
 

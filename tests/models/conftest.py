@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
-from tokenizers import models as pieces
 from torch.nn.functional import gelu, linear, relu, silu
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging
+
+from models.small_tokenizers import byte_level
 
 ROWS = 280  # the tokenizer has fewer tokens: the head is padded
 HIDDEN, LAYERS, MEMORIES, CONTEXT = 16, 2, 24, 64
@@ -176,14 +176,4 @@ def tiny() -> Callable[..., Any]:
 @pytest.fixture(scope="session")
 def tokenizer() -> Any:
     """A byte-level tokenizer of 263 or so tokens whose beginning and end are `<|endoftext|>`, as GPT-2's."""
-    plain = Tokenizer(pieces.BPE())
-    plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    plain.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=265,
-        special_tokens=["<|endoftext|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    plain.train_from_iterator(["the cat sat on the mat"] * 3, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=plain, bos_token="<|endoftext|>", eos_token="<|endoftext|>")
+    return PreTrainedTokenizerFast(tokenizer_object=byte_level(), bos_token="<|endoftext|>", eos_token="<|endoftext|>")

@@ -6,47 +6,16 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers import models as pieces
 from transformers import PreTrainedTokenizerFast
 
-from mnemoscope.errors import ModelUnsupported
+from mnemoscope.errors import ModelDamaged, ModelUnsupported
 from mnemoscope.models.tokenizer_files import reader_of
-from mnemoscope.models.tokens import Beginning, Tokens, beginning_of, ends_of
-
-BYTES = {f"<0x{byte:02X}>": 3 + byte for byte in range(256)}
+from mnemoscope.models.tokens import Beginning, Tokens, beginning_of, decode_sentencepiece, ends_of
+from models.small_tokenizers import byte_fallback, unigram, wordpiece
 
 CHARACTERS = st.integers(1, 0x2FFFF).filter(lambda code: not 0xD800 <= code < 0xE000).map(chr)
-
-
-def byte_fallback():
-    """A SentencePiece BPE as Llama's: `▁` for a space, `<0xE2>` for a byte without a piece, `<s>` special."""
-    words = ["▁", "a", "b", "▁a", "<", "s", ">", "/"]
-    vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2, **BYTES, **{word: 259 + place for place, word in enumerate(words)}}
-    plain = Tokenizer(pieces.BPE(vocabulary, [("▁", "a")], unk_token="<unk>", byte_fallback=True, fuse_unk=True))
-    plain.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    plain.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-    plain.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in ("<unk>", "<s>", "</s>")])
-    plain.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-    return plain
-
-
-def unigram():
-    plain = Tokenizer(
-        pieces.Unigram([("<unk>", 0.0), ("▁the", -1.0), ("▁", -2.0), ("c", -2.0), ("at", -2.0)], 0, False)
-    )
-    plain.pre_tokenizer = pre_tokenizers.Metaspace()
-    plain.decoder = decoders.Metaspace()
-    return plain
-
-
-def wordpiece():
-    vocabulary = {"[UNK]": 0, "[CLS]": 1, "play": 2, "##ing": 3, "the": 4, ".": 5}
-    plain = Tokenizer(pieces.WordPiece(vocabulary, unk_token="[UNK]"))
-    plain.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    plain.decoder = decoders.WordPiece()
-    plain.add_special_tokens(["[UNK]", "[CLS]"])
-    return plain
 
 
 def test_special_strings_are_plain_text_in_a_byte_level_vocabulary(tokenizer):
@@ -57,6 +26,20 @@ def test_special_strings_are_plain_text_in_a_byte_level_vocabulary(tokenizer):
     assert 0 not in ids
     assert tokenizer.decode(ids) == text
     assert tokens.encode(["", text, "the"]) == [[], ids, tokens.encode(["the"])[0]]
+
+
+def test_a_text_that_the_tokenizer_fails_at_is_named():
+    """A vocabulary without the token for unknown words opens, and fails at the first of them."""
+    broken = Tokenizer(pieces.WordPiece({"the": 0}, unk_token="[UNK]"))
+    tokens = Tokens(broken)
+    assert tokens.encode(["the"]) == [[0]]
+    for read in (lambda: tokens.encode(["cat"]), lambda: tokens.offsets("cat")):
+        with pytest.raises(ModelDamaged, match=r"fails at a text \(.*\[UNK\]"):
+            read()
+
+
+def test_a_piece_that_looks_like_a_byte_and_is_none_is_itself():
+    assert [decode_sentencepiece(piece) for piece in ("<0x41>", "<0xZZ>", "<0x4f>")] == [b"A", b"<0xZZ>", b"<0x4f>"]
 
 
 def test_special_strings_are_plain_text_in_a_byte_fallback_vocabulary():

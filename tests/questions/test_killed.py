@@ -10,6 +10,8 @@ import pytest
 
 import mnemoscope
 
+pytestmark = pytest.mark.faults
+
 TESTS = Path(__file__).parents[1]
 
 

@@ -1,8 +1,12 @@
 """Pages of annotating as people use them: a host, and annotators who come by their links. Not a test itself."""
 
+import json
 import re
+import urllib.request
+from http.cookiejar import CookieJar
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from fastapi import FastAPI
 from starlette.testclient import TestClient
@@ -79,6 +83,32 @@ class Reader:
     def sent(self, path: str, fields: dict[str, Any] | None = None) -> Any:
         """What a browser without script is answered."""
         return self.web.post(path, data={"csrf": self.csrf, **(fields or {})})
+
+
+class Visitor:
+    """An annotator's browser at the address of a server in another process; a refusal raises HTTPError."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self._url, self._csrf = url, ""
+        self._web = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
+        found = re.search(r'name="csrf" value="([\w-]+)"', self._read(f"/annotate/join?invitation={token}"))
+        assert found is not None
+        self._csrf = found[1]
+
+    def _read(self, path: str, fields: dict[str, Any] | None = None) -> str:
+        body = None if fields is None else urlencode(fields, doseq=True).encode()
+        headers = {} if fields is None else {**JSON, "x-csrf-token": self._csrf}
+        with self._web.open(urllib.request.Request(self._url + path, body, headers), timeout=60) as answer:
+            return str(answer.read().decode())
+
+    def codes(self) -> list[str]:
+        """Of the keys to judge."""
+        return [one["code"] for one in json.loads(self._read("/annotate/work.json"))["items"] if one["kind"] == "key"]
+
+    def save(self, code: str, key: str, description: str) -> Any:
+        """What the server says of a judgement that is sent with this key."""
+        fields = {**GOOD, "description": description, "pattern": "", "key": key}
+        return json.loads(self._read(f"/annotate/items/{code}/save", fields))
 
 
 def served(atlas: Path, **settings: Any) -> FastAPI:

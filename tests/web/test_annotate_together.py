@@ -1,15 +1,10 @@
 """Many annotators at one server at once, and databases that are elsewhere, of another version, or gone."""
 
-import json
-import re
 import shutil
 import sqlite3
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from http.cookiejar import CookieJar
 from pathlib import Path
-from urllib.parse import urlencode
 
 import pytest
 
@@ -19,7 +14,7 @@ from mnemoscope.campaigns.import_export import rows
 from mnemoscope.cli import main
 from mnemoscope.errors import AnnotationError
 from postgresql import postgresql
-from web.judging import GOOD, JSON, Reader, annotated_atlas, codes, host, invited, served
+from web.judging import GOOD, JSON, Reader, Visitor, annotated_atlas, codes, host, invited, served
 from web.served import running
 
 PEOPLE, SAVES = 20, 6
@@ -37,23 +32,12 @@ def atlas(untouched: Path, tmp_path: Path) -> Path:
 
 def judge(url: str, token: str) -> list[str]:
     """One annotator's work over HTTP: every judgement sent twice, as after a lost answer; the keys used."""
-    web = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
-
-    def read(path: str, fields: dict[str, object] | None = None, **headers: str) -> str:
-        body = None if fields is None else urlencode(fields, doseq=True).encode()
-        with web.open(urllib.request.Request(url + path, body, headers), timeout=60) as answer:
-            return str(answer.read().decode())
-
-    found = re.search(r'name="csrf" value="([\w-]+)"', read(f"/annotate/join?invitation={token}"))
-    assert found is not None
-    headers = {**JSON, "x-csrf-token": found[1]}
-    items = [one["code"] for one in json.loads(read("/annotate/work.json"))["items"] if one["kind"] == "key"]
-    keys = []
+    visitor = Visitor(url, token)
+    items, keys = visitor.codes(), []
     for number in range(SAVES):
         keys.append(f"{token[:8]}-{number:04}")
-        fields = {**GOOD, "description": f"said by {token}", "pattern": "", "key": keys[-1]}
         for again in (False, True):
-            assert json.loads(read(f"/annotate/items/{items[number]}/save", fields, **headers))["again"] is again
+            assert visitor.save(items[number], keys[-1], f"said by {token}")["again"] is again
     return keys
 
 

@@ -5,14 +5,20 @@ no post-processor (it would add special tokens and trim the offsets), no padding
 """
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, Protocol
 
 from tokenizers import Tokenizer
 
+from mnemoscope.errors import ModelDamaged
+
 _SPACE = "\u2581"
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
+"""A piece that is one byte; SentencePiece writes capitals."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +70,14 @@ class Tokens:
         self._plain.encode_special_tokens = True
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """The token ids of each text."""
-        return [encoding.ids for encoding in self._plain.encode_batch_fast(texts, add_special_tokens=False)]
+        """The token ids of each text; raises ModelDamaged for a text that the tokenizer fails at."""
+        with _named_failure():
+            return [encoding.ids for encoding in self._plain.encode_batch_fast(texts, add_special_tokens=False)]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """The character span of every token of `encode([text])[0]`."""
-        return [(int(a), int(b)) for a, b in self._plain.encode(text, add_special_tokens=False).offsets]
+        """The character span of every token of `encode([text])[0]`; raises as it does."""
+        with _named_failure():
+            return [(int(a), int(b)) for a, b in self._plain.encode(text, add_special_tokens=False).offsets]
 
     def vocabulary(self, rows: int) -> tuple[list[str], list[bytes]]:
         """Text and bytes of each of the first `rows` ids; empty for ids without a token.
@@ -88,6 +96,18 @@ class Tokens:
     def special(self) -> set[int]:
         """The ids of the added tokens that are marked special."""
         return {int(entry["id"]) for entry in self.description.get("added_tokens") or [] if entry.get("special")}
+
+
+@contextmanager
+def _named_failure() -> Iterator[None]:
+    """Turns what tokenizers raises for a text, a bare Exception, into one line."""
+    try:
+        yield
+    except Exception as problem:
+        if type(problem) is not Exception:
+            raise
+        said = " ".join(str(problem).split())
+        raise ModelDamaged(f"the tokenizer fails at a text ({said}); take a complete copy of it") from None
 
 
 def beginning_of(tokenizer: Any, config: Any, tokens: SpecialReader, *, rows: int) -> Beginning:
@@ -175,7 +195,7 @@ def decode_byte_level(piece: str) -> bytes:
 
 def decode_sentencepiece(piece: str) -> bytes:
     """The bytes of a piece of SentencePiece: `\u2581` is a space, `<0xE2>` a byte."""
-    if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
+    if _BYTE.fullmatch(piece):
         return bytes([int(piece[3:5], 16)])
     return piece.replace(_SPACE, " ").encode()
 
