@@ -4,6 +4,7 @@ Shares no code with the package but the sentence splitter, whose cuts are not in
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -35,6 +36,16 @@ class Words:
         return int(hashlib.md5(word.encode()).hexdigest(), 16) % self.vocabulary
 
 
+class Letters:
+    """A tokenizer for tests: a token per character, its id the character's code."""
+
+    def encode(self, texts: list[str], /) -> list[list[int]]:
+        return [[ord(character) % 128 for character in text] for text in texts]
+
+    def offsets(self, text: str, /) -> list[tuple[int, int]]:
+        return [(place, place + 1) for place in range(len(text))]
+
+
 @dataclass
 class Expected:
     """The answer, one entry per distinct sentence."""
@@ -46,6 +57,8 @@ class Expected:
     held_out: list[bool] = field(default_factory=list)
     mined: list[int] = field(default_factory=list)
     threshold: int = 0
+    windows: int = 0
+    without_tokens: int = 0
 
 
 def expected_copy(
@@ -65,6 +78,8 @@ def expected_copy(
         for sentence in split(document):
             spans = words.offsets(sentence)
             ids = words.encode([sentence])[0]
+            found.without_tokens += not ids
+            found.windows += -(-len(ids) // longest) if len(ids) > longest else 0
             pieces = []
             last = 0
             for start in range(0, len(ids), longest):
@@ -85,9 +100,10 @@ def expected_copy(
     classes = [int(hashlib.blake2b(text.encode()).hexdigest(), 16) % 10_000 for text in documents]
     if hold_out:
         found.threshold = 200
-        while found.threshold < 1_000:
-            if sum(classes[number] < found.threshold for number in found.documents) >= 4_000:
-                break
+        of_class = Counter(classes[number] for number in found.documents)
+        held = sum(of_class[number] for number in range(200))
+        while found.threshold < 1_000 and held < 4_000:
+            held += of_class[found.threshold]
             found.threshold += 1
         if all(classes[number] < found.threshold for number in found.documents):
             found.threshold = 0

@@ -4,6 +4,8 @@ Four sentences over 24 tokens, two layers of four memories: L0.M0 has triggers o
 L0.M1 one trigger at a sentence's end, L0.M3 never fires. Not a test itself.
 """
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +176,13 @@ def manifest(**changes: Any) -> dict[str, Any]:
         "layers": [0, 1],
     }
     return {**whole, **changes}
+
+
+def seal_as_is(directory: Path, document: Any) -> None:
+    """Seals any JSON that Python can write as the manifest, as a stranger would."""
+    data = json.dumps(document).encode()
+    (directory / "manifest.json").write_bytes(data)
+    (directory / "manifest.sha256").write_text(hashlib.sha256(data).hexdigest() + "\n")
 
 
 def build_atlas(directory: Path, *, part: tuple[int, int] | None = None, **changes: Any) -> Path:

@@ -6,10 +6,17 @@ import pytest
 
 from handbuilt_atlas import build_atlas, manifest
 from mnemoscope.atlas import Atlas, open_atlas, verify
-from mnemoscope.atlas.derived_manifest import record_hashes, recorded_hashes, write_beside
+from mnemoscope.atlas.derived_manifest import (
+    check_replaceable,
+    made_files,
+    record_hashes,
+    recorded_hashes,
+    write_beside,
+)
 from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import seal
-from mnemoscope.errors import AtlasBusy
+from mnemoscope.errors import AtlasBusy, AtlasExists
+from mnemoscope.files import write_json
 
 
 def test_what_is_covered_is_verified(tmp_path: Path) -> None:
@@ -45,6 +52,48 @@ def test_files_of_another_atlas_are_forgotten(tmp_path: Path) -> None:
     assert recorded_hashes(new, "report") == {}
     record_hashes(new, "report", ["report/index.html"])
     assert recorded_hashes(old, "report") == {}
+
+
+def test_what_a_manifest_beside_an_atlas_lists(tmp_path: Path) -> None:
+    path, files = tmp_path / "manifest.json", {"index.html": {"sha256": "0" * 64, "bytes": 1}}
+    assert made_files(path) == {}
+    write_json(path, {"atlas": "a" * 64, "files": files})
+    assert made_files(path) == files
+    assert made_files(path, "pages") == {}
+    write_json(path, {"atlas": "a" * 64, "pages": files})
+    assert made_files(path, "pages") == files
+    for said in (
+        {"atlas": "a" * 63, "files": files}, {"atlas": 1, "files": files}, {"atlas": "a" * 64, "files": [files]},
+        {"atlas": "a" * 64, "files": files, "name": "another tool's"}, {"files": files},
+    ):  # fmt: skip
+        write_json(path, said)
+        assert made_files(path) == {}, said
+
+
+def test_a_folder_is_replaced_if_it_is_empty_or_one_s_own(tmp_path: Path) -> None:
+    def check(directory: Path) -> None:
+        check_replaceable(directory, lambda folder: (folder / "own").exists(), "pages")
+
+    check(tmp_path / "none")
+    check(tmp_path)
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(AtlasExists, match=r"holds something else than pages; choose another folder$"):
+        check(tmp_path)
+    with pytest.raises(AtlasExists, match=r"thesis\.tex is not a folder; choose another$"):
+        check(tmp_path / "thesis.tex")
+    (tmp_path / "own").write_text("")
+    check(tmp_path)
+
+
+def test_files_that_are_gone_are_forgotten(tmp_path: Path) -> None:
+    atlas = open_atlas(build_atlas(tmp_path / "atlas"))
+    for name in ("one", "two"):
+        write_json(atlas.path / "analyses" / f"{name}.json", {})
+        record_hashes(atlas, "analyses", [f"analyses/{name}.json"])
+    assert list(recorded_hashes(atlas, "analyses")) == ["analyses/one.json", "analyses/two.json"]
+    (atlas.path / "analyses" / "one.json").unlink()
+    record_hashes(atlas, "analyses", [])
+    assert list(recorded_hashes(atlas, "analyses")) == ["analyses/two.json"]
 
 
 def hold(atlas: Atlas) -> None:

@@ -185,6 +185,14 @@ def test_an_unfinished_atlas_beside_a_manifest_of_something_else(tmp_path: Path)
     assert (tmp_path / "manifest.json").exists()
 
 
+def test_an_unfinished_atlas_goes_whole(tmp_path: Path) -> None:
+    begin(tmp_path, plan=BEGUN)
+    write_tables(tmp_path)
+    put(tmp_path, "state/state.safetensors", "work/text/tokens.bin")
+    clear(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_working_copy_alone_is_nothing_and_a_folder_called_work_is_not(tmp_path: Path) -> None:
     put(tmp_path, "work/text/copy.json", "work/text/tokens.bin", "work/state.safetensors")
     assert occupancy(tmp_path) == "free"

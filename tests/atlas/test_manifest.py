@@ -1,12 +1,16 @@
 """The seal: when a folder is an atlas, and what it takes to stop being one."""
 
+import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from handbuilt_atlas import build_atlas, manifest, write_tables
+from handbuilt_atlas import build_atlas, manifest, seal_as_is, write_tables
+from mnemoscope.atlas import verify
 from mnemoscope.atlas.folder import clear, occupancy
-from mnemoscope.atlas.manifest import begin, read_manifest, seal, unfinished_plan
+from mnemoscope.atlas.manifest import begin, read_manifest, seal, unfinished_plan, work_of
 from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasUnfinished
 
 
@@ -72,6 +76,17 @@ def test_numbers_must_be_finite_and_the_essentials_there(tmp_path: Path) -> None
         read_manifest(tmp_path)
 
 
+def test_a_package_that_is_not_installed_has_no_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_manifest(build_atlas(tmp_path / "a")).package != "unknown"
+    monkeypatch.setattr(sys, "path", [])
+    assert read_manifest(build_atlas(tmp_path / "b")).package == "unknown"
+
+
+@pytest.mark.parametrize("begun", [{}, {"work": None}, {"work": {}}, {"work": 1}, {"work": {"leases": 3}}, None])
+def test_what_workers_share_of_a_run(begun: dict[str, Any] | None) -> None:
+    assert work_of(begun) == ({"leases": 3} if begun and begun.get("work") == {"leases": 3} else None)
+
+
 def test_clearing_keeps_what_people_wrote(tmp_path: Path) -> None:
     directory = build_atlas(tmp_path / "a", part=(1, 2))
     for name in ("analyses/manifest.json", "report/index.html", "work/state.safetensors"):
@@ -80,6 +95,15 @@ def test_clearing_keeps_what_people_wrote(tmp_path: Path) -> None:
     (directory / "annotations.sqlite").write_text("mine")
     clear(directory)
     assert [path.name for path in directory.iterdir()] == ["annotations.sqlite"]
+
+
+def test_a_manifest_of_another_form_is_damage_though_it_is_sealed(tmp_path: Path) -> None:
+    directory = build_atlas(tmp_path / "a")
+    said = json.loads((directory / "manifest.json").read_bytes())
+    seal_as_is(directory, said | {"layers": []})
+    with pytest.raises(AtlasDamaged, match=r"manifest\.json: the manifest's layers is \[\], not a list of"):
+        read_manifest(directory)
+    assert verify(directory) == ["the manifest's layers is [], not a list of layers from 0 to 1, in order"]
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b"null"])

@@ -1,15 +1,28 @@
 """Reading a hand-built atlas: memories by name, readable columns, and what is refused."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 
-from handbuilt_atlas import PROVENANCE, build_atlas, manifest, trigger_columns, write_tables
-from mnemoscope.atlas import Atlas, open_atlas
+from handbuilt_atlas import (
+    PROVENANCE,
+    SENTENCES,
+    build_atlas,
+    manifest,
+    trigger_columns,
+    trigger_rows,
+    value_columns,
+    write_tables,
+)
+from mnemoscope.atlas import Atlas, open_atlas, store
+from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.manifest import begin, seal
+from mnemoscope.atlas.read import first_upper_layer
 from mnemoscope.atlas.schema import TABLES, Provenance
 from mnemoscope.atlas.store import write_table
 from mnemoscope.errors import (
@@ -74,6 +87,139 @@ def test_a_memory_that_is_not_there_names_the_range(atlas: Atlas, name: str) -> 
         atlas[name]
 
 
+@pytest.mark.parametrize(("depth", "first"), [(16, 10), (1, 1), (2, 2), (3, 2), (6, 4), (8, 5), (12, 8), (48, 30)])
+def test_upper_layers_begin_where_the_paper_s_eleventh_of_16_is(depth: int, first: int) -> None:
+    """Ten sixteenths of the depth, rounded up."""
+    assert first_upper_layer(depth) == first
+
+
+def test_an_atlas_of_some_layers(tmp_path: Path) -> None:
+    write_tables(tmp_path)
+    for layer in (2, 4, 5):
+        write_table(
+            tmp_path / TABLES["triggers"].path(layer), trigger_columns(trigger_rows()[1]), name="triggers",
+            provenance=PROVENANCE,
+        )  # fmt: skip
+    sizes = {"memories": [4, 4, 4, 7, 3, 3], "vocabulary": 24}
+    seal(tmp_path, manifest(layers=[0, 1, 2, 4, 5], model={"fingerprint": PROVENANCE.model, "sizes": sizes}))
+    atlas = open_atlas(tmp_path)
+    assert atlas.range_text() == "layers 0-2,4-5 with memories 0-2 or 0-3"
+    assert [atlas.memories(layer) for layer in atlas.layers] == [4, 4, 4, 3, 3]
+    assert atlas.upper_layers == (4, 5)
+    with pytest.raises(MemoryIdError, match=r"^layer 3 is not in .*, which has layers 0-2,4-5 with memories 0-2 or"):
+        atlas.memories(3)
+    assert atlas["L4.M2"].triggers().height == 0
+    with pytest.raises(MemoryIdError):
+        atlas["L4.M3"]
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_a_memory_has_one_value(tmp_path: Path, rows: int) -> None:
+    write_tables(tmp_path)
+    columns = {name: [*column[:3], *[column[3]] * rows] for name, column in value_columns().items()}
+    write_table(tmp_path / "values/layer-001.parquet", columns, name="values", provenance=PROVENANCE)
+    seal(tmp_path, manifest())
+    atlas = open_atlas(tmp_path)
+    assert atlas["L1.M2"].value()["value_norm"].to_list() == [1.0]
+    with pytest.raises(AtlasDamaged, match=rf"table values has {rows} rows for L1\.M3, not one$"):
+        atlas["L1.M3"].value()
+
+
+def test_sentences_are_found_in_whatever_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "SENTENCES_PER_PART", 1)
+    atlas = open_atlas(build_atlas(tmp_path / "a"))
+    assert atlas.paths("sentences") == [f"sentences/part-00{n}.parquet" for n in range(4)]
+    for ids in ([0, 1, 2, 3], [0, 3], [3], [2, 1]):
+        assert atlas.sentences(ids)["sentence"].to_list() == sorted(ids)
+    assert atlas.sentences([]).columns == atlas.table("sentences").columns
+    with pytest.raises(AtlasDamaged, match="sentence 5 is named by a table but not stored"):
+        atlas.sentences([9, 0, 5])
+    assert atlas.prefixes([(2, 1)]) == [SENTENCES[2][:2]]
+
+
+def test_a_table_without_statistics_is_read_whole(tmp_path: Path) -> None:
+    """Another writer may leave out what tells in which row group a memory lies."""
+    write_tables(tmp_path)
+    path = tmp_path / "triggers/layer-000.parquet"
+    pq.write_table(pq.read_table(path), path, write_statistics=False, row_group_size=2)
+    seal(tmp_path, manifest())
+    assert open_atlas(tmp_path)["L0.M2"].triggers()["coefficient"].to_list() == [0.25]
+
+
+def test_patterns_and_readings_of_one_memory(tmp_path: Path) -> None:
+    """Made later: patterns lie beside the mined tables, readings where the manifest of the extensions lists them."""
+    directory = build_atlas(tmp_path / "a")
+    patterns = {
+        "layer": [0, 1, 1], "memory": [2, 0, 2], "pattern": [0] * 3, "kind": ["shallow"] * 3,
+        "description": ["a", "b", "c"], "triggers": [[0, 1]] * 3, "lift": [None] * 3, "log10_p": [None] * 3,
+    }  # fmt: skip
+    write_table(directory / "patterns.parquet", patterns, name="patterns", provenance=PROVENANCE)
+    readings = {
+        "memory": [1, 1, 2], "lens": ["plain", "ridge", "plain"], "top_tokens": [[6, 9], [], [4]],
+        "target_rank": [0, None, 3], "control_rank": [None] * 3, "max_probability": [0.5] * 3,
+    }  # fmt: skip
+    write_table(directory / "readings/layer-001.parquet", readings, name="readings", provenance=PROVENANCE)
+    keys = {
+        "memory": [1, 2], "lens": ["plain", "plain"], "key_top_tokens": [[1], [10]], "trigger_rank": [0, 1],
+        "triggers_found": [None] * 2, "control_rank": [None] * 2, "controls_found": [None] * 2,
+    }  # fmt: skip
+    write_table(directory / "key_readings/layer-001.parquet", keys, name="key_readings", provenance=PROVENANCE)
+    assert not open_atlas(directory).has("readings", layer=1)
+    made = [f"{kind}/layer-001.parquet" for kind in ("readings", "key_readings")]
+    record_hashes(open_atlas(directory), "extensions", made)
+    atlas = open_atlas(directory)
+    for name, said in (("L0.M2", ["a"]), ("L1.M0", ["b"]), ("L1.M2", ["c"]), ("L0.M0", [])):
+        assert atlas[name].patterns()["description"].to_list() == said
+    rows = atlas["L1.M1"].readings()
+    assert rows.select("lens", "target_rank").rows() == [("plain", 0), ("ridge", None)]
+    assert rows["top_texts"].to_list() == [[" Paris", "\n"], []]
+    assert atlas["L1.M2"].key_readings()["key_top_texts"].to_list() == [["é"]]
+    assert atlas["L1.M0"].top_token() == 6
+    with pytest.raises(AtlasUnfinished, match="has no table readings; make it with `mnemoscope lens "):
+        atlas["L0.M1"].readings()
+
+
+def cells(html: str) -> list[list[str]]:
+    """The texts of a table in HTML, row by row."""
+    return [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in html.splitlines() if row.startswith("<tr>")]
+
+
+def test_what_a_notebook_shows(tmp_path: Path) -> None:
+    """Of a memory each prefix once, the trigger token in quotes and what came next; of an atlas what was mined."""
+    said = {"fingerprint": PROVENANCE.corpus, "spec": "a < b", "counts": {"mined_tokens": 4321}}
+    directory = build_atlas(tmp_path / "a", corpus=said)
+    atlas = open_atlas(directory)
+    html = atlas["L0.M0"]._repr_html_()
+    assert html.startswith("<p><b>L0.M0</b> of handbuilt: its strongest prefixes</p>")
+    assert cells(html) == [
+        ["coefficient", "prefix", "then"], ["3.000", "The capital of France«·is»", "·Paris"],
+        ["2.000", "«The»", "·capital"], ["1.500", "The⏎«é»", "·[b]x[/b]"],
+    ]  # fmt: skip
+    promoted = ["Paris", "Rome", "France", *(f"w{number}" for number in range(23, 16, -1))]
+    assert html.endswith(f"<p>Its value promotes {', '.join(f'·{token}' for token in promoted)}.</p>")
+    assert cells(atlas["L0.M1"]._repr_html_())[1:] == [["1.000", "«·Paris»", "(end)"]]
+    assert cells(atlas["L0.M3"]._repr_html_())[1:] == []
+    shown = atlas._repr_html_()
+    assert "<code>atlas[&quot;L0.M0&quot;]</code>" in shown
+    assert dict(cells(shown)) == {
+        "model": "handbuilt", "text": "a &lt; b, 4,321 tokens",
+        "memories": "8 in layers 0-1 with memories 0-3", "folder": str(directory),
+    }  # fmt: skip
+    part = open_atlas(build_atlas(tmp_path / "p", part=(1, 2)))
+    assert dict(cells(part._repr_html_()))["text"] == "four sentences"
+    assert "3.000" in part["L0.M0"]._repr_html_()
+    assert "promotes" not in part["L0.M0"]._repr_html_()
+
+
+def test_tables_that_cannot_be_asked_for(atlas: Atlas) -> None:
+    with pytest.raises(OptionError, match=r"^table tokens is not divided by layer; leave the layer out$"):
+        atlas.table("tokens", layer=0)
+    with pytest.raises(OptionError, match=r"^table triggers has one file per layer; say which, such as layer=0$"):
+        atlas.has("triggers")
+    with pytest.raises(OptionError, match=r"^'trigger' is not a table of an atlas; the tables are activity, att"):
+        atlas.has("trigger")
+
+
 def test_what_is_no_memory_at_all(atlas: Atlas) -> None:
     with pytest.raises(MemoryIdError, match="does not name a memory"):
         atlas["layer ten"]
@@ -132,6 +278,7 @@ def test_what_is_there_and_prefixes_by_place(atlas: Atlas) -> None:
 def test_the_manifest_is_typed_and_a_mapping(atlas: Atlas) -> None:
     assert atlas.manifest.model.sizes.memories == atlas.manifest["model"]["sizes"]["memories"] == [4, 4]
     assert (atlas.manifest.model.head, atlas.manifest.part, "part" in atlas.manifest) == ("linear", None, False)
+    assert atlas.manifest.model.gated is False
     assert atlas.manifest == json.loads((atlas.path / "manifest.json").read_text())
 
 

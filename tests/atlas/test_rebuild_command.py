@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mnemoscope.atlas.form import Manifest
+from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import model_words, rebuild_command
 
 PLAN: dict[str, Any] = {
@@ -59,6 +60,23 @@ def test_how_the_model_was_opened_is_said_behind_its_name() -> None:
 def test_some_layers_and_a_part() -> None:
     found = rebuild_command(Path("a"), "values", manifest({"layers": [1], "part": {"index": 2, "of": 3}}))
     assert found == "`mnemoscope mine gpt2 'my text.txt' --out a --device cpu --layers 1 --part 2/3 --force`"
+
+
+LATER = {
+    **dict.fromkeys(("roles", "width", "memorised", "attention"), "extend"),
+    **dict.fromkeys(("readings", "key_readings", "readouts"), "lens"),
+}
+"""The optional tables, and which command makes them."""
+
+
+@pytest.mark.parametrize("table", list(TABLES))
+def test_tables_that_are_made_later(table: str) -> None:
+    verb = LATER.get(table)
+    if verb is None:
+        assert "--model" not in rebuild_command(Path("an atlas"), table, manifest())
+        return
+    said = f"`mnemoscope {verb} 'an atlas' --model gpt2 --revision main{f' {table}' * (verb == 'extend')}`"
+    assert rebuild_command(Path("an atlas"), table, manifest(revision="main")) == said
 
 
 def test_patterns_need_no_model() -> None:

@@ -1,6 +1,5 @@
 """Atlases of schema 1, which earlier versions made, stay readable: the columns that came later are null."""
 
-import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +8,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from handbuilt_atlas import PROVENANCE, build_atlas, write_tables
+from handbuilt_atlas import PROVENANCE, build_atlas, seal_as_is, write_tables
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.files import file_hash
@@ -27,9 +26,7 @@ def of_schema(directory: Path, schema: int, *, without: list[str]) -> Path:
     said["schema"] = schema
     for path, entry in said["files"].items():
         entry |= {"bytes": (directory / path).stat().st_size, "sha256": file_hash(directory / path)}
-    data = json.dumps(said).encode()
-    (directory / "manifest.json").write_bytes(data)
-    (directory / "manifest.sha256").write_text(hashlib.sha256(data).hexdigest() + "\n")
+    seal_as_is(directory, said)
     return directory
 
 
@@ -57,11 +54,14 @@ def test_today_the_columns_must_be_there(tmp_path: Path) -> None:
         open_atlas(directory).table("values", layer=0)
 
 
+def test_the_columns_of_schema_one_must_always_be_there(tmp_path: Path) -> None:
+    directory = of_schema(tmp_path / "a", 1, without=[*LATER, "entropy"])
+    assert verify(directory) == [f"values/layer-00{n}.parquet: column entropy is missing" for n in (0, 1)]
+
+
 @pytest.mark.parametrize("schema", [0, -1, True, "1"])
 def test_other_schemas_are_no_schemas(tmp_path: Path, schema: object) -> None:
     directory = build_atlas(tmp_path / "a")
-    data = json.dumps({**json.loads((directory / "manifest.json").read_bytes()), "schema": schema}).encode()
-    (directory / "manifest.json").write_bytes(data)
-    (directory / "manifest.sha256").write_text(hashlib.sha256(data).hexdigest() + "\n")
+    seal_as_is(directory, {**json.loads((directory / "manifest.json").read_bytes()), "schema": schema})
     with pytest.raises(AtlasDamaged, match="expected 1 to 2"):
         open_atlas(directory)

@@ -22,7 +22,7 @@ from mnemoscope import files
 from mnemoscope.atlas import store
 from mnemoscope.atlas.manifest import table_files
 from mnemoscope.atlas.schema import TABLES, content_error, place, schema_error
-from mnemoscope.atlas.store import write_sentences, write_table
+from mnemoscope.atlas.store import write_free_table, write_sentences, write_table
 from mnemoscope.errors import StoreFailed
 from mnemoscope.files import replacing, storing, write_json
 from mnemoscope.memory import HISTOGRAM_BINS, HISTOGRAM_EDGES
@@ -157,6 +157,49 @@ def test_what_no_run_writes_is_told(change: dict[str, Any], said: str | None) ->
     arrays = {name: pa.array(rows, TABLES["values"].columns.field(name).type) for name, rows in columns.items()}
     assert content_error("values", pa.table(arrays)) == said
     assert content_error("values", pa.concat_tables([pa.table(arrays)] * 2)) == said
+
+
+def test_a_table_is_of_a_layer_or_of_none() -> None:
+    with pytest.raises(ValueError, match=r"^table triggers: a number is needed$"):
+        TABLES["triggers"].path()
+    with pytest.raises(ValueError, match=r"^table tokens: a number is not allowed$"):
+        TABLES["tokens"].path(0)
+    assert place("triggers/layer-0007.parquet") is None
+    assert place("sentences/part-1234.parquet") == (TABLES["sentences"], 1234)
+
+
+def test_what_a_schema_lacks_is_told_in_a_few_words(tmp_path: Path) -> None:
+    write_table(tmp_path / "a", trigger_columns(trigger_rows()[0]), name="triggers", provenance=PROVENANCE)
+    schema = pq.read_schema(tmp_path / "a")
+    assert schema_error("triggers", schema, PROVENANCE) is None
+    at = schema.get_field_index("rank")
+    assert schema_error("triggers", schema.remove(at), PROVENANCE) == "column rank is missing"
+    wrong = ((at, "rank", pa.int32(), "int32, not int16"), (0, "memory", pa.int8(), "int8, not int32"))
+    for index, name, kind, said in wrong:
+        other = schema.set(index, pa.field(name, kind))
+        assert schema_error("triggers", other, PROVENANCE) == f"column {name} is {said}"
+    said = f"it says mnemoscope.schema = nothing, the manifest {PROVENANCE.schema}"
+    assert schema_error("triggers", schema.remove_metadata(), PROVENANCE) == said
+    other = schema.with_metadata({**schema.metadata, b"mnemoscope.plan": b"\xff"})
+    assert schema_error("triggers", other, PROVENANCE) == (
+        f"it says mnemoscope.plan = \ufffd, the manifest {PROVENANCE.plan}"
+    )
+
+
+def test_a_free_table_has_its_columns_first_and_plain_strings(tmp_path: Path) -> None:
+    table = pa.table({"more": pa.array(["x"], pa.large_string()), "n": pa.array([1], pa.int32()), "name": ["a"]})
+    columns = pa.schema([pa.field("name", pa.string(), nullable=False), pa.field("n", pa.int32())])
+    write_free_table(tmp_path / "a", table, name="answer", provenance=PROVENANCE, columns=columns)
+    found = pq.read_table(tmp_path / "a")
+    assert found.column_names == ["name", "n", "more"]
+    assert found.schema.field("more").type == pa.string()
+    assert found.to_pylist() == [{"name": "a", "n": 1, "more": "x"}]
+    assert found.schema.metadata[b"mnemoscope.table"] == b"answer"
+    write_free_table(tmp_path / "b", table, name="answer", provenance=PROVENANCE)
+    assert pq.read_table(tmp_path / "b").column_names == ["more", "n", "name"]
+    wrong = pa.schema([pa.field("n", pa.int64())])
+    with pytest.raises(ValueError, match=r"^table answer: column n is int32, not int64$"):
+        write_free_table(tmp_path / "c", table, name="answer", provenance=PROVENANCE, columns=wrong)
 
 
 def test_columns_beyond_the_schema_are_kept_last(tmp_path: Path) -> None:

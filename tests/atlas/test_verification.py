@@ -1,6 +1,5 @@
 """Verification finds every flipped byte, every missing file, and every table that does not belong."""
 
-import hashlib
 import json
 import random
 import shutil
@@ -8,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from handbuilt_atlas import PROVENANCE, build_atlas, write_tables
-from mnemoscope.atlas import verify
+from handbuilt_atlas import PROVENANCE, build_atlas, seal_as_is, write_tables
+from mnemoscope.atlas import open_atlas, verify
+from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import Provenance
+from mnemoscope.atlas.store import write_table
 from mnemoscope.errors import AtlasNotFound, AtlasTooNew, AtlasUnfinished
 from mnemoscope.files import file_hash, write_json
 
@@ -134,9 +135,7 @@ def _manifest() -> dict[str, object]:
 def test_a_manifest_that_points_outside_is_not_followed(atlas: Path) -> None:
     manifest = json.loads((atlas / "manifest.json").read_text())
     manifest["files"]["../secret"] = {"sha256": "0" * 64}
-    data = json.dumps(manifest).encode()
-    (atlas / "manifest.json").write_bytes(data)
-    (atlas / "manifest.sha256").write_text(hashlib.sha256(data).hexdigest() + "\n")
+    seal_as_is(atlas, manifest)
     assert verify(atlas) == ["../secret: not an entry that mnemoscope writes"]
 
 
@@ -152,6 +151,48 @@ def test_the_folders_made_later_have_their_own_manifest(atlas: Path) -> None:
     assert verify(atlas) == ["analyses/value_rank.json: the content is not what was written (its sha256 differs)"]
     write_json(atlas / "analyses/manifest.json", {"atlas": "0" * 64, "files": {}})
     assert verify(atlas) == ["analyses/manifest.json: made from another atlas"]
+
+
+def test_manifests_beside_an_atlas_that_nobody_writes(atlas: Path) -> None:
+    for said in ({"atlas": file_hash(atlas / "manifest.json"), "files": []}, {"files": {}}, {}):
+        write_json(atlas / "report/manifest.json", said)
+        assert verify(atlas) == ["report/manifest.json: not a manifest that mnemoscope writes"]
+    shutil.rmtree(atlas / "report")
+    (atlas / "report").mkdir()
+    assert verify(atlas) == []
+    (atlas / "report" / "notes.md").write_text("mine")
+    assert verify(atlas) == []
+
+
+def test_tables_that_were_made_later_must_belong(atlas: Path) -> None:
+    """An optional table is covered by the manifest of the extensions, its hash, its columns and its origin."""
+    for provenance, said in (
+        (PROVENANCE, []),
+        (Provenance("d" * 64, PROVENANCE.corpus, PROVENANCE.plan),
+         [f"memorised.parquet: it says mnemoscope.model = {'d' * 64}, the manifest {'a' * 64}"]),
+    ):  # fmt: skip
+        columns = {"document": [1], "held_out": [False], "agreed": [2], "loss": [0.5], "text": ["x"],
+                   "sentences": [[3]], "inside": [[1]]}  # fmt: skip
+        write_table(atlas / "memorised.parquet", columns, name="memorised", provenance=provenance)
+        record_hashes(open_atlas(atlas), "extensions", ["memorised.parquet"])
+        assert verify(atlas) == said
+        assert open_atlas(atlas).has("memorised")
+    (atlas / "memorised.parquet").unlink()
+    assert verify(atlas) == ["memorised.parquet: missing"]
+
+
+def test_a_table_that_is_none_is_told_by_name(tmp_path: Path) -> None:
+    """Files whose hash is right, because the manifest was made for them."""
+    write_tables(tmp_path)
+    (tmp_path / "tokens.parquet").write_bytes(b"no Parquet at all")
+    seal(tmp_path, _manifest())
+    (said,) = verify(tmp_path)
+    assert said.startswith("tokens.parquet: not a Parquet file (")
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    shutil.copy(tmp_path / "vocabulary.parquet", tmp_path / "lenses.parquet")
+    manifest["files"]["lenses.parquet"] = manifest["files"]["vocabulary.parquet"]
+    seal_as_is(tmp_path, manifest)
+    assert verify(tmp_path)[0] == "lenses.parquet: not a table of schema 2"
 
 
 def test_what_cannot_be_verified_at_all(tmp_path: Path) -> None:

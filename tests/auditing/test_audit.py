@@ -13,8 +13,7 @@ from mnemoscope.auditing.alternatives import draw_alternatives, stand
 from mnemoscope.auditing.carriers import direct_effects, without
 from mnemoscope.auditing.likelihoods import likelihoods
 from mnemoscope.auditing.recall import plants_of, recall
-from mnemoscope.corpus.secrets import read_secrets
-from mnemoscope.errors import CorpusError, MnemoscopeError, OptionError, PromptError
+from mnemoscope.errors import MnemoscopeError, OptionError, PromptError
 from mnemoscope.memory import MemoryId
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.tracing import generate
@@ -195,31 +194,6 @@ def test_side_effects_are_the_change_of_the_other_strings_loss() -> None:
     after = loss()
     hook.remove()
     assert found.after.side_effect == pytest.approx(after - before, abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"", "holds no string"), (b"\n \n", "holds no string"), (b"a\xff", "not UTF-8 at byte 1"),
-        (None, "cannot be read"),
-    ],
-)  # fmt: skip
-def test_a_file_without_strings_is_refused(content: bytes | None, said: str, tmp_path: Path) -> None:
-    path = tmp_path / "secrets.txt"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(CorpusError, match=said):
-        read_secrets(path)
-
-
-def test_repeats_and_empty_lines_are_told_and_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "secrets.txt"
-    path.write_text("one two\n\none two\nthree four\n")
-    found = read_secrets(path)
-    assert found.texts == ("one two", "three four")
-    assert found.lines == (1, 4)
-    assert [note.split(" of ")[0] for note in found.notes[:1]] == ["line 3"]
-    assert "1 empty line" in found.notes[1]
 
 
 @pytest.mark.parametrize(("text", "said"), [("cat", "one token"), ("cat " * 40, "at most")])

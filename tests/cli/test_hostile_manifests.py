@@ -3,7 +3,6 @@
 The atlas is mined; one entry of its manifest is taken away or replaced, and the whole is sealed again.
 """
 
-import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from handbuilt_atlas import seal_as_is
 from hostile_json import ABSENT, ODD, Place, changed, entries
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.atlas.form import form_faults
@@ -44,13 +44,6 @@ def atlas(mined: Path, tmp_path: Path) -> Path:
 def said_by(directory: Path) -> dict[str, Any]:
     whole: dict[str, Any] = json.loads((directory / "manifest.json").read_text())
     return whole
-
-
-def seal_as_is(directory: Path, manifest: dict[str, Any]) -> None:
-    """As a stranger would: any JSON that Python can write, under a seal that fits."""
-    data = json.dumps(manifest).encode()
-    (directory / "manifest.json").write_bytes(data)
-    (directory / "manifest.sha256").write_text(hashlib.sha256(data).hexdigest() + "\n")
 
 
 def opens(directory: Path) -> bool:

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from corpus_reference import Words
 from mnemoscope.corpus import open_source, preparation, prepare, readers, row_fields, sources, streams
 from mnemoscope.corpus.readers import read_jsonl, read_parquet, read_text
 from mnemoscope.corpus.row_fields import RowField
@@ -49,8 +50,15 @@ def test_a_line_is_bounded_in_every_packing(ending: str, short: int, tmp_path: P
 def test_the_bound_itself_is_allowed(short: int, tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("a" * 1_000 + "\n" + "b" * 1_000)
     assert [len(line) for line, _ in read_text(tmp_path / "x.txt", Meter(), split="line")] == [1_000, 1_000]
-    pq.write_table(pa.table({"text": ["a" * 1_000]}), tmp_path / "x.parquet")
-    assert [len(text) for text, _ in read_parquet(tmp_path / "x.parquet", Meter(), field=RowField("text"))] == [1_000]
+    for character in "a\U0001f600":  # of one byte and of four, beside which a page has some of its own
+        pq.write_table(pa.table({"text": [character * 1_000]}), tmp_path / "x.parquet", write_statistics=False)
+        found = list(read_parquet(tmp_path / "x.parquet", Meter(), field=RowField("text")))
+        assert [len(text) for text, _ in found] == [1_000]
+    (tmp_path / "y.txt").write_text("a" * 1_000 + "\n\n" + "b" * 1_000)
+    source = open_source(str(tmp_path / "y.txt"), split="document")
+    assert [len(text) for text in source.documents()] == [1_000, 1_000]
+    copy = prepare(source, Words(), directory=tmp_path / "work", longest=9, split="document", vocabulary=5_000)
+    assert [len(copy.text(sentence)) for sentence in range(copy.sentences)] == [1_000, 1_000]
 
 
 def test_texts_of_parquet_are_bounded(short: int, tmp_path: Path) -> None:
@@ -88,14 +96,7 @@ def test_a_document_that_is_kept_whole_is_bounded(
     (tmp_path / "x.txt").write_text("fits\n\n" + "a line of words\n" * 100)
     source = open_source(str(tmp_path / "x.txt"), split=split)
 
-    class Words:
-        def encode(self, texts: list[str]) -> list[list[int]]:
-            return [[1] * len(text.split()) for text in texts]
-
-        def offsets(self, text: str) -> list[tuple[int, int]]:
-            raise AssertionError("no sentence is too long")
-
-    options = {"longest": 5_000, "split": split, "vocabulary": 5}
+    options = {"longest": 5_000, "split": split, "vocabulary": 5_000}
     if split == "document":
         with pytest.raises(CorpusUnreadable, match=r"x\.txt: document 1 is longer than 1,000 characters"):
             prepare(source, Words(), directory=tmp_path / "work", **options)  # type: ignore[arg-type]

@@ -10,6 +10,8 @@ from mnemoscope.corpus import open_source
 from mnemoscope.errors import CorpusNotFound, CorpusUnreadable
 
 pytest.importorskip("datasets")
+from huggingface_hub import HfApi
+from huggingface_hub.errors import RepositoryNotFoundError
 
 
 @pytest.fixture
@@ -24,6 +26,7 @@ def folder(tmp_path: Path) -> Path:
 def test_rows_are_streamed_from_the_train_split(folder: Path) -> None:
     source = open_source(f"hub:{folder}")
     assert list(source.documents()) == [f"train row {i}. Yes." for i in range(5)]
+    assert source.meter.done == 5 * len("train row 0. Yes.")
     assert list(source.documents(3)) == ["train row 3. Yes.", "train row 4. Yes."]
     assert source.size is None
 
@@ -43,6 +46,47 @@ def test_an_unknown_split_or_configuration(folder: Path, rest: str) -> None:
 def test_a_row_without_the_field(folder: Path) -> None:
     with pytest.raises(CorpusUnreadable, match="row 0 has no field 'body'"):
         list(open_source(f"hub:{folder}", text_field="body").documents())
+
+
+@pytest.mark.parametrize(("sound", "error"), [(0, CorpusNotFound), (2, CorpusUnreadable)])
+def test_a_row_that_cannot_be_read_is_named(tmp_path: Path, sound: int, error: type[Exception]) -> None:
+    """Where none was read before it, the data set itself may not be there."""
+    if sound:
+        (tmp_path / "train-0.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    (tmp_path / "train-1.jsonl").write_text('{"text": "three"\n')
+    reading = open_source(f"hub:{tmp_path}").documents()
+    assert [next(reading) for _ in range(sound)] == ["one", "two"][:sound]
+    with pytest.raises(error, match=rf"^hub:{tmp_path}: row {sound} cannot be read \(JSON parse error: .*\)$"):
+        next(reading)
+
+
+def test_a_name_that_the_hub_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RepositoryNotFoundError("404 Client Error", response=SimpleNamespace(headers={}, request=None))
+
+    monkeypatch.setattr(HfApi, "dataset_info", refuse)
+    with pytest.raises(CorpusNotFound, match=r"^hub:no/such: no such data set on the hub, nor a folder of that name$"):
+        open_source("hub:no/such")
+
+
+@pytest.mark.parametrize(("length", "said"), [(200, "e" * 200), (201, "e" * 197 + "...")])
+def test_what_the_hub_says_is_shortened(monkeypatch: pytest.MonkeyPatch, length: int, said: str) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("e" * length)
+
+    monkeypatch.setattr(HfApi, "dataset_info", refuse)
+    with pytest.raises(CorpusNotFound) as refused:
+        open_source("hub:no/such")
+    assert str(refused.value) == f"hub:no/such: the hub cannot be asked ({said}); check name and network"
+
+
+def test_a_file_of_a_data_set_is_one_too(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "one"}\n')
+    first = open_source(f"hub:{tmp_path}").identity
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "rows.jsonl").write_text('{"text": "two"}\n')
+    assert open_source(f"hub:{tmp_path}").identity != first
 
 
 def test_an_unknown_data_set_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +112,6 @@ def test_the_commit_of_a_data_set_is_settled_when_it_is_opened(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import datasets
-    from huggingface_hub import HfApi
 
     commits = iter(["c" * 40, "d" * 40])
     asked: list[str | None] = []

@@ -1,5 +1,7 @@
 """The working copy against a plain reference: ids, repeats, windows, held-out documents, caps, validation text."""
 
+import hashlib
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -7,12 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from corpus_reference import Expected, Words, expected_copy
+from corpus_reference import Expected, Letters, Words, expected_copy
 from corpus_texts import varied_text
 from durable import Disk
-from mnemoscope.corpus import TokenizedCorpus, document_hash, finalize, open_source, preparation, prepare, pydocs
+from mnemoscope.corpus import (
+    Source,
+    TokenizedCorpus,
+    document_hash,
+    finalize,
+    open_prepared,
+    open_source,
+    preparation,
+    prepare,
+    pydocs,
+)
 from mnemoscope.corpus.sentences import split_sentences
-from mnemoscope.errors import CorpusEmpty, CorpusUnreadable, ModelDamaged, OptionError
+from mnemoscope.errors import CorpusEmpty, CorpusUnreadable, ModelDamaged, OptionError, PromptError, StoreFailed
 
 LONGEST = 12
 
@@ -40,6 +52,10 @@ def same(copy: TokenizedCorpus, expected: Expected) -> None:
     assert copy.counts["mined_tokens"] == sum(len(expected.tokens[i]) for i in expected.mined)
     assert copy.counts["held_out_sentences"] == sum(expected.held_out)
     assert copy.counts["held_out_threshold"] == expected.threshold
+    assert (copy.counts["windows"], copy.counts["without_tokens"]) == (expected.windows, expected.without_tokens)
+    occurrences = list(zip(expected.texts, expected.tokens, expected.multiplicity, strict=True))
+    assert copy.counts["tokens"] == sum(len(own) * times for _, own, times in occurrences)
+    assert copy.counts["text_bytes"] >= sum(len(text.encode()) for text in expected.texts)
 
 
 @pytest.mark.parametrize("split", ["sentence", "line", "document"])
@@ -61,6 +77,7 @@ def test_a_copy_is_what_plain_python_says(text: Path, tmp_path: Path, split: str
 def test_chunks_do_not_matter(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = make(text, tmp_path / "whole", max_tokens=2_000)
     monkeypatch.setattr(finalize, "CHUNK", 7)
+    monkeypatch.setattr(finalize, "_TEXT_CHUNK", 11)
     chunked = make(text, tmp_path / "chunked", max_tokens=2_000)
     assert files(tmp_path / "whole") == files(tmp_path / "chunked")
     assert whole.fingerprint == chunked.fingerprint
@@ -95,6 +112,14 @@ def test_the_threshold_grows_until_there_are_enough_sentences(tmp_path: Path) ->
     assert 4_000 <= copy.counts["held_out_sentences"] < 4_020
 
 
+def test_windows_of_white_space_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("ab    cd e")
+    source = open_source(str(tmp_path / "a.txt"), split="document")
+    copy = prepare(source, Letters(), directory=tmp_path / "copy", longest=2, split="document", vocabulary=128)
+    assert [copy.text(sentence) for sentence in range(copy.sentences)] == ["ab", "cd", " e"]
+    assert copy.counts["windows"] == 3
+
+
 def test_a_document_in_pieces_is_one_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "text.txt"
     path.write_text(varied_text(60).replace("\n\n", "\n") + "\n\nEnd.")
@@ -104,6 +129,14 @@ def test_a_document_in_pieces_is_one_document(tmp_path: Path, monkeypatch: pytes
     assert set(copy.documents(np.arange(copy.sentences - 1)).tolist()) == {0}
     hashes = [document_hash(each) for each in open_source(str(path)).documents()]
     assert np.fromfile(tmp_path / "copy" / "classes.bin", "<u2").tolist() == hashes
+
+
+def test_a_text_that_a_list_holds_out_whole_is_mined(tmp_path: Path) -> None:
+    texts = ["One. Two.", "Three."]
+    listed = frozenset(map(pydocs.document_key, texts))
+    source = Source("listed", {}, lambda *_: ((text, True) for text in texts), held_out=listed)
+    copy = prepare(source, Words(), directory=tmp_path, longest=9, split="sentence", vocabulary=5_000)
+    assert (copy.mined.tolist(), copy.held.tolist(), copy.counts["held_out_documents"]) == ([0, 1, 2], [], 0)
 
 
 def test_a_text_that_would_be_held_out_whole_is_mined(tmp_path: Path) -> None:
@@ -186,6 +219,17 @@ def test_a_damaged_copy_is_remade(text: Path, tmp_path: Path, damage: str) -> No
     assert json.loads((tmp_path / "copy" / "copy.json").read_text())["finished"]
 
 
+def test_the_fingerprint_is_that_of_lengths_texts_documents_and_flags(text: Path, tmp_path: Path) -> None:
+    copy = make(text, tmp_path / "copy")
+    texts = [copy.text(sentence).encode() for sentence in range(copy.sentences)]
+    parts = [
+        np.array([len(each) for each in texts], "<i8").tobytes(), b"".join(texts),
+        copy.documents(np.arange(copy.sentences)).astype("<i8").tobytes(), copy.held_out.tobytes(),
+    ]  # fmt: skip
+    digests = b"".join(hashlib.sha256(part).digest() for part in parts)
+    assert copy.fingerprint == hashlib.sha256(digests).hexdigest()
+
+
 def test_the_fingerprint_is_the_texts(text: Path, tmp_path: Path) -> None:
     first = make(text, tmp_path / "a").fingerprint
     moved = tmp_path / "moved.txt"
@@ -228,7 +272,7 @@ def test_a_text_without_a_usable_sentence(tmp_path: Path, content: str) -> None:
 
 
 def test_a_token_beyond_the_head(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("Fine words.\n\nSomething else entirely.")
+    (tmp_path / "a.txt").write_text("Fine words.\n\nSomething else entirely.\n\nMore.")
     words = Words()
     tokens = words.encode(["Fine words."])[0] + words.encode(["Something else entirely."])[0]
     with pytest.raises(ModelDamaged) as caught:
@@ -255,7 +299,71 @@ def test_impossible_arguments(text: Path, tmp_path: Path, options: dict[str, int
 
 def test_an_unknown_split(text: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="unknown split 'words'"):
-        prepare(open_source(str(text)), Words(), directory=tmp_path, longest=5, split="words", vocabulary=9)
+        prepare(open_source(str(text)), Words(), directory=tmp_path / "copy", longest=5, split="words", vocabulary=9)
+    assert not (tmp_path / "copy").exists()
+
+
+class Refusing(Words):
+    """A tokenizer for some texts only, as that of token ids is."""
+
+    def encode(self, texts: list[str], /) -> list[list[int]]:
+        if any("fox" in text or "Bad" in text for text in texts):
+            raise PromptError("'fox' is no token")
+        return super().encode(texts)
+
+
+def test_another_tokenizer_makes_it_anew(tmp_path: Path) -> None:
+    """Seen by what it makes of a few texts, or that it refuses them."""
+    path = tmp_path / "a.txt"
+    path.write_text("One two.\n\nThree.")
+    encoders = [Words(), Words(), Words(4_999), Refusing(), Refusing()]
+    made = []
+    for encoder in encoders:
+        prepare(
+            open_source(str(path)), encoder, directory=tmp_path / "copy", longest=9, split="sentence", vocabulary=5_000
+        )
+        made.append((tmp_path / "copy/tokens.bin").stat().st_ino)
+        (tmp_path / f"kept-{len(made)}").hardlink_to(tmp_path / "copy/tokens.bin")  # so that no number is used again
+    assert [here == before for before, here in itertools.pairwise(made)] == [True, False, False, True]
+
+
+def test_a_text_that_cannot_be_tokenised_is_named_by_its_document(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Fine.\n\nBad one.")
+    with pytest.raises(CorpusUnreadable, match=r"^documents from 0 on cannot be tokenised: 'fox' is no token$"):
+        prepare(
+            open_source(str(tmp_path / "a.txt")), Refusing(), directory=tmp_path / "copy", longest=9, split="sentence",
+            vocabulary=5_000,
+        )  # fmt: skip
+
+
+def test_a_finished_copy_is_opened_by_others_with_its_batches(text: Path, tmp_path: Path) -> None:
+    made = make(text, tmp_path / "copy", validation=open_source(str(text)))
+    opened = open_prepared(tmp_path / "copy", validation=True)
+    assert (opened.fingerprint, opened.sentences, opened.text(3)) == (made.fingerprint, made.sentences, made.text(3))
+    assert isinstance(opened.validation, TokenizedCorpus)
+    assert opened.validation.fingerprint == made.validation.fingerprint  # type: ignore[union-attr]
+    assert isinstance(open_prepared(tmp_path / "copy", validation=False).validation, np.ndarray)
+    with pytest.raises(StoreFailed, match=r"copy has no batches \(No such file or directory\); prepare the text again"):
+        opened.planned_batches()
+    batches = made.batches(256)
+    planned = opened.planned_batches()
+    assert [planned.ids(k).tolist() for k in range(planned.count)] == [
+        batches.ids(k).tolist() for k in range(batches.count)
+    ]
+
+
+@pytest.mark.parametrize("damage", ["nothing there", "unfinished", "short"])
+def test_a_copy_that_is_not_whole_is_not_opened(text: Path, tmp_path: Path, damage: str) -> None:
+    directory = tmp_path / "copy"
+    if damage != "nothing there":
+        make(text, directory)
+        state = directory / "copy.json"
+        if damage == "unfinished":
+            state.write_text(json.dumps(json.loads(state.read_text()) | {"finished": False}))
+        else:
+            (directory / "tokens.bin").write_bytes((directory / "tokens.bin").read_bytes()[:-4])
+    with pytest.raises(CorpusUnreadable, match=r"copy does not hold a text that was prepared to its end; prepare it"):
+        open_prepared(directory, validation=False)
 
 
 def test_what_else_decides_the_copy_makes_it_anew(text: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from corpus_reference import Letters
 from mnemoscope.corpus import open_source, prepare, pydocs
 from mnemoscope.corpus.pydocs import clean, document_key, documents, held_out_hashes, is_prose
 from mnemoscope.errors import CorpusNotFound, OptionError
@@ -109,6 +110,10 @@ def test_exact_repeats_are_dropped(machine: Path) -> None:
 def test_texts_are_cleaned() -> None:
     raw = "First line.   \r\n\r\n\r\n\r\n    Indented\x07 text stays.\n    =========\n    a - b\n\n"
     assert clean(raw) == "First line.\n\nIndented text stays.\na - b"
+    assert clean("No\n=-=-=\n+-*/\nno") == "No\n+-*/\nno"  # what is of one or two signs is a ruler, unless it is a word
+    # Nor, in other alphabets, what has no width, is for private use or a picture.
+    raw = "Caf\u00e9\x07\u200b \ue000\uff01\U0001f600au lait\nand \u65e5\u672c"
+    assert clean(raw) == "Caf\u00e9 au lait\nand \u65e5\u672c"
 
 
 @pytest.mark.parametrize(
@@ -116,6 +121,10 @@ def test_texts_are_cleaned() -> None:
     [
         ("Words enough to be read as a piece of documentation.", True),
         ("Too short.", False),
+        ("Forty characters of prose are just so ma", True),
+        ("Thirtynine characters of prose are not.", False),
+        (f"{'a' * 20} {'1' * 20}", True),  # half are letters, blanks and ends of lines aside
+        (f"{'a' * 20}\n{'1' * 10} {'.' * 11}", False),
         ("x" * 80, False),
         ("0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20", False),
         ("\u65e5\u672c\u8a9e \u306e \u6587\u66f8 " * 12, False),
@@ -123,16 +132,6 @@ def test_texts_are_cleaned() -> None:
 )
 def test_only_prose_is_kept(text: str, kept: bool) -> None:
     assert is_prose(text) is kept
-
-
-class Letters:
-    """An encoder that gives every character its code."""
-
-    def encode(self, texts: list[str]) -> list[list[int]]:
-        return [[ord(char) % 128 for char in text] for text in texts]
-
-    def offsets(self, text: str) -> list[tuple[int, int]]:
-        return [(index, index + 1) for index in range(len(text))]
 
 
 def test_the_listed_documents_and_no_others_are_held_out(

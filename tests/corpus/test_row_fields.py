@@ -73,8 +73,37 @@ def test_which_field_is_read_is_part_of_a_source_s_identity(tmp_path: Path) -> N
     path = str(tmp_path / "a.jsonl")
     assert open_source(path, ids_field="text").identity != open_source(path).identity
     (tmp_path / "a.txt").write_text("x")
-    with pytest.raises(OptionError, match=r"a\.txt is plain text, which has no fields"):
-        open_source(str(tmp_path / "a.*"), ids_field="ids")
+    for spec, what in ((str(tmp_path / "a.*"), r"a\.txt"), ("builtin:pydocs", "builtin:pydocs")):
+        with pytest.raises(OptionError, match=f"{what} is plain text, which has no fields; --ids-field goes with"):
+            open_source(spec, ids_field="ids")
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        ("3 1", "holds str, not a list of token ids"),
+        ([3, True], "holds 'True' at place 1, no token id"),
+        ([3, 1.0, "x"], "holds '1.0' at place 1, no token id"),
+        ([3, -1, -2], "holds -1 at place 1; token ids are 0 or more"),
+        ([3, 4, 7, 9], "holds token id 7 at place 2, beyond the 5 rows of the model's head; give ids"),
+        ([5], "holds token id 5 at place 0, beyond the 5 rows"),
+        ([2**63], "holds token id a number of more than 18 digits at place 0"),
+        ([-(2**63)], "holds a number of more than 18 digits at place 0; token ids"),
+        ([2**63 - 1], "holds token id 9223372036854775807 at place 0"),
+    ],
+    ids=str,
+)
+def test_what_is_no_list_of_token_ids_is_refused_by_its_place(ids: object, said: str) -> None:
+    with pytest.raises(CorpusUnreadable) as caught:
+        RowField("ids", ids=True, vocabulary=5).text_of({"ids": ids}, "row 1")
+    assert str(caught.value).startswith(f"row 1: field 'ids' {said}")
+
+
+def test_without_a_model_an_id_has_31_bits() -> None:
+    field = RowField("ids", ids=True)
+    assert field.text_of({"ids": [2**31 - 1]}, "row 1") == "2147483647"
+    with pytest.raises(CorpusUnreadable, match="token id 2147483648 at place 0, beyond the 2,147,483,648 rows"):
+        field.text_of({"ids": [2**31]}, "row 1")
 
 
 def test_a_text_where_ids_are_says_so(tmp_path: Path) -> None:
@@ -99,6 +128,15 @@ def test_very_long_rows_are_refused_before_they_are_unpacked(tmp_path: Path, mon
     (tmp_path / "a.jsonl").write_text(json.dumps({"ids": [1] * 501}) + "\n")
     with pytest.raises(CorpusUnreadable, match="line 1 is longer than"):
         texts(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize(("ids", "rows"), [([[1] * 1_000_000] * 2, 4), ([[1]] * 3, 512)], ids=["16 MB", "24 bytes"])
+def test_so_many_rows_are_unpacked_together_as_take_64_mb(tmp_path: Path, ids: list[list[int]], rows: int) -> None:
+    """At most 512, and each as if it held all ids of its row group, eight bytes an id."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"ids": ids}), path)
+    with pq.ParquetFile(path) as file:
+        assert readers._rows_together(path, file.metadata, RowField("ids", ids=True)) == rows
 
 
 def test_a_few_bytes_that_stand_for_many_ids_are_unpacked_row_by_row(tmp_path: Path) -> None:

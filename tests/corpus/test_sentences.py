@@ -3,6 +3,7 @@
 import time
 
 import pytest
+import sentencex  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,24 @@ from mnemoscope.errors import OptionError
 def test_sentences_are_cut_by_punctuation_and_white_space_is_collapsed() -> None:
     text = "Dr. Smith  came\tat 3 p.m. on\nMonday. He left!\n \t\n\u3000The\u00a0end"
     assert split_sentences(text, "sentence") == ["Dr. Smith came at 3 p.m. on Monday.", "He left!", "The end"]
+
+
+class PanicException(BaseException):
+    """What compiled code raises when it panics, by name."""
+
+
+def test_a_paragraph_on_which_the_splitter_panics_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    def segment(language: str, paragraph: str) -> list[str]:
+        if "panic" in paragraph:
+            raise PanicException
+        if "stop" in paragraph:
+            raise KeyboardInterrupt
+        return [paragraph]
+
+    monkeypatch.setattr(sentencex, "segment", segment)
+    assert split_sentences("One.\n\nA panic.  It\nstays.", "sentence") == ["One.", "A panic. It stays."]
+    with pytest.raises(KeyboardInterrupt):
+        split_sentences("A stop.", "sentence")
 
 
 def test_lines_stay_as_they_stand() -> None:

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mnemoscope.corpus import open_source, pydocs, readers, streams
-from mnemoscope.errors import CorpusError, CorpusNotFound, OptionError
+from mnemoscope.errors import CorpusError, CorpusNotFound, CorpusUnreadable, OptionError
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
@@ -87,6 +87,29 @@ def test_a_glob_is_read_sorted_by_path(tmp_path: Path) -> None:
     assert documents(tmp_path / "**" / "*.txt") == ["B", "C"]
 
 
+@pytest.mark.parametrize("kind", ["txt", "jsonl.gz", "parquet"])
+def test_bytes_of_all_files_are_metered(tmp_path: Path, kind: str) -> None:
+    for name in "ab":
+        path = tmp_path / f"{name}.{kind}"
+        if kind == "parquet":
+            pq.write_table(pa.table({"text": [f"{name} {n}" for n in range(2_000)]}), path)
+        else:
+            rows = [json.dumps({"text": f"{name} {n}"}) for n in range(2_000)]
+            path.write_bytes(PACKERS[".gz" if kind == "jsonl.gz" else ""]("\n\n".join(rows).encode()))
+    source = open_source(str(tmp_path / f"*.{kind}"))
+    sizes = [(tmp_path / f"{name}.{kind}").stat().st_size for name in "ab"]
+    seen = []
+    for _ in source.documents():
+        seen.append(source.meter.done)
+    assert len(seen) == 4_000
+    assert seen == sorted(seen)
+    assert seen[0] < seen[-1]
+    assert seen[1_999] <= sizes[0] <= seen[2_600]
+    assert source.size == source.meter.done == sum(sizes)
+    next(source.documents())
+    assert source.meter.done <= sizes[0]
+
+
 def test_a_file_whose_name_looks_like_a_glob(tmp_path: Path) -> None:
     (tmp_path / "a[1].txt").write_text("A")
     assert documents(tmp_path / "a[1].txt") == ["A"]
@@ -120,6 +143,16 @@ def test_text_in_small_blocks_and_pieces_is_the_same_text(
     assert sum(ends for _, ends in pieces) == len(found)
 
 
+def test_a_run_of_lines_comes_in_pieces_of_more_than_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "PIECE", 8)
+    path = tmp_path / "a.txt"
+    path.write_text("abc\n" * 7 + "\nlast")
+    # Two lines are eight characters with their ends, which is not more; three are twelve.
+    assert list(open_source(str(path)).pieces()) == [
+        ("abc\nabc\nabc", False), ("\nabc\nabc\nabc", False), ("\nabc", True), ("last", True),
+    ]  # fmt: skip
+
+
 def test_a_text_without_blank_lines_or_without_lines_comes_in_pieces(tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("one two three\n" * 200_000)
     (tmp_path / "line.txt").write_text("one two three " * 200_000)
@@ -135,12 +168,13 @@ def test_a_text_without_blank_lines_or_without_lines_comes_in_pieces(tmp_path: P
 
 @pytest.mark.parametrize("spec", ["builtin:pydocs", "builtin:pydocs:stdlib"])
 def test_the_built_in_corpus(monkeypatch: pytest.MonkeyPatch, spec: str) -> None:
-    texts = {"all": ["A.", "B.", "C."], "stdlib": ["A.", "B."]}
+    texts = {"all": ["A.", "\u00df.", "C."], "stdlib": ["A.", "\u00df."]}
     monkeypatch.setattr(pydocs, "documents", lambda part: iter(texts[part]))
     monkeypatch.setattr(pydocs, "held_out_hashes", lambda: frozenset({"ab"}))
     source = open_source(spec)
     part = "stdlib" if spec.endswith("stdlib") else "all"
     assert list(source.documents()) == texts[part]
+    assert source.meter.done == len("".join(texts[part]).encode())
     assert list(source.documents(1)) == texts[part][1:]
     assert source.held_out == {"ab"}
 
@@ -195,6 +229,34 @@ def test_bytes_that_are_no_utf8_are_named_with_their_line(tmp_path: Path, kind: 
     path = tmp_path / f"a{kind}{ending}"
     path.write_bytes(PACKERS[ending](b'{"text": "a"}\n{"text": "b"}\n{"text": "caf\xe9 b"}\n'))
     assert "byte 0xe9 in line 3 is not UTF-8; convert the text" in complaint(path)
+
+
+@pytest.mark.parametrize("block", [1, 3, 7, 100])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"a\nbc\n\nd\xff", "byte 0xff in line 4 is not UTF-8"), (b"a\nbc\n\0\n", "NUL byte in line 3, so"),
+        (b"one\ntwo\xc3\nthree", "byte 0xc3 in line 2 is not UTF-8"),
+    ],
+)  # fmt: skip
+def test_the_line_is_right_however_the_file_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, said: str, block: int
+) -> None:
+    monkeypatch.setattr(streams, "_BLOCK", block)
+    (tmp_path / "a.txt").write_bytes(content)
+    assert said in complaint(tmp_path / "a.txt")
+
+
+def test_a_line_of_one_word_is_cut_anywhere(tmp_path: Path) -> None:
+    """And one of blanks only is waited for: no piece is only white space."""
+    (tmp_path / "a.txt").write_text("x" * 30)
+    cut = list(streams.lines(tmp_path / "a.txt", streams.Meter(), cut_after=10))
+    assert cut == [("x" * 29, False), ("x", True)]
+    (tmp_path / "a.txt").write_text(" " * 30)
+    assert list(streams.lines(tmp_path / "a.txt", streams.Meter(), cut_after=10)) == [(" " * 30, True)]
+    (tmp_path / "a.txt").write_text("some words")
+    assert list(streams.lines(tmp_path / "a.txt", streams.Meter(), cut_after=10)) == [("some words", True)]
+    assert list(streams.lines(tmp_path / "a.txt", streams.Meter(), cut_after=9)) == [("some ", False), ("words", True)]
 
 
 def test_a_character_that_the_end_cuts_through(tmp_path: Path) -> None:
@@ -287,9 +349,28 @@ def test_parquet_with_a_flipped_page(tmp_path: Path) -> None:
     assert "a.parquet" in complaint(tmp_path / "a.parquet")
 
 
-def test_a_file_that_goes_away(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("A")
-    source = open_source(str(tmp_path / "a.txt"))
-    (tmp_path / "a.txt").unlink()
-    with pytest.raises(CorpusNotFound, match="no such file"):
+def test_parquet_with_a_text_that_is_no_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": pa.array([b"fine", b"caf\xe9", b"fine"]).view(pa.string())}), path)
+    assert complaint(path) == f"{path}: row 2 of column 'text' is not UTF-8"
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet"])
+def test_a_file_that_goes_away(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("A")
+    source = open_source(str(path))
+    path.unlink()
+    with pytest.raises(CorpusNotFound, match=rf"^no such file: {path}$"):
+        list(source.documents())
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl.gz"])
+def test_a_folder_in_the_place_of_a_file(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("A")
+    source = open_source(str(path))
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(CorpusUnreadable, match=rf"^{path}: cannot be read \(Is a directory\)$"):
         list(source.documents())

@@ -35,6 +35,11 @@ def test_a_character_of_more_tokens_than_a_window_is_cut_through() -> None:
     assert "".join(text for text, _ in windows) == "€"
 
 
+def test_a_token_of_no_characters_may_end_a_window() -> None:
+    """The second and the third share one character, so the cut goes before them."""
+    assert cut_windows("€", [1, 2, 3], offsets=[(0, 0), (0, 1), (0, 1)], longest=2) == [("", [1]), ("€", [2, 3])]
+
+
 @given(st.text(alphabet="ab é€😀", min_size=1, max_size=60), st.integers(1, 9))
 def test_windows_put_together_are_the_sentence(text: str, longest: int) -> None:
     tokens, spans = by_bytes(text)

@@ -209,7 +209,7 @@ def read_equivalents(path: Path) -> dict[tuple[str, str, str], str]:
         if line.strip() and not line.startswith("#"):
             lines.append(line)
     for name, old, new, why in zip(*[iter(lines)] * 4, strict=True):
-        if (old[:2], new[:2], why[:2]) != ("- ", "+ ", "= "):
+        if (old[:2], f"{new} "[:2], why[:2]) != ("- ", "+ ", "= "):  # a line that is left out is a `+` alone
             raise ValueError(f"{path}: not file, - old, + new, = why: {[name, old, new, why]}")
         found[name, old[2:], new[2:]] = why[2:]
     return found

@@ -5,6 +5,7 @@ Shares no code with the package: the slow models of tests/mining (plain hooks, o
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from torch import Tensor
@@ -91,6 +92,9 @@ def check_memories(row: dict[str, Any], slow: Slow, layer: int, m: list[float], 
     shown = [i for i in order if c[i] > 0]
     near(row["top_share"], max(c) / total if total else 0.0, f"{what} top_share")
     near(row["effective"], total**2 / sum(x * x for x in c) if total else 0.0, f"{what} effective")
+    sums = list(accumulate(sorted(c, reverse=True)))
+    least, most = (sum(x < share * total for x in sums) + bool(total) for share in (0.9 - 1e-5, 0.9 + 1e-5))
+    assert least <= row["major"] <= most, f"{what} major"
     assert row["active"] in range(sum(x > 1e-5 for x in m), sum(x > -1e-5 for x in m) + 1)
     assert len(row["memories"]) == len(shown), what
     for one, expected in zip(row["memories"], shown, strict=True):

@@ -11,10 +11,12 @@ import torch
 from mining.conftest import byte_tokenizer, odd_text
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.errors import InterventionError, MemoryIdError, ModelDiffers, OptionError
+from mnemoscope.memory import MemoryId
 from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.handmade import PLANTED_SENTENCES
-from mnemoscope.tracing import causal_check, intervene
+from mnemoscope.tracing import CausalCheck, Token, causal_check, intervene
+from mnemoscope.tracing.causal import MEASURES, _mean, _summary
 from models.conftest import build
 
 
@@ -53,10 +55,13 @@ def test_a_planted_memory_is_the_cause_of_its_token(planted: tuple[LanguageModel
     json.dumps(found.to_dict(), allow_nan=False)
 
 
-@pytest.mark.parametrize(("sign", "at"), [(1, "last"), (-1, "last"), (1, "all")])
-def test_every_mean_is_that_of_a_plain_loop(gelu: tuple[LanguageModel, Atlas], sign: int, at: str) -> None:
+@pytest.mark.parametrize(("sign", "at", "controls"), [(1, "last", 3), (-1, "last", 3), (1, "all", 18)])
+def test_every_mean_is_that_of_a_plain_loop(
+    gelu: tuple[LanguageModel, Atlas], sign: int, at: str, controls: int
+) -> None:
     model, atlas = gelu
-    found = causal_check(model, atlas, "L0.M5", sign=sign, controls=3, triggers=4, tokens=2, at=at, seed=7)
+    # Sixteen runs are made together, so eighteen controls take two forwards.
+    found = causal_check(model, atlas, "L0.M5", sign=sign, controls=controls, triggers=4, tokens=2, at=at, seed=7)
     value = sign * model.values(0)[5]
     scores = model.scores(value[None], projection="gain", layer=0)[0]
     own = scores.topk(2).indices.tolist()
@@ -95,6 +100,7 @@ def test_every_mean_is_that_of_a_plain_loop(gelu: tuple[LanguageModel, Atlas], s
         changes["controls"].append(np.mean([zeroed(str(control)) for control in found.controls], axis=0).tolist())
     table = {(row["measure"], row["of"]): row for row in found.table.to_dicts()}
     measures = list(dict.fromkeys(row["measure"] for row in found.table.to_dicts()))
+    changes["difference"] = (np.array(changes["memory"]) - np.array(changes["controls"])).tolist()
     for name, rows in changes.items():
         for measure, values in zip(measures, np.array(rows).T, strict=True):
             known = values[np.isfinite(values)]
@@ -104,6 +110,56 @@ def test_every_mean_is_that_of_a_plain_loop(gelu: tuple[LanguageModel, Atlas], s
                 assert row["mean"] == pytest.approx(known.mean(), rel=1e-3, abs=1e-6)
             if len(known) > 1:
                 assert known.min() - 1e-6 <= row["low"] <= row["mean"] <= row["high"] <= known.max() + 1e-6
+
+
+def test_a_check_in_a_terminal() -> None:
+    """A mean with its interval, a mean of one trigger, and none."""
+    rows = [
+        {"measure": measure, "of": of, "mean": mean, "low": low, "high": high, "count": count}
+        for measure, count in zip(MEASURES, (3, 3, 3, 3, 1, 0), strict=True)
+        for of, mean, low, high in (
+            ("memory", -0.25, -0.5, -0.125), ("controls", 0.0, None, None),
+            ("difference", None if count == 0 else 1.5, None, None),
+        )
+    ]  # fmt: skip
+    own = (Token(3, " mat"), Token(4, "x" * 120))
+    controls = (MemoryId(1, 0), MemoryId(1, 2))
+    found = CausalCheck(MemoryId(1, 4), -1, "last", 7, 3, controls, own, pl.DataFrame(rows))
+    lines = str(found).splitlines()
+    assert lines[0] == "L1.M4 set to zero on its lowest triggers (3 prefixes), beside 2 random memories of layer 1"
+    assert lines[1] == f"its own tokens: ·mat {'x' * 96}…"
+    assert lines[2:5] == [
+        "prefixes with a known next token: 0", "",
+        "mean change of       memory                        controls  difference",
+    ]  # fmt: skip
+    assert lines[5] == "p of own tokens      -0.2500 (-0.5000 to -0.1250)  +0.0000   +1.5000"
+    assert lines[10] == "log p of next token  -0.2500 (-0.5000 to -0.1250)  +0.0000   -"
+    said = found.to_dict()
+    assert {name: said[name] for name in ("memory", "sign", "at", "seed", "triggers", "controls")} == {
+        "memory": "L1.M4", "sign": -1, "at": "last", "seed": 7, "triggers": 3, "controls": ["L1.M0", "L1.M2"],
+    }  # fmt: skip
+    assert said["own_tokens"][0] == {"id": 3, "text": " mat"}
+    assert said["rows"] == rows
+
+
+def test_a_mean_and_its_interval() -> None:
+    """Of a hundred zeros and ones the mean's standard error is 0.05."""
+    found = _mean(np.array([0.0, 1.0] * 50), seed=3)
+    assert (found["mean"], found["count"]) == (0.5, 100)
+    assert found["low"] == pytest.approx(0.5 - 1.96 * 0.05, abs=0.015)
+    assert found["high"] == pytest.approx(0.5 + 1.96 * 0.05, abs=0.015)
+    assert _mean(np.array([3.0]), seed=3) == {"mean": 3.0, "low": None, "high": None, "count": 1}
+    assert _mean(np.array([]), seed=3) == {"mean": None, "low": None, "high": None, "count": 0}
+
+
+def test_a_memory_without_another_in_its_layer_has_no_controls() -> None:
+    changes = np.full((2, 1, len(MEASURES)), -0.5)
+    changes[1, 0, 5] = np.nan
+    rows = {(row["measure"], row["of"]): (row["mean"], row["count"]) for row in _summary(changes, seed=0).to_dicts()}
+    assert rows[MEASURES[0], "memory"] == (-0.5, 2)
+    assert rows[MEASURES[5], "memory"] == (-0.5, 1)
+    for of in ("controls", "difference"):
+        assert rows[MEASURES[0], of] == (None, 0)
 
 
 def test_controls_are_seeded_and_never_the_memory_itself(gelu: tuple[LanguageModel, Atlas]) -> None:
@@ -117,6 +173,16 @@ def test_controls_are_seeded_and_never_the_memory_itself(gelu: tuple[LanguageMod
     assert first.memory not in first.controls
 
 
+@pytest.mark.parametrize("smaller", [{"n_positions": 4}, {"vocab_size": 60}], ids=str)
+def test_triggers_that_another_model_cannot_read_are_refused(
+    gelu: tuple[LanguageModel, Atlas], smaller: dict[str, int]
+) -> None:
+    """One whose context is shorter, or whose head has fewer rows, though it is asked in spite of being another."""
+    other = load_model(build("gpt2", **smaller), tokenizer=byte_tokenizer(bos_token="<|endoftext|>"))
+    with pytest.raises(ModelDiffers, match=r"^a trigger of L0\.M5 cannot be read by .*; load the model"):
+        causal_check(other, gelu[1], "L0.M5", force=True)
+
+
 def test_what_cannot_be_checked_is_one_line(
     planted: tuple[LanguageModel, Atlas], gelu: tuple[LanguageModel, Atlas]
 ) -> None:
@@ -127,8 +193,12 @@ def test_what_cannot_be_checked_is_one_line(
         causal_check(model, atlas, "L1.M4", sign=-1)
     with pytest.raises(MemoryIdError):
         causal_check(model, atlas, "L7.M0")
-    with pytest.raises(OptionError, match="sign=2"):
-        causal_check(model, atlas, "L1.M4", sign=2)
+    none = dict.fromkeys(("sign", "controls", "triggers", "tokens"), 0)
+    for name, value in [("sign", 2), ("at", "first"), ("seed", -1), *none.items()]:
+        with pytest.raises(OptionError, match=f"{name}={value!r}.* cannot be met; sign is 1 or -1, at is last or all"):
+            causal_check(model, atlas, "L1.M4", **{name: value})  # type: ignore[arg-type]
+    least = causal_check(model, atlas, "L1.M4", controls=1, triggers=1, tokens=1, seed=0)
+    assert (len(least.controls), least.triggers, len(least.own)) == (1, 1, 1)
     with pytest.raises(ModelDiffers, match="load handmade:planted"):
         causal_check(gelu[0], atlas, "L1.M4")
     causal_check(model, atlas, "L1.M4", force=True)

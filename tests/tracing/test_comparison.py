@@ -1,6 +1,8 @@
 """Before and after, and generation, on the planted model by eye and against plain loops."""
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from mining.conftest import byte_tokenizer
 from mnemoscope.errors import InterventionError, OptionError, PromptError
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.tracing import compare, generate, intervene
+from mnemoscope.tracing.comparison import _shares
 from models.conftest import build
 
 
@@ -65,6 +68,16 @@ def test_the_divergence_is_that_of_the_models_own_logits(tiny: LanguageModel) ->
             assert shift.after == pytest.approx(float(after[j, shift.token.id]), rel=1e-4)
 
 
+def test_a_divergence_is_never_below_zero() -> None:
+    """Of scores that hardly differ it is less than rounding leaves, which may be below zero."""
+    model: Any = SimpleNamespace(sizes=SimpleNamespace(vocabulary=30), scores=lambda rows, *, projection: rows)
+    before = torch.randn(100, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    after = before + 1e-9 * torch.randn(100, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    assert all(0 <= kl < 1e-15 for kl, _ in _shares(model, before, after, 3))
+    before[:, 7] = -torch.inf  # a token that is never given, before or after
+    assert all(0 <= kl < 1e-15 for kl, _ in _shares(model, before, before.clone(), 3))
+
+
 def test_nothing_to_compare_is_refused(tiny: LanguageModel) -> None:
     with pytest.raises(InterventionError, match="there is no change to compare"):
         compare(tiny, "the", [])
@@ -86,6 +99,31 @@ def test_generation_is_a_loop_over_the_whole_text(tiny: LanguageModel, changes: 
         assert step.probability == pytest.approx(float(shares.max()), rel=1e-4)
         # Between the steps nothing is changed.
         assert tiny.logits(torch.tensor([[0, *tiny.encode(["the cat"])[0]]])).equal(before)
+
+
+def test_so_many_likely_tokens_are_told_and_no_change_is_no_difference(tiny: LanguageModel) -> None:
+    assert [len(step.likely) for step in generate(tiny, "the", tokens=2)] == [5, 5]
+    assert [len(step.likely) for step in generate(tiny, "the", tokens=2, likely=1)] == [1, 1]
+    same = compare(tiny, "the cat", ["L0.M3*1"], top=2)
+    assert (same.generated_before, same.generated_after, same.changed_places()) == (None, None, [])
+    for difference in same.differences:
+        assert (difference.kl, difference.changed) == (0.0, False)
+        assert all((shift.change, shift.before) == (0.0, shift.after) for shift in difference.shifts)
+        assert len(difference.shifts) == 2
+    assert len(same.before.positions[0].prediction) == 2
+    assert len(compare(tiny, "the", ["L0.M3=9"], memories=1).after.places[0][0].memories) == 1
+
+
+def test_what_is_drawn_has_the_probability_that_the_model_gives(tiny: LanguageModel) -> None:
+    """At temperature 1, whatever is drawn; close to 0 the best token is."""
+    words = tiny.encode(["the"])[0]
+    for step in generate(tiny, "the", tokens=6, temperature=2.0, seed=3):
+        shares = tiny.logits(torch.tensor([[0, *words]]))[0, -1].double().softmax(0)
+        words.append(step.token.id)
+        assert step.probability == pytest.approx(float(shares[step.token.id]), rel=1e-4)
+        assert step.likely[0].probability == pytest.approx(float(shares.max()), rel=1e-4)
+    cold = [step.token.id for step in generate(tiny, "the", tokens=6, temperature=1e-6, seed=3)]
+    assert cold == [step.token.id for step in generate(tiny, "the", tokens=6)]
 
 
 def test_drawing_is_seeded(tiny: LanguageModel) -> None:

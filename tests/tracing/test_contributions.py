@@ -17,6 +17,14 @@ def test_activity_by_eye() -> None:
     assert found["is_major"].tolist() == [[True] * 3, [True, False, False], [False] * 3, [True, True, False]]
 
 
+@pytest.mark.parametrize(("memories", "major"), [(10, 9), (9, 9), (1, 1)])
+def test_of_equal_contributions_the_lower_memories_are_major(memories: int, major: int) -> None:
+    """Nine of ten hold exactly 90 %; of nine all are needed."""
+    found = activity_of(torch.ones(1, memories), torch.ones(memories))
+    assert found["major"].tolist() == [major]
+    assert found["is_major"][0].tolist() == [memory < major for memory in range(memories)]
+
+
 def test_contributions_are_lengths_of_what_is_added() -> None:
     found = contributions(torch.tensor([[4.0, -2.0, 0.0]]), torch.tensor([1.0, 2.0, 4.0]))
     assert found.tolist() == [[4.0, 4.0, 0.0]]

@@ -59,9 +59,31 @@ def test_they_are_read_as_written(text: str, expected: Intervention) -> None:
     ["", "L1.M2", "L1.M2=", "L1.M2=x", "M2=0", "L1.M2=0@", "L1.M2=0@-1", "L1.M2=0@first", "L1.M2=nan", "L1.M2=1e999"],
 )
 def test_what_is_no_change_is_refused(text: str) -> None:
+    kinds = (f"{text!r} is not a change of a memory; write one as L10.M222=0, L10.M222*2, ", "L1.M2 cannot be ")
     with pytest.raises(InterventionError) as refused:
         Intervention.parse(text)
+    assert str(refused.value).startswith(kinds[text in ("L1.M2=0@-1", "L1.M2=nan", "L1.M2=1e999")])
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"how": "add"}, "L0.M1 cannot be changed by 'add'; choose set or scale"),
+        ({"value": True}, "L0.M1 cannot be set to True; give a finite number"),
+        ({"value": "1"}, "L0.M1 cannot be set to '1'; give a finite number"),
+        ({"value": float("-inf"), "how": "scale"}, "L0.M1 cannot be scaled by -inf; give a finite number"),
+        ({"at": -1}, "L0.M1 cannot be changed at -1; choose all, last, or a position from 0 on"),
+        ({"at": True}, "L0.M1 cannot be changed at True; choose all, last, or a position from 0 on"),
+        ({"at": 1.0}, "L0.M1 cannot be changed at 1.0; choose all, last, or a position from 0 on"),
+        ({"at": "first"}, "L0.M1 cannot be changed at 'first'; choose all, last, or a position from 0 on"),
+    ],
+    ids=str,
+)
+def test_what_can_be_a_change_in_no_model_is_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(InterventionError) as refused:
+        Intervention(MemoryId(0, 1), **change)
+    assert str(refused.value) == said
 
 
 @given(
@@ -82,9 +104,15 @@ def test_every_form_of_a_list_is_understood() -> None:
     for given_ in ({"L1.M2": 3.0}, {MemoryId(1, 2): 3}, {"L1.M2": expected[0]}, ["L1.M2*3@last"], expected):
         assert interventions_of(given_, how="scale", at="last") == expected  # type: ignore[arg-type]
     assert interventions_of(None) == ()
-    for wrong in ("L1.M2=0", {"L1.M3": expected[0]}, {"what": 0.0}, {"L1.M2": True}, {"L1.M2": float("inf")}):
-        with pytest.raises(InterventionError):
-            interventions_of(wrong)  # type: ignore[arg-type]
+    wrong: list[tuple[Any, str]] = [
+        ("L1.M2=0", "^'L1.M2=0' is one text; give a list of such texts, or a dictionary$"),
+        ({"L1.M3": expected[0]}, r"^the change L1\.M2\*3@last stands under the name L1\.M3; give it its own$"),
+        ({"what": 0.0}, "^'what' does not name a memory"), ({"L1.M2": True}, "give a finite number$"),
+        ({"L1.M2": float("inf")}, "give a finite number$"),
+    ]  # fmt: skip
+    for given_, said in wrong:
+        with pytest.raises(InterventionError, match=said):
+            interventions_of(given_)
 
 
 @pytest.mark.parametrize(
@@ -92,8 +120,9 @@ def test_every_form_of_a_list_is_understood() -> None:
     [
         ("L2.M0=0", "L2.M0 is outside the model, which has layers 0 to 1"),
         ("L1.M24=0", "L1.M24 is outside the model: its layer 1 has memories 0 to 23"),
-        ("L0.E1.M2=0", "names an expert"),
-        ("L0.M1=0@63", "begins at position 63, but the model reads 63 tokens"),
+        ("L2.M0=0", "has layers 0 to 1; name one of them$"),
+        ("L0.E1.M2=0", r"^L0\.E1\.M2 names an expert, but .* has none; write L0\.M\.\.\.$"),
+        ("L0.M1=0@63", "begins at position 63, but the model reads 63 tokens; begin earlier$"),
         ("L0.M1=1e300", "is beyond what torch.float32 can hold"),
     ],
 )
@@ -102,6 +131,12 @@ def test_changes_outside_the_model_are_refused_before_anything_is_done(change: s
     with pytest.raises(InterventionError, match=line), intervene(model, ["L0.M0=1", change]):
         raise AssertionError("the block must not begin")
     assert hooks(model) == 0
+
+
+def test_the_last_memory_position_and_number_can_be_changed() -> None:
+    model, _ = tiny("gpt2")
+    with intervene(model, ["L1.M23=0", "L0.M1=0@62", "L0.M1=3e38", "L0.M2=-3e38@62"]) as changes:
+        assert len(changes) == 4
 
 
 def coefficients_of(model: LanguageModel) -> list[Tensor]:
@@ -234,6 +269,16 @@ def test_traces_from_many_threads_do_not_mix() -> None:
         thread.join()
     assert len(found) == 12
     assert all(one == alone[prompt] for prompt, one in found)
+
+
+def test_the_python_it_exports() -> None:
+    plain = "import mnemoscope as ms\n\nmodel = ms.load_model('gpt2')\n"
+    plain += "prompt = \"the 'cat'\"\nprint(ms.trace(model, prompt))\n"
+    assert as_python("gpt2", "the 'cat'", None) == plain
+    assert as_python("gpt2", "the 'cat'", {"L0.M0": 0.0, "L1.M4": 2.5}) == plain + (
+        "\nchanges = [\n    'L0.M0=0',\n    'L1.M4=2.5',\n]\n"
+        "with ms.intervene(model, changes):\n    print(ms.trace(model, prompt))\n"
+    )
 
 
 def test_the_python_it_exports_runs() -> None:

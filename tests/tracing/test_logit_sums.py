@@ -1,6 +1,7 @@
 """Who wrote the prediction, on a trace: every part and every attended token against the slow reference."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 from mining.conftest import byte_tokenizer, tiny_model
 from mining.slow_attention import SlowAttention
 from mnemoscope.models import load_model
-from mnemoscope.tracing import trace
+from mnemoscope.tracing import Token, trace
+from mnemoscope.tracing.logit_sums import Attended, _most_attended
 from models.checkpoints import KINDS, args_of, weights_of, write
 from models.conftest import build
 from models.uncommon_models import build_uncommon
@@ -60,6 +62,22 @@ def check_attended(found: list[dict[str, Any]], rows: torch.Tensor, read: list[i
         place = 0 if one["position"] is None else one["position"] + 1
         assert one["id"] == read[place]
         near(shares[place], shares[at])
+
+
+def test_the_most_attended_tokens_by_eye() -> None:
+    """Of equal ones the earlier; nothing that gets nothing; the beginning token has no position."""
+    model: Any = SimpleNamespace(
+        beginning=SimpleNamespace(length=1, tokens=[0]), vocabulary=lambda: (["<s>", "a", "b"], [])
+    )
+    weights = torch.tensor([[[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]], [[0.25, 0.25, 0.5], [0.25, 0.25, 0.5]]])
+    start, a, b = Token(0, "<s>"), Token(1, "a"), Token(2, "b")
+    assert _most_attended(model, [1, 2], weights) == [
+        (Attended(start, None, 0.75), Attended(a, 0, 0.25)),
+        (Attended(b, 1, 0.5), Attended(start, None, 0.25), Attended(a, 0, 0.25)),
+    ]
+    model.beginning = SimpleNamespace(length=0, tokens=[])
+    (found,) = _most_attended(model, [1] * 7, torch.full((1, 2, 7), 1 / 7))
+    assert [one.position for one in found] == [0, 1, 2, 3, 4]
 
 
 def test_a_change_of_a_memory_is_in_the_sum() -> None:

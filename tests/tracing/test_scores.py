@@ -1,6 +1,8 @@
 """Top tokens, ranks and distributions against plain loops, ties above all."""
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -122,6 +124,42 @@ def test_room_given_for_the_distribution_is_used_and_changes_nothing() -> None:
     assert (room != 7.0).all()
     for name in ("log_normaliser", "max_probability", "entropy"):
         assert getattr(with_room, name).equal(getattr(without, name))
+
+
+def test_the_highest_scores_may_be_given() -> None:
+    scores = torch.tensor([[0.0, math.log(3.0)], [2.0, 2.0]])
+    for given_ in (None, scores.amax(1)):
+        shape = distribution(scores, highest=given_)
+        assert shape.max_probability.tolist() == pytest.approx([0.75, 0.5])
+        assert shape.log_normaliser.tolist() == pytest.approx([math.log(4.0), 2.0 + math.log(2.0)])
+        assert shape.entropy.tolist() == pytest.approx([math.log(4.0) - 0.75 * math.log(3.0), math.log(2.0)])
+
+
+@pytest.mark.parametrize("size", [640, 641, 130])
+def test_the_extremes_of_blocks_of_64(size: int) -> None:
+    scores = torch.randn(3, size, generator=torch.Generator().manual_seed(size))
+    for lowest, extreme in ((False, max), (True, min)):
+        found = scoring.block_extremes(scores, lowest=lowest)
+        assert found.tolist() == [[extreme(row[at : at + 64]) for at in range(0, size, 64)] for row in scores.tolist()]
+        given_, own = (top(scores, 2, lowest=lowest, extremes=one) for one in (found, None))
+        assert given_[0].equal(own[0])
+
+
+@pytest.mark.parametrize(("vocabulary", "rows"), [(3, [3, 3, 1]), (5, [2, 2, 2, 1]), (10, [1] * 7), (99, [1] * 7)])
+def test_rows_whose_scores_may_exist_together(
+    vocabulary: int, rows: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten scores here; but one row at least."""
+    monkeypatch.setattr(scoring, "SCORES", 10)
+    model: Any = SimpleNamespace(sizes=SimpleNamespace(vocabulary=vocabulary))
+    parts = scoring.split_rows(model, torch.arange(14).reshape(7, 2))
+    assert [len(part) for part in parts] == rows
+    assert torch.cat(parts).equal(torch.arange(14).reshape(7, 2))
+
+
+def test_a_vote_depends_on_the_memory_and_its_sign() -> None:
+    codes = scoring.vote_codes(torch.tensor([[0, 3, 3, 1]]), torch.tensor([[1.0, -0.5, 2.0, 0.0]]))
+    assert codes.tolist() == [[0, 7, 6, 2]]
 
 
 def test_large_scores_keep_a_small_entropy() -> None:

@@ -20,6 +20,7 @@ from mnemoscope.models import Beginning, LanguageModel, load_model
 from mnemoscope.tracing import Trace, adopt_votes, scores, trace
 from mnemoscope.tracing.records import decision
 from models.conftest import build
+from models.expert_models import build_mixture
 from tracing.slow_trace import Changed, check_trace
 
 END = "<|endoftext|>"
@@ -104,6 +105,21 @@ def test_a_planted_fault_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch) 
         check_trace(
             trace(model, PROMPT, top=3, memories=6).to_dict(), slow, model.encode([PROMPT])[0], top=3, memories=6
         )
+
+
+def test_a_block_behind_the_last_layer_has_the_last_word() -> None:
+    """Its state-space model adds to the stream, so the prediction is not what the last layer's output says."""
+    model = load_model(build_mixture("nemotron_h"), tokenizer=byte_tokenizer(bos_token=END))
+    found = trace(model, "the cat", top=3)
+    shares = model.logits(torch.tensor([[0, *model.encode(["the cat"])[0]]]))[0, 1:].softmax(1)
+    for at, own in zip(found.positions, shares, strict=True):
+        best = own.topk(3)
+        assert [one.token.id for one in at.prediction] == best.indices.tolist()
+        assert [one.probability for one in at.prediction] == pytest.approx(best.values.tolist(), rel=1e-4)
+    last = [state.output[0].token.id for state in found.places[-1]]
+    assert all((at.output.decided is not None) == (at.prediction[0].token.id == top)
+               for at, top in zip(found.positions, last, strict=True))  # fmt: skip
+    assert any(at.output.decided is None for at in found.positions)
 
 
 def test_votes_that_are_kept_are_those_of_a_fresh_model() -> None:
@@ -211,6 +227,14 @@ def test_the_longest_prompt_and_impossible_numbers(planted: LanguageModel) -> No
             trace(planted, "cat", **numbers)
     assert trace(planted, "cat", memories=0).places[0][0].memories == ()
     assert len(trace(planted, "cat", top=1000).places[0][0].output) == planted.sizes.vocabulary
+
+
+def test_ten_of_each_are_told_unless_another_number_is_asked_for() -> None:
+    model, _ = tiny("gpt2")
+    for found in (trace(model, "the"), ms.tracing.compare(model, "the", ["L0.M3=1"]).after):
+        place = found.places[1][0]
+        assert {len(one) for one in (place.residual, place.ffn, place.output, place.memories)} == {10}
+        assert len(found.positions[0].prediction) == 10
 
 
 def test_numbers_beyond_the_model_are_told() -> None:

@@ -57,7 +57,7 @@ def _is_numbering(value: Any) -> bool:
     if not (isinstance(value, dict) and names <= value.keys() and _LIST.test(value["shared"])):
         return False
     sizes = (value["routed"], *value["shared"])
-    experts = len(sizes) + (value["routed"] if _COUNT.test(value["routed"]) else 0)
+    experts = len(value["shared"]) + (value["routed"] if _COUNT.test(value["routed"]) else 0)
     return _COUNT.test(value["memories"]) and all(map(_ROWS.test, sizes)) and experts <= _MOST_EXPERTS
 
 

@@ -59,9 +59,11 @@ class Atlas(Tables):
     def _repr_html_(self) -> str:
         """What a notebook shows: what was mined, and how much of it there is."""
         model, corpus = self.manifest.model, self.manifest.corpus
+        tokens = corpus.counts.get("mined_tokens")
+        read = None if tokens is None else f"{tokens:,} tokens"
         rows = [
-            html_row("model", [f"{model.spec}, {model.family}, {model.block}, {model.activation}"]),
-            html_row("text", [f"{corpus.spec}, {corpus.counts['mined_tokens']:,} tokens"]),
+            html_row("model", [", ".join(filter(None, (model.spec, model.family, model.block, model.activation)))]),
+            html_row("text", [", ".join(filter(None, (corpus.spec, read)))]),
             html_row("memories", [f"{sum(map(self.memories, self.layers)):,} in {self.range_text()}"]),
             html_row("folder", [str(self.path)]),
         ]

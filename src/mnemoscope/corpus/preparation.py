@@ -149,8 +149,6 @@ class _Preparation:
             final, whole = self._read(reading)
         if final.sentences == 0:
             raise CorpusEmpty(f"{source.spec}: no usable sentence in {state.documents} documents; give another text")
-        if final.mined_sentences == 0:
-            raise CorpusEmpty(f"{source.spec}: all {final.sentences} sentences are held out; give more text")
         counts = {name: count for name, count in asdict(final).items() if name != "reached"}
         counts |= {name: getattr(state, name) for name in _READ_COUNTS}
         counts |= {"duplicates": state.occurrences - final.sentences, "read_whole": whole}

@@ -117,7 +117,7 @@ def read_parquet(path: Path, meter: Meter, *, field: RowField) -> Iterator[Piece
     except FileNotFoundError:
         raise CorpusNotFound(f"no such file: {path}") from None
     except UnicodeDecodeError:
-        raise CorpusUnreadable(f"{path}: row {row + 1} of column {field.name!r} is not UTF-8") from None
+        raise CorpusUnreadable(f"{path}: row {row} of column {field.name!r} is not UTF-8") from None
     except (pa.ArrowException, OSError) as error:
         reason = one_line(error)[:120]
         raise CorpusUnreadable(f"{path} is no readable Parquet file ({reason}); get it again") from None

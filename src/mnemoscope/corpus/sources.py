@@ -42,7 +42,7 @@ class Source:
     """Bytes of the files as they lie on disk, where there are files."""
     held_out: frozenset[str] | None = None
     """Keys of the documents that are held out whatever the hash rule says (the built-in corpus), or None."""
-    meter: Meter = field(default_factory=Meter, compare=False)
+    meter: Meter = field(default_factory=Meter)
     """How far the latest reading is, in bytes of `size`."""
 
     def pieces(self, skip: int = 0, *, vocabulary: int | None = None) -> Iterator[Piece]:

@@ -134,14 +134,12 @@ def _unpack_zstandard(raw: IO[bytes]) -> Iterator[bytes]:
     """Yields the unpacked bytes of every frame; the library's own reader takes a truncated frame for the end."""
     unpacker = zstandard.ZstdDecompressor(max_window_size=1 << 31)
     frame = unpacker.decompressobj()
-    untouched = True
     held = bytearray()
     while packed := raw.read(_PACKED):
         while packed:
             if frame.eof:
-                frame, untouched = unpacker.decompressobj(), True
+                frame = unpacker.decompressobj()
             held += frame.decompress(packed)
-            untouched = False
             packed = frame.unused_data if frame.eof else b""
             if len(held) >= _BLOCK:
                 for start in range(0, len(held), _BLOCK):
@@ -149,7 +147,7 @@ def _unpack_zstandard(raw: IO[bytes]) -> Iterator[bytes]:
                 held.clear()
     if held:
         yield bytes(held)
-    if not (untouched or frame.eof):
+    if not frame.eof:
         raise EOFError
 
 

@@ -172,8 +172,10 @@ class TokenizedCorpus:
 
         Raises StoreFailed where they are not there.
         """
-        with storing(self.directory):
+        try:
             order, ends = (MappedArray(path, "<i8").array for path in _batch_files(self.directory))
+        except OSError as error:
+            raise StoreFailed(f"{self.directory} has no batches ({error.strerror}); prepare the text again") from None
         return Batches(order, ends, positions=0, padding=0)
 
     def release(self) -> None:

@@ -138,7 +138,7 @@ def continuation_lines(steps: tuple[Step, ...]) -> list[str]:
     lines = [""]
     for step in steps:
         token = show_token(step.token.text)
-        if cell_len(lines[-1] + token) > WIDTH - 2:
+        if lines[-1] and cell_len(lines[-1] + token) > WIDTH - 2:
             lines.append("")
         lines[-1] += token
     return [fit(f"  {line}", WIDTH) for line in lines]

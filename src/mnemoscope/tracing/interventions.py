@@ -43,7 +43,8 @@ class Intervention:
         if self.how not in ("set", "scale"):
             raise InterventionError(f"{self.memory} cannot be changed by {self.how!r}; choose set or scale")
         if isinstance(self.value, bool) or not isinstance(self.value, int | float) or not math.isfinite(self.value):
-            raise InterventionError(f"{self.memory} cannot be {self.how} by {self.value!r}; give a finite number")
+            done = "set to" if self.how == "set" else "scaled by"
+            raise InterventionError(f"{self.memory} cannot be {done} {self.value!r}; give a finite number")
         whole = isinstance(self.at, int) and not isinstance(self.at, bool) and self.at >= 0
         if not whole and self.at not in ("all", "last"):
             raise InterventionError(
