@@ -232,6 +232,22 @@ def test_a_relu_layers_least_is_zero_unless_it_always_fires() -> None:
     assert activity.least.tolist() == [0.0, 0.0]
 
 
+def test_an_expert_that_nothing_is_routed_to_has_zeros_and_no_prefixes() -> None:
+    activity = Activity(3, widths=(2, 1))
+    observer, block = Observer(), torch.tensor([[[-2.0], [4.0]]])
+    swept = Measured.of([observer.sweep(block, negative=True, sampled=True)])
+    activity.add([swept], [observer.histogram(1, negative=True, device=block.device)], expert=1)
+    columns = {name: column.tolist() for name, column in activity.columns().items()}
+    histogram = np.array(columns.pop("histogram"))
+    assert columns == {
+        "memory": [0, 1, 2], "prefixes": [0, 0, 2], "positive": [0, 0, 1], "mean": [0, 0, 1], "min": [0, 0, -2],
+        "max": [0, 0, 4], "sampled": [0, 0, 2], "std": [0, 0, 3],
+    }  # fmt: skip
+    begins = [-np.inf, *(-(2.0**k) for k in range(6, -11, -1)), 0.0, *(2.0**k for k in range(-10, 7))]
+    assert np.argwhere(histogram).tolist() == [[2, begins.index(-2.0)], [2, begins.index(4.0)]]
+    assert histogram.sum() == 2
+
+
 def test_bfloat16_counts_more_positions_than_bfloat16_can_write() -> None:
     block = torch.ones(3, 999, 2, dtype=torch.bfloat16)
     activity = Activity(2)

@@ -1,11 +1,15 @@
 """What inspection says about a model, and how many tokens it expects; its seconds are not asserted."""
 
+import itertools
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from mining.conftest import WORDS, odd_text, tiny_model
+from mining.conftest import WORDS, byte_tokenizer, odd_text, tiny_model
+from mining.reference import sentences_of
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.mining import cost_estimate
 from mnemoscope.mining.cost_estimate import (
@@ -17,6 +21,7 @@ from mnemoscope.mining.cost_estimate import (
     expected_text,
     stage_seconds,
 )
+from mnemoscope.mining.plan import batch_order
 from mnemoscope.models import load_model
 
 
@@ -106,6 +111,30 @@ def test_of_a_text_that_was_read_whole_the_counts_are_known() -> None:
     assert expected_text(counts, 50, scale=1.0, exact=True, max_tokens=None) == ExpectedText(251, 6.0, 8)
     # The caps leave out what is neither mined nor held out.
     assert expected_text(counts, 50, scale=1.0, exact=False, max_tokens=None) == ExpectedText(252, 6.0, 8)
+
+
+def test_what_is_measured_is_shared_out_as_it_was_spent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that goes faster each time that it is looked at: intervals of 1, 3, 5 ... seconds."""
+    looks = itertools.count()
+    clock = SimpleNamespace(perf_counter=lambda: (looked := next(looks)) * (looked + 1) / 2)
+    monkeypatch.setattr(cost_estimate, "time", clock)
+    monkeypatch.setattr(cost_estimate, "_SECONDS", 1.0)
+    model, path = tiny_model(), tmp_path / "text.txt"
+    path.write_text("".join(f"the cat sat on mat {number}\n" for number in range(12)))
+    lines = sentences_of(path.read_text().splitlines(), lambda line: [line], byte_tokenizer(), longest=model.longest)
+    held_out, mean = sum(one.held_out for one in lines), sum(len(one.tokens) for one in lines) / len(lines)
+    assert 0 < held_out < len(lines)
+    cost = estimate(model, path, split="line")
+    # Reading takes 1 second; of two batches, of two lengths of lines, the beginning is looked at, and not the end; then
+    # the first takes 5 with histogram and the second 7 without. 128 streams take 9, one layer's values 11.
+    mined = [len(one.tokens) for one in lines if not one.held_out]
+    short, long = (mined.count(length) * length for length in sorted(set(mined)))
+    first, second = np.array([short, long])[batch_order(2, seed=0)].tolist()
+    assert first != second
+    speeds = Speeds(5 / first, 7 / second, 9 / 128, 11.0 * model.sizes.layers)
+    text = ExpectedText(short + long, mean, held_out)
+    assert cost.seconds == pytest.approx({"text": 1} | stage_seconds(text, speeds, model.sizes.memories))
+    assert cost.tokens_per_second == pytest.approx(first / 5)
 
 
 SPEEDS = Speeds(sampled_token=3.0, token=1.0, reading=0.25, values=7.0)
