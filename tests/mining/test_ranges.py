@@ -1,5 +1,7 @@
 """Runs of numbers, against sets of the same numbers."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +17,7 @@ def numbers(runs: list[Range]) -> set[int]:
 def assert_apart(runs: list[Range]) -> None:
     """Ascending, none empty, and no two that could be one."""
     assert all(first < end for first, end in runs)
-    assert all(one[1] < other[0] for one, other in zip(runs[:-1], runs[1:], strict=True))
+    assert all(one[1] < other[0] for one, other in pairwise(runs))
 
 
 @given(RUNS)

@@ -18,10 +18,10 @@ from mnemoscope.mining.steps import (
     PlannedSteps,
     RunContext,
     digest,
+    empty_answers,
     is_unanswered,
     read_saved,
     run_checkpointed,
-    unanswered,
 )
 from mnemoscope.mining.thread_team import ThreadTeam
 
@@ -127,7 +127,7 @@ def test_every_step_is_saved_before_the_next_where_no_time_may_be_lost(tmp_path:
 
 @pytest.mark.parametrize("kind", [np.int32, np.int64, np.float32, np.float64])
 def test_room_for_answers_holds_none(kind: type, tmp_path: Path) -> None:
-    room = unanswered((3, 2), kind)
+    room = empty_answers((3, 2), kind)
     assert room.dtype == kind
     assert is_unanswered(room).tolist() == [[True, True]] * 3
     room[1, 0] = 0

@@ -47,14 +47,14 @@ def test_every_step_is_adams_along_the_gradient_of_the_divergence(loaded: tuple[
     own = {layer: [each.weight.clone(), each.bias.clone()] for layer, each in begin.items()}
     first = {layer: [torch.zeros_like(tensor) for tensor in pair] for layer, pair in own.items()}
     second = {layer: [torch.zeros_like(tensor) for tensor in pair] for layer, pair in own.items()}
-    for number in (0, 1, 2, 200, 299):
+    for step, number in enumerate((0, 1, 2, 200, 299), 1):
         streams = {layer: torch.randn(40, HIDDEN, generator=generator) for layer in own}
         final = torch.randn(40, HIDDEN, generator=generator)
         fit.step(number, streams, final)
         asked = {layer: tuple(t.requires_grad_() for t in pair) for layer, pair in own.items()}
-        gradients = torch.autograd.grad(loss_of(hf, asked, streams, final), [t for pair in asked.values() for t in pair])
-        places = [(layer, index) for layer in own for index in (0, 1)]
-        step, rate = (0, 1, 2, 200, 299).index(number) + 1, RATE * (1 - number / STEPS)
+        changed = [tensor for pair in asked.values() for tensor in pair]
+        gradients = torch.autograd.grad(loss_of(hf, asked, streams, final), changed)
+        places, rate = [(layer, index) for layer in own for index in (0, 1)], RATE * (1 - number / STEPS)
         for (layer, index), gradient in zip(places, gradients, strict=True):
             first[layer][index] = 0.9 * first[layer][index] + 0.1 * gradient
             second[layer][index] = 0.999 * second[layer][index] + 0.001 * gradient.square()

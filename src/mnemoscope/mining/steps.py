@@ -113,8 +113,8 @@ def digest(*parts: object) -> str:
 class PlannedSteps:
     """Steps that are known before the first is taken: `step(items)` fills `answers` for the items of one of the `cuts`.
 
-    `answers` come `unanswered` and are changed in place. `inputs` is a digest of all that the steps read: what was
-    saved of other inputs or other arrays is not believed.
+    `answers` come as `empty_answers`, and are changed in place. `inputs` is a digest of all that the steps read: what
+    was saved of other inputs or other arrays is not believed.
     """
 
     step: Callable[[slice], None]
@@ -139,7 +139,7 @@ class PlannedSteps:
     def forget(self) -> None:
         """Empties all answers."""
         for array in self.answers.values():
-            array[...] = unanswered(array.shape, array.dtype)
+            array[...] = empty_answers(array.shape, array.dtype)
 
     def check_filled(self, *saved: Path) -> None:
         """Raises MiningError, and forgets what was `saved`, where an answer is still what no answer can be."""
@@ -154,7 +154,7 @@ class PlannedSteps:
                 )
 
 
-def unanswered(shape: int | tuple[int, ...], kind: DTypeLike) -> NDArray[Any]:
+def empty_answers(shape: int | tuple[int, ...], kind: DTypeLike) -> NDArray[Any]:
     """Room for answers of which none is there: NaN, or -1 in integers."""
     return np.full(shape, np.nan if np.dtype(kind).kind == "f" else -1, kind)
 
