@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-import torch
 
 from mining.conftest import odd_text, tables_of, tiny_model
 from mnemoscope.atlas import open_atlas
