@@ -22,7 +22,9 @@ def test_a_beginning_token_is_left_out_once() -> None:
     assert reader.offsets("5 12") == [(0, 1), (2, 4)]
 
 
-@pytest.mark.parametrize("text", ["4 x 5", "4 x", "-1", "1.5", "4 \u0663", "4 \u00b2", "1,2", "9" * 19, f"4 {'9' * 19}"])
+@pytest.mark.parametrize(
+    "text", ["4 x 5", "4 x", "-1", "1.5", "4 \u0663", "4 \u00b2", "1,2", "9" * 19, f"4 {'9' * 19}"]
+)
 def test_what_is_no_id_is_named(text: str) -> None:
     wrong = text.removeprefix("4 ").removesuffix(" 5")
     for read in (lambda: IdTokens().encode(["4 5", text]), lambda: IdTokens().offsets(text)):
