@@ -14,7 +14,7 @@ from mnemoscope.errors import AtlasDamaged, PartsDiffer
 from mnemoscope.mining.activity import Activity, Measured, Observer
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.trigger_table import prefix_group
-from mnemoscope.mining.triggers import Triggers
+from mnemoscope.mining.triggers import Routed, Survivors, Triggers
 
 MEMORIES, POSITIONS = 3, 4
 
@@ -293,3 +293,30 @@ def test_a_state_that_is_none_is_refused(damage: str, tmp_path) -> None:
         path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(AtlasDamaged, match="is not a saved state of this plan"):
         MiningState(StateShape({0: MEMORIES}, 2, (1,))).load(path, plan="p")
+
+
+def test_survivors_of_experts_have_their_numbers_positions_and_weights() -> None:
+    """Two experts of three memories from memory 1 on: a row for a sentence in one expert, its places where it went."""
+    triggers = Triggers(8, 2, weighted=True)
+    block = torch.tensor([[[1.0, -1.0, 0.0], [2.0, 5.0, 0.0]], [[3.0, 0.0, -4.0], [1.0, 0.0, 6.0]]])
+    routed = Routed(
+        1, 2, torch.tensor([1, 0]), torch.tensor([[2, 5], [0, 3]]), torch.tensor([[0.5, 0.25], [1.0, 0.75]])
+    )
+    sentences = torch.tensor([40, 30])
+
+    def found(survivors: Survivors) -> set[tuple[float, ...]]:
+        assert survivors.weight is not None
+        columns = (survivors.memory, survivors.magnitude, survivors.sentence, survivors.position, survivors.weight)
+        return set(zip(*(column.tolist() for column in columns), strict=True))
+
+    best = triggers.survivors(block.amax(1), block, sentences, sign=1, first=0, routed=routed)
+    assert found(best) == {(4, 2.0, 40, 5, 0.25), (5, 5.0, 40, 5, 0.25), (1, 3.0, 30, 0, 1.0), (3, 6.0, 30, 3, 0.75)}
+    every = triggers.survivors_everywhere(block, sentences, sign=1, first=0, routed=routed)
+    assert found(every) == found(best) | {(4, 1.0, 40, 2, 0.5), (1, 1.0, 30, 3, 0.75)}
+    lowest = triggers.survivors((-block).amax(1), block, sentences, sign=-1, first=0, routed=routed)
+    assert found(lowest) == {(5, 1.0, 40, 2, 0.5), (3, 4.0, 30, 0, 1.0)}
+    triggers.add(every)
+    triggers.settle()
+    triggers.threshold[5] = 5.5  # of the memory with 5.0
+    later = triggers.survivors(block.amax(1), block, sentences, sign=1, first=0, routed=routed)
+    assert found(later) == {(4, 2.0, 40, 5, 0.25), (1, 3.0, 30, 0, 1.0), (3, 6.0, 30, 3, 0.75)}
