@@ -1,5 +1,7 @@
 """What a LanguageModel says of itself: shapes, biases, context, and the forward without padding mask."""
 
+from threading import Thread
+
 import pytest
 import torch
 from tokenizers import Tokenizer
@@ -38,6 +40,21 @@ def test_a_full_context_fits(family, tiny, tokenizer):
     model = load_model(tiny(family), tokenizer=tokenizer)
     ids = torch.arange(model.sizes.context)[None] % 280
     assert model.logits(ids).shape == (1, model.longest + 1, 280)
+
+
+def test_every_thread_knows_the_shape_of_its_own_forward(tiny, tokenizer):
+    model, seen = load_model(tiny("gpt2"), tokenizer=tokenizer), []
+    model.backbone(torch.ones(2, 5, dtype=torch.long))
+
+    def run():
+        seen.append(model.shape)
+        model.backbone(torch.ones(3, 4, dtype=torch.long))
+        seen.append(model.shape)
+
+    thread = Thread(target=run)
+    thread.start()
+    thread.join()
+    assert (seen, model.shape) == ([(0, 0), (3, 4)], (2, 5))
 
 
 def test_without_a_beginning_token_the_whole_context_is_the_sentences(tiny):

@@ -7,7 +7,7 @@ from torch.nn.functional import cosine_similarity
 
 from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError
 from mnemoscope.models import load_model
-from mnemoscope.models.projections import fold_of
+from mnemoscope.models.projections import fold_of, scale_of
 
 VECTORS = torch.randn(5, 16, generator=torch.Generator().manual_seed(3))
 
@@ -46,6 +46,21 @@ def test_what_a_norm_does_is_found_by_asking_it():
     torch.testing.assert_close(fold(nn.RMSNorm(16, elementwise_affine=False))(VECTORS), VECTORS)
     layer.weight.zero_()
     assert not fold(layer)(VECTORS).any()
+
+
+def test_what_a_norm_divides_by_is_told_of_every_vector():
+    layer, rms = nn.LayerNorm(16).requires_grad_(False), nn.RMSNorm(16, eps=1e-6).requires_grad_(False)
+    layer.weight.normal_()
+    layer.bias.normal_()
+    rms.weight.normal_()
+    torch.testing.assert_close(
+        scale_of(layer, fold(layer), VECTORS), (VECTORS.var(-1, correction=0) + layer.eps).sqrt(), atol=1e-5, rtol=1e-5
+    )
+    wanted = (VECTORS.square().mean(-1) + rms.eps).sqrt()
+    torch.testing.assert_close(scale_of(rms, fold(rms), VECTORS), wanted, atol=1e-5, rtol=1e-5)
+    assert torch.equal(scale_of(None, fold(None), VECTORS), torch.ones(len(VECTORS)))
+    for norm in (layer, rms):  # of zeros nothing is left, whatever they are divided by
+        assert torch.isfinite(scale_of(norm, fold(norm), torch.zeros(2, 16))).all()
 
 
 def test_a_module_that_is_no_norm_is_refused():
