@@ -232,6 +232,19 @@ def test_a_relu_layers_least_is_zero_unless_it_always_fires() -> None:
     assert activity.least.tolist() == [0.0, 0.0]
 
 
+@pytest.mark.parametrize("sampled", [True, False])
+def test_some_rows_of_a_sweep_are_measured_as_if_they_were_alone(sampled: bool) -> None:
+    block = torch.randn(5, POSITIONS, MEMORIES, generator=torch.Generator().manual_seed(0))
+    several = Observer().sweep(block, negative=False, sampled=sampled, apart=True)
+    found = vars(Measured.of([several.rows(1, 4)]))
+    wanted = vars(Measured.of([Observer().sweep(block[1:4], negative=True, sampled=sampled)]))
+    assert found.keys() == wanted.keys()
+    for name, one in wanted.items():
+        assert torch.equal(found[name], one) if isinstance(one, torch.Tensor) else found[name] == one, name
+    assert found["positions"] == 3 * POSITIONS
+    assert (found["squares"] is not None) == sampled
+
+
 def test_an_expert_that_nothing_is_routed_to_has_zeros_and_no_prefixes() -> None:
     activity = Activity(3, widths=(2, 1))
     observer, block = Observer(), torch.tensor([[[-2.0], [4.0]]])
