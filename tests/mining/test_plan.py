@@ -93,7 +93,7 @@ def test_numbers_of_a_plan_have_bounds(name: str, least: int, most: int | None, 
 
 def test_triggers_come_one_or_all_of_a_sentence(plan: MiningPlan) -> None:
     assert [replace(plan, per_sentence=each).per_sentence for each in ("1", "all")] == ["1", "all"]
-    with pytest.raises(OptionError, match="^--per-sentence must be 1 or all, not '2'$"):
+    with pytest.raises(OptionError, match=r"^--per-sentence must be 1 or all, not '2'$"):
         replace(plan, per_sentence="2")
 
 
