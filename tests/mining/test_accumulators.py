@@ -120,6 +120,28 @@ def test_a_loaded_state_goes_on_as_if_nothing_had_been() -> None:
     assert rows(second) == oracle(3, batches, ids, 1, all_=False)
 
 
+@pytest.mark.parametrize("loaded", [False, True])
+def test_whatever_is_as_high_as_the_last_may_enter(loaded: bool) -> None:
+    def offer(triggers: Triggers, coefficient: float, sentence: int) -> int:
+        block = torch.tensor([[[coefficient]]])
+        found = triggers.survivors(block.amax(1), block, torch.tensor([sentence]), sign=1, first=0)
+        triggers.add(found)
+        return len(found)
+
+    triggers = Triggers(1, 3)
+    for sentence, coefficient in enumerate((3.0, 5.0, 1.0)):
+        assert offer(triggers, coefficient, sentence) == 1
+    state = triggers.state()
+    if loaded:
+        other = Triggers(1, 3)
+        other.load(state)
+        triggers = other
+    assert [offer(triggers, coefficient, 9) for coefficient in (0.5, 2.0)] == [0, 1]
+    assert triggers.state()["magnitude"].tolist() == [[5.0, 3.0, 2.0]]
+    assert [offer(triggers, coefficient, 4) for coefficient in (1.0, 2.0)] == [0, 1]  # of a tie the lower sentence
+    assert triggers.state()["sentence"].tolist() == [[1, 0, 4]]
+
+
 def test_a_sparse_state_takes_the_path_of_few_survivors() -> None:
     # After many batches few prefixes survive, and `survivors` gathers instead of sweeping: the answer is the same.
     generator = torch.Generator().manual_seed(1)
