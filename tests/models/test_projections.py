@@ -63,6 +63,18 @@ def test_what_a_norm_divides_by_is_told_of_every_vector():
         assert torch.isfinite(scale_of(norm, fold(norm), torch.zeros(2, 16))).all()
 
 
+def test_each_norm_before_the_head_has_its_own_scale(tiny, tokenizer):
+    centred, squares = VECTORS.var(-1, correction=0), VECTORS.square().mean(-1)
+    gpt2, gemma2 = (load_model(tiny(name), tokenizer=tokenizer) for name in ("gpt2", "gemma2"))
+    for model, layer, wanted in (
+        (gpt2, None, (centred + gpt2.anatomy.final_norm.eps).sqrt()),
+        (gpt2, 1, torch.ones(len(VECTORS))),  # nothing stands between a layer and the stream
+        (gemma2, None, (squares + gemma2.anatomy.final_norm.eps).sqrt()),
+        (gemma2, 1, (squares + gemma2.anatomy.final_norm.eps).sqrt()),
+    ):
+        torch.testing.assert_close(model.norm_scale(VECTORS, layer=layer), wanted, atol=1e-5, rtol=1e-5)
+
+
 def test_a_module_that_is_no_norm_is_refused():
     with pytest.raises(ModelUnsupported, match="a Doubtful is neither a layer norm nor an RMS norm"):
         fold(Doubtful())
