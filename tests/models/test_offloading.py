@@ -1,5 +1,8 @@
 """Which modules threads may run side by side, and where weights are said to lie."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
@@ -91,3 +94,13 @@ def test_a_weight_that_nobody_brings_is_named_with_its_path() -> None:
         alone = nn.Linear(2, 2)
     with pytest.raises(ModelUnsupported, match="weight 'weight' has no numbers"):
         check_reachable(alone)
+
+
+def test_cards_come_first_then_memory_then_disk() -> None:
+    """Of whatever make the cards are."""
+    devices = ("cpu", "mps:0", "cuda:1", "cuda:0")
+    weights = {name: SimpleNamespace(is_meta=False, device=torch.device(name)) for name in devices}
+    hook = AlignDevicesHook(execution_device="cpu", offload=True, weights_map={})
+    stored = SimpleNamespace(_parameters={"weight": SimpleNamespace(is_meta=True), "bias": None}, _hf_hook=hook)
+    model: Any = SimpleNamespace(modules=lambda: [SimpleNamespace(_parameters=weights), stored])
+    assert places_of(model) == ("cuda:0", "cuda:1", "mps:0", "cpu", "disk")
