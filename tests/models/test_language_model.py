@@ -79,3 +79,12 @@ def test_whether_coefficients_can_be_negative_is_asked_of_the_function(activatio
     hf = tiny("gpt2", activation_function=activation)
     assert load_model(hf, tokenizer=tokenizer).has_negative is negative
     assert load_model(tiny("llama", hidden_act=activation), tokenizer=tokenizer).has_negative
+
+
+def test_what_tracing_learns_of_values_is_kept_with_the_model(tiny, tokenizer):
+    model = load_model(tiny("gpt2"), tokenizer=tokenizer)
+    assert [votes.tolist() for votes in model.known_votes] == [[-1] * 48] * 2
+    model.known_votes[1][5] = 7
+    model.known_norms[0] = torch.ones(24)
+    assert (model.known_votes[1][5], list(model.known_norms)) == (7, [0])
+    assert not load_model(tiny("gpt2"), tokenizer=tokenizer).known_norms
