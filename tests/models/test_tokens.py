@@ -177,3 +177,34 @@ def test_the_tokens_that_end_a_text(own, config, generation, expected):
     given = SimpleNamespace(eos_token_id=config), generation and SimpleNamespace(eos_token_id=generation)
     assert ends_of(tokenizer, *given, Tokens(tokenizer), rows=267) == expected
     assert ends_of(tokenizer, *given, Tokens(tokenizer), rows=1) == expected & {0}
+
+
+def of_words():
+    return Tokenizer(pieces.WordLevel({"<unk>": 0, "▁a": 1}, unk_token="<unk>"))
+
+
+def with_part(**parts):
+    plain = of_words()
+    for name, part in parts.items():
+        setattr(plain, name, part)
+    return plain
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        with_part(pre_tokenizer=pre_tokenizers.Metaspace()),
+        with_part(decoder=decoders.Metaspace()),
+        with_part(normalizer=normalizers.Replace(" ", "▁")),
+        with_part(decoder=decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse()])),
+        Tokenizer(pieces.Unigram([("<unk>", 0.0), ("▁a", -1.0)], 0, False)),
+        Tokenizer(pieces.BPE({"<unk>": 0, "▁a": 1}, [], unk_token="<unk>", byte_fallback=True)),
+    ],
+    ids=["pre-tokenizer", "decoder", "normalizer", "replaced back", "unigram", "byte fallback"],
+)
+def test_one_sign_of_sentencepiece_is_enough(plain):
+    assert Tokens(plain).vocabulary(2) == (["<unk>", " a"], [b"<unk>", b" a"])
+
+
+def test_without_any_the_mark_is_a_character():
+    assert Tokens(of_words()).vocabulary(2)[0] == ["<unk>", "▁a"]
