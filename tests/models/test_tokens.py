@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.tokenizer_files import reader_of
-from mnemoscope.models.tokens import Beginning, Tokens, beginning_of, ends_of
+from mnemoscope.models.tokens import Beginning, Tokens, beginning_of, byte_characters, ends_of
 
 BYTES = {f"<0x{byte:02X}>": 3 + byte for byte in range(256)}
 
@@ -208,3 +208,15 @@ def test_one_sign_of_sentencepiece_is_enough(plain):
 
 def test_without_any_the_mark_is_a_character():
     assert Tokens(of_words()).vocabulary(2)[0] == ["<unk>", "▁a"]
+
+
+def test_every_byte_has_the_character_that_byte_level_vocabularies_give_it():
+    table = byte_characters()
+    assert sorted(table.values()) == list(range(256))
+    assert table.keys() == set(pre_tokenizers.ByteLevel.alphabet())
+    plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    for character in ("A", "\0", " ", "~", "\x7f"):  # and of two bytes, the first of which is 0xC2 or 0xC3
+        assert plain.pre_tokenize_str(character)[0][0] == next(c for c, byte in table.items() if byte == ord(character))
+    for character in ("\xa0", "\xad", "\xff"):
+        pieces_of = plain.pre_tokenize_str(character)[0][0]
+        assert bytes(table[piece] for piece in pieces_of) == character.encode()
