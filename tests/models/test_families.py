@@ -104,5 +104,5 @@ def test_multimodal_gemma3_is_read_by_its_text_model(tokenizer):
 
 @pytest.mark.parametrize("head", [None, torch.eye(2)])
 def test_a_model_without_a_head_is_refused(head):
-    with pytest.raises(ModelUnsupported, match="^SimpleNamespace has no language-model head; load a causal"):
+    with pytest.raises(ModelUnsupported, match=r"^SimpleNamespace has no language-model head; load a causal"):
         head_of(SimpleNamespace(get_output_embeddings=lambda: head))

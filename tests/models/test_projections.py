@@ -7,7 +7,7 @@ from torch.nn.functional import cosine_similarity
 
 from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError
 from mnemoscope.models import load_model
-from mnemoscope.models.projections import fold_of, scale_of
+from mnemoscope.models.projections import fold_of, gain_and_bias, scale_of
 
 VECTORS = torch.randn(5, 16, generator=torch.Generator().manual_seed(3))
 
@@ -165,3 +165,13 @@ def test_wrong_names_are_refused(tiny, tokenizer):
         model.scores(VECTORS, projection="best")
     with pytest.raises(MemoryIdError, match="layer 7 does not exist"):
         model.fold(VECTORS, layer=7)
+
+
+def test_a_norms_gain_and_bias_are_as_wide_as_the_stream():
+    norm = nn.LayerNorm(16).requires_grad_(False)
+    norm.register_parameter("temperature", nn.Parameter(torch.ones(1), requires_grad=False))
+    norm.register_parameter("beta", nn.Parameter(torch.ones(3), requires_grad=False))
+    weight, bias = gain_and_bias(norm, 16)
+    assert weight.data_ptr() == norm.weight.data_ptr()
+    assert bias.data_ptr() == norm.bias.data_ptr()
+    assert gain_and_bias(nn.RMSNorm(16, elementwise_affine=False), 16) == (None, None)
