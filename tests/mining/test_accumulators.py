@@ -14,7 +14,7 @@ from mnemoscope.errors import AtlasDamaged, PartsDiffer
 from mnemoscope.mining.activity import Activity, Measured, Observer
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.trigger_table import prefix_group
-from mnemoscope.mining.triggers import Triggers
+from mnemoscope.mining.triggers import Routed, Survivors, Triggers
 
 MEMORIES, POSITIONS = 3, 4
 
@@ -118,6 +118,28 @@ def test_a_loaded_state_goes_on_as_if_nothing_had_been() -> None:
     for block, sentences in zip(batches[4:], ids[4:], strict=True):
         second.add(second.survivors(block.amax(1), block, sentences, sign=1, first=0))
     assert rows(second) == oracle(3, batches, ids, 1, all_=False)
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_whatever_is_as_high_as_the_last_may_enter(loaded: bool) -> None:
+    def offer(triggers: Triggers, coefficient: float, sentence: int) -> int:
+        block = torch.tensor([[[coefficient]]])
+        found = triggers.survivors(block.amax(1), block, torch.tensor([sentence]), sign=1, first=0)
+        triggers.add(found)
+        return len(found)
+
+    triggers = Triggers(1, 3)
+    for sentence, coefficient in enumerate((3.0, 5.0, 1.0)):
+        assert offer(triggers, coefficient, sentence) == 1
+    state = triggers.state()
+    if loaded:
+        other = Triggers(1, 3)
+        other.load(state)
+        triggers = other
+    assert [offer(triggers, coefficient, 9) for coefficient in (0.5, 2.0)] == [0, 1]
+    assert triggers.state()["magnitude"].tolist() == [[5.0, 3.0, 2.0]]
+    assert [offer(triggers, coefficient, 4) for coefficient in (1.0, 2.0)] == [0, 1]  # of a tie the lower sentence
+    assert triggers.state()["sentence"].tolist() == [[1, 0, 4]]
 
 
 def test_a_sparse_state_takes_the_path_of_few_survivors() -> None:
@@ -232,6 +254,35 @@ def test_a_relu_layers_least_is_zero_unless_it_always_fires() -> None:
     assert activity.least.tolist() == [0.0, 0.0]
 
 
+@pytest.mark.parametrize("sampled", [True, False])
+def test_some_rows_of_a_sweep_are_measured_as_if_they_were_alone(sampled: bool) -> None:
+    block = torch.randn(5, POSITIONS, MEMORIES, generator=torch.Generator().manual_seed(0))
+    several = Observer().sweep(block, negative=False, sampled=sampled, apart=True)
+    found = vars(Measured.of([several.rows(1, 4)]))
+    wanted = vars(Measured.of([Observer().sweep(block[1:4], negative=True, sampled=sampled)]))
+    assert found.keys() == wanted.keys()
+    for name, one in wanted.items():
+        assert torch.equal(found[name], one) if isinstance(one, torch.Tensor) else found[name] == one, name
+    assert found["positions"] == 3 * POSITIONS
+    assert (found["squares"] is not None) == sampled
+
+
+def test_an_expert_that_nothing_is_routed_to_has_zeros_and_no_prefixes() -> None:
+    activity = Activity(3, widths=(2, 1))
+    observer, block = Observer(), torch.tensor([[[-2.0], [4.0]]])
+    swept = Measured.of([observer.sweep(block, negative=True, sampled=True)])
+    activity.add([swept], [observer.histogram(1, negative=True, device=block.device)], expert=1)
+    columns = {name: column.tolist() for name, column in activity.columns().items()}
+    histogram = np.array(columns.pop("histogram"))
+    assert columns == {
+        "memory": [0, 1, 2], "prefixes": [0, 0, 2], "positive": [0, 0, 1], "mean": [0, 0, 1], "min": [0, 0, -2],
+        "max": [0, 0, 4], "sampled": [0, 0, 2], "std": [0, 0, 3],
+    }  # fmt: skip
+    begins = [-np.inf, *(-(2.0**k) for k in range(6, -11, -1)), 0.0, *(2.0**k for k in range(-10, 7))]
+    assert np.argwhere(histogram).tolist() == [[2, begins.index(-2.0)], [2, begins.index(4.0)]]
+    assert histogram.sum() == 2
+
+
 def test_bfloat16_counts_more_positions_than_bfloat16_can_write() -> None:
     block = torch.ones(3, 999, 2, dtype=torch.bfloat16)
     activity = Activity(2)
@@ -277,3 +328,30 @@ def test_a_state_that_is_none_is_refused(damage: str, tmp_path) -> None:
         path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(AtlasDamaged, match="is not a saved state of this plan"):
         MiningState(StateShape({0: MEMORIES}, 2, (1,))).load(path, plan="p")
+
+
+def test_survivors_of_experts_have_their_numbers_positions_and_weights() -> None:
+    """Two experts of three memories from memory 1 on: a row for a sentence in one expert, its places where it went."""
+    triggers = Triggers(8, 2, weighted=True)
+    block = torch.tensor([[[1.0, -1.0, 0.0], [2.0, 5.0, 0.0]], [[3.0, 0.0, -4.0], [1.0, 0.0, 6.0]]])
+    routed = Routed(
+        1, 2, torch.tensor([1, 0]), torch.tensor([[2, 5], [0, 3]]), torch.tensor([[0.5, 0.25], [1.0, 0.75]])
+    )
+    sentences = torch.tensor([40, 30])
+
+    def found(survivors: Survivors) -> set[tuple[float, ...]]:
+        assert survivors.weight is not None
+        columns = (survivors.memory, survivors.magnitude, survivors.sentence, survivors.position, survivors.weight)
+        return set(zip(*(column.tolist() for column in columns), strict=True))
+
+    best = triggers.survivors(block.amax(1), block, sentences, sign=1, first=0, routed=routed)
+    assert found(best) == {(4, 2.0, 40, 5, 0.25), (5, 5.0, 40, 5, 0.25), (1, 3.0, 30, 0, 1.0), (3, 6.0, 30, 3, 0.75)}
+    every = triggers.survivors_everywhere(block, sentences, sign=1, first=0, routed=routed)
+    assert found(every) == found(best) | {(4, 1.0, 40, 2, 0.5), (1, 1.0, 30, 3, 0.75)}
+    lowest = triggers.survivors((-block).amax(1), block, sentences, sign=-1, first=0, routed=routed)
+    assert found(lowest) == {(5, 1.0, 40, 2, 0.5), (3, 4.0, 30, 0, 1.0)}
+    triggers.add(every)
+    triggers.settle()
+    triggers.threshold[5] = 5.5  # of the memory with 5.0
+    later = triggers.survivors(block.amax(1), block, sentences, sign=1, first=0, routed=routed)
+    assert found(later) == {(4, 2.0, 40, 5, 0.25), (1, 3.0, 30, 0, 1.0), (3, 6.0, 30, 3, 0.75)}

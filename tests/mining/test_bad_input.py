@@ -109,10 +109,14 @@ def test_an_impossible_option(
 def test_a_finished_atlas_is_not_mined_over(
     model: LanguageModel, text: Path, tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
-    with pytest.raises(AtlasExists, match=r"is finished already; .*--force"):
+    with pytest.raises(AtlasExists, match=r"is finished already; choose another folder, or --force"):
         mine(model, text, out=tmp_path / "whole", **{**OPTIONS, "triggers": 3})
     assert tables_of(tmp_path / "whole") == whole
     assert verify(tmp_path / "whole") == []
+    (tmp_path / "whole/manifest.json").unlink()  # so nobody knows whether it lacks patterns
+    with pytest.raises(AtlasExists, match=r"is finished already; choose another folder, or --force"):
+        mine(model, text, out=tmp_path / "whole", **OPTIONS)
+    assert tables_of(tmp_path / "whole") == whole
 
 
 def test_an_atlas_killed_before_its_patterns_says_what_makes_them(

@@ -138,10 +138,24 @@ def test_held_out_prefixes_are_distinct_sentences_with_a_next_token(tmp_path: Pa
 def test_predictions_do_not_depend_on_how_they_are_batched(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(odd_text(300))
     model = tiny_model("gpt2")
-    found = []
+    found, shapes = [], list[tuple[int, int]]()
+    model.anatomy.model.get_input_embeddings().register_forward_pre_hook(
+        lambda module, given: shapes.append(tuple(given[0].shape)) if given[0].dim() == 2 else None
+    )
+    areas: dict[str, int] = {}
+
+    def note(stage: str, done: float, total: float | None, unit: str) -> None:
+        """The largest forward of several rows, beginning tokens and padding counted, since the last look."""
+        areas[stage] = max([areas.get(stage, 0), *(rows * columns for rows, columns in shapes if rows > 1)])
+        shapes.clear()
+
     for size in (40, 4000):
-        atlas = mine(model, tmp_path / "text.txt", out=tmp_path / str(size), split="line", batch_tokens=size)
+        text, out = tmp_path / "text.txt", tmp_path / str(size)
+        atlas = mine(model, text, out=out, split="line", batch_tokens=size, progress=note)
         found.append((pl.read_parquet(atlas / "predictions.parquet"), pl.read_parquet(atlas / "removals.parquet")))
+        for stage in ("mining", "removals", "predictions", "attention"):
+            assert min(size, 128) * 0.9 <= areas[stage] <= size, (stage, areas[stage])
+        areas.clear()
     for one, other in zip(*found, strict=True):
         assert one.columns == other.columns
         assert one.height == other.height > 20

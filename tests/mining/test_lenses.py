@@ -15,6 +15,7 @@ from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.cli import main
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, Interrupted, NotFinite, OptionError
 from mnemoscope.mining import mine, tuned
+from mnemoscope.mining.circle import next_in_circle
 from mnemoscope.mining.lenses import fit_lenses, read_lens
 from mnemoscope.mining.readouts import reading_columns, targets_of
 from mnemoscope.mining.ridge import PENALTIES, Moments, fit_ridge
@@ -48,18 +49,26 @@ def mined(name: str, folder: Path) -> tuple[Any, LanguageModel, Path]:
     return hf, model, mine(model, folder / "text.txt", out=folder / "atlas", **options)
 
 
-def test_ridge_is_the_least_squares_of_the_textbook() -> None:
-    """Penalised least squares as plain least squares with the penalty's rows beneath, in float64."""
+@pytest.mark.parametrize(
+    ("turned", "noise", "chosen"),
+    [(1.0, 0.0, 1e-4), (1.0, 0.1, 1e-3), (1.0, 0.5, 1e-2), (0.3, 1.0, 0.1), (0.1, 2.0, 1.0)],
+)
+def test_ridge_is_the_least_squares_of_the_textbook(turned: float, noise: float, chosen: float) -> None:
+    """Penalised least squares as plain least squares with the penalty's rows beneath, in float64.
+
+    The further the map is from the identity, beside the noise, the smaller is the penalty.
+    """
     generator = torch.Generator().manual_seed(0)
-    stream, noise = (torch.randn(400, 6, generator=generator, dtype=torch.float64) for _ in range(2))
-    final = stream @ torch.linalg.qr(torch.randn(6, 6, generator=generator, dtype=torch.float64))[0] * 2 + 3 + noise / 4
+    stream, added = (torch.randn(400, 6, generator=generator, dtype=torch.float64) for _ in range(2))
+    rotation = torch.linalg.qr(torch.randn(6, 6, generator=generator, dtype=torch.float64))[0] * 2
+    final = stream + turned * (stream @ rotation - stream) + 3 + noise * added
     fitted, judged = Moments.empty(6), Moments.empty(6)
     for start in range(0, 300, 50):
         fitted.add(stream[start : start + 50], final[start : start + 50])
     judged.add(stream[300:], final[300:])
     found = fit_ridge(fitted, judged)
     errors = []
-    for penalty in PENALTIES:
+    for penalty in (1e-4, 1e-3, 1e-2, 1e-1, 1.0):
         h, t = stream[:300] - stream[:300].mean(0), final[:300] - final[:300].mean(0)
         strength = (300 * penalty * h.square().mean()).sqrt() * torch.eye(6, dtype=torch.float64)
         weight = torch.linalg.lstsq(torch.cat([h, strength]), torch.cat([t, strength])).solution
@@ -68,7 +77,7 @@ def test_ridge_is_the_least_squares_of_the_textbook() -> None:
         if penalty == found.penalty:
             torch.testing.assert_close(found.translator.weight.double(), weight, atol=1e-5, rtol=1e-4)
             torch.testing.assert_close(found.translator.bias.double(), bias, atol=1e-5, rtol=1e-4)
-    assert PENALTIES[int(np.argmin(errors))] == found.penalty
+    assert PENALTIES[int(np.argmin(errors))] == found.penalty == chosen
 
 
 def test_ridge_finds_the_rotation_that_a_stream_is_written_in() -> None:
@@ -94,6 +103,7 @@ def test_readings_and_readouts_are_those_of_a_slow_model(name: str, tmp_path: Pa
     assert said.height == prefixes.height * 2 * 3
     sentences = dict(atlas.sentences(prefixes["sentence"].to_list()).select("sentence", "tokens").iter_rows())
     lenses = {kind: read_lens(atlas, kind) for kind in ("ridge", "tuned")}
+    circle = next_in_circle(prefixes.height, 0, 13)
     for prefix in prefixes.iter_rows(named=True):
         places, _ = slow.read(sentences[prefix["sentence"]][: prefix["position"] + 1])
         for layer, place in enumerate(places):
@@ -110,14 +120,19 @@ def test_readings_and_readouts_are_those_of_a_slow_model(name: str, tmp_path: Pa
                 wanted = float(log_p[prefix["final_top"]].exp())
                 assert row["residual_final_probability"] == pytest.approx(wanted, abs=1e-3, rel=2e-3)
                 assert float(log_p.max() - log_p[row["residual_top"]]) < 2e-3
-                better = (log_p > log_p[prefix["final_top"]] + 1e-3).sum()
-                assert better <= row["residual_final_rank"] <= (log_p >= log_p[prefix["final_top"]] - 1e-3).sum()
+                other = prefixes["final_top"][int(circle[prefix["prefix"]])]
+                for column, token in (("residual_final_rank", prefix["final_top"]), ("residual_control_rank", other)):
+                    better = (log_p > log_p[token] + 1e-3).sum()
+                    assert better <= row[column] <= (log_p >= log_p[token] - 1e-3).sum()
                 update = slow.lens(place.update @ weight)
                 assert float(update.max() - update[row["ffn_top"]]) < 2e-3
                 output = slow.lens(place.output @ weight + bias)
                 assert float(output.max() - output[row["output_top"]]) < 2e-3
     for layer in (0, 1):
         table, targets = atlas.table("readings", layer=layer), targets_of(out, model, layer)
+        owners = np.flatnonzero(targets >= 0)
+        control = np.full_like(targets, -1)
+        control[owners] = targets[owners[next_in_circle(len(owners), 0, 13, layer)]]
         for ruler in ("plain", "ridge", "tuned"):
             own, lens = table.filter(pl.col("lens") == ruler), lenses.get(ruler)
             for memory in range(0, model.sizes.memories[layer], 5):
@@ -131,10 +146,11 @@ def test_readings_and_readouts_are_those_of_a_slow_model(name: str, tmp_path: Pa
                 assert row["memory"] == memory
                 assert row["max_probability"] == pytest.approx(float(scores.softmax(-1).max()), rel=1e-3)
                 assert float(scores.max() - scores[row["top_tokens"][0]]) < 1e-3
-                if targets[memory] < 0:
-                    assert row["target_rank"] is None
-                else:
-                    assert abs(row["target_rank"] - int((scores > scores[targets[memory]]).sum())) <= 1
+                for column, asked in (("target_rank", targets), ("control_rank", control)):
+                    if asked[memory] < 0:
+                        assert row[column] is None
+                    else:
+                        assert abs(row[column] - int((scores > scores[asked[memory]]).sum())) <= 1
     # No ruler is worse than the plain one at any layer.
     for ruler in ("ridge", "tuned"):
         assert all(loss <= plain for loss, plain in zip(done.losses[ruler], done.losses["plain"], strict=True))

@@ -10,9 +10,10 @@ from mnemoscope.mining import mine
 from mnemoscope.models.handmade import DEAD, PLANTED, PLANTED_SENTENCES, WORDS
 
 
-@pytest.fixture
-def planted(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An atlas of the n-gram reader; a validation text is given, so that no sentence is held out."""
+    tmp_path = tmp_path_factory.mktemp("planted")
     (tmp_path / "text.txt").write_text("\n".join(PLANTED_SENTENCES) + "\n")
     (tmp_path / "other.txt").write_text("the bird\n")
     return mine(
@@ -42,6 +43,13 @@ def test_every_planted_key_fires_where_its_words_are_and_nowhere_else(planted: P
         assert set(rows["token"]) == {WORDS.index(memory.ngram[-1])}
         activity = pl.read_parquet(planted / f"activity/layer-{memory.memory.layer:03d}.parquet")
         assert activity["positive"][memory.memory.memory] == len(expected)
+
+
+def test_a_run_that_nothing_happened_to_promises_its_bytes(planted: Path) -> None:
+    manifest = open_atlas(planted).manifest
+    assert (manifest["out_of_memory_batches"], manifest["byte_identity_promised"]) == ([], True)
+    assert manifest["questions"]["out_of_memory_steps"] == {"removals": [], "predictions": []}
+    assert len(manifest["versions"]) == 1
 
 
 def test_every_planted_value_promotes_its_word(planted: Path) -> None:

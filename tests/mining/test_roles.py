@@ -2,14 +2,12 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from torch import Tensor
 
 from mining.conftest import byte_tokenizer
 from mnemoscope.atlas import Atlas, open_atlas, verify
@@ -21,49 +19,9 @@ from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.read_directions import input_embeddings
 from mnemoscope.questions import answer
 from models.conftest import build
+from models.key_matrices import READ, direction
 
 END = "<|endoftext|>"
-Matrices = tuple[Tensor, Tensor | None, Tensor, Tensor]
-"""Gate (or only) keys and up keys `[memory, hidden]`, the gain of the norm before them, the embeddings."""
-
-
-def _gpt2(hf: Any, layer: int) -> Matrices:
-    block = hf.transformer.h[layer]
-    return block.mlp.c_fc.weight.T, None, block.ln_2.weight, hf.transformer.wte.weight
-
-
-def _llama(hf: Any, layer: int) -> Matrices:
-    block = hf.model.layers[layer]
-    gain = block.post_attention_layernorm.weight
-    return block.mlp.gate_proj.weight, block.mlp.up_proj.weight, gain, hf.model.embed_tokens.weight
-
-
-def _gemma(hf: Any, layer: int) -> Matrices:
-    gate, up, gain, words = _llama(hf, layer)
-    return gate, up, 1 + gain, words
-
-
-def _neox(hf: Any, layer: int) -> Matrices:
-    block = hf.gpt_neox.layers[layer]
-    words = hf.gpt_neox.embed_in.weight
-    return block.mlp.dense_h_to_4h.weight, None, block.post_attention_layernorm.weight, words
-
-
-def _olmo2(hf: Any, layer: int) -> Matrices:
-    gate, up, gain, words = _llama(hf, layer)
-    return gate, up, gain * 0 + 1, words  # its norms stand behind the layers
-
-
-READ: dict[str, Callable[[Any, int], Matrices]] = {
-    "gpt2-relu": _gpt2, "llama": _llama, "gemma": _gemma, "gpt_neox": _neox, "olmo2": _olmo2,
-}  # fmt: skip
-
-
-def direction(gate: np.ndarray, up: np.ndarray | None, gain: np.ndarray) -> np.ndarray:
-    if up is None:
-        return gate * gain
-    one, other = gate * gain, up * gain
-    return one / np.linalg.norm(one) + other / np.linalg.norm(other)
 
 
 @pytest.mark.parametrize("name", list(READ))
@@ -220,6 +178,10 @@ def test_what_cannot_be_added_is_said_before_anything_is_loaded(mined: Path, mod
     changed = load_model(other, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
     with pytest.raises(ModelDiffers, match="was mined from another model"):
         _check(open_atlas(mined), changed)
+    tokenizer = byte_tokenizer(bos_token=END, eos_token=END)
+    half = load_model(build("gpt2-relu"), tokenizer=tokenizer, dtype="bfloat16")
+    with pytest.raises(ModelDiffers, match=r"was mined in float32, .* is loaded in torch\.bfloat16"):
+        _check(open_atlas(mined), half)
     assert verify(mined) == []
 
 

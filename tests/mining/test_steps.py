@@ -1,6 +1,7 @@
 """Work in numbered steps: what is saved is not done again, what does not fit is halved, batches keep their bounds."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,16 @@ from hypothesis import strategies as st
 from mnemoscope.errors import MiningError
 from mnemoscope.files import write_bytes
 from mnemoscope.mining.batches import pack
-from mnemoscope.mining.steps import Answers, PlannedSteps, RunContext, digest, run_checkpointed
+from mnemoscope.mining.steps import (
+    Answers,
+    PlannedSteps,
+    RunContext,
+    digest,
+    empty_answers,
+    is_unanswered,
+    read_saved,
+    run_checkpointed,
+)
 from mnemoscope.mining.thread_team import ThreadTeam
 
 
@@ -102,6 +112,30 @@ def test_the_digest_of_inputs_tells_values_shapes_and_kinds_apart() -> None:
     assert len({digest(whole), *(digest(*parts) for parts in others)}) == 6
 
 
+def test_every_step_is_saved_before_the_next_where_no_time_may_be_lost(tmp_path: Path) -> None:
+    """Also from a stop that nothing can catch."""
+    work, saved = Squares(6), []
+
+    def look(items: slice) -> None:
+        found = read_saved(tmp_path / "work" / "squares-p.safetensors", "these")
+        saved.append([] if found is None else found["square"].tolist())
+        work(items)
+
+    run(look, cuts(6, 2), work.answers, tmp_path, "these")
+    assert saved == [[], [0, 1, -1, -1, -1, -1], [0, 1, 4, 9, -1, -1]]
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64, np.float32, np.float64])
+def test_room_for_answers_holds_none(kind: type, tmp_path: Path) -> None:
+    room = empty_answers((3, 2), kind)
+    assert room.dtype == kind
+    assert is_unanswered(room).tolist() == [[True, True]] * 3
+    room[1, 0] = 0
+    assert is_unanswered(room).tolist() == [[True, True], [False, True], [True, True]]
+    with pytest.raises(MiningError, match="5 of 6 entries of one were never filled"):
+        run(lambda items: None, [], {"one": room}, tmp_path, "these")
+
+
 def test_a_step_that_does_not_fit_is_halved_and_listed(tmp_path: Path) -> None:
     work = Squares(10)
     work.room = 2
@@ -156,3 +190,6 @@ def test_packing_keeps_order_and_bounds(lengths: list[int], area: int, rows: int
     for piece in found:
         own = lengths[piece]
         assert len(own) == 1 or (len(own) <= rows and len(own) * max(own) <= area)
+    for piece, following in pairwise(found):  # no more batches than it takes
+        more = lengths[piece.start : following.start + 1]
+        assert len(more) > rows or len(more) * max(more) > area

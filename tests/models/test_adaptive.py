@@ -58,6 +58,26 @@ def test_a_word_of_a_tail_is_its_class_times_its_share_within():
     torch.testing.assert_close(softmax(torch.tensor([[1.0]])).exp()[0], expected)
 
 
+@pytest.mark.parametrize(
+    ("tied_words", "tied_projections"), [(False, False), (True, False), (True, True), (False, True)]
+)
+def test_a_tokens_vector_gives_its_score_before_it_is_normalised(tied_words, tied_projections):
+    """That of its class, by the first level's rows after the words, and that of the word in it."""
+    softmax = filled(AdaptiveSoftmax(BANDS, 8, tied_words=tied_words, tied_projections=tied_projections))
+    first, rows = softmax.head(vectors()).double(), vectors().double()
+    tokens = torch.tensor([14, 0, 9, 3, 4, 10])
+    found = softmax.vectors_of(tokens)
+    assert found.dtype == torch.float64
+    for vector, token in zip(found, tokens.tolist(), strict=True):
+        band = 0 if token < 4 else 1 if token < 10 else 2
+        wanted = first[:, token if band == 0 else 4 + band - 1]
+        if band:
+            to_band, _, words = softmax.tail[band - 1]
+            wanted = wanted + to_band(vectors()).double() @ words.weight[token - (4, 10)[band - 1]].double()
+        torch.testing.assert_close(rows @ vector, wanted, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(softmax.mean_vector(), softmax.vectors_of(torch.arange(15)).mean(0))
+
+
 def test_tied_projections_are_stored_the_other_way_round():
     tied = AdaptiveSoftmax(BANDS, 8, tied_words=True, tied_projections=True)
     free = AdaptiveSoftmax(BANDS, 8, tied_words=True, tied_projections=False)

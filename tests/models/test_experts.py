@@ -229,3 +229,17 @@ def test_a_list_of_experts_is_refused_by_name(tokenizer: Any) -> None:
         block.mlp.forward = lambda x, own=block.mlp.experts: sum(each(x) for each in own)
     with pytest.raises(ModelUnsupported, match=r"its experts \(ModuleList at 'mlp.experts'\) cannot be read yet"):
         load_model(hf, tokenizer=tokenizer)
+
+
+def test_how_far_coefficients_move_with_their_maps_is_the_derivative(tokenizer: Any) -> None:
+    """Of silu(gate) * up with respect to one part of gate and of up each, times the router's weight."""
+    hf = build_mixture("mixtral")
+    ffn, experts = load_model(hf, tokenizer=tokenizer).layer(0).ffn, blocks_of(hf)[0].mlp.experts
+    inputs = torch.randn(3, 16, generator=torch.Generator().manual_seed(0))
+    weights = torch.tensor([[1.0, 0.0, 0.5, 0.0], [0.0, 0.25, 0.0, 2.0], [1.0, 1.0, 1.0, 1.0]])
+    found = ffn.rounding(inputs, weights).view(3, EXPERTS, WIDTH)
+    for expert in range(EXPERTS):
+        gate, up = (inputs @ experts.gate_up_proj[expert].T).chunk(2, dim=-1)
+        on = torch.sigmoid(gate)
+        wanted = (on * (1 + gate * (1 - on)) * gate * up).abs() + (gate * on * up).abs()
+        torch.testing.assert_close(found[:, expert], wanted * weights[:, expert, None], rtol=5e-3, atol=2e-3)

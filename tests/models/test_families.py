@@ -1,8 +1,13 @@
 """Every family from a tiny random configuration: what is read is what transformers computes."""
 
+from types import SimpleNamespace
+
+import pytest
 import torch
 
+from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models import load_model, read_blocks, read_coefficients
+from mnemoscope.models.anatomy import head_of
 
 IDS = torch.tensor([[5, 1, 8, 3, 11, 2], [7, 4, 0, 9, 0, 0]])
 LENGTHS = (6, 4)
@@ -95,3 +100,9 @@ def test_multimodal_gemma3_is_read_by_its_text_model(tokenizer):
     hf = Gemma3ForConditionalGeneration(Gemma3Config(text_config=text, vision_config=vision, **ids)).eval()
     model = load_model(hf, tokenizer=tokenizer)
     assert (model.family, model.block, model.sizes.layers, model.sizes.hidden) == ("gemma3", "sandwich", 2, 16)
+
+
+@pytest.mark.parametrize("head", [None, torch.eye(2)])
+def test_a_model_without_a_head_is_refused(head):
+    with pytest.raises(ModelUnsupported, match=r"^SimpleNamespace has no language-model head; load a causal"):
+        head_of(SimpleNamespace(get_output_embeddings=lambda: head))

@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from torch import nn
 
+from mnemoscope.errors import ModelDamaged
 from mnemoscope.models import load_model
-from mnemoscope.models.fingerprint import named_weights
+from mnemoscope.models.fingerprint import check_finite, named_weights
 
 
 def print_of(hf, tokenizer, **options):
@@ -56,3 +58,13 @@ def test_tied_weights_count_once(name, tiny):
     weights = named_weights(hf)
     assert sum(weight.numel() for weight in weights.values()) == sum(p.numel() for p in hf.parameters())
     assert not any(key.startswith("lm_head") for key in weights)
+
+
+def test_a_weight_that_is_not_finite_is_named_wherever_it_stands():
+    model = nn.Module()
+    model.register_parameter("whole", nn.Parameter(torch.arange(3), requires_grad=False))
+    model.register_parameter("large", nn.Parameter(torch.full((4,), 3e38), requires_grad=False))
+    check_finite(model)  # a sum that overflows is no such weight
+    model.register_parameter("last", nn.Parameter(torch.tensor([1.0, torch.inf, torch.nan]), requires_grad=False))
+    with pytest.raises(ModelDamaged, match=r"^weight 'last' holds 2 NaN or infinite numbers of 3; take an undamaged"):
+        check_finite(model)

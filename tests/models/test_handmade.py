@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mnemoscope.errors import ModelNotFound
-from mnemoscope.models import handmade, load_model, read_blocks, read_coefficients
+from mnemoscope.models import handmade, handmade_experts, load_model, read_blocks, read_coefficients
 from mnemoscope.models.handmade import DEAD, EXAMPLE_VALUES, PLANTED, PLANTED_SENTENCES, WORDS
 
 
@@ -94,3 +94,31 @@ def test_planted_words_are_read_and_shown(planted):
 def test_another_name_is_refused():
     with pytest.raises(ModelNotFound, match="no handmade model 'x'; there are handmade:worked-example"):
         handmade.build("x")
+
+
+def test_planted_experts_fire_on_their_words_as_strongly_as_they_are_weighed():
+    model, words, blocks = load_model("handmade:experts"), handmade_experts.WORDS[2:], {}
+    with read_blocks(model, blocks.__setitem__):
+        model.backbone(torch.tensor([[0, *model.encode([" ".join(words)])[0]]]))
+    for (layer, token), route in handmade_experts.ROUTES.items():
+        if token >= 2:
+            weights = blocks[layer].weights[0, token - 1]
+            assert weights.nonzero()[:, 0].tolist() == sorted(route)
+            if layer == 0:
+                assert weights[list(route)].tolist() == pytest.approx([0.75, 0.25], abs=1e-5)
+    for item in (*handmade_experts.PLANTED_EXPERTS, None):
+        place = handmade_experts.UNROUTED if item is None else item.memory
+        number = model.numbering(place.layer).firsts[place.expert] + place.memory
+        found = blocks[place.layer].coefficients[0, 1:, number]
+        wanted = [(0.75, 0.25)[item.choice] if item and word == item.word else 0.0 for word in words]
+        assert (found > 0).tolist() == [each > 0 for each in wanted], place
+        if place.layer == 0:
+            assert found.tolist() == pytest.approx(wanted, abs=1e-4)
+        promoted = "home" if item is None else item.promoted
+        scores = model.scores(model.values(place.layer)[number], projection="raw")
+        assert scores.tolist() == [float(word == promoted) for word in handmade_experts.WORDS]
+    assert len(handmade_experts.PLANTED_EXPERTS) == 2 * 4 * 4 - 1
+    assert handmade_experts.ASTRAY in words
+    # Nothing but its word is in what a token brings, and attention adds nothing.
+    assert torch.equal(blocks[0].residual[0, 1:, : len(words) + 2], torch.eye(len(words) + 2)[2:])
+    assert not blocks[0].residual[0, :, len(words) + 2 :].any()

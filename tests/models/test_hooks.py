@@ -133,3 +133,14 @@ def test_blocks_name_what_they_hold(tiny, tokenizer):
     torch.testing.assert_close(got[1].residual + got[1].ffn_update, got[1].layer_output)
     torch.testing.assert_close(got[1].ffn_input, hf.transformer.h[1].ln_1(got[0].layer_output))
     assert got[1].ffn_update is got[1].ffn_output
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 3.0])
+def test_what_a_layer_adds_is_its_output_times_the_models_multiplier(factor, tiny, tokenizer):
+    model, blocks = load_model(tiny("granite", residual_multiplier=factor), tokenizer=tokenizer), {}
+    with read_blocks(model, blocks.__setitem__):
+        model.backbone(IDS)
+    for layer, block in blocks.items():
+        torch.testing.assert_close(block.ffn_update, factor * block.ffn_output)
+        torch.testing.assert_close(block.residual + block.ffn_update, block.layer_output)
+        assert model.multiplier(layer) == pytest.approx(factor / 3.0)  # its logits are divided by 3

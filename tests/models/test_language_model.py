@@ -1,5 +1,7 @@
 """What a LanguageModel says of itself: shapes, biases, context, and the forward without padding mask."""
 
+from threading import Thread
+
 import pytest
 import torch
 from tokenizers import Tokenizer
@@ -40,6 +42,21 @@ def test_a_full_context_fits(family, tiny, tokenizer):
     assert model.logits(ids).shape == (1, model.longest + 1, 280)
 
 
+def test_every_thread_knows_the_shape_of_its_own_forward(tiny, tokenizer):
+    model, seen = load_model(tiny("gpt2"), tokenizer=tokenizer), []
+    model.backbone(torch.ones(2, 5, dtype=torch.long))
+
+    def run():
+        seen.append(model.shape)
+        model.backbone(torch.ones(3, 4, dtype=torch.long))
+        seen.append(model.shape)
+
+    thread = Thread(target=run)
+    thread.start()
+    thread.join()
+    assert (seen, model.shape) == ([(0, 0), (3, 4)], (2, 5))
+
+
 def test_without_a_beginning_token_the_whole_context_is_the_sentences(tiny):
     plain = Tokenizer(pieces.WordLevel({"a": 0, "b": 1}, unk_token="a"))
     model = load_model(tiny("llama"), tokenizer=plain)
@@ -62,3 +79,12 @@ def test_whether_coefficients_can_be_negative_is_asked_of_the_function(activatio
     hf = tiny("gpt2", activation_function=activation)
     assert load_model(hf, tokenizer=tokenizer).has_negative is negative
     assert load_model(tiny("llama", hidden_act=activation), tokenizer=tokenizer).has_negative
+
+
+def test_what_tracing_learns_of_values_is_kept_with_the_model(tiny, tokenizer):
+    model = load_model(tiny("gpt2"), tokenizer=tokenizer)
+    assert [votes.tolist() for votes in model.known_votes] == [[-1] * 48] * 2
+    model.known_votes[1][5] = 7
+    model.known_norms[0] = torch.ones(24)
+    assert (model.known_votes[1][5], list(model.known_norms)) == (7, [0])
+    assert not load_model(tiny("gpt2"), tokenizer=tokenizer).known_norms

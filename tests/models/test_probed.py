@@ -220,6 +220,8 @@ def test_probing_says_what_a_plain_matrix_holds(at_once: int, monkeypatch: pytes
     assert probe_bias(nn.Linear(7, 5, bias=False)) is None
     assert plain.bias is not None
     assert is_plain(plain)
+    assert not probe(plain).requires_grad
+    assert not probe_bias(plain).requires_grad
 
 
 def test_probing_is_not_seen_by_hooks_and_leaves_biases_where_they_were() -> None:

@@ -7,7 +7,7 @@ from torch.nn.functional import cosine_similarity
 
 from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError
 from mnemoscope.models import load_model
-from mnemoscope.models.projections import fold_of
+from mnemoscope.models.projections import fold_of, gain_and_bias, scale_of
 
 VECTORS = torch.randn(5, 16, generator=torch.Generator().manual_seed(3))
 
@@ -46,6 +46,33 @@ def test_what_a_norm_does_is_found_by_asking_it():
     torch.testing.assert_close(fold(nn.RMSNorm(16, elementwise_affine=False))(VECTORS), VECTORS)
     layer.weight.zero_()
     assert not fold(layer)(VECTORS).any()
+
+
+def test_what_a_norm_divides_by_is_told_of_every_vector():
+    layer, rms = nn.LayerNorm(16).requires_grad_(False), nn.RMSNorm(16, eps=1e-6).requires_grad_(False)
+    layer.weight.normal_()
+    layer.bias.normal_()
+    rms.weight.normal_()
+    torch.testing.assert_close(
+        scale_of(layer, fold(layer), VECTORS), (VECTORS.var(-1, correction=0) + layer.eps).sqrt(), atol=1e-5, rtol=1e-5
+    )
+    wanted = (VECTORS.square().mean(-1) + rms.eps).sqrt()
+    torch.testing.assert_close(scale_of(rms, fold(rms), VECTORS), wanted, atol=1e-5, rtol=1e-5)
+    assert torch.equal(scale_of(None, fold(None), VECTORS), torch.ones(len(VECTORS)))
+    for norm in (layer, rms):  # of zeros nothing is left, whatever they are divided by
+        assert torch.isfinite(scale_of(norm, fold(norm), torch.zeros(2, 16))).all()
+
+
+def test_each_norm_before_the_head_has_its_own_scale(tiny, tokenizer):
+    centred, squares = VECTORS.var(-1, correction=0), VECTORS.square().mean(-1)
+    gpt2, gemma2 = (load_model(tiny(name), tokenizer=tokenizer) for name in ("gpt2", "gemma2"))
+    for model, layer, wanted in (
+        (gpt2, None, (centred + gpt2.anatomy.final_norm.eps).sqrt()),
+        (gpt2, 1, torch.ones(len(VECTORS))),  # nothing stands between a layer and the stream
+        (gemma2, None, (squares + gemma2.anatomy.final_norm.eps).sqrt()),
+        (gemma2, 1, (squares + gemma2.anatomy.final_norm.eps).sqrt()),
+    ):
+        torch.testing.assert_close(model.norm_scale(VECTORS, layer=layer), wanted, atol=1e-5, rtol=1e-5)
 
 
 def test_a_module_that_is_no_norm_is_refused():
@@ -138,3 +165,13 @@ def test_wrong_names_are_refused(tiny, tokenizer):
         model.scores(VECTORS, projection="best")
     with pytest.raises(MemoryIdError, match="layer 7 does not exist"):
         model.fold(VECTORS, layer=7)
+
+
+def test_a_norms_gain_and_bias_are_as_wide_as_the_stream():
+    norm = nn.LayerNorm(16).requires_grad_(False)
+    norm.register_parameter("temperature", nn.Parameter(torch.ones(1), requires_grad=False))
+    norm.register_parameter("beta", nn.Parameter(torch.ones(3), requires_grad=False))
+    weight, bias = gain_and_bias(norm, 16)
+    assert weight.data_ptr() == norm.weight.data_ptr()
+    assert bias.data_ptr() == norm.bias.data_ptr()
+    assert gain_and_bias(nn.RMSNorm(16, elementwise_affine=False), 16) == (None, None)

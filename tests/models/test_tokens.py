@@ -12,7 +12,14 @@ from transformers import PreTrainedTokenizerFast
 
 from mnemoscope.errors import ModelDamaged, ModelUnsupported
 from mnemoscope.models.tokenizer_files import reader_of
-from mnemoscope.models.tokens import Beginning, Tokens, beginning_of, decode_sentencepiece, ends_of
+from mnemoscope.models.tokens import (
+    Beginning,
+    Tokens,
+    beginning_of,
+    byte_characters,
+    decode_sentencepiece,
+    ends_of,
+)
 from models.small_tokenizers import byte_fallback, unigram, wordpiece
 
 CHARACTERS = st.integers(1, 0x2FFFF).filter(lambda code: not 0xD800 <= code < 0xE000).map(chr)
@@ -160,3 +167,46 @@ def test_the_tokens_that_end_a_text(own, config, generation, expected):
     given = SimpleNamespace(eos_token_id=config), generation and SimpleNamespace(eos_token_id=generation)
     assert ends_of(tokenizer, *given, Tokens(tokenizer), rows=267) == expected
     assert ends_of(tokenizer, *given, Tokens(tokenizer), rows=1) == expected & {0}
+
+
+def of_words():
+    return Tokenizer(pieces.WordLevel({"<unk>": 0, "▁a": 1}, unk_token="<unk>"))
+
+
+def with_part(**parts):
+    plain = of_words()
+    for name, part in parts.items():
+        setattr(plain, name, part)
+    return plain
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        with_part(pre_tokenizer=pre_tokenizers.Metaspace()),
+        with_part(decoder=decoders.Metaspace()),
+        with_part(normalizer=normalizers.Replace(" ", "▁")),
+        with_part(decoder=decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse()])),
+        Tokenizer(pieces.Unigram([("<unk>", 0.0), ("▁a", -1.0)], 0, False)),
+        Tokenizer(pieces.BPE({"<unk>": 0, "▁a": 1}, [], unk_token="<unk>", byte_fallback=True)),
+    ],
+    ids=["pre-tokenizer", "decoder", "normalizer", "replaced back", "unigram", "byte fallback"],
+)
+def test_one_sign_of_sentencepiece_is_enough(plain):
+    assert Tokens(plain).vocabulary(2) == (["<unk>", " a"], [b"<unk>", b" a"])
+
+
+def test_without_any_the_mark_is_a_character():
+    assert Tokens(of_words()).vocabulary(2)[0] == ["<unk>", "▁a"]
+
+
+def test_every_byte_has_the_character_that_byte_level_vocabularies_give_it():
+    table = byte_characters()
+    assert sorted(table.values()) == list(range(256))
+    assert table.keys() == set(pre_tokenizers.ByteLevel.alphabet())
+    plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    for character in ("A", "\0", " ", "~", "\x7f"):  # and of two bytes, the first of which is 0xC2 or 0xC3
+        assert plain.pre_tokenize_str(character)[0][0] == next(c for c, byte in table.items() if byte == ord(character))
+    for character in ("\xa0", "\xad", "\xff"):
+        pieces_of = plain.pre_tokenize_str(character)[0][0]
+        assert bytes(table[piece] for piece in pieces_of) == character.encode()

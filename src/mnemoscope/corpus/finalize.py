@@ -59,6 +59,11 @@ def held_out_threshold(classes: NDArray[np.integer], sentences: NDArray[np.integ
     return min(_MOST, max(_LEAST, first))
 
 
+def expected_share(sentences: float) -> float:
+    """The share of its sentences that the rule holds out of a text of so many, about."""
+    return min(_MOST, max(_LEAST, SHARES * _ENOUGH / max(1, sentences))) / SHARES
+
+
 def finalize(directory: Path, state: ReadState, *, limits: Limits) -> Finalized:
     """Writes the columns of the corpus for what has been read up to `state`."""
     repeats = count_repeats(

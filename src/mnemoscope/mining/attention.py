@@ -22,7 +22,7 @@ from mnemoscope.mining.circle import next_in_circle
 from mnemoscope.mining.pieces import join_pieces, run_piece
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.predictions import ROWS, SCORES
-from mnemoscope.mining.steps import PlannedSteps, RunContext, digest, run_checkpointed
+from mnemoscope.mining.steps import PlannedSteps, RunContext, digest, empty_answers, run_checkpointed
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.mining.writing import is_made, write_columns
@@ -66,10 +66,10 @@ class AttentionPass:
         cuts = _cut(lengths[self._order], area=plan.batch_tokens)
         shape = (len(listed), len(plan.layers))
         self.answers: dict[str, NDArray[Any]] = {
-            **{name: np.full(shape, -1, np.int32) for name in ("input_top", "attention_top", "ffn_alone_top")},
-            **{name: np.full(shape, np.nan, np.float32) for name in ("attention_norm", "ffn_norm", "attended")},
-            **{name: np.full(shape, np.nan, np.float32) for name in _OF_LAYER},
-            **{name: np.full(len(listed), np.nan, np.float32) for name in _OF_PREFIX},
+            **{name: empty_answers(shape, np.int32) for name in ("input_top", "attention_top", "ffn_alone_top")},
+            **{name: empty_answers(shape, np.float32) for name in ("attention_norm", "ffn_norm", "attended")},
+            **{name: empty_answers(shape, np.float32) for name in _OF_LAYER},
+            **{name: empty_answers(len(listed), np.float32) for name in _OF_PREFIX},
         }
         inputs = digest(plan.hash(), *(listed[name].to_numpy() for name in names), *self._sentences.arrays())
         self.steps = PlannedSteps(

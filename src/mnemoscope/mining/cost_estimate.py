@@ -9,6 +9,7 @@ the streams that are read as predictions, at the speeds measured here.
 import os
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import polars as pl
 import torch
 
 from mnemoscope.corpus import open_source, prepare
+from mnemoscope.corpus.finalize import expected_share
 from mnemoscope.mining.batch_loader import BatchLoader
 from mnemoscope.mining.batch_reader import BatchReader
 from mnemoscope.mining.plan import SAMPLED_EVERY, SAMPLED_TOKENS, default_batch_tokens, default_triggers
@@ -38,6 +40,27 @@ _READINGS = 4
 """Streams that a prefix has read as predictions in each layer: residual, output, and the update twice."""
 _PATTERNS = 700
 """Memories per second that patterns are found for, on one core of 2025 (LOG.md)."""
+
+
+@dataclass(frozen=True)
+class ExpectedText:
+    """What is expected of the whole text: tokens mined, tokens of a sentence on average, sentences held out."""
+
+    mined_tokens: int
+    mean_length: float
+    held_out_sentences: int
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """Seconds, as measured here: of a token in a batch with histogram and in one without, of a stream read as a
+    prediction, and of the whole value pass.
+    """
+
+    sampled_token: float
+    token: float
+    reading: float
+    values: float
 
 
 @dataclass(frozen=True)
@@ -102,44 +125,62 @@ def estimate(
             progress=lambda _, done, total, unit: progress("reading a sample", done, total, unit),
         )  # fmt: skip
         reading = time.perf_counter() - began
-        whole = bool(copy.counts["read_whole"]) or not source.size
-        scale = 1.0 if whole else max(1.0, float(source.size or 0) / max(1, source.meter.done))
-        exact = whole and copy.counts["mined_sentences"] + copy.counts["held_out_sentences"] == copy.sentences
-        found = int(copy.counts["tokens"]) * scale * (1 - _held_out_share(copy.counts))
-        tokens = int(copy.counts["mined_tokens"]) if exact else round(found)
-        if max_tokens is not None:
-            tokens = min(tokens, max_tokens)
+        scale, exact = _scale(copy.counts, copy.sentences, source.size, source.meter.done)
+        text = expected_text(copy.counts, copy.sentences, scale=scale, exact=exact, max_tokens=max_tokens)
         loader = BatchLoader(copy, model, batch_tokens=default_batch_tokens(model), seed=0)
         often, rarely = _token_seconds(model, loader, progress)
-    sampled = min(tokens, SAMPLED_TOKENS)
-    mixed = rarely + (often - rarely) / SAMPLED_EVERY
-    mining = often * sampled + mixed * (tokens - sampled)
-    mean = int(copy.counts["tokens"]) / max(1, copy.sentences)
-    removals = default_removals(
-        mined_tokens=tokens, mined_sentences=round(tokens / max(1.0, mean)), layers=model.sizes.layers
-    )
-    prefixes = min(MiningOptions.prefixes, round(copy.sentences * scale * _held_out_share(copy.counts)))
-    removed = removal_work(removals, mean_length=mean, layers=model.sizes.layers)
-    each = rarely * (mean / 2 + 1) + _READINGS * model.sizes.layers * _reading_seconds(model)
-    # No sentence loses the same token twice, so a small text is soon through.
-    seconds = {
-        "text": reading * scale,
-        "mining": mining,
-        "values": _value_seconds(model, progress),
-        "removals": rarely * min(removed, tokens * (mean / 2 + 1)),
-        "predictions": prefixes * each,
-        "patterns": sum(model.sizes.memories) / _PATTERNS,
-    }
-    each = len(model.signs) * default_triggers(model) * (20 if model.numberings else 16) + 36 * 8 + 80
-    state = sum(model.sizes.memories) * each
-    return Cost(tokens, exact, tokens / max(mining, 1e-9), seconds, state)
+    speeds = Speeds(often, rarely, _reading_seconds(model), _value_seconds(model, progress))
+    seconds = {"text": reading * scale} | stage_seconds(text, speeds, model.sizes.memories)
+    state = MiningState.outline(StateShape.of(model, keep=default_triggers(model))).tensors()
+    size = sum(tensor.nbytes for tensor in state.values())
+    return Cost(text.mined_tokens, exact, text.mined_tokens / max(seconds["mining"], 1e-9), seconds, size)
 
 
-def _held_out_share(counts: dict[str, Any]) -> float:
-    """The share of the text that will be held out: 2 % of a large text, what was held out of a small one."""
+def _scale(counts: Mapping[str, Any], sentences: int, size: int | None, done: int) -> tuple[float, bool]:
+    """How many times as long the text is as its sample, and whether that is known, not judged by the bytes read.
+
+    `size` are the bytes of the text, None where nobody knows; `done` those that were read.
+    """
+    whole = bool(counts["read_whole"]) or not size
+    exact = whole and counts["mined_sentences"] + counts["held_out_sentences"] == sentences
+    return (1.0 if whole else max(1.0, float(size or 0) / max(1, done))), exact
+
+
+def expected_text(
+    counts: Mapping[str, Any], sentences: int, *, scale: float, exact: bool, max_tokens: int | None
+) -> ExpectedText:
+    """The text that is `scale` times as long as the sample of these counts; those of an `exact` one are its own."""
     if counts["read_whole"]:
-        return float(counts["held_out_sentences"] / max(1, counts["sentences"]))
-    return 0.02
+        share = counts["held_out_sentences"] / max(1, sentences)
+    else:
+        share = expected_share(sentences * scale)
+    tokens = int(counts["mined_tokens"]) if exact else round(int(counts["tokens"]) * scale * (1 - share))
+    return ExpectedText(
+        tokens if max_tokens is None else min(tokens, max_tokens),
+        int(counts["tokens"]) / max(1, sentences),
+        round(sentences * scale * share),
+    )
+
+
+def stage_seconds(text: ExpectedText, speeds: Speeds, memories: Sequence[int]) -> dict[str, float]:
+    """The seconds of every stage but the reading of the text; `memories` are those of each layer."""
+    tokens, mean, layers = text.mined_tokens, text.mean_length, len(memories)
+    sampled = min(tokens, SAMPLED_TOKENS)
+    mixed = speeds.token + (speeds.sampled_token - speeds.token) / SAMPLED_EVERY
+    removals = default_removals(
+        mined_tokens=tokens, mined_sentences=round(tokens / max(1.0, mean)), layers=layers
+    )
+    removed = removal_work(removals, mean_length=mean, layers=layers)
+    prefix = mean / 2 + 1
+    return {
+        "mining": speeds.sampled_token * sampled + mixed * (tokens - sampled),
+        "values": speeds.values,
+        # No sentence loses the same token twice, so a small text is soon through.
+        "removals": speeds.token * min(removed, tokens * prefix),
+        "predictions": min(MiningOptions.prefixes, text.held_out_sentences)
+        * (speeds.token * prefix + _READINGS * layers * speeds.reading),
+        "patterns": sum(memories) / _PATTERNS,
+    }
 
 
 def _token_seconds(model: LanguageModel, loader: BatchLoader, progress: Progress) -> tuple[float, float]:

@@ -39,7 +39,7 @@ class LensBatch:
 
 
 class LensText:
-    """The batches of one atlas's text, at most `most` tokens of it, chosen by the seed."""
+    """The batches of one atlas's text, at most `most` tokens of it or one sentence, chosen by the seed."""
 
     def __init__(self, directory: Path, *, area: int, seed: int, most: int) -> None:
         """Raises AtlasUnfinished where no mined sentence is stored."""
@@ -50,7 +50,8 @@ class LensText:
             raise AtlasUnfinished(f"{directory} stores no mined sentence of two tokens that a lens could be fitted on")
         order = np.random.default_rng((seed, 10)).permutation(table.height)
         lengths = table["tokens"].list.len().to_numpy().astype(np.int64)
-        kept = np.sort(order[: int(np.searchsorted(np.cumsum(lengths[order]), most)) + 1])
+        within = int(np.searchsorted(np.cumsum(lengths[order]), most, side="right"))
+        kept = np.sort(order[: max(1, within)])
         documents, sizes = table["document"].to_numpy()[kept], lengths[kept]
         tokens = table["tokens"].gather(kept)
         self.tokens = int(sizes.sum())

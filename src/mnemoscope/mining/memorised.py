@@ -24,7 +24,7 @@ from mnemoscope.mining.batches import pack, pad
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.predictions import SCORES
 from mnemoscope.mining.run_folder import encoder_of
-from mnemoscope.mining.steps import PlannedSteps, RunContext, digest, run_checkpointed
+from mnemoscope.mining.steps import PlannedSteps, RunContext, digest, empty_answers, run_checkpointed
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.writing import is_made, write_columns
 from mnemoscope.models import LanguageModel
@@ -42,7 +42,7 @@ class MemorisedPass:
         self._model, self.documents = model, documents
         self._tokens = np.array([one.tokens for one in documents], np.int64).reshape(-1, MEMORISED_TOKENS)
         self.answers: dict[str, NDArray[Any]] = {
-            "agreed": np.full(len(documents), -1, np.int32), "loss": np.full(len(documents), np.nan),
+            "agreed": empty_answers(len(documents), np.int32), "loss": empty_answers(len(documents), np.float64),
         }  # fmt: skip
         lengths = np.full(len(documents), MEMORISED_TOKENS + model.beginning.length)
         self.steps = PlannedSteps(

@@ -25,7 +25,7 @@ from mnemoscope.errors import AtlasDamaged, NotFinite
 from mnemoscope.files import write_bytes
 from mnemoscope.mining.batches import pack, pad
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.steps import PlannedSteps, digest
+from mnemoscope.mining.steps import PlannedSteps, digest, empty_answers
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
@@ -137,9 +137,9 @@ class PredictionPass:
         shape = (len(lengths), len(plan.layers))
         integers = (*_INTEGERS, ROUTED) if model.numberings else _INTEGERS
         self.answers: dict[str, NDArray[Any]] = {
-            **{name: np.full(shape, -1, np.int32) for name in integers},
-            **{name: np.full(shape, np.nan, np.float32) for name in (*_NUMBERS, _SCALE)},
-            "final_top": np.full(len(lengths), -1, np.int32),
+            **{name: empty_answers(shape, np.int32) for name in integers},
+            **{name: empty_answers(shape, np.float32) for name in (*_NUMBERS, _SCALE)},
+            "final_top": empty_answers(len(lengths), np.int32),
         }
         voted = (tensor.cpu() for votes in self._votes.values() for tensor in vars(votes).values())
         inputs = digest(plan.hash(), *vars(prefixes).values(), *sentences.arrays(), *voted)

@@ -23,7 +23,7 @@ from mnemoscope.mining.circle import next_in_circle
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.predictions import ROWS, SCORES
 from mnemoscope.mining.roles import last_tokens, role_columns
-from mnemoscope.mining.steps import PlannedSteps, digest
+from mnemoscope.mining.steps import PlannedSteps, digest, empty_answers
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.mining.values import TOKENS_KEPT, rows_at_once
@@ -131,8 +131,8 @@ class ReadoutPass:
         cuts = pack(lengths[self._order] + self._extra, area=plan.batch_tokens, rows=ROWS)
         shape = (count, len(plan.layers), len(lenses))
         self.answers: dict[str, NDArray[Any]] = {
-            **{name: np.full(shape, -1, np.int32) for name in _INTEGERS},
-            **{name: np.full(shape, np.nan, np.float32) for name in _NUMBERS},
+            **{name: empty_answers(shape, np.int32) for name in _INTEGERS},
+            **{name: empty_answers(shape, np.float32) for name in _NUMBERS},
         }
         maps = (
             part.numpy() for lens in lenses.values() for each in lens.values() for part in (each.weight, each.bias)

@@ -23,7 +23,7 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.batches import pack, pad
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.steps import PlannedSteps, digest
+from mnemoscope.mining.steps import PlannedSteps, digest, empty_answers
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
@@ -114,7 +114,7 @@ class RemovalPass:
         )
         runs = self._runs.select("sentence", "gap").with_row_index("run")
         self._requests = requests.join(runs, on=("sentence", "gap")).sort("run", "request")
-        self.answers = {"removed_coefficient": np.full(len(requests), np.nan, np.float32)}
+        self.answers = {"removed_coefficient": empty_answers(len(requests), np.float32)}
         self._extra = model.beginning.length
         cuts = pack(
             self._runs["position"].to_numpy() + self._extra,

@@ -1,6 +1,6 @@
 """How often and how strongly the router of one layer chooses each of its experts (definitions.md section 7.1)."""
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from mnemoscope.mining.activity import from_grid, to_grid
 
 
 class Routing:
-    """Running counts of one layer's experts, all `[expert]`; `merge` is associative and commutative.
+    """Running counts of one layer's experts, all `[expert]`; `add_state` is associative and commutative.
 
     `tokens` that were routed to an expert, the sum of their `weight`, and of how many it was the `first` choice, which
     has the largest weight (of equal ones the lowest expert). A shared expert is nobody's choice.
@@ -33,10 +33,6 @@ class Routing:
         self.weight += to_grid(weights.double().sum(0))
         chosen, own = weights[:, :routed].max(1).indices, weights[:, :routed].any(1)
         self.first[:routed] += torch.bincount(chosen[own], minlength=routed)
-
-    def merge(self, other: Self) -> None:
-        """Adds another accumulator of the same experts."""
-        self.add_state(other.state())
 
     def add_state(self, state: dict[str, Tensor]) -> None:
         """Adds the accumulator of the same experts whose `state` this is."""

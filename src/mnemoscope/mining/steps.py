@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
@@ -113,8 +113,8 @@ def digest(*parts: object) -> str:
 class PlannedSteps:
     """Steps that are known before the first is taken: `step(items)` fills `answers` for the items of one of the `cuts`.
 
-    `answers` come filled with what no answer can be: NaN, or -1 in integers. They are changed in place. `inputs` is a
-    digest of all that the steps read: what was saved of other inputs or other arrays is not believed.
+    `answers` come as `empty_answers`, and are changed in place. `inputs` is a digest of all that the steps read: what
+    was saved of other inputs or other arrays is not believed.
     """
 
     step: Callable[[slice], None]
@@ -139,7 +139,7 @@ class PlannedSteps:
     def forget(self) -> None:
         """Empties all answers."""
         for array in self.answers.values():
-            array.fill(np.nan if array.dtype.kind == "f" else -1)
+            array[...] = empty_answers(array.shape, array.dtype)
 
     def check_filled(self, *saved: Path) -> None:
         """Raises MiningError, and forgets what was `saved`, where an answer is still what no answer can be."""
@@ -152,6 +152,11 @@ class PlannedSteps:
                     f"{int(empty.sum())} of {array.size} entries of {name} were never filled; "
                     "run the same command again, which makes them anew"
                 )
+
+
+def empty_answers(shape: int | tuple[int, ...], kind: DTypeLike) -> NDArray[Any]:
+    """Room for answers of which none is there: NaN, or -1 in integers."""
+    return np.full(shape, np.nan if np.dtype(kind).kind == "f" else -1, kind)
 
 
 def is_unanswered(array: NDArray[Any]) -> NDArray[np.bool_]:

@@ -63,12 +63,6 @@ class TunedFit:
             found |= {f"{name}.{key}": value for key, value in self._adam.state[weight].items()}
         return found
 
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Goes on from a saved state of the same shapes."""
-        with torch.no_grad():
-            for name, tensor in self.state().items():
-                tensor.copy_(state[name])
-
     def translators(self) -> dict[int, Translator]:
         """The maps as they are now."""
         eye = torch.eye(self._model.sizes.hidden)

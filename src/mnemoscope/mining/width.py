@@ -25,7 +25,7 @@ from mnemoscope.mining.batches import pack
 from mnemoscope.mining.held_out import HeldOut, Reading
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.predictions import SCORES
-from mnemoscope.mining.steps import PlannedSteps, RunContext, digest, run_checkpointed
+from mnemoscope.mining.steps import PlannedSteps, RunContext, digest, empty_answers, run_checkpointed
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.mining.usefulness import find_duplicates, least_useful_first, usefulness
@@ -83,8 +83,8 @@ class WidthPass:
         self.runs = [run for layer in plan.layers for run in self._runs_of(layer)]
         count, shape = len(self.text.sentence), (len(self.text.sentence), len(plan.layers), len(EXIT_THRESHOLDS))
         self.answers: dict[str, NDArray[Any]] = {
-            "whole": np.full(count, np.nan), "loss": np.full((count, len(self.runs)), np.nan),
-            "stopped": np.full(shape, -1, np.int32), "wrong": np.full(shape, -1, np.int32),
+            "whole": empty_answers(count, np.float64), "loss": empty_answers((count, len(self.runs)), np.float64),
+            "stopped": empty_answers(shape, np.int32), "wrong": empty_answers(shape, np.int32),
         }  # fmt: skip
         self._by_length = np.argsort(self.text.lengths, kind="stable")
         stages = np.repeat(np.arange(1 + len(plan.layers)), count)

@@ -32,7 +32,7 @@ class ModuleCall:
     module: nn.Module
     taken: Tensor
     given: Tensor
-    moment: int = 0
+    moment: int
     """How many calls ended before it."""
 
     @property

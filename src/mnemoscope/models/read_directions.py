@@ -81,7 +81,7 @@ def _observe(model: LanguageModel, layers: list[int]) -> dict[int, nn.Module]:
     return {
         layer: module
         for (layer, module), output in given.items()
-        if output.numel() == taken[layer].numel() and torch.equal(output.flatten(), taken[layer].flatten())
+        if torch.equal(output.flatten(), taken[layer].flatten())
     }
 
 

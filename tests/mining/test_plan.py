@@ -1,0 +1,142 @@
+"""What a plan settles by itself, and how it is told from another: batches by hand, bounds, differences."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mnemoscope.errors import OptionError, PlanDiffers
+from mnemoscope.mining.plan import (
+    RULES,
+    MiningPlan,
+    all_versions,
+    batch_order,
+    default_batch_tokens,
+    library_versions,
+)
+from mnemoscope.mining_options import MiningOptions
+from mnemoscope.models import load_model
+
+
+def sizes_of(*widths: int, device: str, parameters: int = 0, **more: Any) -> Any:
+    """As much of a model with layers of these widths as decides the size of a batch."""
+    return SimpleNamespace(
+        sizes=SimpleNamespace(layers=len(widths), parameters=parameters), memories_at_once=widths.__getitem__,
+        device=torch.device(device), numberings=more.get("numberings", {}), dtype=more.get("dtype", torch.float32),
+    )  # fmt: skip
+
+
+def test_on_a_cpu_a_layers_coefficients_fill_16_mebibytes() -> None:
+    assert default_batch_tokens(sizes_of(256, 1024, 768, device="cpu")) * 1024 * 4 == 16 << 20
+    assert default_batch_tokens(sizes_of(1 << 20, device="cpu")) == 256
+    assert default_batch_tokens(sizes_of(2, device="cpu")) == 8192
+
+
+def test_experts_read_twice_as_many_tokens_at_a_time() -> None:
+    assert default_batch_tokens(sizes_of(1024, device="cpu", numberings={0: "experts"})) == 8192
+    assert default_batch_tokens(sizes_of(2048, device="cpu", numberings={0: "experts"})) == 4096
+
+
+@pytest.mark.parametrize(
+    ("width", "parameters", "dtype", "expected"),
+    [
+        # 8 GiB where nobody says how much; an eighth of what two copies of the weights leave, 16 bytes a coefficient.
+        (8192, 0, torch.float32, 8192),
+        (8192, 1, torch.float32, 4096),  # the next power of two below
+        (8192, 1 << 29, torch.float32, 4096),
+        (8192, 1 << 30, torch.bfloat16, 4096),
+        (8192, 1 << 40, torch.float32, 1024),
+        (64, 0, torch.float32, 65_536),
+    ],
+)
+def test_elsewhere_a_batch_fills_a_part_of_the_memory(
+    width: int, parameters: int, dtype: torch.dtype, expected: int
+) -> None:
+    assert default_batch_tokens(sizes_of(width, device="mps", parameters=parameters, dtype=dtype)) == expected
+
+
+def test_batches_are_shuffled_within_runs_of_512() -> None:
+    order = batch_order(1_100, seed=3)
+    for start, end in ((0, 512), (512, 1_024), (1_024, 1_100)):
+        assert sorted(order[start:end]) == list(range(start, end))
+        assert not np.array_equal(order[start:end], np.arange(start, end))
+    assert np.array_equal(batch_order(1_100, seed=3), order)
+    assert not np.array_equal(batch_order(1_100, seed=4), order)
+    assert batch_order(0, seed=3).tolist() == []
+
+
+@pytest.fixture(scope="module")
+def plan() -> MiningPlan:
+    return MiningPlan.derive(MiningOptions(), load_model("handmade:planted"), corpus="text.txt", validation=None)
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [
+        ("triggers", 1, 30_000), ("prefixes", 0, None), ("neighbours", 0, 30_000), ("batch_tokens", 1, None),
+        ("max_sentences", 1, None), ("max_tokens", 1, None), ("seed", 0, None),
+    ],
+)  # fmt: skip
+def test_numbers_of_a_plan_have_bounds(name: str, least: int, most: int | None, plan: MiningPlan) -> None:
+    assert getattr(replace(plan, **{name: least}), name) == least
+    with pytest.raises(OptionError, match=f"^--{name.replace('_', '-')} must be at least {least}, not {least - 1}$"):
+        replace(plan, **{name: least - 1})
+    if most is not None:
+        assert getattr(replace(plan, **{name: most}), name) == most
+        with pytest.raises(OptionError, match=f"^--{name} must be at most {most}, not {most + 1}$"):
+            replace(plan, **{name: most + 1})
+
+
+def test_triggers_come_one_or_all_of_a_sentence(plan: MiningPlan) -> None:
+    assert [replace(plan, per_sentence=each).per_sentence for each in ("1", "all")] == ["1", "all"]
+    with pytest.raises(OptionError, match=r"^--per-sentence must be 1 or all, not '2'$"):
+        replace(plan, per_sentence="2")
+
+
+def test_what_a_plan_settles_by_itself(plan: MiningPlan) -> None:
+    experts = MiningPlan.derive(MiningOptions(), load_model("handmade:experts"), corpus="text.txt", validation=None)
+    assert (plan.triggers, experts.triggers) == (50, 25)
+    assert plan.layers == (0, 1, 2)
+    assert (plan.removals, plan.corpus_fingerprint) == (None, None)
+    assert (plan.dtype, plan.device, plan.rules) == ("float32", "cpu", RULES)
+    asked = replace(plan, triggers=7)
+    assert MiningPlan.from_document(plan.document(), Path("here")) == plan
+    assert plan.hash() == replace(asked, triggers=50).hash() != asked.hash()
+
+
+def test_another_plan_is_told_by_every_difference(plan: MiningPlan) -> None:
+    begun = replace(plan, triggers=7, batch_tokens=9).document()
+    plan.check_same({**plan.document(), "removals": 12, "corpus_fingerprint": "abc"}, Path("atlas"))  # settled since
+    with pytest.raises(PlanDiffers) as told:
+        plan.check_same(begun, Path("atlas"))
+    assert str(told.value) == (
+        f"atlas was begun with another plan (triggers was 7, now 50; batch tokens was 9, now {plan.batch_tokens}); "
+        "use the old options, another folder, or --force to begin anew"
+    )
+    with pytest.raises(PlanDiffers, match=r"removals was 3, now 4"):
+        replace(plan, removals=4).check_same(replace(plan, removals=3).document(), Path("atlas"))
+    older = replace(plan, torch="1.0")
+    with pytest.raises(PlanDiffers, match=r"\(torch was '1.0', now .*\); use those versions, --accept-versions to go"):
+        plan.check_same(older.document(), Path("atlas"))
+    with pytest.raises(PlanDiffers, match="use the old options"):
+        plan.check_same(replace(older, seed=4).document(), Path("atlas"))
+    assert plan.with_versions_of(older.document()) == older
+
+
+def test_a_plan_of_another_version_of_the_package_is_refused(plan: MiningPlan) -> None:
+    stored = plan.document()
+    del stored["seed"]
+    with pytest.raises(PlanDiffers, match=r"here was mined by another version of mnemoscope \(its plan differs in new, "
+                                          r"seed\)"):  # fmt: skip
+        MiningPlan.from_document({**stored, "new": 1}, Path("here"))
+
+
+def test_versions_that_had_a_hand_are_listed_once_in_order() -> None:
+    here, old = library_versions(), {"torch": "1.0"}
+    assert set(here) == {"torch", "transformers", "tokenizers", "sentencex"}
+    assert all_versions([]) == [here]
+    assert all_versions([{"versions": [old, here]}, {"versions": None}, {}, {"versions": [old]}]) == [old, here]

@@ -1,0 +1,112 @@
+"""Where names are looked for, with and without a network, and what libraries say as one line of ours."""
+
+import socket
+from pathlib import Path
+
+import pytest
+import transformers
+
+from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported
+from mnemoscope.models import hub
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """What the hub's host answers, if it is asked, each time; no proxy."""
+    answers: list[bool] = []
+    monkeypatch.setattr(hub, "getproxies", dict)
+    monkeypatch.setattr(hub, "_reachable", lambda: answers.pop())
+    return answers
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_name_is_looked_for_on_the_hub_where_it_can_be_reached(there: bool, network: list[bool]) -> None:
+    network.append(there)
+    asked = hub.where("some/model", "main", True)
+    assert asked == {"revision": "main", "trust_remote_code": True, "local_files_only": not there}
+
+
+def test_nobody_asks_for_the_hub_where_it_is_not_needed(
+    network: list[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert hub.where(str(tmp_path), None, False)["local_files_only"] is False
+    monkeypatch.setattr(hub, "getproxies", lambda: {"https": "proxy"})
+    assert hub.where("some/model", None, False)["local_files_only"] is False
+    assert network == []
+
+
+def test_a_host_that_answers_a_connection_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setattr(hub.hub, "ENDPOINT", address)
+        assert hub._reachable()
+    assert not hub._reachable()
+
+
+def told(error: Exception, source: str = "some/model", **more: object) -> ModelError:
+    """What becomes of an error of a library."""
+    with pytest.raises(ModelError) as found, hub.one_line_errors(source, **more):  # type: ignore[arg-type]
+        raise error
+    assert "\n" not in str(found.value)
+    return found.value
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "line"),
+    [
+        ("Weights only load failed ...", ModelUnsupported,
+         ": its weights are a pickle that wants to run code; save them as safetensors"),
+        ("set ignore_mismatched_sizes", ModelDamaged, ": its weights are not of the shapes that its config.json says"),
+        ("set trust_remote_code=True", ModelUnsupported,
+         " brings its own code; pass trust_remote_code (--trust-remote-code) if you trust it"),
+        ("needs a GPU", ModelUnsupported, " is packed in a format that runs on a GPU only"),
+        ("`tiktoken` is required", ModelUnsupported, ": its tokenizer needs sentencepiece and protobuf (or tiktoken); "
+         "pip install sentencepiece protobuf tiktoken"),
+        ("anything\nelse", ModelDamaged, " cannot be read: ValueError: anything; take a complete copy"),
+    ],
+)  # fmt: skip
+def test_an_error_of_a_library_is_one_line(said: str, kind: type, line: str) -> None:
+    found = told(ValueError(said))
+    assert type(found) is kind
+    assert str(found) == f"model 'some/model'{line}"
+
+
+def test_kinds_that_the_library_does_not_know_are_named() -> None:
+    version = transformers.__version__
+    start = f"model 'some/model' is of a kind that transformers {version} does not know"
+    unknown = "The checkpoint has model type `newest` but Transformers does not recognize this architecture"
+    assert str(told(ValueError(unknown))).startswith(f"{start} (model type 'newest');")
+    gguf = "GGUF model with architecture newest is not supported yet."
+    assert str(told(ValueError(gguf))).startswith(f"{start} (GGUF model with architecture newest);")
+    assert str(told(ValueError("Unrecognized something"))).startswith(f"{start} (Unrecognized something);")
+    none = told(ValueError("Should have a `model_type` key"))
+    assert str(none).startswith("the config.json of model 'some/model' states no model_type; add that of its family")
+
+
+def test_libraries_that_are_missing_are_named_with_what_installs_them() -> None:
+    missing = told(ImportError("no awq"), packed="awq")
+    assert str(missing) == (
+        "model 'some/model' needs a library of its format 'awq' that is not installed (no awq); pip install gptqmodel"
+    )
+    assert str(told(ImportError("no such"))).endswith("is not installed (no such); pip install 'mnemoscope[quantized]'")
+    pieces = told(ImportError("This needs SentencePiece"), what="tokenizer")
+    assert str(pieces).startswith("tokenizer 'some/model' needs a library that is not installed")
+    assert str(pieces).endswith("pip install sentencepiece protobuf")
+    assert str(told(ImportError("a GPU is needed"))).endswith(" is packed in a format that runs on a GPU only")
+
+
+def test_what_is_not_there_is_told_apart_from_what_cannot_be_read(tmp_path: Path) -> None:
+    assert str(told(OSError("not found"))).startswith("no model 'some/model' on this machine or the hub (not found);")
+    assert type(told(OSError("not found"))) is ModelNotFound
+    folder = told(OSError("torn"), str(tmp_path))
+    assert (type(folder), str(folder)) == (
+        ModelDamaged, f"model {str(tmp_path)!r} cannot be read: torn; take a complete copy"
+    )  # fmt: skip
+    (tmp_path / "model.safetensors").write_bytes(b"half")
+    for error, source in ((OSError("torn"), str(tmp_path)), (ValueError("torn"), "some/model")):
+        found = told(error, source, folder=tmp_path)
+        assert str(found) == f"model {source!r}: model.safetensors is cut off or damaged; take a complete copy"
+    own = ModelNotFound("as it is")
+    assert told(own) is own

@@ -1,0 +1,73 @@
+"""What keys look for in the stream, and what words are there, against the matrices taken by hand."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mnemoscope.models import load_model, read_directions
+from mnemoscope.models.read_directions import input_embeddings, input_norms
+from mnemoscope.models.read_directions import read_directions as directions_of
+from models.conftest import HIDDEN, LAYERS, ROWS, build
+from models.key_matrices import READ, direction
+
+
+@pytest.mark.parametrize("name", list(READ))
+def test_directions_are_keys_with_the_gain_folded_in_and_words_what_goes_in(name: str, tokenizer: Any) -> None:
+    hf = build(name)
+    model = load_model(hf, tokenizer=tokenizer)
+    for layer in range(LAYERS):
+        gate, up, gain, words = (
+            None if part is None else part.double().numpy() for part in READ[name](hf, layer)
+        )
+        ups = [None] * len(gate) if up is None else up
+        wanted = np.stack([direction(*rows, gain) for rows in zip(gate, ups, strict=True)])
+        found = directions_of(model, layer)
+        assert found.dtype == torch.float32
+        np.testing.assert_allclose(found, wanted - wanted.mean(1, keepdims=True), atol=2e-5)
+        size = HIDDEN**0.5 if name == "gemma" else 1.0  # Gemma's words go in so many times as large
+        np.testing.assert_allclose(input_embeddings(model), words * size, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "norm"),
+    [
+        ("gpt2", "transformer.h.{}.ln_2"),
+        ("llama", "model.layers.{}.post_attention_layernorm"),
+        ("gpt_neox", "gpt_neox.layers.{}.post_attention_layernorm"),  # a parallel block, with two
+        ("gptj", "transformer.h.{}.ln_1"),  # one that attention reads, too
+        ("phi", "model.layers.{}.input_layernorm"),
+        ("olmo2", None),
+        ("opt-350m", "model.decoder.layers.{}.self_attn_layer_norm"),  # which gives the stream, too
+    ],
+)
+def test_the_norm_before_the_keys(name: str, norm: str | None, tokenizer: Any) -> None:
+    hf = build(name)
+    model = load_model(hf, tokenizer=tokenizer)
+    wanted = {layer: norm and hf.get_submodule(norm.format(layer)) for layer in range(LAYERS)}
+    assert input_norms(model) == wanted
+    assert input_norms(model) is input_norms(model)
+
+
+def test_keys_behind_what_is_no_norm_stay_as_they_are(tokenizer: Any) -> None:
+    hf = build("gpt2")
+    hf.transformer.h[0].ln_2 = nn.Tanh()
+    keys = hf.transformer.h[0].mlp.c_fc.weight.T
+    found = directions_of(load_model(hf, tokenizer=tokenizer), 0)
+    torch.testing.assert_close(found, keys - keys.mean(1, keepdim=True), atol=1e-5, rtol=0)
+
+
+def test_words_are_embedded_in_pieces_and_no_more_than_the_head_has(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_directions, "_ROWS", 17)
+    hf = build("gpt2", tie_word_embeddings=False)
+    hf.transformer.wte = nn.Embedding(ROWS + 9, HIDDEN)
+    words = hf.transformer.wte.weight.detach()
+    assert torch.equal(input_embeddings(load_model(hf, tokenizer=tokenizer)), words[:ROWS])
+
+
+def test_words_of_another_width_than_the_streams_are_none(tokenizer: Any) -> None:
+    assert input_embeddings(load_model(build("opt-350m"), tokenizer=tokenizer)) is None
