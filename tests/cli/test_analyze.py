@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from handbuilt_answers import build_answers
+from handbuilt_answers import RULERS, build_answers
 from handbuilt_atlas import build_atlas
 from mnemoscope.atlas import Atlas, verify
 from mnemoscope.cli import main
@@ -32,7 +32,7 @@ def whole(directory: Path) -> Atlas:
         directory, triggers={0: [(0, 6), (0, 6)], 1: []}, values={0: [value] * 4, 1: [value] * 4}, next_counts={6: 4},
         removals=removals, prefixes=[(document, 1, 6, 7) for document in range(4)], predictions=predictions,
         patterns=[(0, 0, "shallow", [0])], roles={0: [(0, 1)] * 4, 1: [(1, 0)] * 4}, width=[0, 1, 2],
-        memorised=[(False, 32, [0])], lenses=True,
+        memorised=[(False, 32, [0])], lenses=RULERS,
     )  # fmt: skip
 
 

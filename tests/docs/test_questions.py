@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from handbuilt_answers import build_answers
+from handbuilt_answers import RULERS, build_answers
 from mnemoscope.atlas.schema import ANSWER_COLUMNS
 from mnemoscope.questions import QUESTIONS, answer
 
@@ -16,7 +16,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "questions.md").read_text(encoding=
 def test_names_and_columns_are_explained(question: str, tmp_path: Path) -> None:
     atlas = build_answers(
         tmp_path, triggers={0: [], 1: []}, roles={0: [], 1: []}, width=[0, 1], memorised=[(False, 32, [0])],
-        lenses=True,
+        lenses=RULERS,
     )
     found = answer(atlas, question)
     section = PAGE.split(f"\n## {question}\n")[1].split("\n## ")[0]
