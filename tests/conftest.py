@@ -43,6 +43,14 @@ settings.register_profile("here", deadline=None, derandomize=True)
 settings.load_profile("here")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What opens pages in Chromium is marked so, before marks choose."""
+    for item in items:
+        if "running_chromium" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.browser)
+
+
 @pytest.fixture(scope="module")
 def running_chromium() -> "Iterator[Browser]":
     """One browser for all tests of a module."""

@@ -19,6 +19,8 @@ from mining.conftest import tables_of
 from mining_killed import sentences
 from mnemoscope.models.handmade import WORDS
 
+pytestmark = pytest.mark.faults
+
 OPTIONS = ("--split", "line", "--batch-tokens", "200", "--checkpoint-every", "1000")
 
 

@@ -2,13 +2,12 @@
 
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from browser import PHONE, Visit, Visits, chromium
+from browser import PHONE, Visit, Visits
 from mnemoscope.annotations import open_store
 from mnemoscope.atlas import open_atlas
 from mnemoscope.campaigns.import_export import rows
@@ -28,27 +27,14 @@ def atlas(untouched: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(untouched, tmp_path / "atlas"))
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture
-def visits(browser: Any) -> Iterator[Visits]:
-    found = Visits(browser)
-    yield found
-    found.close()
-
-
 def stored(atlas: Path, author: str) -> list[dict[str, Any]]:
     with open_store(open_atlas(atlas)) as store:
         return [row for row in rows(store) if row["author"] == author]
 
 
-def begun(visits: Visits, url: str, *names: str) -> list[str]:
+def begun(visit: Visits, url: str, *names: str) -> list[str]:
     """Begins a campaign on its form and invites people; their links."""
-    page = visits(f"{url}/annotate").page
+    page = visit(f"{url}/annotate").page
     page.fill("#keys", "3")
     page.click("text=Draw and begin")
     links = []
@@ -59,52 +45,52 @@ def begun(visits: Visits, url: str, *names: str) -> list[str]:
     return links
 
 
-def at_first_item(visits: Visits, link: str, **more: Any) -> Visit:
-    visit = visits(link, **more)
-    visit.page.keyboard.press("Enter")
-    visit.page.wait_for_selector("#pattern")
-    return visit
+def at_first_item(visit: Visits, link: str, **more: Any) -> Visit:
+    opened = visit(link, **more)
+    opened.page.keyboard.press("Enter")
+    opened.page.wait_for_selector("#pattern")
+    return opened
 
 
-def typed(visit: Visit, keys: str) -> None:
+def typed(opened: Visit, keys: str) -> None:
     for key in keys.split():
-        visit.page.keyboard.press(key)
+        opened.page.keyboard.press(key)
 
 
-def described(visit: Visit, text: str) -> None:
-    visit.page.keyboard.press("d")
-    visit.page.keyboard.press("Control+a")
-    visit.page.keyboard.type(text)
-    visit.page.keyboard.press("Escape")
+def described(opened: Visit, text: str) -> None:
+    opened.page.keyboard.press("d")
+    opened.page.keyboard.press("Control+a")
+    opened.page.keyboard.type(text)
+    opened.page.keyboard.press("Escape")
 
 
-def saved(visit: Visit) -> None:
+def saved(opened: Visit) -> None:
     from playwright.sync_api import expect
 
-    expect(visit.page.locator("[data-state]")).to_have_text(SAVED)
+    expect(opened.page.locator("[data-state]")).to_have_text(SAVED)
 
 
-def fine(visit: Visit, url: str) -> None:
+def fine(opened: Visit, url: str) -> None:
     # A page that is left at once may leave its icon unread.
-    assert [one for one in visit.complaints if not one.endswith("/icon.svg")] == []
-    assert all(address.startswith(url) for address in visit.requests)
-    assert visit.wider_than_the_window() <= 0
+    assert [one for one in opened.complaints if not one.endswith("/icon.svg")] == []
+    assert all(address.startswith(url) for address in opened.requests)
+    assert opened.wider_than_the_window() <= 0
     # A phone shows a page that is too wide as a whole, smaller.
-    assert visit.page.evaluate("innerWidth <= document.documentElement.clientWidth")
+    assert opened.page.evaluate("innerWidth <= document.documentElement.clientWidth")
 
 
-def test_two_people_annotate_at_once_by_keyboard(atlas: Path, visits: Visits) -> None:
+def test_two_people_annotate_at_once_by_keyboard(atlas: Path, visit: Visits) -> None:
     with running(atlas) as url:
-        links = begun(visits, url, "Ada", "Ben")
-        ada, ben = at_first_item(visits, links[0]), at_first_item(visits, links[1], dark=True)
+        links = begun(visit, url, "Ada", "Ben")
+        ada, ben = at_first_item(visit, links[0]), at_first_item(visit, links[1], dark=True)
         typed(ada, "x j x j x")
         typed(ben, "1 2 x k x k x")
         described(ada, "first three")
         described(ben, "ten to twelve")
         typed(ada, "s")
         typed(ben, "m")
-        for visit in (ada, ben):
-            saved(visit)
+        for opened in (ada, ben):
+            saved(opened)
         assert [row["kind"] for row in stored(atlas, "Ada")] == ["shallow"]
         assert [row["kind"] for row in stored(atlas, "Ben")] == ["semantic"]
         checked = "[...document.querySelectorAll('input[name=marks]:checked')].map((one) => Number(one.value))"
@@ -138,15 +124,15 @@ def test_two_people_annotate_at_once_by_keyboard(atlas: Path, visits: Visits) ->
         ada.page.get_by_text("You found no pattern here").wait_for()
         typed(ada, "g")
         ada.page.get_by_text("2 of 15 finished").wait_for()
-        for visit in (ada, ben):
-            fine(visit, url)
+        for opened in (ada, ben):
+            fine(opened, url)
 
 
-def test_what_was_typed_survives_a_closed_browser_and_a_lost_server(atlas: Path, visits: Visits) -> None:
+def test_what_was_typed_survives_a_closed_browser_and_a_lost_server(atlas: Path, visit: Visits) -> None:
     with running(atlas) as url:
         port = int(url.rpartition(":")[2])
-        (link,) = begun(visits, url, "Ada")
-        ada = at_first_item(visits, link)
+        (link,) = begun(visit, url, "Ada")
+        ada = at_first_item(visit, link)
         place = ada.page.url
         # Not complete: kept in the browser, and there again.
         typed(ada, "x j x")
@@ -191,11 +177,11 @@ def test_what_was_typed_survives_a_closed_browser_and_a_lost_server(atlas: Path,
         assert len({row["pattern"] for row in stored(atlas, "Ada")}) == 1
 
 
-def test_a_verdict_survives_a_lost_server(atlas: Path, visits: Visits) -> None:
+def test_a_verdict_survives_a_lost_server(atlas: Path, visit: Visits) -> None:
     with running(atlas) as url:
         port = int(url.rpartition(":")[2])
-        (link,) = begun(visits, url, "Ada")
-        page = visits(link).page
+        (link,) = begun(visit, url, "Ada")
+        page = visit(link).page
         page.click(".places:last-of-type a")
         page.wait_for_selector("#verdict")
         place = page.url
@@ -210,10 +196,10 @@ def test_a_verdict_survives_a_lost_server(atlas: Path, visits: Visits) -> None:
         assert [row["kind"] for row in stored(atlas, "Ada")] == ["related"]
 
 
-def test_on_a_phone_without_a_keyboard(atlas: Path, visits: Visits) -> None:
+def test_on_a_phone_without_a_keyboard(atlas: Path, visit: Visits) -> None:
     with running(atlas) as url:
-        (link,) = begun(visits, url, "Ada")
-        ada = visits(link, width=PHONE, height=844, dark=True)
+        (link,) = begun(visit, url, "Ada")
+        ada = visit(link, width=PHONE, height=844, dark=True)
         fine(ada, url)
         page = ada.page
         page.tap("text=Begin")
@@ -234,10 +220,10 @@ def test_on_a_phone_without_a_keyboard(atlas: Path, visits: Visits) -> None:
 
 
 @pytest.mark.parametrize("width", [PHONE, 1280])
-def test_the_host_s_pages_and_a_memory_s(atlas: Path, visits: Visits, width: int) -> None:
+def test_the_host_s_pages_and_a_memory_s(atlas: Path, visit: Visits, width: int) -> None:
     with running(atlas) as url:
-        (link,) = begun(visits, url, "Ada")
-        boss = visits(f"{url}/annotate", width=width)
+        (link,) = begun(visit, url, "Ada")
+        boss = visit(f"{url}/annotate", width=width)
         fine(boss, url)
         boss.page.goto(f"{url}/annotate/results")
         fine(boss, url)
@@ -254,4 +240,4 @@ def test_the_host_s_pages_and_a_memory_s(atlas: Path, visits: Visits, width: int
         boss.page.click("text=Done: back to L0.M0")
         boss.page.get_by_text("the host's own <b>word</b>").wait_for()
         fine(boss, url)
-        assert visits(link).complaints == []
+        assert visit(link).complaints == []
