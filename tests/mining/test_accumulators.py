@@ -254,6 +254,13 @@ def test_a_relu_layers_least_is_zero_unless_it_always_fires() -> None:
     assert activity.least.tolist() == [0.0, 0.0]
 
 
+def test_one_position_is_its_memories_least_and_greatest() -> None:
+    activity = Activity(2)
+    assert [activity.columns()[name].tolist() for name in ("min", "max")] == [[0, 0], [0, 0]]
+    add(activity, torch.tensor([[[-2.0, 3.0]]]))
+    assert [activity.columns()[name].tolist() for name in ("min", "max")] == [[-2, 3], [-2, 3]]
+
+
 @pytest.mark.parametrize("sampled", [True, False])
 def test_some_rows_of_a_sweep_are_measured_as_if_they_were_alone(sampled: bool) -> None:
     block = torch.randn(5, POSITIONS, MEMORIES, generator=torch.Generator().manual_seed(0))

@@ -1,22 +1,24 @@
 """Lenses against textbook algebra and a slow model; stopped and gone on; what they say where the answer is known."""
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from mining.conftest import byte_tokenizer, odd_text
 from mining.slow_model import SlowTransformer
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.cli import main
-from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, Interrupted, NotFinite, OptionError
+from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, Interrupted, ModelDiffers, NotFinite, OptionError
 from mnemoscope.mining import mine, tuned
 from mnemoscope.mining.circle import next_in_circle
-from mnemoscope.mining.lenses import fit_lenses, read_lens
+from mnemoscope.mining.lenses import _SAYS, fit_lenses, read_lens
 from mnemoscope.mining.readouts import reading_columns, targets_of
 from mnemoscope.mining.ridge import PENALTIES, Moments, fit_ridge
 from mnemoscope.mining.roles import LastTokens, role_columns
@@ -339,6 +341,45 @@ def test_what_cannot_be_fitted_or_read_is_said(tmp_path: Path) -> None:
     hf.transformer.h[0].mlp.c_proj.weight[:, 0] = float("nan")
     with pytest.raises(NotFinite, match="layer 0 are not finite under the lens plain"):
         reading_columns(model, 0, targets_of(out, model, 0), {"plain": {}}, seed=0)
+
+
+def test_a_file_that_holds_no_lens_of_this_atlas_is_refused(tmp_path: Path) -> None:
+    """Its hash is right; what it holds is what nobody fitted."""
+    (tmp_path / "lenses").mkdir()
+    path = tmp_path / "lenses/ridge.safetensors"
+    manifest = SimpleNamespace(model=SimpleNamespace(fingerprint="m"), plan_hash="p")
+    hashes = ["lenses/ridge.safetensors"]
+    atlas: Any = SimpleNamespace(
+        path=tmp_path, hashes=hashes, check_hash=hashes.index, manifest=manifest, layers=range(2)
+    )
+    whole = {"weight": torch.ones(2, 3, 3), "bias": torch.ones(2, 3)}
+    said = {"model": "m", "plan": "p", "layers": [0, 1]}
+
+    def written(tensors: dict[str, torch.Tensor], words: dict[str, Any]) -> None:
+        save_file(tensors, path, {_SAYS: json.dumps(words)})
+
+    written(whole, said)
+    assert (read_lens(atlas, "ridge") or {}).keys() == {0, 1}
+    assert read_lens(atlas, "tuned") is None
+    for name in ("model", "plan"):
+        written(whole, {**said, name: "another"})
+        with pytest.raises(ModelDiffers, match="was fitted for another model or atlas; fit it again with --force"):
+            read_lens(atlas, "ridge")
+    for tensors, words in (
+        (whole, {**said, "layers": [0]}),
+        ({**whole, "weight": torch.ones(1, 3, 3)}, said),
+        ({**whole, "weight": whole["weight"] * float("nan")}, said),
+    ):
+        written(tensors, words)
+        with pytest.raises(AtlasDamaged, match="does not hold a lens of this atlas's layers"):
+            read_lens(atlas, "ridge")
+    for words in ({name: said[name] for name in ("model", "plan")}, said):
+        written(whole if words != said else {"weight": whole["weight"]}, words)
+        with pytest.raises(AtlasDamaged, match=r"does not hold a lens \(.*\); fit it again"):
+            read_lens(atlas, "ridge")
+    path.unlink()
+    with pytest.raises(AtlasDamaged, match="does not hold a lens"):
+        read_lens(atlas, "ridge")
 
 
 def test_values_that_know_nothing_agree_above_the_control_no_more_often_than_stated() -> None:

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import torch
 
 from mining.conftest import byte_tokenizer
 from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.errors import AtlasUnfinished, Interrupted, ModelDiffers, NotFinite, OptionError
 from mnemoscope.files import json_bytes
 from mnemoscope.mining import extend, mine
-from mnemoscope.mining.roles import LastTokens, role_columns
+from mnemoscope.mining.roles import KEPT, LastTokens, _read, role_columns
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.read_directions import input_embeddings
 from mnemoscope.questions import answer
@@ -85,6 +86,19 @@ def test_a_key_that_is_not_finite_is_named(text: Path) -> None:
     last = LastTokens(np.zeros((model.sizes.memories[1], 25), np.int64))
     with pytest.raises(NotFinite, match=r"L1\.M3"):
         role_columns(model, 1, last, last, input_embeddings(model))
+
+
+def test_the_first_token_of_a_vocabulary_is_a_token_as_any_other() -> None:
+    """Token 0 owns triggers, is dealt, and is looked for; -1 stands for none."""
+    tokens = np.full((3, KEPT), -1)
+    tokens[0, :3], tokens[2, :2] = (0, 7, 29), (5, 0)
+    dealt = LastTokens(tokens).dealt(0, 1).tokens
+    assert [row[row >= 0].tolist() for row in dealt] == [[5, 0], [], [0, 7, 29]]
+    cosine = -torch.arange(30.0)[None].expand(3, -1).contiguous()  # the first 25 are nearest, in their order
+    found = _read(cosine, [tokens, dealt])
+    assert (found["trigger_rank"].tolist()[0], found["control_rank"].tolist()[0]) == (0, 5)
+    assert found["triggers_found"][[0, 2]].tolist() == pytest.approx([2 / 3, 1])
+    assert found["controls_found"][[0, 2]].tolist() == pytest.approx([1, 2 / 3])
 
 
 def _without(atlas: Path, name: str, out: Path) -> Path:

@@ -132,6 +132,26 @@ def test_a_folder_that_is_no_adapter(tmp_path: Path) -> None:
     assert "holds no weights" in refused(ModelNotFound, base, adapter=adapter)
 
 
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ({"base_model_name_or_path": "some/model"}, "'some/model'"),
+        ({"base_model_name_or_path": ""}, "its base model"),
+        ({"base_model_name_or_path": 3}, "its base model"),
+        ({}, "its base model"),
+        ([], "its base model"),
+        ("{", "its base model"),
+        (b"\xff", "its base model"),
+        (None, "its base model"),
+    ],
+)
+def test_what_an_adapter_was_made_for_is_told_where_it_says_so(said: Any, name: str, tmp_path: Path) -> None:
+    if said is not None:
+        text = said if isinstance(said, bytes) else (said if said == "{" else json.dumps(said)).encode()
+        (tmp_path / adapters.ADAPTER_CONFIG).write_bytes(text)
+    assert adapters.base_name(tmp_path) == name
+
+
 def test_an_adapter_of_the_hub_is_its_files_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no hub: what is asked of it is noted, and answered from a folder."""
     base, adapter = save_base(tmp_path / "base", "llama"), save_adapter(tmp_path / "adapter", "llama")

@@ -7,7 +7,7 @@ import torch
 
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models import load_model, read_blocks, read_coefficients
-from mnemoscope.models.anatomy import head_of
+from mnemoscope.models.anatomy import experts_chosen, head_of
 
 IDS = torch.tensor([[5, 1, 8, 3, 11, 2], [7, 4, 0, 9, 0, 0]])
 LENGTHS = (6, 4)
@@ -106,3 +106,20 @@ def test_multimodal_gemma3_is_read_by_its_text_model(tokenizer):
 def test_a_model_without_a_head_is_refused(head):
     with pytest.raises(ModelUnsupported, match=r"^SimpleNamespace has no language-model head; load a causal"):
         head_of(SimpleNamespace(get_output_embeddings=lambda: head))
+
+
+@pytest.mark.parametrize(
+    ("stated", "count"),
+    [
+        ({}, 2),
+        ({"num_experts_per_tok": 8}, 8),
+        ({"num_experts_per_tok": None, "moe_topk": 6}, 6),
+        ({"num_experts_per_tok": 0, "moe_k": 4}, 4),
+        ({"moe_topk": [6, 6], "num_selected_experts": 1}, 1),
+    ],
+)
+def test_how_many_experts_a_token_goes_to_is_the_first_number_that_is_stated(
+    stated: dict[str, object], count: int
+) -> None:
+    config = SimpleNamespace(get_text_config=lambda decoder: SimpleNamespace(**stated) if decoder else None)
+    assert experts_chosen(config) == count

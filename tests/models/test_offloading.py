@@ -12,6 +12,7 @@ from mnemoscope.errors import ModelDamaged, ModelUnsupported
 from mnemoscope.models.offloading import (
     check_reachable,
     device_of_module,
+    hold_all_weights,
     hold_weights,
     is_placed,
     is_spread,
@@ -54,6 +55,13 @@ def test_a_weight_that_is_fetched_is_there_for_as_long_as_it_is_held() -> None:
     assert lone.weight.is_meta
     assert places_of(model) == ("cpu",)
     with hold_weights(lone), hold_weights(lone):
+        assert torch.equal(lone.weight, stored)
+    assert lone.weight.is_meta
+    wide = spread(weights_map={"weight": stored.double()})[1]
+    with torch.inference_mode(), hold_weights(wide):
+        assert torch.equal(wide.weight, stored)
+        assert not wide.weight.is_inference(), "whoever wants gradients beside would be refused"
+    with hold_all_weights(model):
         assert torch.equal(lone.weight, stored)
     assert lone.weight.is_meta
     assert torch.equal(weight_of(lone, "weight"), stored)

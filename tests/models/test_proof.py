@@ -1,6 +1,7 @@
 """The load-time proof refuses planted faults, names the layer and the check, and is not fooled by rounding."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -150,3 +151,28 @@ def test_a_model_that_reads_both_ways_is_refused(tiny, tokenizer):
         layer.self_attn.is_causal = False
     with pytest.raises(ModelUnsupported, match="later tokens change earlier ones"):
         load_model(hf, tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize(("dtype", "experts"), [(torch.float32, True), (torch.bfloat16, False), (torch.bfloat16, True)])
+@pytest.mark.parametrize("changed", range(6))
+def test_an_encoder_changes_most_positions_and_experts_in_half_precision_some(
+    changed: int, dtype: torch.dtype, experts: bool
+) -> None:
+    """Five positions come before the last token; so many of them change with it. Experts are forgiven two of them."""
+    ids = torch.zeros(1, 6, dtype=torch.long)
+    logits = torch.randn(1, 6, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+    def answer(given: torch.Tensor) -> torch.Tensor:
+        after = logits.clone()
+        after[:, :changed] += given[0, -1] * 10
+        return after
+
+    model = SimpleNamespace(
+        logits=answer, dtype=dtype, numberings={0: None} if experts else {}, anatomy=SimpleNamespace(family="own")
+    )
+    forgiven = 2 if experts and dtype == torch.bfloat16 else 0
+    if changed <= forgiven:
+        proof._check_causal(model, ids, logits, limit=0.1)
+    else:
+        with pytest.raises(ModelUnsupported, match=r"'own' model lets later tokens change earlier ones"):
+            proof._check_causal(model, ids, logits, limit=0.1)

@@ -81,6 +81,7 @@ def test_bytes(text: str) -> None:
     # Each byte's span is its character's.
     assert tokens.offsets(text) == [(n, n + 1) for n, character in enumerate(text) for _ in character.encode()]
     assert (texts[3 + 0xC3], texts[3 + ord("a")], texts[0]) == ("\\xc3", "a", "<pad>")
+    assert [raw[3 + byte] for byte in range(256)] == [bytes([byte]) for byte in range(256)]
 
 
 def test_words_merged_pair_by_pair(ctrl: Any) -> None:
