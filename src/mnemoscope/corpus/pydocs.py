@@ -18,6 +18,7 @@ import ast
 import hashlib
 import importlib.metadata
 import inspect
+import os
 import re
 import sysconfig
 import warnings
@@ -67,8 +68,7 @@ def documents(part: str = "all") -> Iterator[str]:
     if part not in PARTS:
         raise OptionError(f"builtin:pydocs has no part {part!r}; its parts are {', '.join(PARTS)}")
     seen: set[bytes] = set()
-    docstrings = chain.from_iterable(map(_docstrings, _source_files(part)))
-    for raw in chain(_topics(_topics_file()), docstrings):
+    for raw in chain(_topics(_topics_file()), _all_docstrings(part)):
         text = clean(raw)
         if not is_prose(text):
             continue
@@ -112,10 +112,16 @@ def _source_files(part: str) -> list[Path]:
     library = Path(sysconfig.get_path("stdlib"))
     if not library.is_dir():
         raise CorpusNotFound(f"the standard library's sources are not at {library}; builtin:pydocs needs them")
-    inside = {path.relative_to(library).as_posix(): path for path in library.rglob("*.py")}
-    wanted = sorted(name for name in inside if not _SKIPPED_FOLDERS.search(name) and not name.startswith("pydoc_data"))
-    found = [inside[name] for name in wanted]
+    inside = {path.relative_to(library).as_posix(): path for path in _python_files(library)}
+    found = [inside[name] for name in sorted(inside) if not name.startswith("pydoc_data")]
     return found + [path for name in DISTRIBUTIONS if part == "all" for path in _sources(name)]
+
+
+def _python_files(library: Path) -> Iterator[Path]:
+    """The sources of a folder; those that are skipped are not walked, above all site-packages with its many thousands."""
+    for folder, inner, names in os.walk(library):
+        inner[:] = [name for name in inner if not _SKIPPED_FOLDERS.search(name)]
+        yield from (Path(folder, name) for name in names if name.endswith(".py"))
 
 
 def _sources(distribution: str) -> list[Path]:
@@ -126,6 +132,12 @@ def _sources(distribution: str) -> list[Path]:
     sources = [entry for entry in listed if entry.suffix in (".py", ".pyi")]
     chosen = [entry for entry in sources if not _SKIPPED_FOLDERS.search(str(entry))]
     return [Path(str(entry.locate())) for entry in sorted(chosen, key=str)]
+
+
+def _all_docstrings(part: str) -> Iterator[str]:
+    """Those of every source file of a part, which are looked for when the first is asked for."""
+    for path in _source_files(part):
+        yield from _docstrings(path)
 
 
 def _topics(path: Path) -> Iterator[str]:
