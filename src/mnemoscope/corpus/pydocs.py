@@ -118,7 +118,7 @@ def _source_files(part: str) -> list[Path]:
 
 
 def _python_files(library: Path) -> Iterator[Path]:
-    """The sources of a folder; those that are skipped are not walked, above all site-packages with its many thousands."""
+    """The sources of a folder; what is skipped is not walked: site-packages may hold a hundred times as many."""
     for folder, inner, names in os.walk(library):
         inner[:] = [name for name in inner if not _SKIPPED_FOLDERS.search(name)]
         yield from (Path(folder, name) for name in names if name.endswith(".py"))
