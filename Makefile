@@ -7,7 +7,7 @@ test:
 	python -m pytest -n 2
 
 faults:
-	python -m pytest -n 2 -m 'faults and not slow'
+	python -m pytest -n 2 --dist load -m 'faults and not slow'
 
 browser:
 	python -m pytest -n 2 -m 'browser and not faults and not slow'
