@@ -127,7 +127,7 @@ class Numbering:
     def number(self, memory: MemoryId) -> int | None:
         """The number of a memory of the layer; None for one that there is not."""
         expert = self.expert_of(memory)
-        if expert is None or memory.memory >= self.widths[expert]:
+        if expert is None or not 0 <= memory.memory < self.widths[expert]:
             return None
         return self.firsts[expert] + memory.memory
 

@@ -5,11 +5,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from starlette.testclient import TestClient
 
-from handbuilt_atlas import SENTENCES, build_atlas
+from handbuilt_atlas import PROVENANCE, SENTENCES, build_atlas, manifest
 from mnemoscope.atlas import open_atlas
+from mnemoscope.atlas.manifest import seal
+from mnemoscope.atlas.schema import TABLES
+from mnemoscope.atlas.store import write_table
 from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.memory import MemoryId
@@ -98,6 +102,18 @@ def test_neighbours_by_value_are_the_stored_ones(data: Any) -> None:
     found = [(one["memory"], one["cosine"]) for one in data["neighbours"]["value"]]
     assert found == [("L1.M0", pytest.approx(0.9)), ("L0.M1", pytest.approx(0.5))]
     assert data["neighbours"]["triggers"] == []
+
+
+@pytest.mark.parametrize("unknown", [-(2**31), 4])
+def test_a_neighbour_that_there_is_not_is_damage(tmp_path: Path, unknown: int) -> None:
+    atlas = build_atlas(tmp_path)
+    path = atlas / TABLES["neighbours"].path(0)
+    rows = pl.read_parquet(path).with_columns(other_memory=pl.lit(unknown)).to_dict(as_series=False)
+    write_table(path, rows, name="neighbours", provenance=PROVENANCE)
+    seal(atlas, manifest())
+    answer = client(atlas).get("/L0.M0.json")
+    assert answer.status_code == 409
+    assert "the table of neighbours names what is not there" in answer.text
 
 
 def test_neighbours_by_triggers_share_prefixes(tmp_path: Path) -> None:

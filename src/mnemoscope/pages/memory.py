@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mnemoscope.atlas.read import BEST_TRIGGERS
-from mnemoscope.errors import OptionError
+from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
 from mnemoscope.memory import HISTOGRAM_EDGES, MemoryId
 from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.page import Page
@@ -184,13 +184,16 @@ def bars(activity: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _by_value(edition: Edition, wanted: MemoryId) -> list[dict[str, Any]]:
-    """The stored neighbours: memory, cosine, and the token that its value ranks first."""
+    """The stored neighbours: memory, cosine, and the token that its value ranks first; raises AtlasDamaged."""
     atlas = edition.atlas
     rows = atlas.rows_where("neighbours", wanted.layer, column="memory", ids=[atlas.number(wanted)])
-    return [
-        memory_token(edition, atlas.name(row["other_layer"], row["other_memory"])) | {"cosine": row["cosine"]}
-        for row in rows.sort("rank").to_dicts()
-    ]
+    try:
+        return [
+            memory_token(edition, atlas.name(row["other_layer"], row["other_memory"])) | {"cosine": row["cosine"]}
+            for row in rows.sort("rank").to_dicts()
+        ]
+    except MemoryIdError as error:
+        raise AtlasDamaged(f"{atlas.path}: the table of neighbours names what is not there ({error})") from error
 
 
 def _by_triggers(edition: Edition, wanted: MemoryId, triggers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
