@@ -19,6 +19,7 @@ import torch
 from mining_killed import sentences, tables
 from mnemoscope.atlas import verify
 from mnemoscope.distributed.run import FleetOptions, mine_with_workers, prepare_run
+from mnemoscope.distributed.stages import TEXT
 from mnemoscope.distributed.status import run_status
 from mnemoscope.distributed.worker import work
 from mnemoscope.errors import AtlasBusy, AtlasNotFound, Interrupted, MiningError, OptionError, PartsDiffer, PlanDiffers
@@ -71,14 +72,32 @@ def assert_same(atlas: Path, alone: Path) -> None:
     assert sorted(path.name for path in atlas.iterdir()) == sorted(path.name for path in alone.iterdir())
 
 
-def worker_processes(out: Path) -> list[psutil.Process]:
-    """The processes that work on the run, workers by their heartbeats."""
-    found = []
+def held(out: Path, name: str) -> list[Path]:
+    """The pieces of the text that a worker has."""
+    return list((out / "work/leases" / TEXT).glob(f"*.{name}"))
+
+
+def worker_processes(out: Path) -> dict[str, psutil.Process]:
+    """The processes that work on the run by the workers' names, found by their heartbeats."""
+    found = {}
     for worker in run_status(out).workers:
         said = json.loads((out / "work/beats" / f"{worker.name}.json").read_text())
         if worker.alive:
-            found.append(psutil.Process(said["pid"]))
+            found[worker.name] = psutil.Process(said["pid"])
     return found
+
+
+def suspend_one_at_work(out: Path) -> tuple[str, psutil.Process]:
+    """A worker that has a piece of the text, and stands still; one that only starts has none yet."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        for name, worker in worker_processes(out).items():
+            worker.suspend()
+            if held(out, name):
+                return name, worker
+            worker.resume()
+        time.sleep(0.02)
+    raise AssertionError("no worker has a piece of the text")
 
 
 class Trouble:
@@ -97,20 +116,19 @@ class Trouble:
 
 def test_killed_and_frozen_workers_change_no_byte(text: Path, alone: Path, tmp_path: Path) -> None:
     out = tmp_path / "atlas"
-    frozen: list[psutil.Process] = []
+    woken: list[bool] = []
 
     def kill() -> None:
-        worker_processes(out)[0].kill()
+        next(iter(worker_processes(out).values())).kill()
 
     def freeze() -> None:
-        victim = worker_processes(out)[0]
-        victim.suspend()
-        frozen.append(victim)
+        name, victim = suspend_one_at_work(out)
 
         def wake() -> None:
             end = time.monotonic() + 60
-            while run_status(out).leases_lost < 2 and time.monotonic() < end:
+            while held(out, name) and time.monotonic() < end:
                 time.sleep(0.05)
+            woken.append(time.monotonic() < end)
             # One that was frozen without a lease loses none, and the run may have ended it by now.
             with contextlib.suppress(psutil.NoSuchProcess):
                 victim.resume()
@@ -126,7 +144,7 @@ def test_killed_and_frozen_workers_change_no_byte(text: Path, alone: Path, tmp_p
         MODEL, str(text), out, OPTIONS, FleetOptions(workers=2, patience=3.0), progress=trouble
     )
     assert not trouble.at
-    assert frozen
+    assert woken == [True]
     assert_same(out, alone)
     assert any(", 0 leases lost" not in note and "lost" in note for note in trouble.notes)
 

@@ -189,7 +189,7 @@ class Tree:
         return (self._folder / "output").read_text(encoding="utf-8", errors="replace")
 
 
-PYTEST = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+PYTEST = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
 
 
 class Lines:
