@@ -183,7 +183,7 @@ class Slow:
 
     def hidden(self, ids: list[int]) -> tuple[Tensor, list[Tensor]]:
         """What the head reads `[position, width]`, and every layer's coefficients `[position, memory]`."""
-        stream = torch.stack([self._embedded(token) + _position(place) for place, token in enumerate(ids)])
+        stream = torch.stack([self.embedded(token) + _position(place) for place, token in enumerate(ids)])
         coefficients = []
         for layer in range(self.args.decoder_layers):
             name = f"layers.{layer}."
@@ -238,7 +238,8 @@ class Slow:
             columns += [head[:, edges[0] + tail] + inside[:, word] for word in range(len(words))]
         return torch.stack(columns, 1)
 
-    def _embedded(self, token: int) -> Tensor:
+    def embedded(self, token: int) -> Tensor:
+        """What a word is when it goes in, without its position."""
         scale = math.sqrt(HIDDEN)
         if not self.args.adaptive_input:
             vector = scale * self.weights["embed_tokens.weight"][token]
@@ -258,15 +259,24 @@ class Slow:
         scale = (centred.square().mean(1, keepdim=True) + 1e-5).sqrt()
         return centred / scale * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
 
-    def _attended(self, name: str, rows: Tensor) -> Tensor:
-        query, key, value = (self._mapped(f"{name}self_attn.{part}_proj", rows) for part in "qkv")
+    def attention_weights(self, name: str, rows: Tensor) -> Tensor:
+        """How much each row attends to each `[head, position, position]`."""
+        query, key = (self._mapped(f"{name}.{part}_proj", rows) for part in "qk")
         width = HIDDEN // HEADS
-        mixed = torch.zeros_like(rows)
+        found = torch.zeros(HEADS, len(rows), len(rows)).double()
         for head in range(HEADS):
             own = slice(head * width, (head + 1) * width)
             for j in range(len(rows)):
                 marks = torch.stack([query[j, own] @ key[i, own] / math.sqrt(width) for i in range(j + 1)])
-                mixed[j, own] = torch.softmax(marks, 0) @ value[: j + 1, own]
+                found[head, j, : j + 1] = torch.softmax(marks, 0)
+        return found
+
+    def _attended(self, name: str, rows: Tensor) -> Tensor:
+        value = self._mapped(f"{name}self_attn.v_proj", rows)
+        width = HIDDEN // HEADS
+        heads = [slice(head * width, (head + 1) * width) for head in range(HEADS)]
+        weights = self.attention_weights(f"{name}self_attn", rows)
+        mixed = torch.cat([own @ value[:, part] for own, part in zip(weights, heads, strict=True)], dim=1)
         return self._mapped(f"{name}self_attn.out_proj", mixed)
 
 

@@ -238,3 +238,9 @@ def test_peft_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_tiny_model_stays_as_it_is() -> None:
     """The fixtures of these tests are shared: putting adapters on copies must not reach them."""
     assert not tiny_model("llama").probed
+
+
+def test_what_is_adapted_must_be_a_model_of_transformers() -> None:
+    adapted = peft.get_peft_model(torch.nn.Sequential(torch.nn.Linear(4, 4)), peft.LoraConfig(target_modules=["0"]))
+    with pytest.raises(ModelUnsupported, match="the Sequential that is adapted is not a transformers model"):
+        load_model(adapted)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
 from mnemoscope.models import load_model
@@ -44,6 +44,41 @@ def test_attention_beside_which_something_else_is_added_is_not_separable(tokeniz
     hf.transformer.h[1].__class__ = Adding
     found = find_attention(load_model(hf, tokenizer=tokenizer))
     assert found == (BlockAttention(True, hf.transformer.h[0].attn), BlockAttention(False, hf.transformer.h[1].attn))
+
+
+def test_a_network_that_knows_no_plain_attention_shows_none(tokenizer: Any) -> None:
+    class Fussy(GPT2Block):
+        def forward(self, *given: Any, **named: Any) -> Any:
+            if self.attn.config._attn_implementation == "eager":
+                raise ValueError("not that one")
+            return super().forward(*given, **named)
+
+    hf = build("gpt2")
+    hf.transformer.h[1].__class__ = Fussy
+    assert find_attention(load_model(hf, tokenizer=tokenizer)) == (BlockAttention(),) * LAYERS
+
+
+def test_what_gives_a_single_tensor_in_a_tuple_gives_no_weights(tokenizer: Any) -> None:
+    class Lone(nn.Module):
+        def __init__(self, inside: nn.Module) -> None:
+            super().__init__()
+            self.inside = inside
+
+        def forward(self, stream: Tensor) -> tuple[Tensor]:
+            return (self.inside(stream),)
+
+    class Taking(nn.Module):
+        def __init__(self, inside: nn.Module) -> None:
+            super().__init__()
+            self.lone = Lone(inside)
+
+        def forward(self, stream: Tensor) -> Tensor:
+            return self.lone(stream)[0]
+
+    hf = build("gpt2")
+    hf.transformer.h[0].mlp.act = Taking(hf.transformer.h[0].mlp.act)
+    found = find_attention(load_model(hf, tokenizer=tokenizer))
+    assert found == tuple(BlockAttention(True, block.attn) for block in hf.transformer.h)
 
 
 def test_a_block_whose_weights_nobody_gives_has_none(tokenizer: Any) -> None:

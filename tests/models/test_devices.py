@@ -266,6 +266,7 @@ def test_nonsense_is_one_line(text: str) -> None:
     [
         ("handmade:planted", {"max_memory": "1GiB"}, "made in memory, cannot be spread"),
         ("fairseq:model.pt", {"max_memory": "1GiB"}, "a fairseq checkpoint cannot be spread"),
+        ("builtin:pydocs", {"max_memory": "1GiB", "device": "meta"}, "of CUDA and of the CPU, not of meta"),
         ("builtin:pydocs", {"max_memory": "0=1GiB"}, "names card 0, but there are 0 cards here"),
         ("builtin:pydocs", {"max_memory": "0=1GiB", "device": "cpu"}, "names card 0, but cpu was asked for"),
     ],

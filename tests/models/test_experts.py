@@ -1,5 +1,6 @@
 """Mixtures of experts: found, proved, and read as a loop over tokens reads them; planted faults are noticed."""
 
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from mnemoscope.errors import ModelUnsupported, ProofFailed
 from mnemoscope.models import experts as experts_module
 from mnemoscope.models import load_model, overwrite_coefficients, read_blocks, read_coefficients
 from mnemoscope.models.expert_taps import tap_experts
+from models.conftest import build
 from models.expert_models import EXPERTS, MIXTURES, WIDTH, HandRead, blocks_of, build_mixture
 
 IDS = [3, 17, 200, 45, 9, 120, 33]
@@ -229,6 +231,71 @@ def test_a_list_of_experts_is_refused_by_name(tokenizer: Any) -> None:
         block.mlp.forward = lambda x, own=block.mlp.experts: sum(each(x) for each in own)
     with pytest.raises(ModelUnsupported, match=r"its experts \(ModuleList at 'mlp.experts'\) cannot be read yet"):
         load_model(hf, tokenizer=tokenizer)
+
+
+def test_a_layer_that_is_no_sum_of_its_experts_is_refused(tokenizer: Any) -> None:
+    """Its entries are stretched, each by a factor of its own."""
+    hf = build_mixture("mixtral")
+    for block in blocks_of(hf):
+
+        class Stretching(type(block.mlp)):
+            def forward(self, *given):
+                return super().forward(*given) * torch.linspace(1, 2, 16)
+
+        block.mlp.__class__ = Stretching
+    with pytest.raises(ModelUnsupported, match="what its experts give, routed and shared, is not what their layer"):
+        load_model(hf, tokenizer=tokenizer)
+
+
+def test_a_block_that_stretches_what_its_experts_give_is_refused(tokenizer: Any) -> None:
+    hf = build_mixture("mixtral")
+    for block in blocks_of(hf):
+
+        class Stretching(type(block)):
+            def forward(self, hidden_states, *given, **named):
+                return super().forward(hidden_states, *given, **named) * torch.linspace(1, 2, 16)
+
+        block.__class__ = Stretching
+    with pytest.raises(ModelUnsupported, match="what its experts give does not add up to what its blocks give"):
+        load_model(hf, tokenizer=tokenizer)
+
+
+def test_experts_with_a_norm_each_are_refused(tokenizer: Any) -> None:
+    hf = build_mixture("mixtral")
+    for block in blocks_of(hf):
+        block.mlp.experts.has_post_expert_norm, block.mlp.experts.post_expert_norm = True, torch.nn.Identity()
+    with pytest.raises(ModelUnsupported, match=r"its experts \(MixtralExperts\) have a norm of their own each"):
+        load_model(hf, tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize("name", ["gpt2-relu", "qwen2_moe", "nemotron_h"])
+def test_taps_see_the_forwards_of_their_own_thread_alone(name: str, tokenizer: Any) -> None:
+    hf = build("gpt2-relu") if name == "gpt2-relu" else build_mixture(name)
+    model = load_model(hf, tokenizer=tokenizer)
+    ids = torch.tensor([IDS])
+    plain, elsewhere, seen = model.backbone(ids), [], []
+
+    def change(group: Any) -> Any:
+        seen.append(group)
+        return torch.zeros_like(group if isinstance(group, torch.Tensor) else group.coefficients)
+
+    changes = dict.fromkeys(range(model.sizes.layers), change)
+    reading = read_coefficients(model, lambda layer, found: seen.append(found), own_thread=True)
+    with overwrite_coefficients(model, changes, own_thread=True), reading:
+        thread = Thread(target=lambda: elsewhere.append(model.backbone(ids)))
+        thread.start()
+        thread.join()
+        assert not seen
+        changed = model.backbone(ids)
+    assert seen
+    assert torch.equal(elsewhere[0], plain)
+    assert not torch.equal(changed, plain)
+
+
+def test_experts_without_a_gate_have_no_second_keys(tokenizer: Any) -> None:
+    model = load_model(build_mixture("nemotron_h"), tokenizer=tokenizer)
+    assert [model.up_keys(layer) for layer in range(model.sizes.layers)] == [None] * model.sizes.layers
+    assert not model.gated
 
 
 def test_how_far_coefficients_move_with_their_maps_is_the_derivative(tokenizer: Any) -> None:

@@ -12,6 +12,7 @@ import torch
 
 from mnemoscope.errors import ModelUnsupported, OptionError
 from mnemoscope.models import load_model, read_coefficients
+from mnemoscope.models.attention import eager_attention, find_attention, read_attention
 from models.checkpoints import (
     CONTEXT,
     END,
@@ -68,6 +69,28 @@ def test_every_kind_computes_what_the_format_says(name, tmp_path):
     if not model.linear_head:
         total = model.logits(torch.tensor([IDS])).double().exp().sum(-1)
         torch.testing.assert_close(total, torch.ones_like(total), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["tied", "post-norm"])
+def test_attention_is_read_as_the_format_says(name, tmp_path):
+    kind = KINDS[name]
+    args, weights = args_of(kind), weights_of(kind)
+    model, slow = load_model(write(tmp_path, args, weights)), Slow(args, weights)
+    attention, seen = find_attention(model), {}
+    note = lambda layer, part, given: seen.update({(layer, part): given[0].clone()})  # noqa: E731
+    reading = read_attention(model, attention, note)
+    ids = IDS[:6]
+    with eager_attention(model), reading, torch.inference_mode():
+        model.backbone(torch.tensor([ids]))
+    assert [found.separable for found in attention] == [True] * LAYERS
+    for layer in range(LAYERS):
+        before = f"layers.{layer}.self_attn"
+        stream = seen[layer, "input"].double()
+        rows = slow._normed(f"{before}_layer_norm", stream) if kind.pre_norm else stream
+        found = seen[layer, "weights"]
+        torch.testing.assert_close(found.double(), slow.attention_weights(before, rows), atol=1e-5, rtol=1e-4)
+        assert not found.triu(1).any()
+        torch.testing.assert_close(found.sum(-1), torch.ones(found.shape[:2]))
 
 
 @pytest.mark.parametrize("name", list(KINDS))

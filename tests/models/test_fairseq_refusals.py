@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 import torch
 
-from mnemoscope.errors import ModelDamaged, ModelUnsupported
+from mnemoscope.errors import ModelDamaged, ModelNotFound, ModelUnsupported
 from mnemoscope.models import load_model
 from models.checkpoints import KINDS, args_of, weights_of, write
 
@@ -111,6 +111,8 @@ def test_weights_that_do_not_fit(tmp_path):
         ({"decoder_layers": math.nan}, "option 'decoder_layers' is nan, not a whole number"),
         ({"decoder_layers": math.inf}, "option 'decoder_layers' is inf, not a whole number"),
         ({"decoder_attention_heads": 3}, "hidden size 16 does not go with 3 attention heads"),
+        ({"decoder_embed_dim": 2}, "hidden size 2 does not go with 2 attention heads"),
+        ({"decoder_embed_dim": 4}, "ties its adaptive softmax to its input, but their bands or widths differ"),
         ({"activation_fn": "zork"}, "uses activation 'zork'; known are relu,"),
         ({"adaptive_input_cutoff": "20,9"}, "option 'adaptive_input_cutoff' is '20,9', not ascending"),
         ({"adaptive_input_cutoff": "x"}, "option 'adaptive_input_cutoff' is 'x', not ascending"),
@@ -141,6 +143,14 @@ def test_a_shared_embedding_must_fit(tmp_path):
 def saved(path, content):
     torch.save(content, path)
     return f"fairseq:{path}"
+
+
+def test_where_no_checkpoint_is(tmp_path):
+    assert "the checkpoint's name is empty; give fairseq:PATH.pt" in refused(ModelNotFound, "fairseq: ")
+    assert "is a folder; give the checkpoint file in it" in refused(ModelNotFound, f"fairseq:{tmp_path}")
+    assert "no checkpoint file" in refused(ModelNotFound, f"fairseq:{tmp_path / 'none.pt'}")
+    (tmp_path / "empty.pt").touch()
+    assert "empty" in refused(ModelDamaged, f"fairseq:{tmp_path / 'empty.pt'}")
 
 
 def test_what_is_no_checkpoint(tmp_path):

@@ -1,5 +1,6 @@
 """What a LanguageModel says of itself: shapes, biases, context, and the forward without padding mask."""
 
+from dataclasses import asdict
 from threading import Thread
 
 import pytest
@@ -88,3 +89,14 @@ def test_what_tracing_learns_of_values_is_kept_with_the_model(tiny, tokenizer):
     model.known_norms[0] = torch.ones(24)
     assert (model.known_votes[1][5], list(model.known_norms)) == (7, [0])
     assert not load_model(tiny("gpt2"), tokenizer=tokenizer).known_norms
+
+
+def test_an_atlas_names_its_model_by_content_and_beginning_or_both_at_once(tiny, tokenizer):
+    model = load_model(tiny("gpt2"), tokenizer=tokenizer)
+    beginning = asdict(model.beginning)
+    assert model.is_model_of({"fingerprint": model.fingerprint})
+    assert model.is_model_of({"fingerprint": model.content, "beginning": beginning})
+    assert not model.is_model_of({"fingerprint": model.content})
+    assert not model.is_model_of({"fingerprint": model.content, "beginning": beginning | {"token": 3}})
+    assert not model.is_model_of({"fingerprint": "0" * 64, "beginning": beginning})
+    assert not model.is_model_of({})

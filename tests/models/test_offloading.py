@@ -40,6 +40,14 @@ def test_a_module_that_nobody_placed_may_be_shared() -> None:
     assert places_of(model) == ("cpu",)
 
 
+def test_a_module_computes_where_its_weights_or_its_hook_say() -> None:
+    assert device_of_module(nn.ReLU()) == torch.device("cpu")
+    assert device_of_module(nn.Sequential(nn.ReLU(), nn.Linear(2, 2, device="meta"))) == torch.device("cpu")
+    elsewhere = nn.Linear(2, 2)
+    add_hook_to_module(elsewhere, AlignDevicesHook(execution_device="meta", offload=True, weights_map={}))
+    assert device_of_module(nn.Sequential(nn.ReLU(), elsewhere)) == torch.device("meta")
+
+
 def test_a_module_with_a_hook_may_be_shared_once_its_hook_can_be() -> None:
     model = spread()
     assert [may_be_shared(module) for module in model] == [True, False]

@@ -17,7 +17,7 @@ from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel, huggingface, linear_maps, load_model, probed_values
 from mnemoscope.models.feed_forward import DenseFeedForward
 from mnemoscope.models.huggingface import builtin_folder
-from mnemoscope.models.linear_maps import LinearMap, is_plain, probe, probe_bias
+from mnemoscope.models.linear_maps import LinearMap, is_plain, matrix_of, probe, probe_bias
 
 peft = pytest.importorskip("peft")
 # It asks transformers by an old name.
@@ -267,3 +267,10 @@ def test_what_is_no_linear_map_is_refused() -> None:
     wrong.out_features = 9
     with pytest.raises(ModelUnsupported, match="gives 4 numbers where it says 9"):
         probe(wrong)
+
+
+def test_a_matrix_is_read_where_it_is_stored_and_probed_where_it_is_not() -> None:
+    plain = nn.Linear(3, 4)
+    assert matrix_of(plain).data_ptr() == plain.weight.data_ptr()
+    found = matrix_of(nn.utils.parametrizations.weight_norm(plain))
+    torch.testing.assert_close(found, plain.weight)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers.models.llama.modeling_llama import LlamaMLP
 
 from mnemoscope.errors import ModelUnsupported, ProofFailed
 from mnemoscope.models import LanguageModel, load_model, proof
@@ -176,3 +177,21 @@ def test_an_encoder_changes_most_positions_and_experts_in_half_precision_some(
     else:
         with pytest.raises(ModelUnsupported, match=r"'own' model lets later tokens change earlier ones"):
             proof._check_causal(model, ids, logits, limit=0.1)
+
+
+def test_a_block_that_never_runs_is_named(tiny, tokenizer):
+    hf = tiny("llama")
+    hf.config.num_hidden_layers = 1  # of two, which the forward goes by
+    with pytest.raises(ProofFailed, match="layer 1: the block never ran; the 'llama' anatomy does not fit"):
+        load_model(hf, tokenizer=tokenizer)
+
+
+def test_a_map_that_is_called_by_keyword_is_refused(tiny, tokenizer):
+    class Naming(LlamaMLP):
+        def forward(self, x):
+            return self.down_proj(input=self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+    hf = tiny("llama")
+    hf.model.layers[1].mlp.__class__ = Naming
+    with pytest.raises(ModelUnsupported, match="is called by keyword, so its input cannot be tapped"):
+        load_model(hf, tokenizer=tokenizer)

@@ -19,6 +19,7 @@ from mnemoscope.errors import ModelUnsupported, PromptError, TokenizerNotFound
 from mnemoscope.models import load_model
 from mnemoscope.models.python_tokens import PythonTokens
 from mnemoscope.models.tokenizer_files import reader_of
+from mnemoscope.models.tokens import byte_characters
 from models.conftest import build
 from models.sentencepiece_file import sentencepiece_file
 
@@ -117,6 +118,18 @@ def test_characters() -> None:
         PythonTokens(Letters(CHARACTERS[:-1], unk_token=None)).encode(["a!"])
 
 
+def test_a_piece_that_is_not_in_the_text_covers_what_its_neighbours_leave() -> None:
+    class Bare(Letters):
+        """Takes accents off."""
+
+        def _tokenize(self, text: str, **_: Any) -> list[str]:
+            return ["e" if character == "\u00e9" else character for character in text]
+
+    tokens = PythonTokens(Bare())
+    assert tokens.encode(["a\u00e9b"]) == [[CHARACTERS.index(character) for character in "aeb"]]
+    assert tokens.offsets("a\u00e9bc") == [(0, 1), (1, 2), (2, 3), (3, 4)]
+
+
 @given(st.text("abc \u00e9\u65e5!\u0130", max_size=30))
 def test_windows_put_together_are_the_text(text: str) -> None:
     tokens = PythonTokens(Letters())
@@ -137,9 +150,27 @@ def test_special_strings_are_plain_text_and_other_added_tokens_are_found() -> No
     assert end in tokens.special()
     assert abc not in tokens.special()
     assert tokens.offsets("xabcx") == [(0, 1), (1, 4), (4, 5)]
-    tokenizer.add_tokens([AddedToken("xyz", special=False, lstrip=True)])
+    greedy = {"xyz": {"lstrip": True}, "word": {"single_word": True}}
+    tokenizer.add_tokens([AddedToken(name, special=False, **how) for name, how in greedy.items()])
     with pytest.raises(ModelUnsupported, match="added token 'xyz' takes white space along, or is one only as a whole"):
         PythonTokens(tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "running"),
+    [
+        (["\u2581the", "cat", "s"], [b" the", b"cat", b"s"]),
+        (["the</w>", "c", "at</w>"], [b"the ", b"c", b"at "]),
+        (["the", "c@@", "at@@"], [b"the ", b"c", b"at"]),
+        (["the", "##cat", "##s"], [b" the", b"cat", b"s"]),
+        (["the", "cat", "s"], [b"the", b"cat", b"s"]),
+        ([*map(chr, range(256)), "caf\u00e9"], [bytes([n]) for n in range(256)] + ["caf\u00e9".encode()]),
+        ([*byte_characters(), "\u0120the"], [bytes([n]) for n in byte_characters().values()] + [b" the"]),
+    ],
+    ids=["sentencepiece", "end of word", "goes on", "goes back", "bare", "bytes", "byte level"],
+)
+def test_what_pieces_are_in_running_text_their_marks_tell(pieces: list[str], running: list[bytes]) -> None:
+    assert PythonTokens(Letters(pieces, unk_token=None)).vocabulary(len(pieces))[1] == running
 
 
 def test_what_decides_the_tokens_is_in_the_description(ctrl: Any, tmp_path: Path) -> None:

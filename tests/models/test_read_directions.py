@@ -1,15 +1,19 @@
 """What keys look for in the stream, and what words are there, against the matrices taken by hand."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from transformers import GPT2LMHeadModel
 
 from mnemoscope.models import load_model, read_directions
 from mnemoscope.models.read_directions import input_embeddings, input_norms
 from mnemoscope.models.read_directions import read_directions as directions_of
+from models.checkpoints import KINDS, Slow, args_of, weights_of, write
+from models.checkpoints import ROWS as FAIRSEQ_ROWS
 from models.conftest import HIDDEN, LAYERS, ROWS, build
 from models.key_matrices import READ, direction
 
@@ -67,6 +71,28 @@ def test_words_are_embedded_in_pieces_and_no_more_than_the_head_has(
     hf.transformer.wte = nn.Embedding(ROWS + 9, HIDDEN)
     words = hf.transformer.wte.weight.detach()
     assert torch.equal(input_embeddings(load_model(hf, tokenizer=tokenizer)), words[:ROWS])
+
+
+@pytest.mark.parametrize("name", ["tied", "narrow input and output", "plain input", "plain, shared"])
+def test_words_of_a_checkpoint_of_fairseq(name: str, tmp_path: Path) -> None:
+    kind = KINDS[name]
+    args, weights = args_of(kind), weights_of(kind)
+    words = input_embeddings(load_model(write(tmp_path, args, weights)))
+    assert words is not None
+    slow = Slow(args, weights)
+    wanted = torch.stack([slow.embedded(token) for token in range(FAIRSEQ_ROWS)])
+    torch.testing.assert_close(words.double(), wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_words_that_the_network_does_not_name_are_none(tokenizer: Any) -> None:
+    class Nameless(GPT2LMHeadModel):
+        def get_input_embeddings(self) -> Any:
+            raise NotImplementedError
+
+    hf = build("gpt2")
+    model = load_model(hf, tokenizer=tokenizer)
+    hf.__class__ = Nameless
+    assert input_embeddings(model) is None
 
 
 def test_words_of_another_width_than_the_streams_are_none(tokenizer: Any) -> None:

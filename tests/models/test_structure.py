@@ -189,6 +189,70 @@ class Twins(MadeUp):
             other._parameters.update(one._parameters)
 
 
+class Loose(MadeUp):
+    """Its blocks stand in no list."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.cellar, self.attic = self.storeys
+        del self.storeys
+
+    def forward(self, input_ids):
+        stream = self.attic(self.cellar(self.glossary(input_ids)))
+        return CausalLMOutput(logits=self.mouth(self.roof(stream)))
+
+
+class UncountedConfig(MadeUpConfig):
+    """Does not say how many blocks there are."""
+
+    def __init__(self, **rest):
+        super().__init__(**rest)
+        del self.num_hidden_layers
+
+
+class Uncounted(Loose):
+    config_class = UncountedConfig
+
+    def __init__(self, config):
+        PreTrainedModel.__init__(self, config)
+        self.glossary, self.mouth = nn.Embedding(280, 16), nn.Linear(16, 280)
+        self.cellar, self.attic, self.roof = LanternBlock(16), LanternBlock(16), Scale(16)
+
+
+class Mirror(MadeUp):
+    """What its head reads is the norm's output from back to front."""
+
+    def forward(self, input_ids):
+        stream = self.glossary(input_ids)
+        for storey in self.storeys:
+            stream = storey(stream)
+        return CausalLMOutput(logits=self.mouth(self.roof(stream).flip(-1)))
+
+
+class Wordless(MadeUp):
+    """Its head is a matrix, and no module."""
+
+    def forward(self, input_ids):
+        stream = self.glossary(input_ids)
+        for storey in self.storeys:
+            stream = storey(stream)
+        return CausalLMOutput(logits=self.roof(stream) @ self.mouth.weight.T)
+
+
+class Hall(MadeUp):
+    """A map lies between its norm and its head."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.hall = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+
+    def forward(self, input_ids):
+        stream = self.glossary(input_ids)
+        for storey in self.storeys:
+            stream = storey(stream)
+        return CausalLMOutput(logits=self.mouth(self.hall(self.roof(stream))))
+
+
 class OldConfig(PreTrainedConfig):
     """Says its sizes in the words of an old decoder."""
 
@@ -244,6 +308,19 @@ def test_a_parallel_gated_family_is_found(tokenizer):
     assert model.anatomy.logit_scale == pytest.approx(0.5)
 
 
+def test_a_map_between_norm_and_head_is_found(tokenizer):
+    hf = make(Hall)
+    model = load_model(hf, tokenizer=tokenizer)
+    torch.testing.assert_close(model.logits(IDS), hf(IDS).logits)
+    blocks = {}
+    with read_blocks(model, blocks.__setitem__):
+        model.backbone(IDS)
+    torch.testing.assert_close(model.scores(blocks[1].layer_output, projection="lens"), hf(IDS).logits)
+    gained = hf.storeys[0].pour.weight.T * (1 + hf.roof.strength)
+    expected = gained @ hf.hall.weight.T @ hf.mouth.weight.T
+    torch.testing.assert_close(model.scores(model.values(0), projection="gain"), expected, atol=1e-4, rtol=1e-4)
+
+
 def test_a_post_norm_family_with_turned_maps_is_found(tokenizer):
     hf = make(Harbour)
     model = load_model(hf, tokenizer=tokenizer)
@@ -271,6 +348,10 @@ REFUSED = {
     TwoTowers: "2 lists of num_hidden_layers = 2 modules",
     Echo: "logits are not its head's scores",
     Roundabout: "its blocks run more than once in a forward",
+    Loose: "there is no list of num_hidden_layers = 2 modules",
+    Uncounted: "there is no list$",
+    Wordless: "no module of it computes scores over the vocabulary",
+    Mirror: "what lies between its last block and its head is unclear",
 }
 
 

@@ -33,13 +33,13 @@ class Layer:
 
     block: nn.Module
     ffn: FeedForward
-    ffn_norm: nn.Module | None = None
-    post_norm: nn.Module | None = None
-    output_norm: nn.Module | None = None
-    attention: nn.Module | None = None
-    output_gate: nn.Module | None = None
-    update_scale: float = 1.0
-    in_place: bool = False
+    ffn_norm: nn.Module | None
+    post_norm: nn.Module | None
+    output_norm: nn.Module | None
+    attention: nn.Module | None
+    output_gate: nn.Module | None
+    update_scale: float
+    in_place: bool
 
     @property
     def kind(self) -> str:
@@ -229,7 +229,6 @@ def head_of(model: Any) -> nn.Module:
     head = model.get_output_embeddings()
     if not isinstance(head, nn.Module):
         raise ModelUnsupported(f"{type(model).__name__} has no language-model head; load a causal language model")
-    rows_of(head)  # refuses what is no linear map
     return head
 
 

@@ -105,9 +105,9 @@ def input_embeddings(model: LanguageModel) -> Tensor | None:
 
 
 def _embedding(network: Any) -> nn.Module | None:
-    """The module that embeds the words: the one that transformers names, or fairseq's."""
+    """The module that embeds the words, if the network names one."""
     try:
         found = network.get_input_embeddings()
     except (AttributeError, NotImplementedError):
-        found = getattr(network, "embed_tokens", None)
+        return None
     return found if isinstance(found, nn.Module) else None

@@ -137,6 +137,19 @@ class Block(nn.Module):
         return output
 
 
+class WordVectors(nn.Module):
+    """What words are when they go in, without their positions: ids [...] -> vectors [..., hidden]."""
+
+    def __init__(self, embedding: nn.Module, projection: nn.Module | None, scale: float) -> None:
+        super().__init__()
+        self._embedding, self._projection, self._scale = embedding, projection, scale
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Looks the words up."""
+        vectors: Tensor = self._scale * self._embedding(ids)
+        return vectors if self._projection is None else self._projection(vectors)
+
+
 class Decoder(nn.Module):
     """Everything but the head's computation; the head's weights are among its parts, as in the checkpoint."""
 
@@ -162,11 +175,13 @@ class Decoder(nn.Module):
             tied = {"tied_words": shape.tied_words, "tied_projections": shape.tied_projections}
             self.adaptive_softmax = AdaptiveSoftmax(bands, width, **tied)
 
+    def words(self) -> "WordVectors":
+        """What makes vectors of words."""
+        return WordVectors(self.embed_tokens, self.project_in_dim, self._scale)
+
     def forward(self, input_ids: Tensor) -> Tensor:
         """What the head reads, [batch, position, width], of ids [batch, position]."""
-        stream: Tensor = self._scale * self.embed_tokens(input_ids)
-        if self.project_in_dim is not None:
-            stream = self.project_in_dim(stream)
+        stream: Tensor = self.words()(input_ids)
         stream = stream + positions(input_ids.shape[1], self._hidden, device=stream.device).to(stream.dtype)
         for block in self.layers:
             stream = block(stream)
@@ -182,6 +197,10 @@ class Network(nn.Module):
         super().__init__()
         self.shape = shape
         self.decoder = Decoder(shape)
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The module that makes vectors of words, under the name that transformers has for it."""
+        return self.decoder.words()
 
     def head(self) -> nn.Module:
         """The module that makes scores of what the decoder gives."""
