@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +20,19 @@ from mnemoscope.mining.roles import KEPT, LastTokens, _read, role_columns
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.read_directions import input_embeddings
 from mnemoscope.questions import answer
+from models.checkpoints import KINDS, ROWS, Slow, args_of, weights_of, write
 from models.conftest import build
-from models.key_matrices import READ, direction
+from models.key_matrices import READ, Matrices, direction
 
 END = "<|endoftext|>"
 
 
-@pytest.mark.parametrize("name", list(READ))
-def test_cosines_and_ranks_are_those_of_a_loop(name: str, text: Path, tmp_path: Path) -> None:
-    hf = build(name)
-    model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
-    atlas = open_atlas(mine(model, text, out=tmp_path / "atlas", split="line", triggers=30, prefixes=5, removals=0))
+def assert_a_loop_says_the_same(atlas: Atlas, matrices: Callable[[int], Matrices]) -> None:
+    """The table of both layers, against each key beside each word."""
     looked_at = 0
     for layer in (0, 1):
         gate, up, gain, words = (
-            None if part is None else part.detach().double().numpy() for part in READ[name](hf, layer)
+            None if part is None else part.detach().double().numpy() for part in matrices(layer)
         )
         table, triggers = atlas.table("roles", layer=layer), atlas.table("triggers", layer=layer)
         lasts = {}
@@ -67,6 +66,28 @@ def test_cosines_and_ranks_are_those_of_a_loop(name: str, text: Path, tmp_path: 
         dealt = table["control_token"].drop_nulls().sort().to_list()
         assert dealt == sorted(lasts[memory][0] for memory in owners)
     assert looked_at > 20
+
+
+@pytest.mark.parametrize("name", list(READ))
+def test_cosines_and_ranks_are_those_of_a_loop(name: str, text: Path, tmp_path: Path) -> None:
+    hf = build(name)
+    model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+    atlas = open_atlas(mine(model, text, out=tmp_path / "atlas", split="line", triggers=30, prefixes=5, removals=0))
+    assert_a_loop_says_the_same(atlas, lambda layer: READ[name](hf, layer))
+
+
+def test_keys_of_a_fairseq_checkpoint_are_asked_for_its_words(text: Path, tmp_path: Path) -> None:
+    kind = KINDS["tied"]
+    args, weights = args_of(kind), weights_of(kind)
+    model, slow = write(tmp_path / "model", args, weights), Slow(args, weights)
+    words = torch.stack([slow.embedded(token) for token in range(ROWS)])
+
+    def matrices(layer: int) -> Matrices:
+        block = f"decoder.layers.{layer}"
+        return weights[f"{block}.fc1.weight"], None, weights[f"{block}.final_layer_norm.weight"], words
+
+    out = mine(model, text, out=tmp_path / "atlas", split="line", triggers=30, prefixes=5, removals=0)
+    assert_a_loop_says_the_same(open_atlas(out), matrices)
 
 
 def test_a_model_whose_words_are_of_another_width_has_no_cosines(text: Path, tmp_path: Path) -> None:

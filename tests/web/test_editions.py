@@ -1,8 +1,10 @@
 """An atlas that changes while it is served: a page is of one edition from beginning to end, and of the one it says."""
 
+import gc
 import json
 import shutil
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,8 +12,10 @@ from typing import Any
 
 import pytest
 
+import mnemoscope.search
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.manifest import MANIFEST, seal
+from mnemoscope.errors import AtlasDamaged
 from mnemoscope.files import file_hash, write_bytes
 from mnemoscope.memory import MemoryId
 from mnemoscope.pages import overview, questions
@@ -44,13 +48,13 @@ class Held:
         return found
 
 
-def mined_again(atlas: Path) -> str:
+def mined_again(atlas: Path, *, seed: int = 8) -> str:
     """Another atlas in the place of this one: its hash."""
     manifest = json.loads((atlas / MANIFEST).read_bytes())
     for name in (MANIFEST, "manifest.sha256"):
         (atlas / name).unlink()
     shutil.rmtree(atlas / "analyses", ignore_errors=True)
-    plan = manifest["plan"] | {"seed": 8}
+    plan = manifest["plan"] | {"seed": seed}
     seal(atlas, {name: part for name, part in manifest.items() if name != "files"} | {"plan": plan})
     return file_hash(atlas / MANIFEST)
 
@@ -160,8 +164,6 @@ def test_an_atlas_that_is_being_mined_anew_is_refused_until_it_is_there(tmp_path
 
 
 def test_an_old_index_never_takes_the_place_of_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import mnemoscope.search
-
     opened = reported(tmp_path)
     site = create_app(Settings(opened.path)).state.site
     held = Held(mnemoscope.search.open_index)
@@ -269,6 +271,31 @@ def test_the_mined_model_s_pages_end_with_its_atlas(tmp_path: Path) -> None:
         assert refused.status_code == 409
         assert "is not the model that" in refused.text
         assert "is not the model that was mined." in forced.get(path).text
+
+
+def test_editions_whose_index_could_not_be_made_are_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An atlas that is mined again before its index is there: what its pages held does not stay in memory."""
+    atlas = reported(tmp_path).path
+
+    def fail(*_: object, **__: object) -> None:
+        raise AtlasDamaged("a table is missing")
+
+    monkeypatch.setattr(mnemoscope.search, "open_index", fail)
+    site = Site(Settings(atlas))
+    background, editions = BackgroundIndex(site), []
+    for _ in range(4):
+        with pytest.raises(AtlasDamaged):
+            background.index()
+        editions.append(weakref.ref(site.edition()))
+        mined_again(atlas, seed=len(editions))
+    with pytest.raises(AtlasDamaged):
+        background.index()
+    for one in threading.enumerate():
+        if one.name == "search index":
+            one.join()
+    gc.collect()
+    # The one before may be held by what was raised last.
+    assert [edition() for edition in editions[:3]] == [None] * 3
 
 
 def test_an_edition_s_hash_is_of_the_manifest_that_was_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

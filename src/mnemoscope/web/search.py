@@ -115,6 +115,9 @@ class BackgroundIndex:
             # One that is still being built is nobody's once it is there.
             wait([before.future])
             before.close()
+        # An exception holds this call's names for as long as its opening lives: each that failed would hold the one
+        # before it, and all their editions would stay in memory.
+        del before
 
 
 @dataclass
