@@ -73,11 +73,11 @@ def figure(answers: Mapping[str, Answer]) -> Figure:
             *lines(answer, MOVES, name=f"{name}_moves", title="alone, it moves the top token to the final one",
                    y="share of prefixes", dodge=True),
             *lines(answer, NUMBERS, name=f"{name}_numbers", title="effective number of what is used", y="number",
-                   format="~s", log=True),
+                   format=",~r", log=True),
             *lines(answer, USED, name=f"{name}_used", title="effective number, as a share of what there is",
                    y="share"),
             *lines(answer, NORMS, name=f"{name}_norms", title="length of what is added to the stream", y="norm",
-                   format="~s"),
+                   format=",~r"),
         ),
         "Every norm's scale frozen, the final token's logit is a sum of what embedding, attention, feed-forward layers"
         " and biases add; shares are of that logit above the mean logit of the vocabulary, sums over prefixes."
