@@ -292,6 +292,21 @@ def test_taps_see_the_forwards_of_their_own_thread_alone(name: str, tokenizer: A
     assert not torch.equal(changed, plain)
 
 
+@pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "deepseek_v2"])
+def test_how_many_coefficients_a_token_has(name: str, tokenizer: Any) -> None:
+    """Those of the experts that it is routed to, and of all shared ones."""
+    hf = build_mixture(name)
+    model = load_model(hf, tokenizer=tokenizer)
+    for layer, found in read(model, IDS).items():
+        numbering = model.numbering(layer)
+        if numbering.routed is None:
+            assert model.memories_at_once(layer) == numbering.count == found.shape[-1]
+            continue
+        routed = found[:, : numbering.routed * WIDTH].view(len(IDS), numbering.routed, WIDTH)
+        chosen = int((routed != 0).any(-1).sum(-1).max())
+        assert model.memories_at_once(layer) == chosen * WIDTH + found.shape[-1] - numbering.routed * WIDTH
+
+
 def test_experts_without_a_gate_have_no_second_keys(tokenizer: Any) -> None:
     model = load_model(build_mixture("nemotron_h"), tokenizer=tokenizer)
     assert [model.up_keys(layer) for layer in range(model.sizes.layers)] == [None] * model.sizes.layers

@@ -30,6 +30,12 @@ def test_it_does_not_depend_on_how_the_model_is_run(tiny, tokenizer):
     hf.config._attn_implementation = "eager"
     hf.config.use_cache = False
     hf.config._name_or_path = "elsewhere"
+    hf.config.marks = None  # as good as not there, in a setting of settings, too
+    hf.config.more = {"_attn_kernel": "eager"}
+    without = print_of(hf, tokenizer)
+    hf.config.more = {}
+    assert print_of(hf, tokenizer) == without
+    del hf.config.more
     assert print_of(hf, tokenizer) == first
 
 
