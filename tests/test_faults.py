@@ -19,8 +19,7 @@ from power_cut import WAYS, Disk, write_tree
 pytestmark = pytest.mark.faults
 
 TESTS = Path(__file__).parent
-VERBS = ["mine", "merge", "analyze", "report", "search", "serve", "annotate"]
-VERBS += [pytest.param("replace", marks=pytest.mark.slow)]  # that is `mine --force`
+VERBS = ("mine", "replace", "merge", "analyze", "report", "search", "serve", "annotate")
 
 
 def environment() -> dict[str, str]:
