@@ -175,7 +175,7 @@ class Decoder(nn.Module):
             tied = {"tied_words": shape.tied_words, "tied_projections": shape.tied_projections}
             self.adaptive_softmax = AdaptiveSoftmax(bands, width, **tied)
 
-    def words(self) -> "WordVectors":
+    def words(self) -> WordVectors:
         """What makes vectors of words."""
         return WordVectors(self.embed_tokens, self.project_in_dim, self._scale)
 
