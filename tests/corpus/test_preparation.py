@@ -23,6 +23,7 @@ from mnemoscope.corpus import (
     prepare,
     pydocs,
 )
+from mnemoscope.corpus.first_pass import ReadState
 from mnemoscope.corpus.sentences import split_sentences
 from mnemoscope.errors import CorpusEmpty, CorpusUnreadable, ModelDamaged, OptionError, PromptError, StoreFailed
 
@@ -407,3 +408,22 @@ def test_a_finished_copy_survives_a_power_cut(tmp_path: Path, monkeypatch: pytes
     columns = [path.stat() for path in disk.root.glob("*.bin")]
     assert len(columns) > 5
     assert all(disk.flushed[column.st_ino, column.st_size] < finished for column in columns)
+
+
+def test_what_a_checkpoint_counts_on_was_flushed_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "text.txt").write_text(varied_text(50))
+    (tmp_path / "copy").mkdir()
+    disk, real, saved = Disk(tmp_path / "copy", monkeypatch), preparation.write_bytes, []
+
+    def looked_at(path: Path, data: bytes) -> None:
+        if (position := json.loads(data).get("position")) is not None:
+            sizes = ReadState(**position).sizes()
+            inodes = {name: (disk.root / name).stat().st_ino for name in sizes}
+            assert all(not size or (inodes[name], size) in disk.flushed for name, size in sizes.items())
+            saved.append(sizes)
+        real(path, data)
+
+    monkeypatch.setattr(preparation, "write_bytes", looked_at)
+    make(tmp_path / "text.txt", disk.root, checkpoint_every=0.0)
+    assert len(saved) > 10
+    assert all(saved[-1].values())
