@@ -12,7 +12,7 @@ import pytest
 
 
 class Disk:
-    """Follows `os.fsync`, `os.replace` and `os.rename` below a folder while it stands."""
+    """Follows `os.fsync`, `os.replace`, `os.rename` and `os.unlink` below a folder while it stands."""
 
     def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
         self.root = root.resolve()
@@ -20,6 +20,9 @@ class Disk:
         """The state (inode and size) of every flushed file, and when."""
         self.folders: dict[Path, int] = {}
         self.named: dict[Path, int] = {}
+        self.removed: dict[Path, int] = {}
+        self.before: dict[Path, int] = {}
+        """When the folder of a file had last been flushed before the file got its name."""
         self._now = 0
         real_sync, real_replace, real_rename = os.fsync, os.replace, os.rename
 
@@ -37,10 +40,19 @@ class Disk:
             def move(source: Any, target: Any, **rest: Any) -> None:
                 real(source, target, **rest)
                 self._now += 1
-                self.named[Path(target).resolve()] = self._now
+                path = Path(target).resolve()
+                self.named[path], self.before[path] = self._now, self.folders.get(path.parent, -1)
 
             return move
 
+        real_unlink = os.unlink
+
+        def unlink(path: Any, **rest: Any) -> None:
+            real_unlink(path, **rest)
+            self._now += 1
+            self.removed[Path(path).absolute()] = self._now
+
+        patch.setattr(os, "unlink", unlink)
         patch.setattr(os, "fsync", sync)
         patch.setattr(os, "replace", replaced(real_replace))
         patch.setattr(os, "rename", replaced(real_rename))

@@ -9,8 +9,10 @@ from durable import Disk
 from handbuilt_atlas import PROVENANCE, build_atlas, sentence_columns, trigger_columns, trigger_rows
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.derived_manifest import record_hashes
+from mnemoscope.atlas.folder import clear
 from mnemoscope.atlas.manifest import begin
 from mnemoscope.atlas.store import write_free_table, write_sentences, write_table
+from mnemoscope.distributed.state_folders import StateFolder
 from mnemoscope.files import copy_file, make_folder, write_bytes, write_json
 from mnemoscope.search import build_index
 
@@ -59,6 +61,22 @@ def test_the_manifest_comes_last_and_its_seal_before_it(disk: Disk) -> None:
     sealed = disk.named[atlas / "manifest.sha256"]
     assert sealed < last
     assert all(when < sealed for path, when in disk.named.items() if path.suffix == ".parquet")
+
+
+def test_what_a_finished_or_cleared_folder_loses_it_does_not_get_back(disk: Disk) -> None:
+    begin(disk.root / "new", plan={"plan": {}, "part": None})
+    atlas = build_atlas(disk.root / "new")
+    assert disk.removed[atlas / "unfinished.json"] < disk.folders[atlas]
+    clear(atlas)
+    assert disk.removed[atlas / "manifest.json"] < disk.folders[atlas]
+
+
+def test_the_state_of_a_worker(disk: Disk) -> None:
+    folder = StateFolder(disk.root, "worker-1")
+    folder.make()
+    assert disk.at_risk() == []
+    folder.save(b"a state")
+    assert disk.at_risk() == []
 
 
 def test_what_is_made_later(disk: Disk) -> None:

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from browser import PHONE, Visits
+from durable import Disk
 from mnemoscope.cli import main
 from mnemoscope.errors import AtlasBusy, AtlasExists, MemoryIdError, OptionError, StoreFailed
 from mnemoscope.files import write_bytes
@@ -267,3 +268,9 @@ def test_all_pages_are_of_one_edition(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(AtlasBusy, match="changed while its pages were made"):
         write_pages(atlas, tmp_path / "pages", memories="L0.M0")
     assert not (tmp_path / "pages").exists()
+
+
+def test_written_pages_survive_a_power_cut(atlas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(tmp_path, monkeypatch)
+    write_pages(atlas, tmp_path / "pages", memories="L0.M0")
+    assert disk.named[tmp_path / "pages"] < disk.folders[tmp_path]

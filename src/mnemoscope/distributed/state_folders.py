@@ -37,6 +37,7 @@ class StateFolder:
         make_folder(self.path.parent)
         with storing(self.path):
             self.path.mkdir()
+            flush(self.path.parent)
 
     def adopt(self, directory: Path, device: str) -> bool:
         """Takes over, in place of an empty folder, a closed state that was computed on such a device, if any."""
