@@ -133,7 +133,7 @@ def judge(watch: Watch, url: str, token: str, number: int, end: float) -> None:
     codes: list[str] = []
     count, tries = 0, 0
     while time.perf_counter() < end:
-        asked, key = time.perf_counter(), f"person-{number}-judgement-{count:05}"
+        asked, key = time.perf_counter(), f"person-{os.getpid()}-{number}-judgement-{count:05}"
         try:
             visitor = visitor or Visitor(url, token)
             codes = codes or visitor.codes()
