@@ -129,7 +129,7 @@ def test_killed_and_frozen_workers_change_no_byte(text: Path, alone: Path, tmp_p
             while held(out, name) and time.monotonic() < end:
                 time.sleep(0.05)
             woken.append(time.monotonic() < end)
-            # One that was frozen without a lease loses none, and the run may have ended it by now.
+            # The run may have ended it by now.
             with contextlib.suppress(psutil.NoSuchProcess):
                 victim.resume()
 

@@ -233,16 +233,20 @@ def test_a_list_of_experts_is_refused_by_name(tokenizer: Any) -> None:
         load_model(hf, tokenizer=tokenizer)
 
 
+def stretch(module: Any) -> None:
+    """Multiplies the entries of what it gives, each by a factor of its own."""
+
+    class Stretching(type(module)):
+        def forward(self, *given, **named):
+            return super().forward(*given, **named) * torch.linspace(1, 2, 16)
+
+    module.__class__ = Stretching
+
+
 def test_a_layer_that_is_no_sum_of_its_experts_is_refused(tokenizer: Any) -> None:
-    """Its entries are stretched, each by a factor of its own."""
     hf = build_mixture("mixtral")
     for block in blocks_of(hf):
-
-        class Stretching(type(block.mlp)):
-            def forward(self, *given):
-                return super().forward(*given) * torch.linspace(1, 2, 16)
-
-        block.mlp.__class__ = Stretching
+        stretch(block.mlp)
     with pytest.raises(ModelUnsupported, match="what its experts give, routed and shared, is not what their layer"):
         load_model(hf, tokenizer=tokenizer)
 
@@ -250,12 +254,7 @@ def test_a_layer_that_is_no_sum_of_its_experts_is_refused(tokenizer: Any) -> Non
 def test_a_block_that_stretches_what_its_experts_give_is_refused(tokenizer: Any) -> None:
     hf = build_mixture("mixtral")
     for block in blocks_of(hf):
-
-        class Stretching(type(block)):
-            def forward(self, hidden_states, *given, **named):
-                return super().forward(hidden_states, *given, **named) * torch.linspace(1, 2, 16)
-
-        block.__class__ = Stretching
+        stretch(block)
     with pytest.raises(ModelUnsupported, match="what its experts give does not add up to what its blocks give"):
         load_model(hf, tokenizer=tokenizer)
 

@@ -116,12 +116,16 @@ class MadeUp(PreTrainedModel):
     def get_output_embeddings(self):
         return None
 
-    def forward(self, input_ids):
+    def climb(self, input_ids):
+        """What the last block gives."""
         stream = self.glossary(input_ids)
         for storey in self.storeys:
             stream = storey(stream)
             stream = stream[0] if isinstance(stream, tuple) else stream
-        return CausalLMOutput(logits=self.mouth(self.roof(stream)) * 0.5)
+        return stream
+
+    def forward(self, input_ids):
+        return CausalLMOutput(logits=self.mouth(self.roof(self.climb(input_ids))) * 0.5)
 
 
 class Harbour(MadeUp):
@@ -223,20 +227,14 @@ class Mirror(MadeUp):
     """What its head reads is the norm's output from back to front."""
 
     def forward(self, input_ids):
-        stream = self.glossary(input_ids)
-        for storey in self.storeys:
-            stream = storey(stream)
-        return CausalLMOutput(logits=self.mouth(self.roof(stream).flip(-1)))
+        return CausalLMOutput(logits=self.mouth(self.roof(self.climb(input_ids)).flip(-1)))
 
 
 class Wordless(MadeUp):
     """Its head is a matrix, and no module."""
 
     def forward(self, input_ids):
-        stream = self.glossary(input_ids)
-        for storey in self.storeys:
-            stream = storey(stream)
-        return CausalLMOutput(logits=self.roof(stream) @ self.mouth.weight.T)
+        return CausalLMOutput(logits=self.roof(self.climb(input_ids)) @ self.mouth.weight.T)
 
 
 class Hall(MadeUp):
@@ -247,10 +245,7 @@ class Hall(MadeUp):
         self.hall = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
 
     def forward(self, input_ids):
-        stream = self.glossary(input_ids)
-        for storey in self.storeys:
-            stream = storey(stream)
-        return CausalLMOutput(logits=self.mouth(self.hall(self.roof(stream))))
+        return CausalLMOutput(logits=self.mouth(self.hall(self.roof(self.climb(input_ids)))))
 
 
 class OldConfig(PreTrainedConfig):
