@@ -1,6 +1,7 @@
 """Top tokens, ranks and distributions against plain loops, ties above all."""
 
 import math
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from mnemoscope.tracing import distribution, rank_of, top
 from mnemoscope.tracing import scores as scoring
+from mnemoscope.tracing.candidates import best_of_candidates
 
 
 def plain_top(row: list[float], count: int, lowest: bool) -> list[int]:
@@ -19,11 +21,16 @@ def plain_top(row: list[float], count: int, lowest: bool) -> list[int]:
 
 
 def check(scores: torch.Tensor, count: int) -> None:
-    for lowest in (False, True):
-        tokens, values = top(scores, count, lowest=lowest)
-        expected = [plain_top(row, count, lowest) for row in scores.tolist()]
-        assert tokens.tolist() == expected
-        assert values.equal(scores.gather(1, torch.tensor(expected, dtype=torch.int64)))
+    """Both ways: by all scores that pass a limit, and by the best blocks."""
+    usual = scoring.FEW
+    try:
+        for lowest, scoring.FEW in product((False, True), (0, scores.shape[1])):
+            tokens, values = top(scores, count, lowest=lowest)
+            expected = [plain_top(row, count, lowest) for row in scores.tolist()]
+            assert tokens.tolist() == expected
+            assert values.equal(scores.gather(1, torch.tensor(expected, dtype=torch.int64)))
+    finally:
+        scoring.FEW = usual
 
 
 @pytest.fixture
@@ -32,7 +39,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # Few different scores: ties within blocks, between blocks and at the edge of the answer.
-SCORES = st.sampled_from([-math.inf, -3.0, -1.0, 0.0, 0.5, 0.5000001, 2.0])
+SCORES = st.sampled_from([-math.inf, -3.0, -1.0, -0.0, 0.0, 0.5, 0.5000001, 2.0])
 
 
 @given(st.integers(1, 70), st.integers(1, 4), st.data())
@@ -75,6 +82,34 @@ def test_a_tie_across_blocks_goes_to_the_lower_token(small_blocks: None) -> None
     assert top(-scores, 2, lowest=True)[0].tolist() == [[3, 4]]
     scores[0, 39] = 2.0
     assert top(scores, 2)[0].tolist() == [[39, 3]]
+
+
+@pytest.mark.parametrize("size", [41, 64, 700, 1024, 3072, 8192])
+def test_top_of_a_small_vocabulary(size: int) -> None:
+    """Rows without ties, with many, of one score alone, and with zeros of both signs."""
+    scores = torch.randn(6, size, generator=torch.Generator().manual_seed(size))
+    scores[1] = scores[1].round(decimals=1)
+    scores[2] = 0.25
+    scores[3, ::2], scores[3, 1::2] = 0.0, -0.0
+    scores[4] *= 1e-41  # below what is normal
+    scores[5] = -scores[5].abs()
+    check(scores, 20)
+    check(scores[:, torch.arange(size - 1)], 1)
+
+
+def test_rows_with_nan_or_many_equal_scores_are_left_to_others() -> None:
+    scores = torch.randn(4, 1024, generator=torch.Generator().manual_seed(0))
+    scores[1, 7] = math.nan
+    scores[3] = scores[3].clamp(max=-1)
+    scores[3, 5] = 0.0
+    assert best_of_candidates(scores[:3], 20, lowest=False)[2].tolist() == []  # the NaN is no candidate
+    scores[1, ::3] = math.nan
+    tokens, best, undecided = best_of_candidates(scores, 20, lowest=False)
+    assert undecided.tolist() == [1, 3]
+    for row in (0, 2):
+        assert tokens[row].tolist() == plain_top(scores[row].tolist(), 20, False)
+        assert best[row].equal(scores[row, tokens[row]])
+    assert top(scores, 20)[0][3, 0] == 5
 
 
 def test_fewer_tokens_than_asked_for_are_all_given() -> None:

@@ -36,7 +36,12 @@ class ThreadTeam:
     def of(cls, model: LanguageModel) -> Self:
         """A thread for each core on a CPU; one elsewhere, and for models that cannot be run side by side."""
         side_by_side = model.device.type == "cpu" and runs_side_by_side(model)
-        return cls(min(torch.get_num_threads(), MOST) if side_by_side else 1)
+        return cls.of_cores(model.device) if side_by_side else cls(1)
+
+    @classmethod
+    def of_cores(cls, device: torch.device) -> Self:
+        """A thread for each core on a CPU, for work that needs no model; one elsewhere."""
+        return cls(min(torch.get_num_threads(), MOST) if device.type == "cpu" else 1)
 
     def run(self, tasks: Sequence[Callable[[], object]]) -> None:
         """Runs at most `size` tasks at the same time, and ends when all have; raises the first error of the first.

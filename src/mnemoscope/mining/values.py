@@ -6,9 +6,11 @@ adaptive softmax only, and again at its working point, once the predictions have
 the finished triggers; makes `values` and `neighbours`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -19,6 +21,7 @@ from torch.nn.functional import normalize
 
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
+from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.models import LanguageModel
 from mnemoscope.tracing import Distribution, distribution, rank_of, top
 from mnemoscope.tracing.scores import block_extremes
@@ -33,8 +36,11 @@ _SCORES = 1 << 24
 """Scores that exist at one time."""
 _IN_CACHE = 1 << 18
 """Scores read at a time on a CPU: 1 MiB."""
+_SHARED = 1 << 22
+"""Scores from which on threads share them: of fewer, handing them over takes longer than it saves."""
 
 Ints = NDArray[np.int64]
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,8 @@ def value_table(model: LanguageModel, layer: int, wanted: Targets) -> dict[str, 
     for start in range(0, memories, projection.rows):
         block = folded[start : start + projection.rows]
         scores, opposite = projection.scores(block), projection.opposite(block)
-        blocks.append(_read_scores(scores, opposite, wanted, start, projection))
+        read = partial(_read_scores, scores, opposite, wanted, start, step=projection.slice)
+        blocks += projection.share_out(len(block), read)
     columns |= {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
     if not np.isfinite(columns["entropy"]).all():
         memory = int(np.flatnonzero(~np.isfinite(columns["entropy"]))[0])
@@ -101,13 +108,11 @@ def working_columns(
     factor = np.full(len(folded), np.nan)
     factor[medians["memory"].to_numpy()] = medians["coefficient"].to_numpy() * model.multiplier(layer) / scale
     at_work = folded * torch.from_numpy(np.nan_to_num(factor)).to(folded)[:, None]
-    projection, parts = Projector(model), []
+    projection, parts = Projector(model), list[NDArray[np.float32]]()
     for start in range(0, len(at_work), projection.rows):
         scores = projection.scores(at_work[start : start + projection.rows])
-        for part in torch.split(scores, projection.slice):
-            highest = part.amax(1)
-            shape = distribution(part, highest=highest, scratch=projection.scratch(len(part)))
-            parts.append(torch.stack([highest - part.mean(1), shape.max_probability]).cpu().numpy())
+        read = partial(_read_working, scores, step=projection.slice)
+        parts += projection.share_out(len(scores), read)
     found = np.concatenate(parts, axis=1)
     if wrong := np.flatnonzero(~np.isnan(factor) & ~np.isfinite(found).all(0)).tolist():
         named = model.numbering(layer).name(layer, wrong[0])
@@ -121,7 +126,7 @@ def rows_at_once(columns: int) -> int:
 
 
 class Projector:
-    """The head, and room for one block of scores, used again for every block."""
+    """The head, room for one block of scores, used again for every block, and threads that read it."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._head = model.scorer()
@@ -132,7 +137,7 @@ class Projector:
         on_cpu = device.type == "cpu"
         self.slice = max(1, min(self.rows, _IN_CACHE // vocabulary)) if on_cpu else self.rows
         """Rows read at a time: on a CPU as many as its cache holds, since every row is swept several times."""
-        self._scratch = torch.empty(self.slice, vocabulary, device=device)
+        self._team = ThreadTeam.of_cores(device)
 
     def scores(self, folded: Tensor) -> Tensor:
         """Scores `[row, vocab]` of at most `rows` folded vectors; valid until the next call."""
@@ -146,25 +151,48 @@ class Projector:
         with torch.inference_mode():
             return self._head.scores(-folded, out=self._opposite[: len(folded)])
 
-    def scratch(self, rows: int) -> Tensor:
-        """Room of the same shape as `rows` rows of scores, at most a slice."""
-        return self._scratch[:rows]
+    def share_out(self, rows: int, read: Callable[[slice], Found]) -> list[Found]:
+        """What is read off all rows of a block, in their order: every thread reads as many rows, on one core."""
+        size = self._team.size if rows * self._scores.shape[1] >= _SHARED else 1
+        edges = np.linspace(0, rows, min(size, rows) + 1).astype(int).tolist()
+        shares = [slice(a, b) for a, b in pairwise(edges)]
+        found: dict[int, Found] = {}
+
+        def take(number: int) -> None:
+            found[number] = read(shares[number])
+
+        self._team.run([partial(take, number) for number in range(len(shares))])
+        return [found[number] for number in range(len(shares))]
+
+
+def _read_working(scores: Tensor, rows: slice, *, step: int) -> NDArray[np.float32]:
+    """Of some rows of `scores [memory, vocab]` the best less the mean, and the largest probability: `[2, row]`."""
+    parts, scratch = [], torch.empty_like(scores[:step])
+    with torch.inference_mode():
+        for part in torch.split(scores[rows], step):
+            highest = part.amax(1)
+            shape = distribution(part, highest=highest, scratch=scratch[: len(part)])
+            parts.append(torch.stack([highest - part.mean(1), shape.max_probability]))
+    found: NDArray[np.float32] = torch.cat(parts, 1).cpu().numpy()
+    return found
 
 
 def _read_scores(
-    scores: Tensor, opposite: Tensor | None, wanted: Targets, start: int, projection: Projector
+    scores: Tensor, opposite: Tensor | None, wanted: Targets, start: int, rows: slice, *, step: int
 ) -> dict[str, NDArray[Any]]:
-    """The columns of the memories from `start` on, whose scores `[memory, vocab]` these are.
+    """The columns of some rows of `scores [memory, vocab]`, the first of which is the memory `start`.
 
-    `opposite` are scores(-v); None under a linear head, where they are -scores(v). What sweeps the scores does so a
-    slice at a time, while the cache holds it; what takes many small steps does all rows together.
+    `opposite` are scores(-v); None under a linear head, where they are -scores(v). What sweeps the scores does so
+    `step` rows at a time, while the cache holds them; what takes many small steps does all rows together.
     """
+    start, scores = start + rows.start, scores[rows]
+    opposite = None if opposite is None else opposite[rows]
     with torch.inference_mode():
         count = len(scores)
         target = torch.from_numpy(wanted.target[start : start + count]).to(scores.device)
-        swept = []
-        for part, own in zip(torch.split(scores, projection.slice), torch.split(target, projection.slice), strict=True):
-            high, scratch = block_extremes(part), projection.scratch(len(part))
+        swept, room = [], torch.empty_like(scores[:step])
+        for part, own in zip(torch.split(scores, step), torch.split(target, step), strict=True):
+            high, scratch = block_extremes(part), room[: len(part)]
             low = block_extremes(part, lowest=True) if opposite is None else high
             shape = distribution(part, highest=high.amax(1), scratch=scratch)
             swept.append((high, low, *vars(shape).values(), rank_of(part, own.clamp(min=0), scratch=scratch)))

@@ -1,0 +1,63 @@
+"""The value pass: threads that read rows of their own say, to the bit, what one thread says."""
+
+from collections.abc import Iterator
+from threading import get_ident
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from mnemoscope.mining import values
+from mnemoscope.models import LanguageModel, load_model
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    return load_model("builtin:pydocs", device="cpu")
+
+
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    usual = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(usual)
+
+
+def wanted(memories: int) -> values.Targets:
+    """A target for every third memory, and up to four next tokens of each."""
+    draw = np.random.default_rng(5)
+    target = np.where(np.arange(memories) % 3 == 0, draw.integers(1024, size=memories), -1)
+    owner = np.repeat(np.arange(memories), draw.integers(5, size=memories))
+    return values.Targets(target, owner, draw.integers(1024, size=len(owner)))
+
+
+@pytest.mark.parametrize("layer", [0, 5])
+def test_rows_shared_out_among_threads_say_the_same(
+    model: LanguageModel, layer: int, three_threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    targets = wanted(model.sizes.memories[layer])
+    firing = pl.DataFrame({"memory": [0, 1, 1, 511], "sign": [1, 1, -1, 1], "coefficient": [1.0, 2.0, 9.0, 0.5]})
+    alone = values.value_table(model, layer, targets)
+    alone_at_work = values.working_columns(model, layer, firing, scale=2.0)
+
+    took: list[tuple[int, slice]] = []
+    read = values._read_scores
+    monkeypatch.setattr(values, "_SHARED", 1)
+    monkeypatch.setattr(values, "_IN_CACHE", 7 * 1024)
+
+    def note(*args, **named):
+        took.append((get_ident(), args[-1]))
+        return read(*args, **named)
+
+    monkeypatch.setattr(values, "_read_scores", note)
+    shared = values.value_table(model, layer, targets)
+    assert {name: shared[name].tolist() for name in shared} == {name: alone[name].tolist() for name in alone}
+    assert {(rows.start, rows.stop) for _, rows in took} == {(0, 170), (170, 341), (341, 512)}
+    assert len({thread for thread, _ in took}) > 1
+    at_work = values.working_columns(model, layer, firing, scale=2.0)
+    for name in values.AT_WORK:
+        assert at_work[name].tolist() == alone_at_work[name].tolist()
+        assert [place for place, one in enumerate(at_work[name].tolist()) if one is not None] == [0, 1, 511]
+    assert torch.get_num_threads() == 3
