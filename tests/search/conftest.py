@@ -1,5 +1,6 @@
 """A random atlas with common and rare words, large enough for ranks to differ."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ WORDS = [
     " c_d",
 ]  # fmt: skip
 WORDS += [f" word{index}" for index in range(40)]
+RAW = [word.encode() for word in WORDS]
 
 
 def write(directory: Path, name: str, columns: dict[str, Any], number: int | None = None) -> None:
@@ -45,18 +47,17 @@ def value_columns(draw: np.random.Generator, memories: int, vocabulary: int) -> 
     }  # fmt: skip
 
 
-def build_random_atlas(directory: Path, seed: int = 0) -> Path:
-    draw = np.random.default_rng(seed)
-    likely = 1 / (np.arange(len(WORDS)) + 2.0)
-    sentences = draw.choice(len(WORDS), (SENTENCES, LENGTH), p=likely / likely.sum()).astype(np.int32)
-    write(directory, "vocabulary", {
-        "token": range(len(WORDS)), "text": WORDS, "bytes": [word.encode() for word in WORDS],
-    })  # fmt: skip
-    counts = np.bincount(sentences.reshape(-1), minlength=len(WORDS))
+def build_random_atlas(directory: Path, seed: int = 0, raw: Sequence[bytes] = RAW) -> Path:
+    """`raw` are the bytes of the tokens, the commonest first."""
+    draw, words = np.random.default_rng(seed), [token.decode("utf-8", "replace") for token in raw]
+    likely = 1 / (np.arange(len(words)) + 2.0)
+    sentences = draw.choice(len(words), (SENTENCES, LENGTH), p=likely / likely.sum()).astype(np.int32)
+    write(directory, "vocabulary", {"token": range(len(words)), "text": words, "bytes": raw})
+    counts = np.bincount(sentences.reshape(-1), minlength=len(words))
     write(
-        directory, "tokens", {"token": range(len(WORDS)), "count": counts, "next_count": counts, "first_count": counts}
+        directory, "tokens", {"token": range(len(words)), "count": counts, "next_count": counts, "first_count": counts}
     )
-    texts = ["".join(WORDS[token] for token in row).strip() for row in sentences.tolist()]
+    texts = [b"".join(raw[token] for token in row).decode("utf-8", "replace").strip() for row in sentences.tolist()]
     ids = np.arange(SENTENCES) * 3  # ids have gaps
     write_sentences(directory, [{
         "sentence": ids, "document": ids, "text": texts, "tokens": sentences,
@@ -83,9 +84,9 @@ def build_random_atlas(directory: Path, seed: int = 0) -> Path:
         active = {name: np.resize(np.asarray(column), (MEMORIES, *np.shape(column)[1:]))
                   for name, column in activity_columns().items()}  # fmt: skip
         write(directory, "activity", active | {"memory": range(MEMORIES)}, layer)
-        write(directory, "values", value_columns(draw, MEMORIES, len(WORDS)), layer)
+        write(directory, "values", value_columns(draw, MEMORIES, len(words)), layer)
         write(directory, "neighbours", {name: [] for name in TABLES["neighbours"].columns.names}, layer)
-    return sealed(directory, MEMORIES, LAYERS, len(WORDS))
+    return sealed(directory, MEMORIES, LAYERS, len(words))
 
 
 @pytest.fixture(scope="session")

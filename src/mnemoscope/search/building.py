@@ -1,16 +1,14 @@
 """The index made from an atlas's tables, in one file that the caller puts in its place.
 
-Reads what mining and `analyze` wrote; annotations, which change all the time, are not in it. The time goes into the
-full-text table of the triggers' prefixes. Their sentences wait in a file beside the index, so that memory does not grow
-with the text: it holds a few numbers per trigger.
+Reads what mining and `analyze` wrote; annotations, which change all the time, are not in it. Sentences are read some at
+a time; memory holds a few numbers for every trigger and for every word of their sentences.
 """
 
 import sqlite3
-import tempfile
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -20,8 +18,12 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.formatting import show_token
 from mnemoscope.progress import Progress
-from mnemoscope.search.database import BOTTOM, CONTEXT, FULL_TEXT, RANK_BITS, TABLES, TOP, token_type, window_text
+from mnemoscope.search.arrays import write_arrays, write_rows
+from mnemoscope.search.database import BOTTOM, DEMOTES, FIRES, FULL_TEXT, PROMOTES, TABLES, TOP, token_type
+from mnemoscope.search.postings import pack
+from mnemoscope.search.stretches import Rows, Stretches
 from mnemoscope.search.text import prepare
+from mnemoscope.search.tokens import sort_keys
 
 _PRAGMAS = (
     "page_size=8192",
@@ -31,7 +33,7 @@ _PRAGMAS = (
     "cache_size=-65536",
     "temp_store=FILE",
 )
-_SENTENCES, _PREFIXES = 50_000, 20_000
+_SENTENCES = 20_000
 """How many are handled at a time."""
 _SIDES = ("top", "bottom")
 """The names of the sides TOP and BOTTOM."""
@@ -48,10 +50,8 @@ def write_index(atlas: Atlas, path: Path, *, about: dict[str, str], progress: Pr
         database.execute("BEGIN")
         first = _write_layers(database, atlas)
         _write_vocabulary(database, atlas)
-        with tempfile.TemporaryFile(dir=path.parent) as file:
-            spaced = _write_triggers(database, atlas, first, file, progress)
-        for layer in atlas.layers:
-            _write_fires(database, atlas, layer, first[layer])
+        spaced = _write_triggers(database, atlas, first, progress)
+        _write_fires(database, atlas, first)
         lacking = [] if _write_values(database, atlas, first) else ["values", "bottom"]
         lacking += [] if _write_patterns(database, atlas, first) else ["patterns"]
         said = {**about, "spaced": str(int(spaced)), "lacking": ",".join(lacking)}
@@ -87,82 +87,117 @@ def _write_vocabulary(database: sqlite3.Connection, atlas: Atlas) -> None:
     )
 
 
-def _write_triggers(
-    database: sqlite3.Connection, atlas: Atlas, first: dict[int, int], file: IO[bytes], progress: Progress
-) -> bool:
-    """Prefixes and their sentences, whose tokens go through `file`; returns whether tokens bring their spaces along."""
-    found = pl.concat([_find_prefixes(atlas, layer, first[layer]) for layer in atlas.layers]).sort("trigger")
-    ids, raw, done = found["sentence"].unique().sort(), atlas.vocabulary.raw, 0
-    spaced, ends = _write_sentences(database, atlas, ids.to_list(), file)
-    tokens = np.memmap(file, token_type(len(raw)), mode="r").view(np.ndarray) if ends[-1] else np.empty(0, np.int32)
-    for rows in found.iter_slices(_PREFIXES):
-        places = ids.search_sorted(rows["sentence"]).to_numpy()
-        starts, last = ends[places], ends[places] + rows["position"].to_numpy()
-        if not np.all(last < ends[places + 1]):
-            raise AtlasDamaged(f"{atlas.path}: a trigger lies beyond the end of its sentence")
-        begin = np.maximum(starts, last - (CONTEXT - 1))
-        texts = (
-            window_text(tokens[a : b + 1].tolist(), raw, spaced=spaced, cut=cut)
-            for a, b, cut in zip(begin.tolist(), last.tolist(), (begin > starts).tolist(), strict=True)
-        )
-        database.executemany("INSERT INTO prefixes VALUES (?, ?, ?)", rows.iter_rows())
-        database.executemany(
-            "INSERT INTO trigger_text (rowid, prefix) VALUES (?, ?)",
-            zip(rows["trigger"].to_list(), map(prepare, texts), strict=True),
-        )
-        done += rows.height
+def _write_triggers(database: sqlite3.Connection, atlas: Atlas, first: dict[int, int], progress: Progress) -> bool:
+    """Prefixes, their words and their sentences; returns whether tokens bring the spaces between words along."""
+    found = pl.concat([_find_prefixes(atlas, layer, first[layer]) for layer in atlas.layers]).sort("rank", "memory")
+    trigger = pl.int_range(found.height, dtype=pl.Int64).alias("trigger")
+    by_place = found.select("sentence", "position", trigger).sort("sentence", "position", "trigger")
+    ids, sizes = np.unique(by_place["sentence"].to_numpy(), return_counts=True)
+    positions, trigger_of = (by_place[name].to_numpy() for name in ("position", "trigger"))
+    rows, spaced, done = None, True, 0
+    made: list[tuple[Any, Any]] = []
+    for at in range(0, len(ids), _SENTENCES):
+        some = atlas.sentences(ids[at : at + _SENTENCES].tolist(), columns=["sentence", "text", "tokens"])
+        if rows is None:
+            spaced = atlas.vocabulary.carries_spaces(some.head(1_000))
+            rows = Rows(atlas.vocabulary.raw, spaced=spaced)
+        own = sizes[at : at + some.height]
+        ends_at = positions[done : done + int(own.sum())].astype(np.int64)
+        tokens, starts = _write_sentences(database, atlas, some, ends_at, own)
+        made.append(rows.add(tokens, starts, np.repeat(np.arange(some.height), own), ends_at))
+        done += len(ends_at)
         progress("index", done, found.height, "prefixes")
+    if rows is not None:
+        first_places, last_places = (np.concatenate(pieces) for pieces in zip(*made, strict=True))
+        _write_words(database, rows.finish(), found, trigger_of, first_places, last_places)
     return spaced
 
 
 def _find_prefixes(atlas: Atlas, layer: int, first: int) -> pl.DataFrame:
-    """The different positive prefixes of a layer: trigger (its number), sentence, position.
+    """The different positive prefixes of a layer: rank, memory (its number), sentence, position.
 
     Of the triggers with the same prefix only the best is taken, since the paper counts a prefix once.
     """
     columns = ["memory", "rank", "prefix_group", "sentence", "position"]
     best = atlas.best_triggers(layer, None, columns=columns).filter(pl.col("rank") == pl.col("prefix_group"))
-    rank, memory = (pl.col(name).cast(pl.Int64) for name in ("rank", "memory"))
-    trigger = rank * (1 << RANK_BITS) + first + memory
-    return best.select(trigger.alias("trigger"), "sentence", "position")
+    memory = _count_through(atlas, layer, best["memory"], first)
+    return best.select("rank", memory, "sentence", "position")
+
+
+def _count_through(atlas: Atlas, layer: int, memories: pl.Series, first: int) -> pl.Series:
+    """The memories of a layer as numbers counted over all layers; raises AtlasDamaged."""
+    if not memories.is_between(0, atlas.memories(layer) - 1).all():
+        raise AtlasDamaged(f"{atlas.path}: a table names a memory that layer {layer} does not have")
+    return memories.cast(pl.Int64) + first
 
 
 def _write_sentences(
-    database: sqlite3.Connection, atlas: Atlas, ids: list[int], file: IO[bytes]
-) -> tuple[bool, NDArray[np.int64]]:
-    """The tokens of these sentences, also into `file`.
+    database: sqlite3.Connection, atlas: Atlas, some: pl.DataFrame, positions: NDArray[np.int64], sizes: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Writes the tokens of these sentences; `sizes` says how many of the prefixes at `positions` each one has.
 
-    Returns whether tokens bring the spaces between words along, and where each sentence ends in the file.
+    Returns the tokens of each up to its last prefix, and where each one's begin.
     """
-    spaced, ends, most = True, [np.zeros(1, np.int64)], len(atlas.vocabulary.raw)
-    for at in range(0, len(ids), _SENTENCES):
-        rows = atlas.sentences(ids[at : at + _SENTENCES], columns=["sentence", "text", "tokens"])
-        if at == 0:
-            spaced = atlas.vocabulary.carries_spaces(rows.head(1_000))
-        tokens = rows["tokens"].explode().drop_nulls().to_numpy()
-        if tokens.size and not (int(tokens.min()) >= 0 and int(tokens.max()) < most):
-            raise AtlasDamaged(f"{atlas.path}: a sentence has a token beyond the vocabulary")
-        kind = token_type(most)
-        data = tokens.astype(kind).tobytes()
-        file.write(data)
-        own = rows["tokens"].list.len().cast(pl.Int64).cum_sum().to_numpy()
-        ends.append(ends[-1][-1] + own)
-        each = [data[begin:end] for begin, end in pairwise([0, *(own * kind.itemsize).tolist()])]
-        database.executemany("INSERT INTO sentences VALUES (?, ?)", zip(rows["sentence"].to_list(), each, strict=True))
-    file.flush()
-    return spaced, np.concatenate(ends)
+    raw = len(atlas.vocabulary.raw)
+    tokens, lengths = some["tokens"].explode().drop_nulls().to_numpy(), some["tokens"].list.len().to_numpy()
+    if tokens.size and not (int(tokens.min()) >= 0 and int(tokens.max()) < raw):
+        raise AtlasDamaged(f"{atlas.path}: a sentence has a token beyond the vocabulary")
+    longest = np.maximum.reduceat(positions, np.cumsum(sizes) - sizes) + 1
+    if np.any(longest > lengths) or int(positions.min()) < 0:
+        raise AtlasDamaged(f"{atlas.path}: a trigger lies beyond the end of its sentence")
+    kind = token_type(raw)
+    tokens, ends = tokens.astype(kind), np.cumsum(lengths, dtype=np.int64)
+    data, bytes_at = tokens.tobytes(), [0, *(ends * kind.itemsize).tolist()]
+    each = (data[begin:end] for begin, end in pairwise(bytes_at))
+    database.executemany("INSERT INTO sentences VALUES (?, ?)", zip(some["sentence"].to_list(), each, strict=True))
+    starts = np.cumsum(longest) - longest
+    kept = np.arange(int(longest.sum())) + np.repeat(ends - lengths - starts, longest)
+    return tokens[kept], starts
 
 
-def _write_fires(database: sqlite3.Connection, atlas: Atlas, layer: int, first: int) -> None:
+def _write_words(
+    database: sqlite3.Connection,
+    stretches: Stretches,
+    found: pl.DataFrame,
+    trigger: NDArray[Any],
+    first: NDArray[np.int64],
+    last: NDArray[np.int64],
+) -> None:
+    """The arrays of trigger_words.py; `trigger`, `first` and `last` are of every prefix."""
+    numbers = range(len(stretches.words))
+    database.executemany("INSERT INTO words VALUES (?, ?)", zip(stretches.words, numbers, strict=True))
+    packed, ends = pack(stretches.pairs, len(stretches.words))
+    order = np.argsort(last, kind="stable")
+    arrays = {
+        "last": last[order],
+        "words": (last - first + 1)[order],
+        "trigger": trigger[order],
+        "memory": found["memory"].to_numpy(),
+        "rank": found["rank"].to_numpy(),
+        "sentence": found["sentence"].to_numpy(),
+        "position": found["position"].to_numpy(),
+        "packed": packed,
+        "bytes": np.diff(ends, prepend=0),
+    }
+    write_arrays(database, arrays)
+
+
+def _write_fires(database: sqlite3.Connection, atlas: Atlas, first: dict[int, int]) -> None:
     """How many positive triggers of each memory end in each token."""
-    rows = (
-        atlas.best_triggers(layer, None, columns=["memory", "rank", "token"])
-        .group_by("token", "memory")
-        .agg(pl.len().alias("triggers"), pl.col("rank").min())
-        .sort("token", "memory")
-        .select("token", pl.col("memory") + first, "triggers", "rank")
-    )
-    database.executemany("INSERT INTO fires VALUES (?, ?, ?, ?)", rows.iter_rows())
+    columns = ["memory", "rank", "token"]
+    pieces = []
+    for layer in atlas.layers:
+        triggers = atlas.best_triggers(layer, None, columns=columns).group_by("token", "memory")
+        counted = triggers.agg(pl.len().alias("triggers"), pl.col("rank").min())
+        pieces.append(counted.with_columns(_count_through(atlas, layer, counted["memory"], first[layer])))
+    rows = pl.concat(pieces)
+    _write_sorted(database, FIRES, {name: rows[name].to_numpy() for name in rows.columns})
+
+
+def _write_sorted(database: sqlite3.Connection, kind: str, columns: dict[str, NDArray[Any]]) -> None:
+    """Rows of what memories have to do with a token, those of a token in the order in which they are asked for."""
+    order = np.lexsort((*sort_keys(kind, columns), columns["token"]))
+    write_rows(database, kind, columns["token"][order], {n: c[order] for n, c in columns.items() if n != "token"})
 
 
 def _write_values(database: sqlite3.Connection, atlas: Atlas, first: dict[int, int]) -> bool:
@@ -170,11 +205,12 @@ def _write_values(database: sqlite3.Connection, atlas: Atlas, first: dict[int, i
     if atlas.manifest.part is not None:
         return False
     texts = [prepare(text) for text in atlas.vocabulary.texts]
+    said: dict[str, list[pl.DataFrame]] = {PROMOTES: [], DEMOTES: []}
     for layer in atlas.layers:
         values = atlas.table("values", layer=layer)
-        memories = values["memory"].cast(pl.Int64) + first[layer]
+        memories = _count_through(atlas, layer, values["memory"], first[layer])
         tokens = [_matrix(values[f"{side}_tokens"], np.int64) for side in _SIDES]
-        scores = [_matrix(values[f"{side}_scores"], np.float64) for side in _SIDES]
+        scores = [_matrix(values[f"{side}_scores"], np.float32) for side in _SIDES]
         blobs = ([row.tobytes() for row in ids.astype("<i4")] for ids in tokens)
         database.executemany("INSERT INTO value_tokens VALUES (?, ?, ?)", zip(memories.to_list(), *blobs, strict=True))
         lists = (["\n".join([texts[token] for token in row]) for row in ids.tolist()] for ids in tokens)
@@ -182,21 +218,19 @@ def _write_values(database: sqlite3.Connection, atlas: Atlas, first: dict[int, i
             "INSERT INTO value_text (rowid, top, bottom) VALUES (?, ?, ?)", zip(memories.to_list(), *lists, strict=True)
         )
         largest = values["max_probability"].to_numpy().astype(np.float64)[:, None]
-        likely = {TOP: _steady(largest * np.exp(scores[TOP] - scores[TOP][:, :1]))}
-        for side in (TOP, BOTTOM):
-            every = pl.DataFrame(
-                {
-                    "token": tokens[side].reshape(-1),
-                    "side": side,
-                    "memory": np.repeat(memories.to_numpy(), tokens[side].shape[1]),
-                    "rank": np.tile(np.arange(tokens[side].shape[1]), len(memories)),
-                    "probability": likely[side].reshape(-1) if side in likely else None,
-                    "score": scores[side].reshape(-1),
-                }
-            )
-            every = every.unique(["token", "memory"], keep="first", maintain_order=True).sort("token", "memory")
-            rows = every.with_columns(pl.col("probability").cast(pl.Float64).fill_nan(None)).iter_rows()
-            database.executemany("INSERT INTO says VALUES (?, ?, ?, ?, ?, ?)", rows)
+        top = scores[TOP].astype(np.float64)
+        likely = {TOP: _steady(largest * np.exp(top - top[:, :1]))}
+        for side, kind in ((TOP, PROMOTES), (BOTTOM, DEMOTES)):
+            every = {
+                "token": tokens[side].reshape(-1),
+                "memory": np.repeat(memories.to_numpy(), tokens[side].shape[1]),
+                "rank": np.tile(np.arange(tokens[side].shape[1]), len(memories)),
+                "score": scores[side].reshape(-1),
+            } | ({"probability": likely[side].reshape(-1)} if side in likely else {})
+            said[kind].append(pl.DataFrame(every).unique(["token", "memory"], keep="first", maintain_order=True))
+    for kind, pieces in said.items():
+        rows = pl.concat(pieces)
+        _write_sorted(database, kind, {name: rows[name].to_numpy() for name in rows.columns})
     return True
 
 

@@ -1,8 +1,9 @@
 """The file index.sqlite: its tables, its numbers for memories, and the connections that read it.
 
-A memory is one number, counted over all layers of the model. A trigger's number is `rank << 32 | memory`, so that a
-search reads the strongest triggers of every memory first. The full-text tables hold no text (contentless): what is
-shown is put together from `sentences` and `vocabulary`.
+A memory is one number, counted over all layers of the model. The words of the triggers' prefixes are `words` and
+`arrays` (trigger_words.py); the full-text tables of all else hold no text (contentless). What is shown is put together
+from `sentences` and `vocabulary`. The rows of one token in `fires` and `says` are one blob, since SQLite takes three
+times as much for them; `about` says of what types they are.
 """
 
 import re
@@ -19,21 +20,22 @@ import numpy as np
 from mnemoscope.memory import MemoryId, Numbering
 from mnemoscope.search.text import TOKENIZER
 
-VERSION = 1
+VERSION = 2
 FOLDER, NAME = "search", "index.sqlite"
 CONTEXT = 24
 """Tokens of a prefix that are indexed and shown, counted back from the trigger token."""
-RANK_BITS = 32
-MEMORY_MASK = (1 << RANK_BITS) - 1
+_EVERY_MEMORY = (1 << 32) - 1
 MOST_ROWS = 150_000
 """Triggers that a search counts at most: the strongest of every memory come first."""
 TOP, BOTTOM = 0, 1
+FIRES, PROMOTES, DEMOTES = "fires", "promotes", "demotes"
+"""The tables of what memories have to do with a token."""
 _MOST_FREE = 8
 """Connections that are kept for the next who ask."""
 
 Ranges = tuple[tuple[int, int], ...]
 """Numbers of memories from and to, both included."""
-EVERYWHERE: Ranges = ((0, MEMORY_MASK),)
+EVERYWHERE: Ranges = ((0, _EVERY_MEMORY),)
 
 
 def token_type(vocabulary: int) -> np.dtype[Any]:
@@ -51,7 +53,7 @@ def window_text(tokens: list[int], raw: list[bytes], *, spaced: bool, cut: bool)
     return text[max(0, space) :]
 
 
-FULL_TEXT = {"trigger_text": "prefix", "value_text": "top, bottom", "token_text": "text", "pattern_text": "description"}
+FULL_TEXT = {"value_text": "top, bottom", "token_text": "text", "pattern_text": "description"}
 """The tables in which words are found, and their columns."""
 _WORDS = f"tokenize=\"{TOKENIZER}\", prefix='2'"
 TABLES = """
@@ -61,14 +63,13 @@ CREATE TABLE vocabulary (
   token INTEGER PRIMARY KEY, text TEXT NOT NULL, shown TEXT NOT NULL, folded TEXT NOT NULL, count INTEGER NOT NULL
 );
 CREATE TABLE sentences (sentence INTEGER PRIMARY KEY, tokens BLOB NOT NULL);
-CREATE TABLE prefixes (trigger INTEGER PRIMARY KEY, sentence INTEGER NOT NULL, position INTEGER NOT NULL);
-CREATE TABLE fires (
-  token INTEGER, memory INTEGER, triggers INTEGER NOT NULL, rank INTEGER NOT NULL, PRIMARY KEY (token, memory)
-) WITHOUT ROWID;
-CREATE TABLE says (
-  token INTEGER, side INTEGER, memory INTEGER, rank INTEGER NOT NULL, probability REAL, score REAL NOT NULL,
-  PRIMARY KEY (token, side, memory)
-) WITHOUT ROWID;
+CREATE TABLE words (word TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE arrays (
+  name TEXT, piece INTEGER, type TEXT NOT NULL, data BLOB NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY (name, piece)
+);
+CREATE TABLE fires (token INTEGER PRIMARY KEY, rows BLOB NOT NULL);
+CREATE TABLE promotes (token INTEGER PRIMARY KEY, rows BLOB NOT NULL);
+CREATE TABLE demotes (token INTEGER PRIMARY KEY, rows BLOB NOT NULL);
 CREATE TABLE value_tokens (memory INTEGER PRIMARY KEY, top BLOB NOT NULL, bottom BLOB NOT NULL);
 CREATE TABLE patterns (
   pattern INTEGER PRIMARY KEY, memory INTEGER NOT NULL, kind TEXT NOT NULL, description TEXT NOT NULL,

@@ -14,11 +14,11 @@ import polars as pl
 
 from mnemoscope.formatting import show_token
 from mnemoscope.memory import MemoryId
+from mnemoscope.search.arrays import read_rows
 from mnemoscope.search.database import (
     CONTEXT,
-    MEMORY_MASK,
-    MOST_ROWS,
-    RANK_BITS,
+    DEMOTES,
+    PROMOTES,
     TOP,
     MemoryNumbering,
     Ranges,
@@ -27,11 +27,14 @@ from mnemoscope.search.database import (
     window_text,
 )
 from mnemoscope.search.text import Part, Query, find_matches, highlight
+from mnemoscope.search.trigger_words import TriggerWords
 
 FIELDS = ("triggers", "values", "patterns", "annotations", "bottom")
 """Where one can search. `values` are the 20 top tokens of the value, `bottom` its 20 bottom tokens."""
 USUAL_FIELDS = ("triggers", "values", "patterns", "annotations")
 _SHOWN_TOKENS = 10
+_NO_RANK = 1 << 32
+"""Behind every rank."""
 
 
 @dataclass(frozen=True)
@@ -83,23 +86,25 @@ class Triggers:
     """The prefixes of the highest triggers; `raw` are the bytes of every token, `spaced` whether they hold spaces."""
 
     database: sqlite3.Connection
+    words: TriggerWords
     raw: list[bytes]
     spaced: bool
 
     def rank(self, query: Query, within: Ranges, *, most: int) -> Ranking:
         """By how many different prefixes match, then by the strongest of them."""
-        memory = f"(rowid & {MEMORY_MASK})"
-        where, parameters = condition(memory, within)
-        rows = self.database.execute(
-            f"WITH found AS MATERIALIZED (SELECT {memory} AS memory, count(*) AS matches, min(rowid) AS best FROM"
-            f" (SELECT rowid FROM trigger_text WHERE trigger_text MATCH ? AND {where} LIMIT {MOST_ROWS}) GROUP BY 1)"
-            " SELECT memory, matches, best, (SELECT count(*) FROM found), (SELECT sum(matches) FROM found) FROM found"
-            " ORDER BY matches DESC, best LIMIT ?",
-            [query.every, *parameters, most],
-        ).fetchall()
-        total, counted = (rows[0][3], rows[0][4]) if rows else (0, 0)
-        found = [Row(memory, matches, matches, best >> RANK_BITS, best) for memory, matches, best, _, _ in rows]
-        return Ranking(found, total, exact=counted < MOST_ROWS)
+        found = self.words.find(self.database, query, within)
+        counts = np.bincount(found.memories)
+        best = np.empty(len(counts), np.int64)
+        best[found.memories[::-1]] = found.triggers[::-1]  # of a memory's the first, which is written last
+        memories = np.flatnonzero(counts)
+        total = len(memories)
+        # Matches, downwards, and the best trigger in one number: triggers are fewer than 2 ** 32.
+        order = np.argsort(-(counts[memories] << 32) + best[memories])[:most]
+        memories, triggers = memories[order], best[memories[order]]
+        columns = (memories, counts[memories], self.words.rank[triggers], triggers)
+        each = zip(*(numbers.tolist() for numbers in columns), strict=True)
+        rows = [Row(memory, count, count, rank, trigger) for memory, count, rank, trigger in each]
+        return Ranking(rows, total, exact=found.exact)
 
     def show(self, rows: Sequence[Row], query: Query) -> list[Shown]:
         """The end of the best prefix."""
@@ -109,11 +114,11 @@ class Triggers:
 
     def _texts(self, triggers: Sequence[int]) -> list[str]:
         """The indexed text of these triggers."""
-        places = _rows_by_key(self.database, "prefixes", "trigger", "sentence, position", triggers)
-        sentences = sorted({sentence for sentence, _ in places.values()})
+        places = [(int(self.words.sentence[one]), int(self.words.position[one])) for one in triggers]
+        sentences = sorted({sentence for sentence, _ in places})
         stored = _rows_by_key(self.database, "sentences", "sentence", "tokens", sentences)
         texts = []
-        for sentence, position in map(places.__getitem__, triggers):
+        for sentence, position in places:
             begin = max(0, position - (CONTEXT - 1))
             tokens = np.frombuffer(stored[sentence][0], token_type(len(self.raw)))[begin : position + 1].tolist()
             texts.append(window_text(tokens, self.raw, spaced=self.spaced, cut=begin > 0))
@@ -130,20 +135,26 @@ class Values:
     def rank(self, query: Query, within: Ranges, *, most: int) -> Ranking:
         """By the probability of the tokens that match."""
         where, parameters = condition("rowid", within)
-        column, weight = ("top", "probability") if self.side == TOP else ("bottom", "score")
-        rows = self.database.execute(
-            "WITH matched AS MATERIALIZED (SELECT rowid AS memory FROM value_text WHERE value_text MATCH ?"
-            f"  AND {where}),"
-            f" said AS MATERIALIZED (SELECT memory, sum({weight}) AS score, count(*) AS tokens, min(rank) AS rank"
-            "  FROM says WHERE side = ? AND token IN (SELECT rowid FROM token_text WHERE token_text MATCH ?)"
-            "  GROUP BY memory)"
-            " SELECT memory, coalesce(score, 0.0), coalesce(tokens, 0), rank, (SELECT count(*) FROM matched)"
-            " FROM matched LEFT JOIN said USING (memory)"
-            " ORDER BY 2 DESC, rank IS NULL, rank, memory LIMIT ?",
-            [f"{{{column}}} : ({query.every})", *parameters, self.side, query.any, most],
+        column, table, weight = ("top", PROMOTES, "probability") if self.side == TOP else ("bottom", DEMOTES, "score")
+        matched = self.database.execute(
+            f"SELECT rowid FROM value_text WHERE value_text MATCH ? AND {where}",
+            [f"{{{column}}} : ({query.every})", *parameters],
         ).fetchall()
-        found = [Row(memory, score, tokens, rank, memory) for memory, score, tokens, rank, _ in rows]
-        return Ranking(found, rows[0][4] if rows else 0)
+        if not matched:
+            return Ranking([], 0)
+        memories = np.array(matched).reshape(-1)
+        which = "SELECT rowid FROM token_text WHERE token_text MATCH ?"
+        said = read_rows(self.database, table, which, [query.any])
+        every = max(int(memories[-1]), int(said["memory"].max(initial=0))) + 1
+        score = np.bincount(said["memory"], np.nan_to_num(said[weight]), every)[memories]
+        tokens = np.bincount(said["memory"], minlength=every)[memories]
+        rank = np.full(every, _NO_RANK, np.int64)
+        np.minimum.at(rank, said["memory"], said["rank"].astype(np.int64))
+        rank = rank[memories]
+        order = np.lexsort((memories, rank, -score))[:most]
+        columns = zip(*(numbers[order].tolist() for numbers in (memories, score, tokens, rank)), strict=True)
+        found = [Row(m, s, count, None if best == _NO_RANK else best, m) for m, s, count, best in columns]
+        return Ranking(found, len(memories))
 
     def show(self, rows: Sequence[Row], query: Query) -> list[Shown]:
         """The first tokens of each value, and those that match, wherever they stand."""

@@ -6,6 +6,7 @@ parameter, made of quoted strings alone (text.py).
 
 import shutil
 import sqlite3
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -22,6 +23,7 @@ from mnemoscope.search.database import BOTTOM, TOP, Connections, MemoryNumbering
 from mnemoscope.search.fields import FIELDS, USUAL_FIELDS, Annotations, Field, Hit, Patterns, Row, Triggers, Values
 from mnemoscope.search.text import parse_query
 from mnemoscope.search.tokens import Firing, Promotion, Token
+from mnemoscope.search.trigger_words import TriggerWords
 
 MOST_HITS = 10_000
 Answer = TypeVar("Answer")
@@ -60,11 +62,13 @@ class Index:
         self.path = path
         self._rebuild = rebuild
         self._temporary = temporary
+        self._reading = threading.Lock()
         self._read_judgements = annotations or (lambda: read_judgements(atlas.path))
         self._open(path)
 
     def _open(self, path: Path) -> None:
         self._connections = Connections(path)
+        self._trigger_words: TriggerWords | None = None
         with self._connections.one() as database:
             about = dict(database.execute("SELECT name, said FROM about").fetchall())
             layers = database.execute("SELECT layer, first, count FROM layers ORDER BY layer").fetchall()
@@ -111,7 +115,7 @@ class Index:
         judgements = self._read_judgements() if "annotations" in wanted else None
 
         def ask(database: sqlite3.Connection) -> SearchResult:
-            every = self._fields(database, judgements)
+            every = {name: self._field(name, database, judgements) for name in wanted}
             rankings = {name: every[name].rank(query, within, most=limit + offset) for name in wanted}
             best_first = zip_longest(*(ranking.rows for ranking in rankings.values()))
             ranked = [(name, row) for rows in best_first for name, row in zip(wanted, rows, strict=True) if row]
@@ -128,14 +132,21 @@ class Index:
 
         return self._ask(ask)
 
-    def _fields(self, database: sqlite3.Connection, judgements: pl.DataFrame | None) -> dict[str, Field]:
-        return {
-            "triggers": Triggers(database, self.atlas.vocabulary.raw, self._spaced),
-            "values": Values(database, TOP),
-            "patterns": Patterns(database),
-            "annotations": Annotations(judgements, self._numbering),
-            "bottom": Values(database, BOTTOM),
-        }
+    def _field(self, name: str, database: sqlite3.Connection, judgements: pl.DataFrame | None) -> Field:
+        if name == "triggers":
+            return Triggers(database, self._words(database), self.atlas.vocabulary.raw, self._spaced)
+        if name == "patterns":
+            return Patterns(database)
+        if name == "annotations":
+            return Annotations(judgements, self._numbering)
+        return Values(database, TOP if name == "values" else BOTTOM)
+
+    def _words(self, database: sqlite3.Connection) -> TriggerWords:
+        """The words of all triggers, which are read by the first who search them."""
+        with self._reading:
+            if self._trigger_words is None:
+                self._trigger_words = TriggerWords.read(database)
+            return self._trigger_words
 
     def tokens_like(self, text: str, *, limit: int = 50) -> tuple[Token, ...]:
         """The tokens that read like `text`: those that are it first, then those that begin with it, then hold it.

@@ -69,13 +69,16 @@ class Query:
     """All words and phrases."""
     any: str
     """At least one of them."""
+    terms: tuple[tuple[str, bool], ...]
+    """The words and phrases, prepared; and of each whether its last word is a beginning."""
 
 
 def parse_query(text: str) -> Query:
     """The query that `text` stands for; raises SearchError where there is no word in it, or far too much."""
     if len(text) > MOST_CHARACTERS:
         raise SearchError(f"the search text has {len(text):,} characters; at most {MOST_CHARACTERS:,} can be searched")
-    terms, beginnings = [], 0
+    terms: list[tuple[str, bool]] = []
+    beginnings = 0
     # A lone surrogate (undecodable bytes of a command line) cannot be handed to SQLite.
     readable = text.encode("utf-8", "replace").decode().translate(_SPACE)
     for phrase, star, word in _TERM.findall(readable):
@@ -89,7 +92,7 @@ def parse_query(text: str) -> Query:
                 f"{said + '*'!r} begins too many words; give at least {LEAST_BEGINNING} letters before the *"
             )
         beginnings += beginning
-        terms.append('"' + said.replace('"', '""') + '"' + (" *" if beginning else ""))
+        terms.append((said, beginning))
     terms = list(dict.fromkeys(terms))
     if not terms:
         shown = text if len(text) <= 40 else f"{text[:40]}..."
@@ -101,7 +104,8 @@ def parse_query(text: str) -> Query:
         raise SearchError(f"the search text has {len(terms)} words; at most {MOST_TERMS} can be searched")
     if beginnings > MOST_BEGINNINGS:
         raise SearchError(f"the search text has {beginnings} beginnings of words (*); at most {MOST_BEGINNINGS}")
-    return Query(every=" AND ".join(terms), any=" OR ".join(terms))
+    quoted = ['"' + said.replace('"', '""') + '"' + (" *" if beginning else "") for said, beginning in terms]
+    return Query(every=" AND ".join(quoted), any=" OR ".join(quoted), terms=tuple(terms))
 
 
 def highlight(texts: Sequence[str], query: Query) -> list[tuple[Part, ...]]:
@@ -115,6 +119,19 @@ def find_matches(texts: Sequence[str], query: Query) -> list[int]:
     """The numbers of the texts that have all of the query."""
     sql = "SELECT rowid FROM shown WHERE shown MATCH ? ORDER BY rowid"
     return [number for (number,) in _ask_texts(texts, sql, query.every)]
+
+
+def split_words(texts: Sequence[str]) -> list[list[str]]:
+    """The words that FTS5 finds in prepared texts, in their order."""
+    found: list[list[str]] = [[] for _ in texts]
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
+        database.execute(f"CREATE VIRTUAL TABLE given USING fts5(text, content='', tokenize=\"{TOKENIZER}\")")
+        database.execute("CREATE VIRTUAL TABLE words USING fts5vocab(given, instance)")
+        database.execute("BEGIN")
+        database.executemany("INSERT INTO given (rowid, text) VALUES (?, ?)", enumerate(texts))
+        for place, word in sorted(database.execute("SELECT doc << 32 | offset, term FROM words")):
+            found[place >> 32].append(word)
+    return found
 
 
 def _ask_texts(texts: Sequence[str], sql: str, *parameters: str) -> list[Any]:

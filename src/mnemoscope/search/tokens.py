@@ -1,14 +1,22 @@
 """Tokens by how they read, and the memories that promote them, oppose them, or fire on them."""
 
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isnan
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mnemoscope.errors import OptionError, SearchError
 from mnemoscope.memory import MemoryId
-from mnemoscope.search.database import BOTTOM, TOP, MemoryNumbering, Ranges, condition
+from mnemoscope.search.arrays import read_rows
+from mnemoscope.search.database import DEMOTES, EVERYWHERE, FIRES, PROMOTES, MemoryNumbering, Ranges
 from mnemoscope.search.text import MOST_CHARACTERS
 
+KINDS = (PROMOTES, DEMOTES, FIRES)
+"""What a memory can have to do with a token."""
 _COLUMNS = "token, text, shown, count"
 _LIKE = f"""
 SELECT {_COLUMNS} FROM vocabulary WHERE text != ''
@@ -50,21 +58,6 @@ class Firing:
     memory: MemoryId
     triggers: int
     rank: int
-
-
-_SAYS = "memory, token, rank, probability, score"
-_KINDS: dict[str, tuple[str, str, str, type[Promotion | Firing]]] = {
-    "promotes": (
-        _SAYS, f"says WHERE side = {TOP}", "ORDER BY probability DESC, rank, memory, token", Promotion
-    ),
-    "demotes": (
-        _SAYS, f"says WHERE side = {BOTTOM}", "ORDER BY rank, score DESC, memory, token", Promotion
-    ),
-    "fires": (
-        "memory, sum(triggers), min(rank)", "fires WHERE 1", "GROUP BY memory ORDER BY 2 DESC, 3, memory", Firing
-    ),
-}  # fmt: skip
-"""What a memory can have to do with a token: columns, rows and order in SQL, and what a row becomes."""
 
 
 def like(database: sqlite3.Connection, text: str, *, limit: int) -> tuple[Token, ...]:
@@ -110,23 +103,70 @@ def find_memories(
     page: tuple[int, int],
 ) -> tuple[Any, ...]:
     """One page (limit, offset) of the memories that promote, oppose (`demotes`) or fire on (`fires`) the token."""
-    columns, rows, order, made = _KINDS[kind]
-    where, parameters = _condition(database, token, within)
-    found = database.execute(f"SELECT {columns} FROM {rows} AND {where} {order} LIMIT ? OFFSET ?", [*parameters, *page])
-    return tuple(made(numbering.id(memory), *rest) for memory, *rest in found)
+    rows = _rows(database, token, kind, within)
+    limit, offset = page
+    if kind == FIRES:
+        fires = _join(rows) if len(rows.tokens) > 1 else rows.found
+        return tuple(
+            Firing(numbering.id(memory), triggers, rank)
+            for memory, triggers, rank in fires[offset : offset + limit][["memory", "triggers", "rank"]].tolist()
+        )
+    order = np.arange(len(rows.found))
+    if len(rows.tokens) > 1:
+        order = np.lexsort((rows.token_of, *sort_keys(kind, rows.found)))
+    order = order[offset : offset + limit]
+    columns = ["memory", "rank", "probability", "score"] if kind == PROMOTES else ["memory", "rank", "score"]
+    return tuple(
+        Promotion(numbering.id(memory), token, rank, None if not said[:-1] or isnan(said[0]) else said[0], said[-1])
+        for (memory, rank, *said), token in zip(
+            rows.found[order][columns].tolist(), rows.token_of[order].tolist(), strict=True
+        )
+    )
 
 
 def count(database: sqlite3.Connection, token: str | int, kind: str, within: Ranges) -> int:
     """How many memories promote, oppose or fire on the token."""
-    where, parameters = _condition(database, token, within)
-    if kind not in _KINDS:
-        raise OptionError(f"{kind!r} cannot be counted; choose of {', '.join(_KINDS)}")
-    found = database.execute(f"SELECT count(DISTINCT memory) FROM {_KINDS[kind][1]} AND {where}", parameters)
-    return int(found.fetchone()[0])
+    if kind not in KINDS:
+        raise OptionError(f"{kind!r} cannot be counted; choose of {', '.join(KINDS)}")
+    return len(np.unique(_rows(database, token, kind, within).found["memory"]))
 
 
-def _condition(database: sqlite3.Connection, token: str | int, within: Ranges) -> tuple[str, list[Any]]:
-    """SQL that keeps the rows of the token's ids in these layers, and its parameters."""
-    ids = [found.id for found in exactly(database, token)]
-    where, parameters = condition("memory", within)
-    return f"token IN ({', '.join('?' * len(ids))}) AND {where}", [*ids, *parameters]
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of some tokens, by token; those of one token in the order of the answer."""
+
+    tokens: list[int]
+    found: NDArray[Any]
+    token_of: NDArray[Any]
+
+
+def _rows(database: sqlite3.Connection, token: str | int, kind: str, within: Ranges) -> _Rows:
+    """The rows of the token's ids in these layers."""
+    tokens = sorted(found.id for found in exactly(database, token))
+    pieces = [read_rows(database, kind, "?", [own]) for own in tokens]
+    found, token_of = np.concatenate(pieces), np.repeat(tokens, list(map(len, pieces)))
+    if within == EVERYWHERE:
+        return _Rows(tokens, found, token_of)
+    inside = [(found["memory"] >= low) & (found["memory"] <= high) for low, high in within]
+    kept = np.logical_or.reduce(inside) if inside else np.zeros(len(found), np.bool_)
+    return _Rows(tokens, found[kept], token_of[kept])
+
+
+def _join(rows: _Rows) -> NDArray[Any]:
+    """A memory's rows under several tokens as one: all triggers, the best rank."""
+    memories, own = np.unique(rows.found["memory"], return_inverse=True)
+    joined = np.empty(len(memories), [("memory", "<i8"), ("triggers", "<i8"), ("rank", "<i8")])
+    joined["memory"], joined["rank"] = memories, np.iinfo(np.int64).max
+    joined["triggers"] = np.bincount(own, rows.found["triggers"], len(memories))
+    np.minimum.at(joined["rank"], own, rows.found["rank"].astype(np.int64))
+    return joined[np.lexsort(sort_keys(FIRES, joined))]
+
+
+def sort_keys(kind: str, rows: Mapping[str, NDArray[Any]] | NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    """What the rows of a token are sorted by, the last of these first; unknown probabilities come last."""
+    if kind == FIRES:
+        return rows["memory"], rows["rank"], -rows["triggers"].astype(np.int64)
+    if kind == PROMOTES:
+        probability = rows["probability"]
+        return rows["memory"], rows["rank"], np.where(np.isnan(probability), np.inf, -probability)
+    return rows["memory"], -rows["score"], rows["rank"]

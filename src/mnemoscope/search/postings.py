@@ -1,0 +1,67 @@
+"""Ascending numbers in few bytes: where every word of the triggers' text stands, as steps of seven bits to a byte.
+
+Pure: knows nothing of words, files or SQLite. All lists lie one after the other in one array of bytes; `ends` says
+where each ends. A list's first step leads from zero, so that neighbouring lists can be read at once.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+Numbers = NDArray[np.uint32]
+_GOES_ON, _BITS = 0x80, 7
+_SOME = 1 << 20
+"""Numbers that are packed at a time."""
+
+
+def pack(pairs: NDArray[np.uint64], count: int) -> tuple[Bytes, NDArray[np.int64]]:
+    """The bytes of `count` lists, and where each ends; `pairs` are `list << 32 | number`, sorted."""
+    sizes = np.zeros(count, np.int64)
+    pieces, before = [np.empty(0, np.uint8)], -1
+    for begin in range(0, len(pairs), _SOME):
+        some = pairs[begin : begin + _SOME]
+        lists, numbers = (some >> np.uint64(32)).astype(np.int64), some.astype(np.uint32)
+        steps = np.diff(numbers, prepend=numbers[:1])
+        fresh = np.flatnonzero(np.diff(lists, prepend=before))
+        if not len(fresh) or fresh[0]:
+            steps[0] = numbers[0] - pairs[begin - 1].astype(np.uint32)
+        steps[fresh] = numbers[fresh]
+        before = int(lists[-1])
+        lengths = np.ones(len(steps), np.uint8)
+        for bits in range(_BITS, 32, _BITS):
+            lengths += steps >= np.uint32(1 << bits)
+        ends = np.cumsum(lengths, dtype=np.int64)
+        packed = np.empty(int(ends[-1]), np.uint8)
+        for at in range(int(lengths.max())):
+            longer = np.flatnonzero(lengths > at)
+            piece = (steps[longer] >> np.uint32(_BITS * at)) & np.uint32(_GOES_ON - 1)
+            packed[ends[longer] - lengths[longer] + at] = piece | np.where(lengths[longer] > at + 1, _GOES_ON, 0)
+        sizes += np.bincount(lists, lengths, count).astype(np.int64)
+        pieces.append(packed)
+    return np.concatenate(pieces), np.cumsum(sizes)
+
+
+def unpack(packed: Bytes, ends: NDArray[np.int64], first: int, last: int) -> Numbers:
+    """The numbers of the lists `first` to `last` (included), list after list; ascending within each."""
+    begin = int(ends[first - 1]) if first else 0
+    some = packed[begin : int(ends[last])]
+    if not some.size:
+        return np.empty(0, np.uint32)
+    stops = np.flatnonzero(some < _GOES_ON)
+    if len(stops) == len(some):
+        steps = some.astype(np.uint32)
+    else:
+        starts = np.concatenate([[0], stops[:-1] + 1])
+        lengths = stops - starts
+        steps = (some[starts] & (_GOES_ON - 1)).astype(np.uint32)
+        longer = np.flatnonzero(lengths)
+        for at in range(1, int(lengths.max()) + 1):
+            longer = longer[lengths[longer] >= at]
+            piece = some[starts[longer] + at] & (_GOES_ON - 1)
+            steps[longer] |= piece.astype(np.uint32) << np.uint32(_BITS * at)
+    numbers = np.cumsum(steps, dtype=np.uint32)
+    if first < last:
+        own = np.searchsorted(stops, np.asarray(ends[first:last]) - begin)  # where every list but the first begins
+        before = np.concatenate([np.zeros(1, np.uint32), numbers])[np.concatenate([[0], own])]
+        numbers -= np.repeat(before, np.diff(np.concatenate([[0], own, [len(numbers)]])))
+    return numbers

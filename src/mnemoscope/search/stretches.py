@@ -1,0 +1,182 @@
+"""The words of the triggers' prefixes as stretches of numbered places: every sentence's words stand in a row, once.
+
+A prefix's last tokens are mostly a stretch of their sentence's words, so a prefix is two places: its first and its
+last word. Where they are not (the prefix ends within a word, or begins in one), the words of its own text are put in a
+row of their own. A place is free after every row, so that no phrase goes across. Words are those that FTS5 finds in
+the prefix's text, which is put together from tokens; the rim (building.py) writes what is made here.
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnemoscope.search.database import CONTEXT, window_text
+from mnemoscope.search.text import prepare, split_words
+
+Ints = NDArray[np.int64]
+_NEAR = 24
+"""Characters in which `window_text` looks for a space."""
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """What was put in rows: of each the word (its number in `words`) and the place, in one number, sorted."""
+
+    words: list[str]
+    """In the order of their UTF-8 bytes."""
+    pairs: NDArray[np.uint64]
+    """`word << 32 | place`."""
+
+
+class Rows:
+    """Rows of words that grow, batch of sentences after batch."""
+
+    def __init__(self, raw: list[bytes], *, spaced: bool) -> None:
+        """`raw` are the bytes of every token; `spaced` says whether they bring the spaces between words along."""
+        self._raw, self._spaced = raw, spaced
+        self._begins = np.array([bool(token) and _parts(token[0]) for token in raw], np.bool_)
+        self._ends = np.array([bool(token) and _parts(token[-1]) for token in raw], np.bool_)
+        self._with_space = np.array([b" " in token for token in raw], np.bool_)
+        self._on_space = np.array([token[:1] == b" " for token in raw], np.bool_)
+        self._bytes = np.array([len(token) for token in raw], np.int64)
+        self._numbers: dict[str, int] = {}
+        self._runs: dict[bytes, int] = {}
+        self._chunks: dict[str, list[int]] = {}
+        self._run_words = array("I")
+        self._run_ends = array("q", [0])
+        self._add_runs([token.decode("utf-8", "replace") for token in raw])
+        self._made: list[tuple[NDArray[np.uint32], NDArray[np.uint32]]] = []
+        self._free = 0
+
+    def add(self, tokens: NDArray[Any], starts: Ints, rows: Ints, positions: Ints) -> tuple[Ints, Ints]:
+        """Puts the words of some sentences in rows; returns the places of each prefix's first and last word.
+
+        `tokens` are those of all these sentences, which begin at `starts`, up to the last prefix of each. A prefix is
+        the number of its sentence in `rows` and a position, sorted by both. One without words ends before it begins.
+        """
+        fresh = np.zeros(len(tokens), np.bool_)
+        fresh[1:] = self._ends[tokens[:-1]] | self._begins[tokens[1:]] if self._spaced else True
+        fresh[starts] = True
+        begins = np.flatnonzero(fresh)
+        run_of = np.cumsum(fresh) - 1
+        last_of = np.append(begins[1:], len(tokens)) - 1
+        runs = self._number_runs(tokens, begins, last_of)
+        ends, words = np.array(self._run_ends), np.array(self._run_words)
+        counts = ends[runs + 1] - ends[runs]
+        before = np.cumsum(counts) - counts
+        sentence_of = np.searchsorted(starts, begins, side="right") - 1
+        shift = self._free + sentence_of
+        where = np.arange(int(counts.sum())) - np.repeat(before, counts)
+        self._put(words[where + np.repeat(ends[runs], counts)], where + np.repeat(before + shift, counts))
+        self._free += int(counts.sum()) + len(starts)
+
+        last = starts[rows] + positions
+        begin = np.maximum(starts[rows], last - (CONTEXT - 1))
+        cut = begin > starts[rows]
+        start, sound = begin, last_of[run_of[last]] == last
+        if self._spaced:
+            start, near = self._find_spaces(tokens, begin)
+            start, sound = np.where(cut, start, begin), sound & (~cut | (near & (start <= last)))
+        start = np.minimum(start, last)
+        run, own = run_of[start], run_of[last]
+        found = before[run] + shift[run], (before + counts + shift)[own] - 1
+        return self._add_alone(tokens, begin, last, cut, np.flatnonzero(~sound), found)
+
+    def _find_spaces(self, tokens: NDArray[Any], begin: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+        """The first token with a space from each `begin` on, and whether it starts so and is surely near enough."""
+        held = np.where(self._with_space[tokens], np.arange(len(tokens)), len(tokens))
+        following = np.append(np.minimum.accumulate(held[::-1])[::-1], len(tokens))[begin]
+        bytes_before = np.concatenate([[0], np.cumsum(self._bytes[tokens])])
+        near = bytes_before[following] - bytes_before[begin] < _NEAR  # at least as many as characters
+        there = following < len(tokens)
+        return following, near & there & self._on_space[tokens[np.where(there, following, 0)]]
+
+    def _add_alone(
+        self,
+        tokens: NDArray[Any],
+        begin: Ints,
+        last: Ints,
+        cut: NDArray[np.bool_],
+        which: Ints,
+        found: tuple[Ints, Ints],
+    ) -> tuple[Ints, Ints]:
+        """Rows of their own for the prefixes `which`, one for equal ones; returns `found` with their places."""
+        if not len(which):
+            return found
+        ends, first_of, same = np.unique(last[which], return_index=True, return_inverse=True)
+        some = which[first_of]
+        texts = [
+            prepare(window_text(tokens[a : b + 1].tolist(), self._raw, spaced=self._spaced, cut=c))
+            for a, b, c in zip(begin[some].tolist(), ends.tolist(), cut[some].tolist(), strict=True)
+        ]
+        rows = self._number_texts(texts)
+        counts = np.array([len(row) for row in rows], np.int64)
+        firsts = self._free + np.cumsum(counts) - counts + np.arange(len(rows))
+        where = np.arange(int(counts.sum())) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
+        self._put(np.array([word for row in rows for word in row], np.uint32), where)
+        self._free += int(counts.sum()) + len(rows)
+        found[0][which], found[1][which] = firsts[same], (firsts + counts - 1)[same]
+        return found
+
+    def finish(self) -> Stretches:
+        """All rows; the words sorted, and their numbers with them."""
+        used = np.zeros(len(self._numbers), np.bool_)
+        for word, _ in self._made:
+            used[word] = True
+        words = sorted((word for word, number in self._numbers.items() if used[number]), key=str.encode)
+        order = np.empty(len(used), np.uint64)
+        order[[self._numbers[word] for word in words]] = np.arange(len(words), dtype=np.uint64)
+        both = np.empty(sum(len(word) for word, _ in self._made), np.uint64)
+        done = len(both)
+        while self._made:
+            word, place = self._made.pop()
+            done -= len(word)
+            both[done : done + len(word)] = order[word] << np.uint64(32) | place
+        both.sort()
+        return Stretches(words, both)
+
+    def _put(self, words: NDArray[Any], places: Ints) -> None:
+        if len(places) and int(places[-1]) >= 1 << 32:
+            raise OverflowError("the prefixes have more than four billion words")
+        self._made.append((words.astype(np.uint32), places.astype(np.uint32)))
+
+    def _number_runs(self, tokens: NDArray[Any], begins: Ints, lasts: Ints) -> Ints:
+        """The number of every run of tokens that no word's end parts; of a single token it is the token."""
+        runs = tokens[begins].astype(np.int64)
+        longer = np.flatnonzero(lasts > begins)
+        size, data = tokens.itemsize, np.ascontiguousarray(tokens).tobytes()
+        pairs = zip((begins[longer] * size).tolist(), ((lasts[longer] + 1) * size).tolist(), strict=True)
+        keys = [data[a:b] for a, b in pairs]
+        new = [key for key in dict.fromkeys(keys) if key not in self._runs]
+        known = len(self._run_ends) - 1
+        self._runs.update(zip(new, range(known, known + len(new)), strict=True))
+        ids = (np.frombuffer(key, tokens.dtype).tolist() for key in new)
+        self._add_runs([b"".join(map(self._raw.__getitem__, some)).decode("utf-8", "replace") for some in ids])
+        runs[longer] = [self._runs[key] for key in keys]
+        return runs
+
+    def _add_runs(self, texts: Sequence[str]) -> None:
+        for words in split_words([prepare(text) for text in texts]):
+            self._run_words.extend(map(self._number, words))
+            self._run_ends.append(len(self._run_words))
+
+    def _number_texts(self, texts: Sequence[str]) -> list[list[int]]:
+        """The words of prepared texts; white space parts words, so each piece between is looked up once."""
+        pieces = [text.split() for text in texts]
+        new = [piece for piece in dict.fromkeys(piece for row in pieces for piece in row) if piece not in self._chunks]
+        self._chunks.update(
+            (piece, list(map(self._number, words))) for piece, words in zip(new, split_words(new), strict=True)
+        )
+        return [[word for piece in row for word in self._chunks[piece]] for row in pieces]
+
+    def _number(self, word: str) -> int:
+        return self._numbers.setdefault(word, len(self._numbers))
+
+
+def _parts(byte: int) -> bool:
+    """Whether no word goes across this byte: ASCII that is neither letter nor digit."""
+    return byte < 0x80 and not bytes([byte]).isalnum()
