@@ -1,15 +1,22 @@
-"""A layer's picture: its points stand where the drawing library would put them, and lead to their memories."""
+"""A layer's picture: axes and points stand where the drawing library would put them; points lead to their memories."""
 
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
+import altair as alt
 import numpy as np
 import polars as pl
 import pytest
 import vl_convert
 
 from mnemoscope.atlas import open_atlas
-from mnemoscope.figures.layer_picture import HEIGHT, Frame, Scale, axes, frame, picture
+from mnemoscope.figures.chart import BLUE, KINDS, STYLE, WIDTH
+from mnemoscope.figures.layer_axes import draw_axes, percent
+from mnemoscope.figures.layer_picture import HEIGHT, Frame, Scale, frame, picture
+from mnemoscope.figures.layer_picture import TITLES as AXES
 from mnemoscope.figures.page_svg import grammar
 from web.layer_atlas import Row, layered
 
@@ -37,6 +44,94 @@ def memories(rows: list[Row]) -> pl.DataFrame:
             "kind": [row[5] for row in rows],
         }
     )
+
+
+def axes(rate: Scale, confidence: Scale, *, patterns: bool, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The picture as the library's specification, with these rows (rate, confidence, kind) as its points."""
+    kinds = {label: colour for _, label, colour in KINDS} if patterns else {"memory": BLUE}
+    legend = alt.Legend(orient="top", title=None, symbolType="circle", symbolOpacity=1, symbolSize=70, offset=8)
+    values = rate.ticks() + ([rate.never] if rate.low < rate.least else [])
+    across = alt.Axis(
+        values=values,
+        labelExpr=f"datum.value < {rate.least!r} ? 'never' : format(datum.value, '~p')",
+        labelOverlap="greedy",
+    )
+    up = alt.Axis(values=confidence.ticks(), format="~p", labelOverlap="greedy")
+    drawn = (
+        alt.Chart(alt.NamedData("points"))
+        .mark_point(filled=True)
+        .encode(
+            x=alt.X("rate:Q", title=AXES[0], axis=across).scale(type="log", domain=[rate.low, rate.high], nice=False),
+            y=alt.Y("confidence:Q", title=AXES[1], axis=up).scale(
+                type="log", domain=[confidence.low, confidence.high], nice=False
+            ),
+            color=alt.Color(
+                "kind:N",
+                scale=alt.Scale(domain=list(kinds), range=list(kinds.values())),
+                legend=legend if patterns else None,
+            ),
+        )
+        .properties(width=WIDTH, height=HEIGHT, name="points")
+    )
+    config = STYLE | {"legend": {"columnPadding": 34} | STYLE["legend"]}
+    return {**drawn.to_dict(), "config": config, "datasets": {"points": list(rows)}, "padding": 4, "background": None}
+
+
+Place = tuple[float, float]
+
+
+def texts(
+    element: ElementTree.Element, at: Place = (0.0, 0.0), *, turned: bool = False
+) -> Iterator[tuple[str, str, Place]]:
+    """Every text with its anchor and where it stands in the drawing; what is turned, along its axis."""
+    for x, y, turn in re.findall(r"translate\(([^,)]*),([^)]*)\)|(rotate)", element.get("transform", "")):
+        turned = turned or bool(turn)
+        if not turn:
+            step = (float(y), -float(x)) if turned else (float(x), float(y))
+            at = (at[0] + step[0], at[1] + step[1])
+    if element.tag.endswith("text") and element.text and element.get("opacity") != "0":
+        own = (float(element.get("x", 0)), float(element.get("y", 0)))
+        own = (own[1], -own[0]) if turned else own
+        yield element.text, element.get("text-anchor", ""), (at[0] + own[0], at[1] + own[1])
+    for child in element:
+        yield from texts(child, at, turned=turned)
+
+
+SCALES = {
+    "as usual": (Scale(0.002, 1.0, 0.01, WIDTH), Scale(1e-4, 1.0, 1e-4, HEIGHT)),
+    "all fire": (Scale(0.01, 0.6, 0.01, WIDTH), Scale(0.003, 0.9, 0.003, HEIGHT)),
+    "small values": (Scale(1e-5, 1.0, 4e-5, WIDTH), Scale(1e-9, 0.002, 1e-8, HEIGHT)),
+    "many labels": (Scale(1e-9, 1.0, 5e-9, WIDTH), Scale(1e-14, 1.0, 1e-14, HEIGHT)),
+    "narrow": (Scale(0.5, 0.52, 0.5, WIDTH), Scale(0.2, 0.3, 0.2, HEIGHT)),
+}
+
+
+@pytest.mark.parametrize("patterns", [True, False])
+@pytest.mark.parametrize("name", SCALES)
+def test_axes_are_those_of_the_library(name: str, patterns: bool) -> None:
+    rate, confidence = SCALES[name]
+    kind = KINDS[0][1] if patterns else "memory"
+    rows = [{"rate": rate.high, "confidence": confidence.high, "kind": kind}]
+    specification = axes(rate, confidence, patterns=patterns, rows=rows)
+    theirs = ElementTree.fromstring(vl_convert.vegalite_to_svg(specification, vl_version=grammar()))
+    never = [(rate.never, "never")] if rate.low < rate.least else []
+    marks = (
+        [(float(scale.at(np.array(value))), text) for value, text in axis]
+        for scale, axis in (
+            (rate, never + [(value, percent(value)) for value in rate.ticks()]),
+            (confidence, [(value, percent(value)) for value in confidence.ticks()]),
+        )
+    )
+    before, after = draw_axes(*marks, size=(WIDTH, HEIGHT), titles=AXES, legend=patterns, label="a <b>")
+    ours = ElementTree.fromstring(before + after)
+    expected, found = sorted(texts(theirs)), sorted(texts(ours))
+    assert [(text, anchor) for text, anchor, _ in found] == [(text, anchor) for text, anchor, _ in expected]
+    # The library measures letters in a font of its own: the drawing as a whole may be some pixels wider.
+    shift = np.array([place for _, _, place in found]) - np.array([place for _, _, place in expected])
+    assert np.abs(shift - np.median(shift, axis=0)).max() < 1.5
+    assert np.abs(np.median(shift, axis=0)).max() < 8
+    for side in ("width", "height"):
+        assert float(ours.get(side, 0)) == pytest.approx(float(theirs.get(side, 0)), abs=10)
 
 
 def test_points_stand_where_the_library_puts_them(drawn: Frame) -> None:

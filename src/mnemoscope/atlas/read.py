@@ -4,11 +4,13 @@ Opening reads the manifest only. Nothing is guessed: an unfinished, damaged or n
 table that does not belong to it. Needs no torch and never writes.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 
@@ -21,10 +23,14 @@ from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
 from mnemoscope.formatting import before_token, html_row, html_table, show_text, show_token
 from mnemoscope.memory import HISTOGRAM_EDGES, MemoryId, Numbering
 
+T = TypeVar("T")
 BEST_TRIGGERS = 25
 """Triggers of a memory in which patterns are looked for (paper, section 3.1)."""
 _SHOWN, _PREFIX_CHARACTERS, _PROMOTED = 8, 60, 10
 """What a notebook shows of a memory: prefixes, characters of each before the trigger token, and tokens of the value."""
+
+_LAYERS_AT_ONCE = 4
+"""Layers that are read at the same time, at most; each may take 100 MB for a moment."""
 
 
 def first_upper_layer(depth: int) -> int:
@@ -138,6 +144,11 @@ class Atlas(Tables):
         rows = rows.filter(pl.col("sign") == 1)
         rows = rows if count is None else rows.filter(pl.col("rank") < count)
         return rows if columns is None else rows.select(columns)
+
+    def each_layer(self, read: Callable[[int], T]) -> list[T]:
+        """What `read` gives for every layer, some at a time: checking and decoding files keeps several cores busy."""
+        with ThreadPoolExecutor(min(os.cpu_count() or 1, _LAYERS_AT_ONCE)) as pool:
+            return list(pool.map(read, self.layers))
 
     def token_text(self, ids: Sequence[int | None]) -> list[str | None]:
         """The readable text of each token, as it appears in running text; None for None."""

@@ -1,17 +1,19 @@
 """What all figures have in common: style, series, axes, what a mark says (Vega-Lite), and how lines are read.
 
 Colours are of middle lightness, so that one drawing is readable on white and on black; lines of text and axes take the
-colour of the text around them. Every series also differs in its dashes or its place, never in colour alone.
+colour of the text around them. Every series also differs in its dashes or its place, never in colour alone. The
+drawing library is loaded by what makes a chart: it takes half a second.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import altair as alt
+from typing import TYPE_CHECKING, Any
 
 from mnemoscope.formatting import DASH
 from mnemoscope.questions.question import Answer, Row
+
+if TYPE_CHECKING:
+    import altair as alt
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#3b82d6", "#d9730d", "#2c9a66", "#9a6bdb", "#848b96"
 KINDS = (
@@ -146,19 +148,25 @@ def round_significant(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def chart(name: str) -> alt.Chart:
+def chart(name: str) -> "alt.Chart":
     """A chart of the rows of that name."""
+    import altair as alt
+
     return alt.Chart(alt.NamedData(name))
 
 
-def layer_axis(*, padding: float | None = None) -> alt.X:
+def layer_axis(*, padding: float | None = None) -> "alt.X":
     """The horizontal axis of nearly every figure; a layer that was not mined has no place on it."""
+    import altair as alt
+
     scale = {} if padding is None else {"paddingInner": padding, "paddingOuter": padding / 2}
     return alt.X("layer:O", title=LAYER_AXIS, axis={"labelAngle": 0, "labelOverlap": "greedy"}, scale=scale)
 
 
-def tooltip(titles: Mapping[str, str] = TOOLTIP) -> list[alt.Tooltip]:
+def tooltip(titles: Mapping[str, str] = TOOLTIP) -> "list[alt.Tooltip]":
     """What a mark says when it is pointed at: fields of its row, and what they are called."""
+    import altair as alt
+
     return [alt.Tooltip(field, title=title) for field, title in titles.items()]
 
 

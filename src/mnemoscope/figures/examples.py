@@ -1,5 +1,7 @@
 """What is worth looking at: the most striking memories, and what people say of the last layer's compositions."""
 
+from functools import partial
+
 import polars as pl
 
 from mnemoscope.atlas import Atlas
@@ -20,7 +22,7 @@ def best_examples(atlas: Atlas, count: int = 10) -> pl.DataFrame:
     Columns: layer, memory, score, max_probability, working_probability, agreement (share of the best triggers that the
     top token follows), prefixes (different ones among the best triggers), top_token.
     """
-    found = pl.concat([_scores(atlas, layer) for layer in atlas.layers])
+    found = pl.concat(atlas.each_layer(partial(_scores, atlas)))
     ordered = found.sort(["score", "layer", "memory"], descending=[True, False, False])
     return ordered.unique("top_token", keep="first", maintain_order=True).head(count)
 

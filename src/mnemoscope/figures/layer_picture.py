@@ -1,29 +1,26 @@
 """A layer at a glance: how often its memories fire against how confident their values are, every one a point, a link.
 
-The axes are drawn like those of every figure; the points, thousands of them, are written straight into its panel, on
-the same scales. All layers of an atlas have the same axes, so that their pictures can be compared.
+Axes (layer_axes.py) look like those of every figure; the points, thousands of them, are written straight into their
+panel, on the same scales. All layers of an atlas have the same axes, so that their pictures can be compared.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
 
-import altair as alt
 import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.figures.chart import BLUE, KINDS, STYLE, WIDTH
-from mnemoscope.figures.page_svg import page_frame
+from mnemoscope.figures.chart import BLUE, KINDS, WIDTH
+from mnemoscope.figures.layer_axes import draw_axes, percent
 
 HEIGHT = 340
 RADIUS = 2.5
 SPOKEN = 6_000
 """Up to so many points say what they are when pointed at; with more, the page would grow by megabytes."""
-ALONE = "memory"
-"""The one kind where an atlas has no patterns."""
+TITLES = ("prefixes at which it fires", "value's largest probability")
 
 
 @dataclass(frozen=True)
@@ -67,19 +64,24 @@ class Frame:
 
 def frame(atlas: Atlas, *, patterns: bool) -> Frame:
     """The axes of every layer's picture; `patterns` tells whether points are coloured by kind."""
-    rates, confidences = [], []
-    for layer in atlas.layers:
+
+    def read(layer: int) -> tuple[np.ndarray, np.ndarray]:
         counts = atlas.table("activity", layer=layer, columns=["positive", "prefixes"])
-        rates.append((counts["positive"] / counts["prefixes"].clip(1)).to_numpy())
         values = atlas.table("values", layer=layer, columns=["max_probability"])
-        confidences.append(values.to_series().to_numpy())
+        return (counts["positive"] / counts["prefixes"].clip(1)).to_numpy(), values.to_series().to_numpy()
+
+    rates, confidences = zip(*atlas.each_layer(read), strict=True)
     rate = _scale(np.concatenate(rates), WIDTH)
     confidence = _scale(np.concatenate(confidences), HEIGHT)
-    # The points' own place in the drawing is found by one of them.
-    one = {"rate": rate.high, "confidence": confidence.high, "kind": ALONE}
-    specification = axes(rate, confidence, patterns=patterns, rows=[one])
+    never = [(rate.never, "never")] if rate.low < rate.least else []
+    across = [*never, *((value, percent(value)) for value in rate.ticks())]
+    up = [(value, percent(value)) for value in confidence.ticks()]
+    marks = (
+        [(float(scale.at(np.array(value))), text) for value, text in axis]
+        for scale, axis in ((rate, across), (confidence, up))
+    )
     label = "Memories by how often they fire and how confident their value is; the table below has the same numbers"
-    before, after = page_frame(specification, name="layer", label=label)
+    before, after = draw_axes(*marks, size=(WIDTH, HEIGHT), titles=TITLES, legend=patterns, label=label)
     return Frame(before, after, rate, confidence)
 
 
@@ -91,38 +93,6 @@ def _scale(values: np.ndarray, length: float) -> Scale:
     least, high = least / room, min(high * room, 1.0) if high < 1 else high * 1.001
     never = bool((values == 0).any())
     return Scale(least / (high / least) ** 0.08 if never else least, high, least, float(length))
-
-
-def axes(rate: Scale, confidence: Scale, *, patterns: bool, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The picture's specification with these rows (rate, confidence, kind) as its points."""
-    kinds = {label: colour for _, label, colour in KINDS} if patterns else {ALONE: BLUE}
-    legend = alt.Legend(orient="top", title=None, symbolType="circle", symbolOpacity=1, symbolSize=70, offset=8)
-    values = rate.ticks() + ([rate.never] if rate.low < rate.least else [])
-    across = alt.Axis(
-        values=values,
-        labelExpr=f"datum.value < {rate.least!r} ? 'never' : format(datum.value, '~p')",
-        labelOverlap="greedy",
-    )
-    up = alt.Axis(values=confidence.ticks(), format="~p", labelOverlap="greedy")
-    drawn = (
-        alt.Chart(alt.NamedData("points"))
-        .mark_point(filled=True)
-        .encode(
-            x=alt.X("rate:Q", title="prefixes at which it fires", axis=across).scale(
-                type="log", domain=[rate.low, rate.high], nice=False
-            ),
-            y=alt.Y("confidence:Q", title="value's largest probability", axis=up).scale(
-                type="log", domain=[confidence.low, confidence.high], nice=False
-            ),
-            color=alt.Color(
-                "kind:N",
-                scale=alt.Scale(domain=list(kinds), range=list(kinds.values())),
-                legend=legend if patterns else None,
-            ),
-        )
-        .properties(width=WIDTH, height=HEIGHT, name="points")
-    )
-    return {**drawn.to_dict(), "config": STYLE, "datasets": {"points": list(rows)}}
 
 
 def picture(

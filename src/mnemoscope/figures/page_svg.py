@@ -66,17 +66,6 @@ def page_svg(specification: dict[str, Any], *, name: str, label: str, silent: bo
     return ElementTree.tostring(kept, encoding="unicode")
 
 
-def page_frame(specification: dict[str, Any], *, name: str, label: str) -> tuple[str, str]:
-    """The figure as for `page_svg`, in two halves: what is put between them is drawn in the coordinates of its panel.
-
-    For a figure of one panel whose points are drawn by the page.
-    """
-    whole = page_svg(specification, name=name, label=label)
-    before, mark, after = whole.partition(f'<g id="{name}-points" />')
-    assert mark, "the panel has a group of that name"
-    return before, after
-
-
 def _inside(parent: ElementTree.Element, name: str, *, silent: bool) -> Iterator[ElementTree.Element]:
     """What is kept of an element's children; nothing that marks say of a silent drawing."""
     for child in parent:
@@ -87,10 +76,7 @@ def _inside(parent: ElementTree.Element, name: str, *, silent: bool) -> Iterator
         kept.text = child.text
         kept.extend(_inside(child, name, silent=silent))
         if tag == "g":
-            if "points_marks" in child.get("class", ""):
-                # The place of the page's own points, in the coordinates of the panel.
-                yield ElementTree.Element("g", {"id": f"{name}-points"})
-            elif kept.attrib:
+            if kept.attrib:
                 if len(kept):
                     yield kept
             else:

@@ -91,7 +91,7 @@ class Edition:
         kept = self.tables.find("places", None)
         if kept is None:
             sentences = sorted({sentence for sentence, _ in prefixes})
-            found_in = (self._layer_places(layer, sentences) for layer in self.atlas.layers)
+            found_in = self.atlas.each_layer(lambda layer: self._layer_places(layer, sentences))
             pieces = [memories[np.isin(places, asked)] for places, memories in found_in]
         else:
             places, memories = kept

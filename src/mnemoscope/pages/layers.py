@@ -131,12 +131,12 @@ def layer_rows(edition: Edition, layer: int) -> pl.DataFrame:
 
 def _rows(edition: Edition, layer: int) -> pl.DataFrame:
     atlas = edition.atlas
-    activity = atlas.table("activity", layer=layer).select(
+    activity = atlas.table("activity", layer=layer, columns=["memory", "positive", "prefixes", "max"]).select(
         "memory", "positive", "prefixes", rate=pl.col("positive") / pl.col("prefixes").clip(1), largest=pl.col("max")
     )
-    values = atlas.table("values", layer=layer).select(
-        *("memory", "max_probability", "working_probability", "value_norm", "target", "target_rank"),
-        top_token=pl.col("top_tokens").list.first(),
+    numbers = ("memory", "max_probability", "working_probability", "value_norm", "target", "target_rank")
+    values = atlas.table("values", layer=layer, columns=[*numbers, "top_tokens"]).select(
+        *numbers, top_token=pl.col("top_tokens").list.first()
     )
     rows = activity.join(values, on="memory", how="full", coalesce=True).join(
         _kinds(edition, layer), on="memory", how="left"
@@ -156,7 +156,7 @@ def _kinds(edition: Edition, layer: int) -> pl.DataFrame:
     if not edition.atlas.has("patterns"):
         return pl.DataFrame(schema={"memory": pl.Int32, "kind": pl.String, "patterns": pl.UInt32})
     found = edition.pages.get(
-        "pattern kinds", lambda: edition.atlas.table("patterns").select("layer", "memory", "kind").rechunk()
+        "pattern kinds", lambda: edition.atlas.table("patterns", columns=["layer", "memory", "kind"]).rechunk()
     )
     several = pl.col("kind").n_unique() > 1
     return (

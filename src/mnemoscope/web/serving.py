@@ -96,19 +96,23 @@ def prewarm(site: Site, begin_index: Callable[[], object], *, after: float = _AF
     """
     stopped = threading.Event()
 
+    def is_stopped() -> bool:
+        """Whether to end, once nobody waits for a page."""
+        while site.busy and not stopped.wait(_LOOK_AGAIN):
+            pass
+        return stopped.is_set()
+
     def make() -> None:
         try:
-            begin_index()
-            if stopped.wait(after):
+            if stopped.wait(after) or is_stopped():
                 return
+            begin_index()
             current = site.edition()
         except Exception as problem:
             _log.warning("%s", show_text(str(problem)))
             return
         for make_one in _slow_things(current):
-            while site.busy and not stopped.wait(_LOOK_AGAIN):
-                pass
-            if stopped.is_set():
+            if is_stopped():
                 return
             with suppress(MnemoscopeError):
                 make_one()
