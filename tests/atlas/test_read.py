@@ -51,6 +51,16 @@ def test_triggers_are_read_with_their_text(atlas: Atlas) -> None:
     assert rows["prefix_group"].to_list() == [0, 1, 1, 3]
 
 
+def test_layers_are_read_in_their_order_and_refusals_are_raised(tmp_path: Path) -> None:
+    atlas = open_atlas(build_atlas(tmp_path / "atlas"))
+    assert atlas.each_layer(lambda layer: (layer, atlas.memories(layer))) == [
+        (layer, atlas.memories(layer)) for layer in atlas.layers
+    ]
+    (atlas.path / TABLES["values"].path(atlas.layers[-1])).unlink()
+    with pytest.raises(AtlasDamaged, match="is missing"):
+        atlas.each_layer(lambda layer: atlas.table("values", layer=layer))
+
+
 def test_the_other_sign_and_both(atlas: Atlas) -> None:
     memory = atlas["L0.M0"]
     assert memory.triggers(sign=-1)["prefix"].to_list() == ["The capital of Italy"]
