@@ -7,7 +7,7 @@ from torch.nn.functional import cosine_similarity
 
 from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError
 from mnemoscope.models import load_model
-from mnemoscope.models.projections import fold_of, gain_and_bias, scale_of
+from mnemoscope.models.projections import LinearHead, fold_of, gain_and_bias, room_for_scores, scale_of
 
 VECTORS = torch.randn(5, 16, generator=torch.Generator().manual_seed(3))
 
@@ -175,3 +175,15 @@ def test_a_norms_gain_and_bias_are_as_wide_as_the_stream():
     assert weight.data_ptr() == norm.weight.data_ptr()
     assert bias.data_ptr() == norm.bias.data_ptr()
     assert gain_and_bias(nn.RMSNorm(16, elementwise_affine=False), 16) == (None, None)
+
+
+@pytest.mark.parametrize("vocabulary", [5, 1024, 1025, 2500])
+def test_scores_written_to_room_are_the_products(vocabulary):
+    head = LinearHead(torch.randn(vocabulary, 16, generator=torch.Generator().manual_seed(4)))
+    room = room_for_scores(7, vocabulary, device=torch.device("cpu")).fill_(torch.nan)
+    assert room.shape == (7, vocabulary)
+    assert room.stride(0) % 16 == 0
+    found = head.scores(VECTORS, out=room[:5])
+    assert found.data_ptr() == room.data_ptr()
+    torch.testing.assert_close(found, VECTORS @ head.matrix.T)
+    assert room[5:].isnan().all()

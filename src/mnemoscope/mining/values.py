@@ -23,6 +23,7 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.projections import room_for_scores
 from mnemoscope.tracing import Distribution, distribution, rank_of, top
 from mnemoscope.tracing.scores import block_extremes
 
@@ -132,8 +133,8 @@ class Projector:
         self._head = model.scorer()
         vocabulary, device = model.sizes.vocabulary, model.device
         self.rows = rows_at_once(vocabulary)
-        self._scores = torch.empty(self.rows, vocabulary, device=device)
-        self._opposite = None if self._head.linear else torch.empty_like(self._scores)
+        self._scores = room_for_scores(self.rows, vocabulary, device=device)
+        self._opposite = None if self._head.linear else torch.empty(self.rows, vocabulary, device=device)
         on_cpu = device.type == "cpu"
         self.slice = max(1, min(self.rows, _IN_CACHE // vocabulary)) if on_cpu else self.rows
         """Rows read at a time: on a CPU as many as its cache holds, since every row is swept several times."""

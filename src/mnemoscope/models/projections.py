@@ -25,6 +25,10 @@ Projection = Literal["raw", "gain", "lens"]
 _PROBES = 8
 _IN_CACHE = 1 << 18
 """Scores normalised at a time on a CPU: 1 MiB."""
+_TOKENS = 1024
+"""Tokens scored at a time on a CPU: the rows of a head that its cache holds while all vectors pass by them."""
+_LINE = 16
+"""Numbers in a line of a CPU's cache."""
 
 
 @dataclass(frozen=True)
@@ -131,8 +135,17 @@ class LinearHead:
     linear = True
 
     def scores(self, hidden: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """The products with E's rows."""
-        return torch.matmul(hidden, self.matrix.T, out=out)
+        """The products with E's rows.
+
+        On a CPU those of some tokens after the other, into room that is given: the same products at up to four times
+        the rate where vectors are few.
+        """
+        if out is None or out.device.type != "cpu":
+            return torch.matmul(hidden, self.matrix.T, out=out)
+        for start in range(0, len(self.matrix), _TOKENS):
+            part = slice(start, start + _TOKENS)
+            torch.mm(hidden, self.matrix[part].T, out=out[:, part])
+        return out
 
     def vectors_of(self, tokens: Tensor) -> Tensor:
         """E's rows of the tokens."""
@@ -141,6 +154,12 @@ class LinearHead:
     def mean_vector(self) -> Tensor:
         """The mean of E's rows."""
         return self.matrix.mean(0, dtype=torch.float64)
+
+
+def room_for_scores(rows: int, vocabulary: int, *, device: torch.device) -> Tensor:
+    """Room `[row, vocab]` for scores: where rows begin with a line of the cache, products are written faster."""
+    lines = -(-vocabulary // _LINE)
+    return torch.empty(rows, lines * _LINE, device=device)[:, :vocabulary]
 
 
 @dataclass(frozen=True)
