@@ -26,19 +26,19 @@ from mnemoscope.files import write_bytes
 from mnemoscope.mining.batches import pack, pad
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.steps import PlannedSteps, digest, empty_answers
+from mnemoscope.mining.stream_readings import StreamReader, Streams
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.hooks import Block, read_blocks, read_final
-from mnemoscope.tracing import distribution, rank_of, top
-from mnemoscope.tracing.scores import activity_of, folded_updates, output_norm_scale, votes_in
+from mnemoscope.tracing.scores import activity_of, output_norm_scale, votes_in
 
 PREFIXES = "prefixes.safetensors"
 """The prefixes to ask: of a finished part in its `state/`, of a run with workers in its work folder."""
 ROWS = 128
 """Prefixes in one forward: bounds the rows of scores that exist at one time."""
 SCORES = 1 << 24
-"""Scores of one stream that exist at one time."""
+"""Scores of one stream that exist at one time, of whoever reads streams one by one."""
 _INTEGERS = (
     *("residual_top", "ffn_top", "ffn_vote_top", "output_top", "residual_final_rank", "ffn_final_rank"),
     *("output_top_residual_rank", "residual_top_ffn_rank", "active", "major"),
@@ -107,6 +107,16 @@ class Votes:
     norm: Tensor
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """What is kept of one layer's block: of every prefix one row."""
+
+    streams: Streams
+    ffn_output: Tensor
+    coefficients: Tensor
+    routed: Tensor
+
+
 def votes_of(path: Path, *, device: torch.device) -> Votes:
     """The votes `[memory]` of one layer, from its table `values` at `path`."""
     values = pl.read_parquet(path, columns=["value_norm", "top_tokens", "bottom_tokens"], glob=False)
@@ -130,6 +140,7 @@ class PredictionPass:
     ) -> None:
         self._model, self._plan, self._prefixes, self._sentences = model, plan, prefixes, sentences
         self._votes = {layer: votes_of(values[layer], device=model.devices[layer]) for layer in plan.layers}
+        self._reader = StreamReader(model)
         self._extra = model.beginning.length
         lengths = prefixes.position + 1
         self._order = np.argsort(lengths, kind="stable")
@@ -155,14 +166,14 @@ class PredictionPass:
         places = zip(self._prefixes.sentence[chosen].tolist(), positions.tolist(), strict=True)
         ids = pad([self._sentences.of(sentence)[: position + 1] for sentence, position in places], self._model)
         each, column = torch.arange(len(chosen)), torch.from_numpy(positions + self._extra)
-        kept: dict[int, tuple[Tensor, ...]] = {}
+        kept: dict[int, _Kept] = {}
         final: list[Tensor] = []
 
         def keep(layer: int, block: Block) -> None:
-            ffn = block.ffn_output, block.ffn_update
-            streams = (block.residual, *ffn, block.layer_output, block.coefficients)
             place = each.to(block.residual.device), column.to(block.residual.device)
-            kept[layer] = tuple(stream[place] for stream in (*streams, self._reachable(layer, block)))
+            streams = Streams(*(s[place] for s in (block.residual, block.ffn_update, block.layer_output)))
+            rest = block.ffn_output, block.coefficients, self._reachable(layer, block)
+            kept[layer] = _Kept(streams, *(tensor[place] for tensor in rest))
 
         with torch.inference_mode():
             with (
@@ -170,11 +181,7 @@ class PredictionPass:
                 read_final(self._model, lambda stream: final.append(stream[each, column]), own_thread=True),
             ):
                 self._model.backbone(ids)
-            rows = max(1, SCORES // self._model.sizes.vocabulary)
-            for start in range(0, len(chosen), rows):
-                part = slice(start, start + rows)
-                streams = {layer: tuple(s[part] for s in own) for layer, own in kept.items()}
-                self._project(streams, final[0][part], chosen[part])
+            self._read(kept, final[0], chosen)
 
     def _reachable(self, layer: int, block: Block) -> Tensor:
         """How many memories each token `[batch, position]` is routed to."""
@@ -183,53 +190,29 @@ class PredictionPass:
             return widths.sum().expand(block.residual.shape[:2])
         return ((block.weights != 0) * widths).sum(-1)
 
-    def _project(self, streams: Mapping[int, tuple[Tensor, ...]], last: Tensor, chosen: NDArray[np.int64]) -> None:
+    def _read(self, kept: Mapping[int, _Kept], last: Tensor, chosen: NDArray[np.int64]) -> None:
         """Reads the answers of some prefixes off what was kept of every layer, and off the final stream."""
         model = self._model
-        final = top(model.scores(last, projection="lens"), 1)[0][:, 0]
+        final = self._reader.final_tops(last)
         self.answers["final_top"][chosen] = final.cpu().numpy()
         final_scale = model.norm_scale(last, layer=None)
-        for place, layer in enumerate(self._plan.layers):
-            residual, ffn_output, *others, routed = streams[layer]
-            found = self._read_layer(layer, residual, *others, final=final)
+        streams = {layer: own.streams for layer, own in kept.items()}
+        for layer, found in self._reader.read(streams, final).items():
+            own, place = kept[layer], self._plan.layers.index(layer)
+            found |= self._count_votes(layer, own.coefficients, found["ffn_vote_top"], found["output_top"])
             if ROUTED in self.answers:
-                found[ROUTED] = routed
-            found[_SCALE] = final_scale * output_norm_scale(model, layer, residual, ffn_output)
+                found[ROUTED] = own.routed
+            found[_SCALE] = final_scale * output_norm_scale(model, layer, own.streams.residual, own.ffn_output)
             for name, values in found.items():
                 self.answers[name][chosen, place] = values.cpu().numpy()
             self._check(layer, chosen, place)
 
-    def _read_layer(
-        self, layer: int, residual: Tensor, update: Tensor, output: Tensor, coefficients: Tensor, *, final: Tensor
+    def _count_votes(
+        self, layer: int, coefficients: Tensor, ffn_vote_top: Tensor, output_top: Tensor
     ) -> dict[str, Tensor]:
-        """The answers of one layer, each `[row]`; `final` are the top tokens of the last layer's output."""
-        model, votes = self._model, self._votes[layer]
-        scores = model.scores(output, projection="lens")
-        output_top = top(scores, 1)[0][:, 0]
-
-        scores = model.scores(residual, projection="lens")
-        tokens, best = top(scores, 1)
-        residual_top = tokens[:, 0]
-        final_score = scores.gather(1, final[:, None])[:, 0]
-        max_probability = distribution(scores, highest=best[:, 0]).max_probability
-        found = {
-            "output_top": output_top,
-            "output_top_residual_rank": rank_of(scores, output_top),
-            "residual_top": residual_top,
-            "residual_final_rank": rank_of(scores, final),
-            "residual_final_probability": (final_score - best[:, 0]).exp() * max_probability,
-        }
-
-        scores = model.scores(update, projection="lens")
-        ffn_vote_top = top(model.scorer().scores(folded_updates(model, layer, update)), 1)[0][:, 0]
-        found |= {
-            "ffn_top": top(scores, 1)[0][:, 0],
-            "ffn_final_rank": rank_of(scores, final),
-            "residual_top_ffn_rank": rank_of(scores, residual_top),
-            "ffn_vote_top": ffn_vote_top,
-        }
-
-        found |= activity_of(coefficients, votes.norm)
+        """What one layer's memories do at some places, each `[row]`."""
+        votes = self._votes[layer]
+        found = activity_of(coefficients, votes.norm)
         is_major = found.pop("is_major")
         vote = torch.where(coefficients > 0, votes.positive, votes.negative)
         voting = coefficients != 0

@@ -1,0 +1,183 @@
+"""What the vocabulary says of the streams of many places: best tokens, ranks, a probability; of every layer alike.
+
+For most models two products with the head serve all streams of a block (models/shared_readout.py), and the places of
+all layers share them: a product of few rows fetches the whole head from memory for each. On a CPU the scores are then
+read a few rows at a time, while its cache holds them. What is said of memories (votes, activity) is made elsewhere.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from threading import local
+from typing import final
+
+import torch
+from torch import Tensor
+
+from mnemoscope.models import LanguageModel
+from mnemoscope.models.projections import room_for_scores
+from mnemoscope.models.shared_readout import SharedReadout
+from mnemoscope.tracing import distribution, rank_of, top
+from mnemoscope.tracing.scores import folded_updates
+
+SCORES = 1 << 23
+"""Scores that exist at one time: 32 MiB."""
+_IN_CACHE = 1 << 18
+"""Scores of one stream read at a time on a CPU: 1 MiB."""
+
+Readings = dict[str, Tensor]
+"""Columns of `predictions`, each `[row]`."""
+
+
+@dataclass(frozen=True)
+class Streams:
+    """What flows through one layer's block at some places; all `[row, hidden]`."""
+
+    residual: Tensor
+    update: Tensor
+    output: Tensor
+
+
+@final
+class StreamReader:
+    """Reads streams of one model; keeps the head, and for each thread room for scores.
+
+    `shared`: whether the streams of a block share their products; else each has its own.
+    """
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model, self._readout = model, SharedReadout.of(model)
+        self.shared = self._readout is not None
+        self._rows = max(1, SCORES // model.sizes.vocabulary)
+        self._kept = local()
+
+    def final_tops(self, last: Tensor) -> Tensor:
+        """The top token `[row]` of the model's own logits, of the final stream `[row, hidden]`."""
+        found = []
+        for rows in torch.split(last, self._rows):
+            if self._readout is None:
+                scores = self._model.scores(rows, projection="lens")
+            else:
+                prepared = self._readout.prepare(rows)[0]
+                scores = self._readout.add_offset(self._readout.products(prepared, out=self._room()[: len(rows)]))
+            found.append(top(scores, 1)[0][:, 0])
+        return torch.cat(found)
+
+    def read(self, streams: Mapping[int, Streams], finals: Tensor) -> dict[int, Readings]:
+        """The readings of every layer's streams at the same places; `finals [row]` are the `final_tops` there."""
+        if self._readout is not None:
+            return self._read_together(self._readout, streams, finals)
+        found: dict[int, Readings] = {}
+        for layer, own in streams.items():
+            parts = []
+            for part in _slices(len(finals), self._rows):
+                one = Streams(own.residual[part], own.update[part], own.output[part])
+                parts.append(_read_one_by_one(self._model, layer, one, finals[part]))
+            found[layer] = _join(parts)
+        return found
+
+    def _room(self) -> Tensor:
+        """Room for the scores of this thread: fresh memory for every product would cost a tenth of it."""
+        if getattr(self._kept, "room", None) is None:
+            model = self._model
+            self._kept.room = room_for_scores(max(2, self._rows), model.sizes.vocabulary, device=model.device)
+        room: Tensor = self._kept.room
+        return room
+
+    def _read_together(
+        self, readout: SharedReadout, streams: Mapping[int, Streams], finals: Tensor
+    ) -> dict[int, Readings]:
+        """The readings of all layers, from products that their places share."""
+        model, count = self._model, len(finals)
+        kinds = zip(*((own.residual, own.update, own.output) for own in streams.values()), strict=True)
+        residual, update, output = map(torch.cat, kinds)
+        # The last block's output is what the model's own logits are read off.
+        ends = len(model.anatomy.layers) - 1 if model.anatomy.last is None else -1
+        known = torch.tensor([layer == ends for layer in streams], device=finals.device).repeat_interleave(count)
+        finals, room = finals.repeat(len(streams)), self._room()
+        at_once = len(room) // 2
+        if model.device.type == "cpu":
+            at_once = max(1, min(at_once, _IN_CACHE // model.sizes.vocabulary))
+        scratch = room_for_scores(at_once, model.sizes.vocabulary, device=model.device)
+        parts = []
+        for part in _slices(len(residual), len(room) // 2):
+            rows = len(residual[part])
+            both, scales = readout.prepare(torch.cat([residual[part], update[part]]))
+            weights = (scales.view(2, rows) / readout.scale(output[part]))[:, :, None]
+            products = readout.products(both, out=room[: 2 * rows])
+            for own in _slices(rows, at_once):
+                two = products[:rows][own], products[rows:][own]
+                place = slice(part.start + own.start, part.start + own.start + len(two[0]))
+                parts.append(_read_rows(readout, two, weights[:, own], finals[place], known[place], scratch))
+        whole = _join(parts)
+        places = {layer: slice(n * count, (n + 1) * count) for n, layer in enumerate(streams)}
+        return {layer: {name: column[place] for name, column in whole.items()} for layer, place in places.items()}
+
+
+def _read_one_by_one(model: LanguageModel, layer: int, streams: Streams, finals: Tensor) -> Readings:
+    """The readings of one layer, by a product of its own for each stream."""
+    scores = model.scores(streams.output, projection="lens")
+    output_top = top(scores, 1)[0][:, 0]
+    scores = model.scores(streams.residual, projection="lens")
+    tokens, best = top(scores, 1)
+    residual_top = tokens[:, 0]
+    final_score = scores.gather(1, finals[:, None])[:, 0]
+    max_probability = distribution(scores, highest=best[:, 0]).max_probability
+    found = {
+        "output_top": output_top,
+        "output_top_residual_rank": rank_of(scores, output_top),
+        "residual_top": residual_top,
+        "residual_final_rank": rank_of(scores, finals),
+        "residual_final_probability": (final_score - best[:, 0]).exp() * max_probability,
+    }
+    scores = model.scores(streams.update, projection="lens")
+    voted = model.scorer().scores(folded_updates(model, layer, streams.update))
+    return found | {
+        "ffn_top": top(scores, 1)[0][:, 0],
+        "ffn_final_rank": rank_of(scores, finals),
+        "residual_top_ffn_rank": rank_of(scores, residual_top),
+        "ffn_vote_top": top(voted, 1)[0][:, 0],
+    }
+
+
+def _read_rows(
+    readout: SharedReadout,
+    products: tuple[Tensor, Tensor],
+    weights: Tensor,
+    finals: Tensor,
+    known: Tensor,
+    scratch: Tensor,
+) -> Readings:
+    """The readings of a few rows, off the products of their residuals and updates, which are changed.
+
+    `weights [2, row, 1]`: the shares of the two in what the output's norm leaves. Where `known`, the output's top is
+    the final one.
+    """
+    residual, update = products
+    scratch = scratch[: len(finals)]
+    vote_top = top(update, 1)[0][:, 0]
+    output = torch.mul(residual, weights[0], out=scratch).addcmul_(update, weights[1])
+    output_top = torch.where(known, finals, top(readout.add_offset(output), 1)[0][:, 0])
+    residual, update = readout.add_offset(residual), readout.add_offset(update)
+    tokens, best = top(residual, 1)
+    residual_top = tokens[:, 0]
+    found = {
+        "output_top": output_top,
+        "output_top_residual_rank": rank_of(residual, output_top, scratch=scratch),
+        "residual_top": residual_top,
+        "residual_final_rank": rank_of(residual, finals, scratch=scratch),
+        "ffn_top": vote_top if readout.offset is None else top(update, 1)[0][:, 0],
+        "ffn_final_rank": rank_of(update, finals, scratch=scratch),
+        "residual_top_ffn_rank": rank_of(update, residual_top, scratch=scratch),
+        "ffn_vote_top": vote_top,
+    }
+    own, highest = readout.finish(residual.gather(1, finals[:, None])), readout.finish(best)
+    total = torch.sub(readout.finish(residual), highest, out=scratch).exp_().sum(1)
+    return found | {"residual_final_probability": (own - highest)[:, 0].exp() / total}
+
+
+def _slices(rows: int, step: int) -> Iterator[slice]:
+    return (slice(start, start + step) for start in range(0, rows, step))
+
+
+def _join(parts: list[Readings]) -> Readings:
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

@@ -1,0 +1,112 @@
+"""Readings off shared products == readings off the model's own scores of each stream, for every family."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from mining.conftest import byte_tokenizer, tiny_model
+from mnemoscope.mining import stream_readings
+from mnemoscope.mining.stream_readings import StreamReader, Streams
+from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models.hooks import Block, read_blocks, read_final
+from mnemoscope.models.shared_readout import SharedReadout
+from mnemoscope.tracing.scores import folded_updates
+from models.conftest import build
+
+IDS = torch.tensor([[5, 1, 8, 3, 11, 2], [7, 4, 0, 9, 6, 10]])
+POST_NORM = {"opt-350m"}
+"""Their output is a norm of the sum, so every stream has a product of its own."""
+
+
+def streams_of(model: LanguageModel) -> tuple[dict[int, Streams], Tensor]:
+    """Every layer's streams at all places of a small batch, and the final one."""
+    found: dict[int, Streams] = {}
+    final: list[Tensor] = []
+
+    def keep(layer: int, block: Block) -> None:
+        found[layer] = Streams(
+            *(s.flatten(0, 1).clone() for s in (block.residual, block.ffn_update, block.layer_output))
+        )
+
+    with torch.inference_mode(), read_blocks(model, keep), read_final(model, lambda s: final.append(s.flatten(0, 1))):
+        model.backbone(IDS)
+    return found, final[0]
+
+
+def rank(scores: Tensor, token: int) -> set[int]:
+    """The ranks that rounding allows."""
+    own, near = scores[token], 1e-5 * max(1.0, float(scores.abs().max()))
+    return set(range(int((scores > own + near).sum()), int((scores >= own - near).sum())))
+
+
+def assert_readings(model: LanguageModel, reader: StreamReader) -> None:
+    """Every reading, against scores of one stream at one place."""
+    streams, last = streams_of(model)
+    with torch.inference_mode():
+        finals = reader.final_tops(last)
+        found = reader.read(streams, finals)
+    assert list(found) == list(streams)
+    for row, token in enumerate(finals.tolist()):
+        assert 0 in rank(model.scores(last[row : row + 1], projection="lens")[0], token)
+    for layer, own in streams.items():
+        for row in range(len(last)):
+            lens = [
+                model.scores(stream[row : row + 1], projection="lens")[0]
+                for stream in (own.residual, own.update, own.output)
+            ]
+            with torch.inference_mode():
+                votes = model.scorer().scores(folded_updates(model, layer, own.update[row : row + 1]))[0]
+            here = {name: column[row].item() for name, column in found[layer].items()}
+            final = int(finals[row])
+            for name, scores in zip(("residual_top", "ffn_top", "output_top"), lens, strict=True):
+                assert 0 in rank(scores, int(here[name])), (layer, row, name)
+            assert 0 in rank(votes, int(here["ffn_vote_top"]))
+            assert here["output_top_residual_rank"] in rank(lens[0], int(here["output_top"]))
+            assert here["residual_final_rank"] in rank(lens[0], final)
+            assert here["ffn_final_rank"] in rank(lens[1], final)
+            assert here["residual_top_ffn_rank"] in rank(lens[1], int(here["residual_top"]))
+            expected = float(lens[0].double().softmax(0)[final])
+            assert here["residual_final_probability"] == pytest.approx(expected, rel=1e-4)
+    assert torch.equal(found[model.sizes.layers - 1]["output_top"], finals)
+
+
+def test_readings_of_every_family(family: str) -> None:
+    model = load_model(build(family), tokenizer=byte_tokenizer())
+    reader = StreamReader(model)
+    assert reader.shared == (family not in POST_NORM)
+    assert_readings(model, reader)
+
+
+@pytest.mark.parametrize("scores", [1, 2 * 263 * 3, 1 << 20])
+def test_however_few_scores_exist_at_one_time(scores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_readings, "SCORES", scores)
+    monkeypatch.setattr(stream_readings, "_IN_CACHE", max(1, scores // 3))
+    for name in ("gpt2", "opt-350m"):
+        model = tiny_model(name)
+        assert_readings(model, StreamReader(model))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2", "granite", "cohere", "phi", "llama"])
+def test_one_product_a_stream_says_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model(name)
+    assert StreamReader(model).shared
+    monkeypatch.setattr(SharedReadout, "of", lambda _: None)
+    reader = StreamReader(model)
+    assert not reader.shared
+    assert_readings(model, reader)
+
+
+def test_a_readout_that_is_not_what_the_head_says_is_not_shared() -> None:
+    """Nor is one in half precision, whose own scores are rounded on the way."""
+    model = tiny_model("gpt2")
+    assert SharedReadout.of(model) is not None
+    head = model.anatomy.head
+
+    def bend(_: Any, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+        return output + 0.01 * output.square()
+
+    with head.register_forward_hook(bend):
+        assert SharedReadout.of(model) is None
+    assert SharedReadout.of(load_model(build("gpt2"), tokenizer=byte_tokenizer(), dtype="bfloat16")) is None
