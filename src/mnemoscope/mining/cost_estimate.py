@@ -36,8 +36,10 @@ _SAMPLE_TOKENS = 150_000
 """Mined tokens of the sample that the text's size is judged by."""
 _SECONDS = 10.0
 """Time spent on batches of each kind, about."""
-_READINGS = 4
-"""Streams that a prefix has read as predictions in each layer: residual, output, and the update twice."""
+_READINGS = 2
+"""Products with the head that a prefix takes in each layer: residual and update; twice as many for the few models
+whose streams share none (models/shared_readout.py).
+"""
 _PATTERNS = 700
 """Memories per second that patterns are found for, on one core of 2025 (LOG.md)."""
 
