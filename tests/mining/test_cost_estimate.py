@@ -148,8 +148,8 @@ def test_the_seconds_of_a_large_text_are_worked_out_by_hand() -> None:
         "values": 7.0,
         # 100 memories of each layer, 50 triggers, three tokens; 5 tokens of 8 through 0.6 of both layers.
         "removals": pytest.approx(100 * 50 * 3 * 5 * 0.6 * 2),
-        # 4,000 prefixes of 5 tokens, and four streams of each layer.
-        "predictions": 4_000 * (5 + 4 * 2 * 0.25),
+        # 4,000 prefixes of 5 tokens, and two products of each layer.
+        "predictions": 4_000 * (5 + 2 * 2 * 0.25),
         "patterns": 3.0,
     }
 
@@ -158,4 +158,4 @@ def test_the_seconds_of_a_small_text_are_worked_out_by_hand() -> None:
     seconds = stage_seconds(ExpectedText(100, 10.0, 3), SPEEDS, [70])
     assert seconds["mining"] == 300
     assert seconds["removals"] == 100 * 6  # as many tokens as there are to lose, whatever the memories
-    assert seconds["predictions"] == 3 * (6 + 4 * 0.25)
+    assert seconds["predictions"] == 3 * (6 + 2 * 0.25)
