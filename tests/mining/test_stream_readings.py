@@ -110,3 +110,19 @@ def test_a_readout_that_is_not_what_the_head_says_is_not_shared() -> None:
     with head.register_forward_hook(bend):
         assert SharedReadout.of(model) is None
     assert SharedReadout.of(load_model(build("gpt2"), tokenizer=byte_tokenizer(), dtype="bfloat16")) is None
+
+
+def test_streams_that_nearly_cancel_keep_their_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update takes away what the residual had too much of: what is left is a millionth of both."""
+    model = tiny_model("gpt2")
+    chance = torch.Generator().manual_seed(0)
+    large, small = torch.randn(2, 40, model.sizes.hidden, generator=chance)
+    large = large * torch.tensor([1e6, 3.0]).repeat(20)[:, None]
+    streams = {0: Streams(large, small - large, large + (small - large))}
+    with torch.inference_mode():
+        expected = model.scores(streams[0].output, projection="lens").argmax(1)
+        finals = torch.zeros(len(large), dtype=torch.int64)
+        assert StreamReader(model).read(streams, finals)[0]["output_top"].equal(expected)
+        monkeypatch.setattr(stream_readings, "_CANCELS", 1e9)
+        added_up = StreamReader(model).read(streams, finals)[0]["output_top"]
+    assert added_up[::2].ne(expected[::2]).any()

@@ -23,6 +23,9 @@ SCORES = 1 << 23
 """Scores that exist at one time: 32 MiB."""
 _IN_CACHE = 1 << 18
 """Scores of one stream read at a time on a CPU: 1 MiB."""
+_CANCELS = 8.0
+"""Where residual or update is so many times as large as their sum, the sum has a product of its own: the two nearly
+cancel, and adding their scores up would lose as many digits."""
 
 Readings = dict[str, Tensor]
 """Columns of `predictions`, each `[row]`."""
@@ -107,7 +110,9 @@ class StreamReader:
             for own in _slices(rows, at_once):
                 two = products[:rows][own], products[rows:][own]
                 place = slice(part.start + own.start, part.start + own.start + len(two[0]))
-                parts.append(_read_rows(readout, two, weights[:, own], finals[place], known[place], scratch))
+                parts.append(
+                    _read_rows(readout, two, weights[:, own], output[place], finals[place], known[place], scratch)
+                )
         whole = _join(parts)
         places = {layer: slice(n * count, (n + 1) * count) for n, layer in enumerate(streams)}
         return {layer: {name: column[place] for name, column in whole.items()} for layer, place in places.items()}
@@ -143,19 +148,24 @@ def _read_rows(
     readout: SharedReadout,
     products: tuple[Tensor, Tensor],
     weights: Tensor,
+    outputs: Tensor,
     finals: Tensor,
     known: Tensor,
     scratch: Tensor,
 ) -> Readings:
     """The readings of a few rows, off the products of their residuals and updates, which are changed.
 
-    `weights [2, row, 1]`: the shares of the two in what the output's norm leaves. Where `known`, the output's top is
-    the final one.
+    `weights [2, row, 1]`: the shares of the two in what the norm leaves of `outputs [row, hidden]`. Where `known`, the
+    output's top is the final one.
     """
     residual, update = products
     scratch = scratch[: len(finals)]
     vote_top = top(update, 1)[0][:, 0]
     output = torch.mul(residual, weights[0], out=scratch).addcmul_(update, weights[1])
+    cancelled = (weights.amax((0, 2)) > _CANCELS).nonzero()[:, 0]
+    if len(cancelled):
+        own_room = torch.empty_like(output[: len(cancelled)])
+        output[cancelled] = readout.products(readout.prepare(outputs[cancelled])[0], out=own_room)
     output_top = torch.where(known, finals, top(readout.add_offset(output), 1)[0][:, 0])
     residual, update = readout.add_offset(residual), readout.add_offset(update)
     tokens, best = top(residual, 1)
