@@ -210,3 +210,13 @@ def test_every_byte_has_the_character_that_byte_level_vocabularies_give_it():
     for character in ("\xa0", "\xad", "\xff"):
         pieces_of = plain.pre_tokenize_str(character)[0][0]
         assert bytes(table[piece] for piece in pieces_of) == character.encode()
+
+
+def test_the_tokens_of_texts_are_a_sequence_of_lists(tokenizer):
+    texts = ["the cat", "", "a dog"]
+    found, alone = Tokens(tokenizer).encode(texts), [Tokens(tokenizer).encode([text])[0] for text in texts]
+    assert len(found) == 3
+    assert list(found) == [found[place] for place in range(3)] == found[:] == alone
+    assert (found[1:], found[-1]) == (alone[1:], alone[-1])
+    assert found == alone
+    assert found != alone[:2]

@@ -3,7 +3,8 @@
 It is handed an `encode(list of text) -> list of ids` and gives numpy arrays, so it knows neither tokenizer nor torch.
 """
 
-from mnemoscope.corpus.first_pass import Encoder, document_hash
+from mnemoscope.corpus.encoded_batches import Encoder
+from mnemoscope.corpus.first_pass import document_hash
 from mnemoscope.corpus.preparation import open_prepared, prepare
 from mnemoscope.corpus.sentences import split_sentences
 from mnemoscope.corpus.sources import Source, open_source

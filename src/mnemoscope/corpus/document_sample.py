@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from mnemoscope.corpus.first_pass import LISTED, Encoder, document_class
+from mnemoscope.corpus.encoded_batches import Encoder
+from mnemoscope.corpus.first_pass import LISTED, document_class
 from mnemoscope.corpus.sentences import split_sentences
 from mnemoscope.corpus.sources import Source
 from mnemoscope.errors import PlanDiffers

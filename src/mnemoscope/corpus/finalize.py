@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnemoscope.corpus.duplicates import CHUNK, count_repeats
-from mnemoscope.corpus.first_pass import LISTED, RECORD, SHARES, ReadState
+from mnemoscope.corpus.encoded_batches import RECORD
+from mnemoscope.corpus.first_pass import LISTED, SHARES, ReadState
 from mnemoscope.corpus.tokenized_corpus import COLUMNS, MappedArray
 
 _TEXT_CHUNK = 1 << 22

@@ -5,27 +5,20 @@ Written here, each from front to back: `text.bin` (UTF-8, one sentence after the
 its class for the hold-out rule). A checkpoint makes them durable and notes their sizes; whoever starts again cuts them
 back to it and skips what was read. Duplicates and held-out documents are found later, by `finalize`.
 
-While one batch of sentences is being tokenised, on all cores, the text goes on being read and cut for the next.
+While batches of sentences are being tokenised, one on each core, the text goes on being read and cut for the next.
 """
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
-from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Protocol, final
+from typing import IO, Any, final
 
-import numpy as np
-
-from mnemoscope.corpus.duplicates import text_hashes
-from mnemoscope.corpus.sentences import cut_windows
-from mnemoscope.errors import CorpusUnreadable, ModelDamaged, PromptError
-
-RECORD = np.dtype([("hash", "<u8", (2,)), ("document", "<i8"), ("text", "<u4"), ("tokens", "<u4")])
-"""One sentence as it occurs: hash, document, bytes of text, number of tokens."""
+from mnemoscope.corpus.encoded_batches import RECORD, EncodedBatch, Encoder, encode_batch
+from mnemoscope.corpus.tokenizer_threads import available_cores, one_thread_a_call
 
 FILES = ("text.bin", "tokens.bin", "occurrences.bin", "classes.bin")
 SHARES = 10_000
@@ -33,18 +26,12 @@ SHARES = 10_000
 LISTED = SHARES
 """The class of a document that a source's own list holds out; every other document of it has class 0."""
 
-_BATCH = 2_000
-_BATCH_CHARACTERS = 1 << 20
-
-
-class Encoder(Protocol):
-    """What a tokenizer must be able to do: neither method adds special tokens."""
-
-    def encode(self, texts: list[str], /) -> Sequence[Sequence[int]]:
-        """The token ids of every text."""
-
-    def offsets(self, text: str, /) -> Sequence[tuple[int, int]]:
-        """The span of characters of every token of one text."""
+_AT_ONCE, _CHARACTERS_AT_ONCE = 2_000, 1 << 20
+"""Sentences and characters that are tokenised at one time, in all threads together, where these are few ..."""
+_BATCH, _BATCH_CHARACTERS = 250, 1 << 17
+"""... and in each of them at least."""
+_THREADS = 16
+"""More than so many cores are not used: what Python does of the work keeps one or two busy."""
 
 
 def document_hash(text: str) -> int:
@@ -95,15 +82,6 @@ class ReadState:
         return dict(zip(FILES, sizes, strict=True))
 
 
-@dataclass(frozen=True)
-class _Encoded:
-    """A batch of sentences as it is stored: text, tokens and document of each, over-long ones cut into windows."""
-
-    parts: list[tuple[str, Sequence[int], int]]
-    windows: int
-    without_tokens: int
-
-
 @final
 class FirstPass:
     """The four files, open for appending at one state of the reading."""
@@ -124,12 +102,17 @@ class FirstPass:
         self._longest = longest
         self._vocabulary = vocabulary
         self._listed = listed
-        self._waiting: list[tuple[str, int]] = []
-        """Sentences taken and not handed on yet, each with its document."""
+        self._texts: list[str] = []
+        """Sentences taken and not handed on yet ..."""
+        self._documents: list[int] = []
+        """... and the document of each."""
         self._characters = 0
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
-        self._encoding: Future[_Encoded] | None = None
-        """The batch that is being tokenised."""
+        self._threads = min(available_cores(), _THREADS)
+        self._most = max(_BATCH, _AT_ONCE // self._threads)
+        self._most_characters = max(_BATCH_CHARACTERS, _CHARACTERS_AT_ONCE // self._threads)
+        self._workers = ThreadPoolExecutor(self._threads, thread_name_prefix="tokenize")
+        self._encoding: deque[Future[EncodedBatch]] = deque()
+        """The batches handed on and not written yet, in order."""
         self._hash = _new_hash(listed)
         self._files: dict[str, IO[bytes]] = {}
         for name, size in state.sizes().items():
@@ -137,10 +120,13 @@ class FirstPass:
             self._files[name] = file
             file.truncate(size)
             file.seek(size)
+        self._alone = ExitStack()
+        self._alone.enter_context(one_thread_a_call())
 
     def close(self) -> None:
         """Closes the files; what was not flushed is lost, which a restart makes good."""
-        self._worker.shutdown(cancel_futures=True)
+        self._workers.shutdown(cancel_futures=True)
+        self._alone.close()
         for file in self._files.values():
             # Closing writes what is still buffered, which a full disk refuses; the file is closed all the same.
             with suppress(OSError):
@@ -155,9 +141,10 @@ class FirstPass:
         self.state.pieces += 1
         self.state.found += len(sentences)
         for sentence in sentences:
-            self._waiting.append((sentence, self.state.documents))
+            self._texts.append(sentence)
+            self._documents.append(self.state.documents)
             self._characters += len(sentence)
-            if len(self._waiting) >= _BATCH or self._characters >= _BATCH_CHARACTERS:
+            if len(self._texts) >= self._most or self._characters >= self._most_characters:
                 self._hand_on()
 
     def end_document(self) -> None:
@@ -177,65 +164,29 @@ class FirstPass:
         return asdict(self.state)
 
     def flush(self) -> None:
-        """Writes the sentences taken but not written yet; raises ModelDamaged for a token id beyond the head's rows."""
+        """Writes the sentences taken but not written yet; raises what `encode_batch` raises."""
         self._hand_on()
-        self._hand_on()
+        while self._encoding:
+            self._write(self._encoding.popleft().result())
 
     def _hand_on(self) -> None:
-        """Has the sentences that wait tokenised, and writes the batch before them; raises ModelDamaged."""
-        done, self._encoding = self._encoding, None
-        if self._waiting:
-            self._encoding = self._worker.submit(self._encode, self._waiting)
-            self._waiting, self._characters = [], 0
-        if done is not None:
-            encoded = done.result()
-            self.state.windows += encoded.windows
-            self.state.without_tokens += encoded.without_tokens
-            if encoded.parts:
-                self._write(*zip(*encoded.parts, strict=True))
+        """Has the sentences that wait tokenised, and writes the batches that are; raises what `encode_batch` raises."""
+        if self._texts:
+            self._encoding.append(self._workers.submit(
+                encode_batch, self._encoder, self._texts, self._documents, longest=self._longest,
+                vocabulary=self._vocabulary,
+            ))  # fmt: skip
+            self._texts, self._documents, self._characters = [], [], 0
+        # One more waits for its turn, so that a thread that has done with one need not wait for it to be cut.
+        while self._encoding and (len(self._encoding) > self._threads + 1 or self._encoding[0].done()):
+            self._write(self._encoding.popleft().result())
 
-    def _encode(self, sentences: list[tuple[str, int]]) -> _Encoded:
-        try:
-            encoded = self._encoder.encode([text for text, _ in sentences])
-        except PromptError as error:
-            raise CorpusUnreadable(f"documents from {sentences[0][1]} on cannot be tokenised: {error}") from None
-        parts: list[tuple[str, Sequence[int], int]] = []
-        windows = without_tokens = 0
-        for (text, document), ids in zip(sentences, encoded, strict=True):
-            if not ids:
-                without_tokens += 1
-            elif len(ids) <= self._longest:
-                parts.append((text, ids, document))
-            else:
-                cut = cut_windows(text, ids, offsets=self._encoder.offsets(text), longest=self._longest)
-                kept = [(part, own, document) for part, own in cut if part and not part.isspace()]
-                windows += len(kept)
-                parts += kept
-        return _Encoded(parts, windows, without_tokens)
-
-    def _write(self, texts: Sequence[str], tokens: Sequence[Sequence[int]], documents: Sequence[int]) -> None:
-        encoded = [text.encode() for text in texts]
-        records = np.zeros(len(texts), RECORD)
-        records["hash"] = text_hashes(texts)
-        records["document"] = documents
-        records["text"] = [len(each) for each in encoded]
-        records["tokens"] = [len(each) for each in tokens]
-        flat = np.fromiter(chain.from_iterable(tokens), np.int64, int(records["tokens"].sum()))
-        wrong = np.flatnonzero((flat < 0) | (flat >= self._vocabulary))
-        if len(wrong):
-            ends = np.cumsum(records["tokens"], dtype=np.int64)
-            sentence = int(np.searchsorted(ends, wrong[0], side="right"))
-            text, place = texts[sentence], int(wrong[0] - ends[sentence]) + int(records["tokens"][sentence])
-            spans = self._encoder.offsets(text)
-            # A window's own text can be read as other tokens than those that were cut.
-            named = f" ({text[slice(*spans[place])]!r})" if len(spans) == records["tokens"][sentence] else ""
-            raise ModelDamaged(
-                f"token id {flat[wrong[0]]}{named} is beyond the {self._vocabulary} rows of the model's head "
-                f"(document {documents[sentence]}, sentence {text[:60]!r}); use the tokenizer that belongs to the model"
-            )
-        self._files["text.bin"].writelines(encoded)
-        self._files["tokens.bin"].write(flat.astype("<i4").tobytes())
-        self._files["occurrences.bin"].write(records.tobytes())
-        self.state.occurrences += len(texts)
-        self.state.tokens += len(flat)
-        self.state.text_bytes += sum(map(len, encoded))
+    def _write(self, batch: EncodedBatch) -> None:
+        self._files["text.bin"].write(batch.text)
+        self._files["tokens.bin"].write(batch.tokens.tobytes())
+        self._files["occurrences.bin"].write(batch.records.tobytes())
+        self.state.windows += batch.windows
+        self.state.without_tokens += batch.without_tokens
+        self.state.occurrences += len(batch.records)
+        self.state.tokens += len(batch.tokens)
+        self.state.text_bytes += len(batch.text)

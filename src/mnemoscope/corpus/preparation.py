@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from mnemoscope.corpus.duplicates import count_repeats
+from mnemoscope.corpus.encoded_batches import Encoder
 from mnemoscope.corpus.finalize import Finalized, Limits, finalize, fingerprint
-from mnemoscope.corpus.first_pass import FILES, Encoder, FirstPass, ReadState
+from mnemoscope.corpus.first_pass import FILES, FirstPass, ReadState
 from mnemoscope.corpus.sentences import check_split, split_sentences
 from mnemoscope.corpus.sources import Source
 from mnemoscope.corpus.streams import LONGEST, too_long

@@ -8,7 +8,7 @@ Owns a network and what reads text for it, and changes neither. Loading is loadi
 import copy
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -159,7 +159,7 @@ class LanguageModel:
         """The sha256, in hex, of how text becomes tokens."""
         return hashlib.sha256(json.dumps(self._tokens.description, sort_keys=True, default=str).encode()).hexdigest()
 
-    def encode(self, texts: list[str]) -> list[list[int]]:
+    def encode(self, texts: list[str]) -> Sequence[list[int]]:
         """The token ids of each text: no special tokens, special strings are plain text."""
         return self._tokens.encode(texts)
 

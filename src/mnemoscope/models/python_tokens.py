@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 from mnemoscope.errors import ModelUnsupported, PromptError
@@ -30,6 +31,7 @@ class PythonTokens:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
+        self._lock = RLock()
         self._added: dict[int, Any] = dict(tokenizer.added_tokens_decoder)
         # The class names some tokens special (end of text, padding) without marking them so.
         named = set(tokenizer.all_special_ids)
@@ -49,7 +51,9 @@ class PythonTokens:
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """The token ids of each text; raises PromptError for what has none."""
-        return [self._encode(text) for text in texts]
+        # Whoever wrote the tokenizer need not have thought of threads.
+        with self._lock:
+            return [self._encode(text) for text in texts]
 
     def _encode(self, text: str) -> list[int]:
         tokens: list[Any] = []
@@ -68,7 +72,7 @@ class PythonTokens:
         Tokens whose bytes do not stand in the text (unknown ones, or where it was normalised) share what lies between
         their neighbours.
         """
-        ids = self._encode(text)
+        [ids] = self.encode([text])
         _, raw = self.vocabulary(max(ids, default=-1) + 1)
         whole = text.encode()
         folded = whole.lower()

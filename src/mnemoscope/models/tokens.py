@@ -6,11 +6,11 @@ no post-processor (it would add special tokens and trim the offsets), no padding
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, final, overload
 
 from tokenizers import Tokenizer
 
@@ -44,7 +44,7 @@ class Reader(Protocol):
 
     description: dict[str, Any]
 
-    def encode(self, texts: list[str]) -> list[list[int]]:
+    def encode(self, texts: list[str]) -> Sequence[list[int]]:
         """The token ids of each text."""
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
@@ -61,6 +61,35 @@ class SpecialReader(Reader, Protocol):
         """The ids of the tokens that are marked special; None where nobody says."""
 
 
+@final
+class EncodedTexts(Sequence[list[int]]):
+    """The token ids of texts; a list of them is made each time that one is asked for, and kept by nobody."""
+
+    def __init__(self, encodings: list[Any]) -> None:
+        self._encodings = encodings
+
+    def __len__(self) -> int:
+        return len(self._encodings)
+
+    @overload
+    def __getitem__(self, place: int) -> list[int]: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[list[int]]: ...
+    def __getitem__(self, place: int | slice) -> list[int] | list[list[int]]:
+        if isinstance(place, slice):
+            return [encoding.ids for encoding in self._encodings[place]]
+        found: list[int] = self._encodings[place].ids
+        return found
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (encoding.ids for encoding in self._encodings)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class Tokens:
     """A tokenizer, read only for plain text."""
 
@@ -69,10 +98,10 @@ class Tokens:
         self._plain = Tokenizer.from_str(json.dumps(self.description | {"post_processor": None}))
         self._plain.encode_special_tokens = True
 
-    def encode(self, texts: list[str]) -> list[list[int]]:
+    def encode(self, texts: list[str]) -> Sequence[list[int]]:
         """The token ids of each text; raises ModelDamaged for a text that the tokenizer fails at."""
         with _named_failure():
-            return [encoding.ids for encoding in self._plain.encode_batch_fast(texts, add_special_tokens=False)]
+            return EncodedTexts(self._plain.encode_batch_fast(texts, add_special_tokens=False))
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """The character span of every token of `encode([text])[0]`; raises as it does."""
