@@ -18,6 +18,7 @@ from mnemoscope.errors import InterventionError, OptionError, PromptError
 from mnemoscope.mining import mine
 from mnemoscope.models import Beginning, LanguageModel, load_model
 from mnemoscope.tracing import Trace, adopt_votes, scores, trace
+from mnemoscope.tracing.predictions import best_predictions
 from mnemoscope.tracing.records import decision
 from models.conftest import build
 from models.expert_models import build_mixture
@@ -256,3 +257,24 @@ def test_the_built_in_model(tmp_path: Path) -> None:
     with ms.intervene(model, {str(memory): 30.0}):
         lifted = model.logits(torch.tensor([[0, *model.encode(["Return a list of"])[0]]]))[0, -1]
     assert lifted.softmax(0)[vote.id] > 2 * logits.softmax(0)[vote.id]
+
+
+def test_predictions_made_in_several_parts_are_those_of_each_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = tiny("gpt2")
+    rows = torch.randn(7, model.sizes.hidden, generator=torch.Generator().manual_seed(0))
+    alone = [next(best_predictions(model, row[None], 4, changed=False)) for row in rows]
+    monkeypatch.setattr(scores, "SCORES", 3 * model.sizes.vocabulary)  # parts of 3, 3 and 1 rows
+    together = list(best_predictions(model, rows, 4, changed=False))
+    for found, expected in zip(together, alone, strict=True):
+        assert [one.token for one in found] == [one.token for one in expected]
+        assert [one.probability for one in found] == pytest.approx([one.probability for one in expected], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2"])
+def test_the_mean_of_the_heads_rows_is_kept(name: str) -> None:
+    model, _ = tiny(name)
+    rows = model.head().double().tolist()
+    mean = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+    assert model.head_mean.tolist() == pytest.approx(mean, abs=1e-9)
+    assert model.head_mean is model.head_mean
+    assert not model.head_mean.requires_grad

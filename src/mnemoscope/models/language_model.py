@@ -189,6 +189,12 @@ class LanguageModel:
         """The lengths `[memory]` of the values of the layers that tracing has asked for."""
         return {}
 
+    @cached_property
+    def head_mean(self) -> Tensor:
+        """The mean `[hidden']` of the rows of the head, float64; a sweep over all of it, made once and kept."""
+        with torch.inference_mode(False), torch.no_grad():
+            return self.scorer().mean_vector().to(self.device)
+
     def keys(self, layer: int) -> Tensor:
         """The keys [memory, hidden]; of a gated layer the gates."""
         return self.layer(layer).ffn.keys()

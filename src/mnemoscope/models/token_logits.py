@@ -86,7 +86,7 @@ class TokenLogits:
 
     def of_mean(self, stream: Tensor) -> LogitDirections:
         """For each row of the final stream the mean of the logits of all tokens."""
-        vectors = self._head.mean_vector().to(self._model.device).expand(len(stream), -1)
+        vectors = self._model.head_mean.expand(len(stream), -1)
         return self._directions(stream, vectors, self._bias.mean().expand(len(stream)))
 
     def _directions(self, stream: Tensor, vectors: Tensor, bias: Tensor) -> LogitDirections:

@@ -83,12 +83,15 @@ def best_predictions(
     """
     texts = model.vocabulary()[0]
     known: dict[int, Token] = {}
+    room: Tensor | None = None
     for rows in split_rows(model, streams):
         scores = model.scores(rows, projection="lens")
         tokens, best = top(scores, count)
         highest = best[:, :1]
         # Not a number if any score is none, or if none is finite.
-        totals = (scores - highest).exp_().sum(1, keepdim=True)
+        # All parts use one room: it is taken from the system, and cleared by it, once.
+        room = torch.empty_like(scores) if room is None else room
+        totals = torch.sub(scores, highest, out=room[: len(scores)]).exp_().sum(1, keepdim=True)
         if not bool(totals.isfinite().all()):
             if changed:
                 raise InterventionError("the changes make the model's numbers NaN or infinite; choose smaller ones")
