@@ -99,6 +99,8 @@ class LanguageModel:
         _ = self.probed and self._values.of(0, layers[0].ffn)  # what cannot be is told before anything runs
         self._running = local()
         self.lock = RLock()
+        self.known_norms: dict[int, Tensor] = {}
+        """The lengths `[memory]` of the values of the layers that tracing has asked for."""
         self._tokens = parts.tokens
         self.beginning = beginning
         self.ends = parts.ends(anatomy.rows).union(beginning.tokens)
@@ -177,17 +179,9 @@ class LanguageModel:
 
     @cached_property
     def known_votes(self) -> list[Tensor]:
-        """The top token of every value with either sign, `[2 * memory]` for each layer; -1 where not projected yet.
-
-        A vote depends on the weights alone, so tracing keeps those that it has projected here.
-        """
+        """The top token of every value with either sign, `[2 * memory]` for each layer; -1 where not projected yet."""
         each = zip(self.sizes.memories, self.devices, strict=True)
         return [torch.full((2 * count,), -1, device=device) for count, device in each]
-
-    @cached_property
-    def known_norms(self) -> dict[int, Tensor]:
-        """The lengths `[memory]` of the values of the layers that tracing has asked for."""
-        return {}
 
     @cached_property
     def head_mean(self) -> Tensor:
