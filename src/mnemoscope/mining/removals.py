@@ -39,9 +39,9 @@ MOST_MEMORIES, LEAST_MEMORIES = 100, 10
 """Bounds of the default number of memories per layer."""
 _WHOLE = -1
 """In place of a removed token: the sentence as it stands."""
-_SENTENCES = 64
+_SENTENCES = 32
 """Sentences of which a thread keeps the beginnings at one time ..."""
-_KEPT = 1 << 29
+_KEPT = 1 << 28
 """... and the bytes that all threads keep of them."""
 _DEPTH = 0.6
 """How far into the model a run goes, on average over the layers that ask, in proportion to the whole."""
