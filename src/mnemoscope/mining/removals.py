@@ -3,14 +3,11 @@
 Asked of the top positive triggers of a seeded sample of memories (paper, section 3 and Figure 3; definitions.md
 section 4). The models read from left to right, so one run of a sentence without its token k answers for every trigger
 in that sentence whose prefix lost token k, whatever its memory and position, and the sentence as it stands answers for
-the dropped last token, one position earlier. Where the model allows it, a run without token k goes on from the whole
-sentence's first k tokens. Makes the table `removals`; the statistics are the questions' business.
+the dropped last token, one position earlier. Makes the table `removals`; the statistics are the questions' business.
 """
 
 import hashlib
 import struct
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +21,13 @@ from torch import Tensor
 from mnemoscope.atlas.experts import Numberings, counted_through
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
-from mnemoscope.mining.batches import pack, pad, send
+from mnemoscope.mining.batches import pack, pad
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.steps import PlannedSteps, digest, empty_answers
-from mnemoscope.mining.thread_team import ThreadTeam, runs_side_by_side
+from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.hooks import read_coefficients
-from mnemoscope.models.shared_prefix import Beginning, SharedPrefix
 
 TRIGGERS_ASKED = 50
 """Positive triggers of a memory that are asked about."""
@@ -39,10 +35,6 @@ MOST_MEMORIES, LEAST_MEMORIES = 100, 10
 """Bounds of the default number of memories per layer."""
 _WHOLE = -1
 """In place of a removed token: the sentence as it stands."""
-_SENTENCES = 32
-"""Sentences of which a thread keeps the beginnings at one time ..."""
-_KEPT = 1 << 28
-"""... and the bytes that all threads keep of them."""
 _DEPTH = 0.6
 """How far into the model a run goes, on average over the layers that ask, in proportion to the whole."""
 
@@ -120,104 +112,32 @@ class RemovalPass:
             .agg(pl.col("layer").max(), pl.col("position").max())
             .sort("layer", "position", "sentence", "gap")
         )
-        self._extra, self._area = model.beginning.length, plan.batch_tokens
-        team = ThreadTeam.of(model)
-        longest = int(self.requests["position"].max() or 0) + 1  # type: ignore[arg-type]
-        # A model that keeps something of a run in its modules may keep something of its length.
-        self._shared = SharedPrefix.of(model, longest=longest) if runs_side_by_side(model) else None
-        if self._shared is not None:
-            cuts = self._cut_sentences(self._shared, team.size)
-        else:
-            cuts = pack(
-                self._runs["position"].to_numpy() + self._extra,
-                area=plan.batch_tokens, rows=plan.batch_tokens, apart=self._runs["layer"].to_numpy(),
-            )  # fmt: skip
-        self._runs = self._runs.with_row_index("run").with_columns(start=pl.lit(0, pl.Int64))
-        runs = self._runs.select("sentence", "gap", "run")
+        runs = self._runs.select("sentence", "gap").with_row_index("run")
         self._requests = requests.join(runs, on=("sentence", "gap")).sort("run", "request")
         self.answers = {"removed_coefficient": empty_answers(len(requests), np.float32)}
+        self._extra = model.beginning.length
+        cuts = pack(
+            self._runs["position"].to_numpy() + self._extra,
+            area=plan.batch_tokens, rows=plan.batch_tokens, apart=self._runs["layer"].to_numpy(),
+        )  # fmt: skip
         inputs = digest(plan.hash(), *self.requests.drop("removed"), *sentences.arrays())
         self.steps = PlannedSteps(
             self.take, cuts, self.answers, stage="removals", unit="sentences", plan=plan.hash(), inputs=inputs,
-            team=team,
+            team=ThreadTeam.of(model),
         )  # fmt: skip
 
-    def _cut_sentences(self, shared: SharedPrefix, threads: int) -> list[slice]:
-        """Puts the runs in order of their sentences, which are what is cut.
-
-        Each thread takes a part of a cut: the sentences are dealt out by what their runs cost.
-        """
-        self._area = max(1, self._area // threads)
-        work = (pl.col("position") - pl.col("gap").clip(0)) * (pl.col("layer") + 1)
-        found = self._runs.group_by("sentence").agg(pl.col("position").max(), work=work.sum())
-        places = found.sort("position", "sentence")
-        lengths = places["position"].to_numpy() + self._extra
-        cuts = pack(lengths, area=max(1, _KEPT // shared.bytes_per_position), rows=_SENTENCES * threads)
-        dealt = [cut.sort("work", "sentence")[part::threads] for cut in map(places.__getitem__, cuts)
-                 for part in range(threads)]  # fmt: skip
-        order = pl.concat([places[:0], *dealt]).select("sentence").with_row_index("place")
-        self._runs = self._runs.join(order, on="sentence").sort("place", "layer", "position", "gap")
-        return cuts
-
-    def take(self, items: slice) -> None:
-        """Reads every coefficient that some runs, or all runs of some sentences, are asked for; raises NotFinite."""
-        if self._shared is None:
-            self._read(self._runs[items], self._requests_of(self._runs[items]), self._run_whole)
-            return
-        begin, end = (self._runs["place"].search_sorted(place, side="left") for place in (items.start, items.stop))
-        runs, beginnings = self._runs[begin:end], dict[int, Beginning]()
-        requests, shared = self._requests_of(runs), self._shared
-
-        def keep(ids: Tensor, rows: pl.DataFrame, layer: int) -> None:
-            kept = shared.keep(ids, stop_after=layer)
-            for row, sentence in enumerate(rows["sentence"].to_list()):
-                beginnings[sentence] = Beginning(kept, row, 0)
-
-        def go_on(ids: Tensor, rows: pl.DataFrame, layer: int) -> None:
-            starts = zip(rows["sentence"].to_list(), rows["start"].to_list(), strict=True)
-            own = [replace(beginnings[sentence], length=start) for sentence, start in starts]
-            shared.go_on(own, ids, lengths=rows["left"].to_list(), stop_after=layer)
-
-        whole, first, rest = (pl.col("gap") == _WHOLE, pl.col("gap") == 0, pl.col("gap") > 0)
-        # What is kept of a sentence is made by the run of all of it, in which no other run's beginning is missing.
-        for one in self._pack(runs.filter(whole).sort("position", "sentence"), apart=False):
-            self._read(one, requests, keep)
-        for one in self._pack(runs.filter(first).sort("layer", "position"), apart=True):
-            self._read(one, requests, self._run_whole)
-        rest_of = runs.filter(rest).with_columns(start=pl.col("gap") + self._extra)
-        rest_of = rest_of.with_columns(left=pl.col("position") - pl.col("gap"))
-        for one in self._pack(rest_of.sort("layer", "left"), apart=True):
-            self._read(one, requests, go_on)
-
-    def _pack(self, runs: pl.DataFrame, *, apart: bool) -> list[pl.DataFrame]:
-        """The runs in batches; `apart`: by layer, so that each forward ends as early as it can."""
-        lengths = runs["position"].to_numpy() + self._extra - runs["start"].to_numpy()
-        layers = runs["layer"].to_numpy() if apart else None
-        return [runs[cut] for cut in pack(lengths, area=self._area, rows=self._area, apart=layers)]
-
-    def _requests_of(self, runs: pl.DataFrame) -> pl.DataFrame:
-        """The requests of neighbouring runs."""
-        edges = (int(runs["run"][0]), int(runs["run"][-1]) + 1)
-        begin, end = (self._requests["run"].search_sorted(run, side="left") for run in edges)
-        return self._requests[begin:end]
-
-    def _run_whole(self, ids: Tensor, _: pl.DataFrame, layer: int) -> None:
-        self._model.backbone(ids, stop_after=layer)
-
-    def _read(
-        self, runs: pl.DataFrame, requests: pl.DataFrame, run: Callable[[Tensor, pl.DataFrame, int], object]
-    ) -> None:
-        """One forward: what is asked of some runs, each of which begins at the position `start` of its tokens."""
-        rows = runs.select("run", "start").with_row_index("row")
-        asked = requests.join(rows, on="run").partition_by("layer", as_dict=True)
+    def take(self, runs: slice) -> None:
+        """One forward: reads every coefficient that these shortened sentences are asked for; raises NotFinite."""
+        ids = pad([self._shorten(*run) for run in self._runs[runs].select("sentence", "gap", "position").iter_rows()],
+                  self._model)  # fmt: skip
+        begin, end = (self._requests["run"].search_sorted(run, side="left") for run in (runs.start, runs.stop))
+        asked = self._requests[begin:end].partition_by("layer", as_dict=True)
         layers = sorted(layer for (layer,) in asked)
-        places = runs.select("sentence", "gap", "position", "start").iter_rows()
-        ids = self._tokens([(self._shorten(*place), start) for *place, start in places])
 
         def read(layer: int, coefficients: Tensor) -> None:
-            places = asked[(layer,)].select(pl.col("row", "position", "start", "memory", "request").cast(pl.Int64))
-            row, position, start, memory, request = places.to_torch().unbind(1)
-            found = coefficients[row, position - 1 + self._extra - start, memory].float().cpu().numpy()
+            places = asked[(layer,)].select(pl.col("run", "position", "memory", "request").cast(pl.Int64))
+            run, position, memory, request = places.to_torch().unbind(1)
+            found = coefficients[run - runs.start, position - 1 + self._extra, memory].float().cpu().numpy()
             if not np.isfinite(found).all():
                 raise NotFinite(
                     f"layer {layer} has NaN or infinite coefficients where a token was removed; try --dtype float32"
@@ -225,17 +145,7 @@ class RemovalPass:
             self.answers["removed_coefficient"][request.numpy()] = found
 
         with torch.inference_mode(), read_coefficients(self._model, read, layers=layers, own_thread=True):
-            run(ids, runs, layers[-1])
-
-    def _tokens(self, rows: list[tuple[NDArray[np.int32], int]]) -> Tensor:
-        """Ids `[batch, position]` of shortened sentences, each from its start on; at 0 is the beginning token."""
-        if all(start == 0 for _, start in rows):
-            return pad([tokens for tokens, _ in rows], self._model)
-        rest = [tokens[start - self._extra :] for tokens, start in rows]
-        ids = np.zeros((len(rest), max(map(len, rest))), np.int64)
-        for row, tokens in enumerate(rest):
-            ids[row, : len(tokens)] = tokens
-        return send(ids, self._model.device)
+            self._model.backbone(ids, stop_after=layers[-1])
 
     def _shorten(self, sentence: int, gap: int, position: int) -> NDArray[np.int32]:
         """The tokens of one run's sentence without the removed one, as far as they are asked about."""

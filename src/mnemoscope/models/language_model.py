@@ -267,11 +267,11 @@ class LanguageModel:
             return vectors
         return nn.functional.linear(vectors, matrix_of(self.anatomy.project).detach().to(self.device).float())
 
-    def backbone(self, ids: Tensor, *, stop_after: int | None = None, **named: Any) -> Tensor | None:
+    def backbone(self, ids: Tensor, *, stop_after: int | None = None) -> Tensor | None:
         """The blocks' output [batch, position, hidden'] for ids [batch, position], without the head.
 
         No attention mask is used: padding on the right is harmless in a causal model. With `stop_after` the forward
-        ends as soon as that layer's coefficients were read, and None is returned. `named` is handed to the model.
+        ends as soon as that layer's coefficients were read, and None is returned.
         """
         anatomy, abandon = self.anatomy, abandon_in(get_ident())
         with ExitStack() as hooks:
@@ -280,7 +280,7 @@ class LanguageModel:
             if anatomy.backbone is None:
                 hooks.enter_context(anatomy.head.register_forward_pre_hook(abandon))
             try:
-                return self._forward(anatomy.model if anatomy.backbone is None else anatomy.backbone, ids, **named)
+                return self._forward(anatomy.model if anatomy.backbone is None else anatomy.backbone, ids)
             except Abandoned as reached:
                 return reached.tensor if stop_after is None else None
 
@@ -288,9 +288,9 @@ class LanguageModel:
         """The model's own logits [batch, position, vocab], float32, for ids [batch, position]."""
         return self._forward(self.anatomy.model, ids).float()
 
-    def _forward(self, module: nn.Module, ids: Tensor, **named: Any) -> Tensor:
+    def _forward(self, module: nn.Module, ids: Tensor) -> Tensor:
         self._running.shape = (ids.shape[0], ids.shape[1])
-        return run(module, ids, **named)
+        return run(module, ids)
 
     def layer(self, layer: int) -> Layer:
         """The parts of one layer's block; raises MemoryIdError for a layer that there is not."""

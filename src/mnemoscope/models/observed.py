@@ -135,11 +135,11 @@ def ids_for(model: nn.Module, rows: int) -> Tensor:
     return torch.tensor(IDS, device=device_of_module(model)) % rows
 
 
-def run(module: nn.Module, ids: Tensor, **named: Any) -> Tensor:
-    """The logits of a language model, or the last hidden states of a backbone, for ids; `named` is handed to it."""
+def run(module: nn.Module, ids: Tensor) -> Tensor:
+    """The logits of a language model, or the last hidden states of a backbone, for ids."""
     with torch.inference_mode(), suppress_warnings(), run_uncompiled():
         keywords = {"use_cache": False} if takes(module, "use_cache") else {}
-        output = module(input_ids=ids, **{**keywords, **named})
+        output = module(input_ids=ids, **keywords)
     if isinstance(output, Tensor):
         return output
     values = output if isinstance(output, tuple) else output.values()
