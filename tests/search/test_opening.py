@@ -13,11 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from handbuilt_atlas import build_atlas
+from handbuilt_atlas import PROVENANCE, build_atlas, manifest, trigger_columns, trigger_rows, write_tables
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.atlas.folder import clear
 from mnemoscope.atlas.lock import lock_folder
-from mnemoscope.errors import StoreFailed
+from mnemoscope.atlas.manifest import seal
+from mnemoscope.atlas.schema import TABLES
+from mnemoscope.atlas.store import write_table
+from mnemoscope.errors import AtlasDamaged, StoreFailed
+from mnemoscope.files import write_json
 from mnemoscope.search import build_index, open_index
 from search.conftest import build_random_atlas
 
@@ -118,6 +122,20 @@ def test_a_part_has_triggers_to_search(tmp_path: Path) -> None:
         assert index.search("capital").totals["triggers"] == 3
         assert index.missing_fields == ("values", "bottom", "patterns")
         assert index.promoting(" Paris") == ()
+
+
+@pytest.mark.parametrize("memory", [-1, 4])
+def test_a_trigger_of_a_memory_that_its_layer_does_not_have_is_damage(tmp_path: Path, memory: int) -> None:
+    """It would be counted as one of a neighbouring layer."""
+    atlas = tmp_path / "atlas"
+    write_tables(atlas)
+    columns = trigger_columns(trigger_rows()[1])
+    columns["memory"] = [memory, *columns["memory"][1:]]
+    write_table(atlas / TABLES["triggers"].path(1), columns, name="triggers", provenance=PROVENANCE)
+    write_json(atlas / "run.json", {"host": "nowhere", "seconds": 1.5})
+    seal(atlas, manifest())
+    with pytest.raises(AtlasDamaged, match="names a memory that layer 1 does not have"):
+        build_index(open_atlas(atlas))
 
 
 def test_two_processes_build_at_once(tmp_path: Path) -> None:
