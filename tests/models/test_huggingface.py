@@ -178,6 +178,10 @@ def test_damaged_folders(saved, tmp_path):
     change(lacking, n_layer=3)
     assert "lacks 12 of its weights, the first is 'transformer.h.2" in refused(ModelDamaged, str(lacking))
 
+    endless = copy("endless")
+    change(endless, n_layer=2**63)
+    assert "its config.json says 9,223,372,036,854,775,808 layers" in refused(ModelDamaged, str(endless))
+
     other = copy("other")
     change(other, n_inner=32)
     assert "not of the shapes that its config.json says" in refused(ModelDamaged, str(other))

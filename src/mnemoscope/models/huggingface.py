@@ -36,7 +36,7 @@ from mnemoscope.models.hub import one_line_errors, where
 from mnemoscope.models.id_tokens import IDS, IdTokens
 from mnemoscope.models.loaded_parts import LoadedParts, first_line
 from mnemoscope.models.spreading import DeviceMap, Room, load_spread, refuse
-from mnemoscope.models.structure import infer
+from mnemoscope.models.structure import LAYER_COUNTS, infer
 from mnemoscope.models.tokenizer_files import open_tokenizer, reader_of
 from mnemoscope.models.tokens import beginning_of, ends_of
 from mnemoscope.models.weight_layouts import (
@@ -56,6 +56,8 @@ _CONTEXT_ENTRIES = (
     *("n_ctx", "block_size", "context_length"),
 )
 _UNSTATED_CONTEXT = 2048
+_MOST_LAYERS = 10_000
+"""A hundred times as many as the deepest models have."""
 
 
 def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room) -> LoadedParts:
@@ -202,6 +204,7 @@ def _load_stored(
     with one_line_errors(source):
         config = AutoConfig.from_pretrained(place, **arguments)
     check_supported(config)
+    _check_depth(config, source)
     kind = _kind_of(config, trust)
     tokenizer = open_tokenizer(place, arguments, source=source) if with_tokenizer else None
     if gguf_file is not None:
@@ -226,6 +229,16 @@ def _load_stored(
             model, notes = load_stored_otherwise(folder, kind, config, trust_remote_code=trust)
     check_complete(notes, source, of_hub=folder is None and gguf_file is None)
     return model, tokenizer
+
+
+def _check_depth(config: Any, source: str) -> None:
+    """Raises ModelDamaged for so many layers that making their modules, weights left out, would take all memory."""
+    for part in (config, *(getattr(config, name, None) for name in config.sub_configs)):
+        for count in (getattr(part, name, None) for name in LAYER_COUNTS):
+            if isinstance(count, int) and count > _MOST_LAYERS:
+                raise ModelDamaged(
+                    f"model {source!r} cannot be read: its config.json says {count:,} layers; take a complete copy"
+                )
 
 
 def _kind_of(config: Any, trust: bool) -> Any:

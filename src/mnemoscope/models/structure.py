@@ -17,7 +17,8 @@ from mnemoscope.models.anatomy import Anatomy, activation_name, text_config
 from mnemoscope.models.block_structure import Unclear, read_structure
 from mnemoscope.models.observed import ModuleCall, Observation, factor_between, flat, ids_for, observe, run, same
 
-_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "n_blocks", "depth")
+LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "n_blocks", "depth")
+"""What configurations call the number of their layers."""
 
 
 @torch.inference_mode()
@@ -32,7 +33,7 @@ def infer(model: Any) -> Anatomy:
     kind = str(getattr(config, "model_type", "") or type(model).__name__)
     try:
         seen = observe(model, _rows(model, config))
-        path, blocks = _blocks(model, seen, _number_in(config, _COUNTS))
+        path, blocks = _blocks(model, seen, _number_in(config, LAYER_COUNTS))
         found = read_structure(model, seen, path, blocks)
         head = _head(model, seen)
         norm, project, before = _after_blocks(seen, f"{path}.{found.last}", head)
