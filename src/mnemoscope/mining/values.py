@@ -9,7 +9,6 @@ the finished triggers; makes `values` and `neighbours`.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,6 +20,7 @@ from torch.nn.functional import normalize
 
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
+from mnemoscope.mining.batches import even_parts
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.projections import room_for_scores
@@ -155,8 +155,7 @@ class Projector:
     def share_out(self, rows: int, read: Callable[[slice], Found]) -> list[Found]:
         """What is read off all rows of a block, in their order: every thread reads as many rows, on one core."""
         size = self._team.size if rows * self._scores.shape[1] >= _SHARED else 1
-        edges = np.linspace(0, rows, min(size, rows) + 1).astype(int).tolist()
-        shares = [slice(a, b) for a, b in pairwise(edges)]
+        shares = even_parts(slice(0, rows), size)
         found: dict[int, Found] = {}
 
         def take(number: int) -> None:

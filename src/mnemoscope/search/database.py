@@ -2,8 +2,8 @@
 
 A memory is one number, counted over all layers of the model. The words of the triggers' prefixes are `words` and
 `arrays` (trigger_words.py); the full-text tables of all else hold no text (contentless). What is shown is put together
-from `sentences` and `vocabulary`. The rows of one token in `fires` and `says` are one blob, since SQLite takes three
-times as much for them; `about` says of what types they are.
+from `sentences` and `vocabulary`. The rows of one token in `fires`, `promotes` and `demotes` are one blob, since SQLite
+takes three times as much for them; `about` says of what types they are.
 """
 
 import re
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mnemoscope.memory import MemoryId, Numbering
 from mnemoscope.search.text import TOKENIZER
@@ -125,6 +126,14 @@ def condition(column: str, within: Ranges) -> tuple[str, list[int]]:
         return "1", []
     either = " OR ".join([f"{column} BETWEEN ? AND ?"] * len(within)) or "0"
     return f"({either})", [end for pair in within for end in pair]
+
+
+def lie_within(memories: NDArray[Any], within: Ranges) -> NDArray[np.bool_]:
+    """Which of the memories lie within."""
+    if within == EVERYWHERE:
+        return np.ones(len(memories), np.bool_)
+    inside = [(memories >= low) & (memories <= high) for low, high in within]
+    return np.logical_or.reduce(inside) if inside else np.zeros(len(memories), np.bool_)
 
 
 class Connections:

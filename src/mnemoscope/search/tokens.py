@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mnemoscope.errors import OptionError, SearchError
 from mnemoscope.memory import MemoryId
 from mnemoscope.search.arrays import read_rows
-from mnemoscope.search.database import DEMOTES, EVERYWHERE, FIRES, PROMOTES, MemoryNumbering, Ranges
+from mnemoscope.search.database import DEMOTES, EVERYWHERE, FIRES, PROMOTES, MemoryNumbering, Ranges, lie_within
 from mnemoscope.search.text import MOST_CHARACTERS
 
 KINDS = (PROMOTES, DEMOTES, FIRES)
@@ -147,8 +147,7 @@ def _rows(database: sqlite3.Connection, token: str | int, kind: str, within: Ran
     found, token_of = np.concatenate(pieces), np.repeat(tokens, list(map(len, pieces)))
     if within == EVERYWHERE:
         return _Rows(tokens, found, token_of)
-    inside = [(found["memory"] >= low) & (found["memory"] <= high) for low, high in within]
-    kept = np.logical_or.reduce(inside) if inside else np.zeros(len(found), np.bool_)
+    kept = lie_within(found["memory"], within)
     return _Rows(tokens, found[kept], token_of[kept])
 
 

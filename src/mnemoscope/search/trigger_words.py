@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnemoscope.search.arrays import read_arrays
-from mnemoscope.search.database import EVERYWHERE, MOST_ROWS, Ranges
+from mnemoscope.search.database import EVERYWHERE, MOST_ROWS, Ranges, lie_within
 from mnemoscope.search.postings import unpack
 from mnemoscope.search.text import Query, split_words
 
@@ -72,9 +72,7 @@ class TriggerWords:
         marked[self.trigger[self._prefixes(database, query)]] = True
         found = np.flatnonzero(marked)
         if within != EVERYWHERE:
-            memories = self.memory[found]
-            inside = [(memories >= low) & (memories <= high) for low, high in within]
-            found = found[np.logical_or.reduce(inside)] if inside else found[:0]
+            found = found[lie_within(self.memory[found], within)]
         kept = found[:MOST_ROWS]
         return Matches(kept, self.memory[kept], exact=len(found) < MOST_ROWS)
 
