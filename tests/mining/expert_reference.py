@@ -19,7 +19,7 @@ from torch import Tensor
 from mining.agreement import assert_neighbours, assert_text_tables, assert_triggers, assert_values, tie
 from mining.reference import Reference, Sentence
 from mining.slow_model import Place, SlowTransformer
-from models.expert_models import HandRead, blocks_of
+from models.expert_models import EXPERTS, WIDTH, HandRead, blocks_of
 
 
 class ExpertReference(Reference):
@@ -47,6 +47,14 @@ class ExpertReference(Reference):
         sandwich = [block.get_submodule(path) for path in ("post_feedforward_layernorm", "post_mlp_layernorm")
                     if self.hand.case.block == "sandwich" and path in dict(block.named_modules())]  # fmt: skip
         return [*sandwich, model.get_submodule(self.hand.case.final_norm)]
+
+    def behind_branches(self, values: np.ndarray, layer: int) -> np.ndarray:
+        if self.hand.case.behind is None:
+            return values
+        routed, shared = (blocks_of(self.hf)[layer].get_submodule(path) for path in self.hand.case.behind)
+        edge = WIDTH * EXPERTS
+        gains = [norm.weight.detach().double().numpy() for norm in (routed, shared)]
+        return np.concatenate([values[:edge] * gains[0], values[edge:] * gains[1]])
 
     def routed(self, layer: int) -> np.ndarray:
         """The weights `[prefix, expert]` of all prefixes that count."""
@@ -150,6 +158,22 @@ class SlowMixture(SlowTransformer):
     def values(self, layer: int) -> Tensor:
         return self.hand.values(layer)
 
+    def branch(self, memory: int) -> int:
+        """Which norm is behind a memory: 1 of the shared expert's, where that has its own."""
+        return int(self.hand.case.behind is not None and memory >= EXPERTS * WIDTH)
+
+    def _behind(self, layer: int, branch: int) -> tuple[Any, ...]:
+        paths = self.hand.case.behind
+        return () if paths is None else (blocks_of(self.hf)[layer].get_submodule(paths[branch]),)
+
+    def _written(self, layer: int, coefficients: Tensor) -> Tensor:
+        """What the layer gives, without biases."""
+        values, edge = self.values(layer), EXPERTS * WIDTH
+        if self.hand.case.behind is None:
+            return coefficients @ values
+        sums = coefficients[:edge] @ values[:edge], coefficients[edge:] @ values[edge:]
+        return sum(self._behind(layer, branch)[0](own[None])[0] for branch, own in enumerate(sums))
+
     @torch.no_grad()
     def read(self, tokens: list[int]) -> tuple[list[Place], Tensor]:
         ids = [*([] if self.beginning is None else [self.beginning]), *tokens]
@@ -164,7 +188,8 @@ class SlowMixture(SlowTransformer):
             hook.remove()
         places = []
         for layer, (coefficients, output) in enumerate(zip(self.hand.read(ids)[0], outputs, strict=True)):
-            update = coefficients[-1] @ self.values(layer)
+            update = self._written(layer, coefficients[-1])
+            output = output / getattr(blocks_of(self.hf)[layer], "layer_scalar", 1.0)
             if self._sandwich_norm(layer) is not None:
                 update = self._sandwich_norm(layer)(update[None])[0]
             places.append(Place(output - update, coefficients[-1], update, output))

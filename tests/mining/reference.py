@@ -130,18 +130,22 @@ class Reference:
 
     def scores(self, layer: int) -> np.ndarray:
         """The `gain` scores `[memory, vocab]` of the values: the norms' centring and gain, then the head."""
-        vectors = self.values(layer)
+        vectors = self.behind_branches(self.values(layer), layer)
         for norm in self._norms(layer):
             weight = norm.weight.detach().double().numpy()
             kind = type(norm).__name__
             if "RMS" not in kind:
                 vectors = vectors - vectors.mean(1, keepdims=True)
-            vectors = vectors * (1 + weight if "Gemma" in kind or "Qwen3Next" in kind else weight)
+            vectors = vectors * (1 + weight if re.search("Gemma(?!4)|Qwen3Next", kind) else weight)
         names = dict(self.hf.named_modules())
         for name, module in names.items():
             if name.endswith("decoder.project_out"):
                 vectors = vectors @ module.weight.detach().double().numpy().T
         return vectors @ self.hf.get_output_embeddings().weight.detach().double().numpy().T
+
+    def behind_branches(self, values: np.ndarray, layer: int) -> np.ndarray:
+        """The values with the gains of the norms that their branches of the layer have."""
+        return values
 
     def opposite(self, layer: int) -> np.ndarray:
         """The scores of the negated values: under one matrix those of the values, negated."""

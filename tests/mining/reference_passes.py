@@ -93,7 +93,8 @@ class Predictions:
         """top(sign * v_i), more than one token only where rounding decides."""
         key = (layer, memory, sign)
         if key not in self._votes:
-            self._votes[key] = tops(self.slow.value_scores(layer, sign * self.slow.values(layer)[memory]))
+            value, branch = self.slow.values(layer)[memory], self.slow.branch(memory)
+            self._votes[key] = tops(self.slow.value_scores(layer, sign * value, branch))
         return self._votes[key]
 
     def row(self, layer: int, place: Place, final: int, found: Row) -> Row:
@@ -199,16 +200,18 @@ def check_predictions(
 
 
 def check_values_at_work(
-    atlas: Path, slow: Slow, text: Text, prefixes: Sequence[Row], *, factor: float = 1.0
+    atlas: Path, slow: Slow, text: Text, prefixes: Sequence[Row], *, factor: float | Sequence[float] = 1.0
 ) -> int:
     """Asserts `working_logit` and `working_probability` of every value; returns how many are not null.
 
-    `factor`: the model's multipliers on the way from a value to the scores.
+    `factor`: the model's multipliers on the way from a value to the scores, or those of each layer.
     """
     there = 0
     for layer in range(slow.layers):
         places = [text.tokens[row["sentence"]][: row["position"] + 1] for row in prefixes]
-        scale = median(slow.scale(layer, tokens) for tokens in places)
+        memories = range(len(slow.values(layer)))
+        scale = {b: median(slow.scale(layer, tokens, b) for tokens in places) for b in set(map(slow.branch, memories))}
+        times = factor if isinstance(factor, float) else factor[layer]
         coefficients: dict[int, list[float]] = {}
         for row in pl.read_parquet(atlas / f"triggers/layer-{layer:03d}.parquet").rows(named=True):
             if row["sign"] == 1:
@@ -220,7 +223,8 @@ def check_values_at_work(
             if own is None:
                 assert found == (None, None)
                 continue
-            scores = slow.value_scores(layer, value * (median(own) * factor / scale))
+            way = slow.branch(row["memory"])
+            scores = slow.value_scores(layer, value * (median(own) * times / scale[way]), way)
             expected = float(scores.max() - scores.mean()), probability(scores, int(scores.argmax()))
             for one, other in zip(found, expected, strict=True):
                 assert abs(one - other) <= 1e-5 + 1e-4 * abs(other), f"L{layer}.M{row['memory']}: {found}, {expected}"

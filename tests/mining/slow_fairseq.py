@@ -149,7 +149,7 @@ class SlowFairseq:
     def values(self, layer: int) -> Tensor:
         return self._weights[f"layers.{layer}.fc2.weight"].T
 
-    def scale(self, layer: int, tokens: list[int]) -> float:
+    def scale(self, layer: int, tokens: list[int], branch: int = 0) -> float:
         """What the final norm divides by at the last token, if there is one; the same for every layer."""
         if not self._variant.final_norm:
             return 1.0
@@ -159,7 +159,10 @@ class SlowFairseq:
     def lens(self, stream: Tensor) -> Tensor:
         return self._log_p(self._norm("layer_norm", stream) if self._variant.final_norm else stream)
 
-    def value_scores(self, layer: int, vector: Tensor) -> Tensor:
+    def branch(self, memory: int) -> int:
+        return 0
+
+    def value_scores(self, layer: int, vector: Tensor, branch: int = 0) -> Tensor:
         """Centring and gain of the final norm, if there is one; then both levels, at the vector's own length."""
         if self._variant.final_norm:
             vector = (vector - vector.mean()) * self._weights["layer_norm.weight"]

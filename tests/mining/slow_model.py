@@ -41,7 +41,7 @@ class Slow(Protocol):
         """The values `[memory, hidden]`."""
         ...
 
-    def scale(self, layer: int, tokens: list[int]) -> float:
+    def scale(self, layer: int, tokens: list[int], branch: int = 0) -> float:
         """What the norms between the layer's values and the head divide by, at the last of a sentence's own tokens."""
         ...
 
@@ -49,7 +49,11 @@ class Slow(Protocol):
         """The model's own readout `[vocab]` of a stream."""
         ...
 
-    def value_scores(self, layer: int, vector: Tensor) -> Tensor:
+    def branch(self, memory: int) -> int:
+        """Which branch of its layer a memory is of."""
+        ...
+
+    def value_scores(self, layer: int, vector: Tensor, branch: int = 0) -> Tensor:
         """The scores `[vocab]` of a value, as values are projected."""
         ...
 
@@ -78,6 +82,14 @@ class SlowTransformer:
 
     def _sandwich_norm(self, layer: int) -> Any:
         return self._names.get(f"{self._blocks[layer]}.post_feedforward_layernorm")
+
+    def branch(self, memory: int) -> int:
+        """Which branch of its layer a memory is of."""
+        return 0
+
+    def _behind(self, layer: int, branch: int) -> tuple[Any, ...]:
+        """The norm of its own that a branch of the layer has behind it."""
+        return ()
 
     def _post_norm(self, layer: int) -> Any:
         """The norm that follows the sum of stream and feed-forward output, in a post-norm block."""
@@ -126,7 +138,7 @@ class SlowTransformer:
         return places, logits
 
     @torch.no_grad()
-    def scale(self, layer: int, tokens: list[int]) -> float:
+    def scale(self, layer: int, tokens: list[int], branch: int = 0) -> float:
         """By the textbook's formulas, of what each norm reads: the root of the variance or of the mean square."""
         extra = [] if self.beginning is None else [self.beginning]
         found: list[float] = []
@@ -137,7 +149,8 @@ class SlowTransformer:
             eps = norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps
             found.append((sum((one - mean) ** 2 for one in x) / len(x) + eps) ** 0.5)
 
-        norms = [norm for norm in (self._sandwich_norm(layer), self._post_norm(layer), self._final) if norm is not None]
+        behind = (*self._behind(layer, branch), self._sandwich_norm(layer), self._post_norm(layer), self._final)
+        norms = [norm for norm in behind if norm is not None]
         hooks = [norm.register_forward_pre_hook(note) for norm in norms]
         self.hf(input_ids=torch.tensor([extra + tokens]))
         for hook in hooks:
@@ -153,9 +166,10 @@ class SlowTransformer:
         cap = getattr(self.hf.config, "final_logit_softcapping", None)
         return scores if cap is None else cap * torch.tanh(scores / cap)
 
-    def value_scores(self, layer: int, vector: Tensor) -> Tensor:
+    def value_scores(self, layer: int, vector: Tensor, branch: int = 0) -> Tensor:
         """`gain`: centring and gain of the block's own output norm, then of the final norm, then the head's matrix."""
-        return self._gain(vector, [self._sandwich_norm(layer), self._post_norm(layer), self._final])
+        behind = self._behind(layer, branch)
+        return self._gain(vector, [*behind, self._sandwich_norm(layer), self._post_norm(layer), self._final])
 
     def update_scores(self, layer: int, update: Tensor) -> Tensor:
         """As a value, but a sandwich block's update has passed its norm already."""
@@ -167,7 +181,7 @@ class SlowTransformer:
             if norm is not None:
                 kind = type(norm).__name__
                 vector = vector if "RMS" in kind else vector - vector.mean()
-                vector = vector * (1 + norm.weight if "Gemma" in kind else norm.weight)
+                vector = vector * (1 + norm.weight if re.search("Gemma(?!4)", kind) else norm.weight)
         if self._project is not None:
             vector = self._project.weight @ vector
         return self.hf.get_output_embeddings().weight @ vector

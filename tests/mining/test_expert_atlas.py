@@ -1,5 +1,6 @@
 """Brute force == mined, for mixtures of experts of every kind; parts, merges and resumed runs make the same bytes."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from mnemoscope.errors import MemoryIdError
 from mnemoscope.mining import mine
 from mnemoscope.models import load_model
 from models.conftest import build
-from models.expert_models import MIXTURES, build_mixture
+from models.expert_models import MIXTURES, blocks_of, build_mixture
 
 END = "<|endoftext|>"
 
@@ -137,7 +138,7 @@ def test_experts_keep_25_triggers_unless_told_otherwise(text: Path, tmp_path: Pa
         assert open_atlas(out).manifest.plan["triggers"] == kept
 
 
-@pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "deepseek_v2", "flex_olmo", "nemotron_h"])
+@pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "deepseek_v2", "flex_olmo", "nemotron_h", "gemma4"])
 def test_predictions_values_at_work_and_removals(name: str, tmp_path: Path) -> None:
     """As for dense models (test_passes.py), by the loop; `routed_memories` by hand."""
     hf, tokenizer = build_mixture(name), byte_tokenizer(bos_token=END, eos_token=END)
@@ -155,7 +156,9 @@ def test_predictions_values_at_work_and_removals(name: str, tmp_path: Path) -> N
     text = given(mined, distinct(other, tokenizer, 0), len(documents_of(raw, "line")), 0)
     prefixes, _ = check_predictions(flat, slow, text, asked=24)
     assert len(prefixes) == 24
-    assert check_values_at_work(flat, slow, text, prefixes) > 40
+    scalars = [float(getattr(block, "layer_scalar", 1.0)) for block in blocks_of(hf)]
+    later = [math.prod(scalars[layer:]) for layer in range(slow.layers)]
+    assert check_values_at_work(flat, slow, text, prefixes, factor=later) > 40
     tokens = {number: sentence.tokens for number, sentence in enumerate(mined)}
     rows, _ = check_removals(flat, slow, tokens, seed=3, removals=4, layers=(0, 1))
     assert len(rows) > 60

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, relu, silu
+from torch.nn.functional import gelu, linear, relu, silu
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
@@ -42,6 +42,15 @@ def _llama4(experts: Any, e: int, x: Tensor) -> Tensor:
     return made[WIDTH:] * silu(made[:WIDTH])
 
 
+def _gelu_halves(experts: Any, e: int, x: Tensor) -> Tensor:
+    gate, up = experts.gate_up_proj[e][:WIDTH], experts.gate_up_proj[e][WIDTH:]
+    return gelu(gate @ x, approximate="tanh") * (up @ x)
+
+
+def _gelu_mlp(mlp: Any, x: Tensor) -> Tensor:
+    return gelu(linear(x, mlp.gate_proj.weight), approximate="tanh") * linear(x, mlp.up_proj.weight)
+
+
 def _mlp(mlp: Any, x: Tensor) -> Tensor:
     return silu(linear(x, mlp.gate_proj.weight)) * linear(x, mlp.up_proj.weight)
 
@@ -51,7 +60,7 @@ def _squared(experts: Any, e: int, x: Tensor) -> Tensor:
 
 
 def _squared_mlp(mlp: Any, x: Tensor) -> Tensor:
-    return relu(linear(x, mlp.up_proj.weight)).square()
+    return relu(linear(x, mlp.up_proj.weight, mlp.up_proj.bias)).square()
 
 
 def _fused(mlp: Any, x: Tensor) -> Tensor:
@@ -83,6 +92,10 @@ class Experts:
     """What the layer multiplies the sum of all experts by."""
     whole: str = "mlp"
     """The feed-forward layer of a block without experts."""
+    narrow: tuple[str, str] | None = None
+    """The maps into the narrower stream of the experts, and out of it."""
+    behind: tuple[str, str] | None = None
+    """The norms behind the routed experts and behind the shared one."""
 
 
 _SHARED = "mlp.shared_experts"
@@ -133,6 +146,20 @@ MIXTURES = {
         experts="mixer.experts", shared="mixer.shared_experts", make=_squared, make_shared=_squared_mlp, dense=(1,),
         gated=False, whole="mixer", final_norm="norm_f",
     ),
+    "nemotron_h latent": Experts(
+        "nemotron_h",
+        {"layers_block_type": ["attention", "moe"], "moe_shared_expert_intermediate_size": 20, "mamba_num_heads": 4,
+         "mamba_head_dim": 8, "ssm_state_size": 4, "n_groups": 2, "routed_scaling_factor": 2.5, "n_group": 1,
+         "topk_group": 1, "moe_latent_size": 8, "mlp_bias": True},
+        experts="mixer.experts", shared="mixer.shared_experts", make=_squared, make_shared=_squared_mlp, gated=False,
+        whole="mixer", final_norm="norm_f", narrow=("mixer.fc1_latent_proj", "mixer.fc2_latent_proj"),
+    ),
+    "gemma4": Experts(
+        "gemma4_text",
+        {"hidden_size_per_layer_input": 0, "enable_moe_block": True, "global_head_dim": 8, "top_k_experts": 2},
+        experts="experts", shared="mlp", make=_gelu_halves, make_shared=_gelu_mlp, block="sandwich",
+        behind=("post_feedforward_layernorm_2", "post_feedforward_layernorm_1"),
+    ),
     "cohere2_moe": Experts(
         "cohere2_moe", {"shared_expert_combination_strategy": "average", "num_shared_experts": 1}, shared=_SHARED,
         block="parallel", scale=0.5,
@@ -164,6 +191,9 @@ def fill_randomly(make: Callable[[], Any]) -> Any:
         for path, parameter in model.named_parameters():
             gain = parameter.dim() == 1 and not path.endswith("bias")
             parameter.copy_(torch.randn_like(parameter) * 0.3 + float(gain))
+        for path, buffer in model.named_buffers():
+            if path.endswith("layer_scalar"):
+                buffer.copy_(torch.rand_like(buffer) + 0.5)
     return model.eval().requires_grad_(False)
 
 
@@ -201,6 +231,8 @@ class HandRead:
             return self._dense(block).down_proj.weight.T
         down = block.get_submodule(self.case.experts).down_proj
         rows = [down[e] if self.case.in_features_first else down[e].T for e in range(EXPERTS)]
+        if self.case.narrow is not None:
+            rows = [linear(row, block.get_submodule(self.case.narrow[1]).weight) for row in rows]
         return torch.cat([*rows, *([] if self.case.shared is None else [self._shared_down(block).weight.T])])
 
     @torch.no_grad()
@@ -209,9 +241,9 @@ class HandRead:
         seen: dict[str, Any] = {}
         hooks = []
         for layer, block in enumerate(blocks_of(self.hf)):
-            watched = [self.case.experts, "feed_forward.router"] if layer in self.moe else []
+            watched = [self.case.experts, "feed_forward.router", self.case.shared] if layer in self.moe else []
             for path in watched:
-                if path.endswith("router") and not self.case.weighs_input:
+                if path is None or (path.endswith("router") and not self.case.weighs_input):
                     continue
                 module = block.get_submodule(path)
                 hooks.append(module.register_forward_pre_hook(
@@ -246,17 +278,19 @@ class HandRead:
                 for e, w in zip(chosen, weight, strict=True):
                     weights[token, e] += w * self.case.scale
         found = torch.zeros(len(x), sum(widths), dtype=x.dtype)
+        taken_by = x if self.case.weighs_input else seen[f"{layer}.{self.case.experts}"][0]
         for token in range(len(x)):
             for e in range(EXPERTS):
                 w, own = weights[token, e], slice(e * WIDTH, (e + 1) * WIDTH)
                 if w != 0:
-                    taken = x[token] * w if self.case.weighs_input else x[token]
+                    taken = taken_by[token] * w if self.case.weighs_input else taken_by[token]
                     made = self.case.make(experts, e, taken)
                     found[token, own] = made if self.case.weighs_input else made * w
         if self.case.shared is not None:
             weights[:, EXPERTS] = self.case.scale
             if self.case.switch is not None:
                 weights[:, EXPERTS] = torch.sigmoid(linear(x, block.get_submodule(self.case.switch).weight))[:, 0]
-            made = self.case.make_shared(block.get_submodule(self.case.shared), x)
+            taken = seen[f"{layer}.{self.case.shared}"][0].reshape(-1, HIDDEN)
+            made = self.case.make_shared(block.get_submodule(self.case.shared), taken)
             found[:, EXPERTS * WIDTH :] = made * weights[:, EXPERTS, None]
         return found, weights

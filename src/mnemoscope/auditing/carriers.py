@@ -15,9 +15,10 @@ from mnemoscope.auditing.likelihoods import Likelihood, Tick, likelihoods, no_ti
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.memory import MemoryId
 from mnemoscope.models import Block, LanguageModel, read_blocks, read_final
+from mnemoscope.models.branches import branch_of, fold_values
 from mnemoscope.tracing.interventions import Intervention, intervene
 from mnemoscope.tracing.predictions import ids_of
-from mnemoscope.tracing.scores import output_norm_scale
+from mnemoscope.tracing.scores import own_norm_scales
 
 
 def direct_effects(model: LanguageModel, tokens: Sequence[int]) -> list[Tensor]:
@@ -38,7 +39,9 @@ def direct_effects(model: LanguageModel, tokens: Sequence[int]) -> list[Tensor]:
     final: list[Tensor] = []
 
     def keep(layer: int, block: Block) -> None:
-        own_scale = output_norm_scale(model, layer, block.residual[0, positions], block.ffn_output[0, positions])
+        read = (stream[0, positions] for stream in (block.residual, block.ffn_output, *block.branches))
+        residual, ffn_output, *branches = read
+        own_scale = own_norm_scales(model, layer, residual, ffn_output, branches)
         kept[layer] = block.coefficients[0, positions].float().clone(), own_scale
 
     with model.lock, torch.inference_mode():
@@ -56,8 +59,9 @@ def _effects_of_layer(
     total = torch.zeros(coefficients.shape[1])
     active = (coefficients != 0).any(0).nonzero()[:, 0]
     values = model.values(layer)
-    divided = coefficients[:, active].to(scale.device) / (scale * own_scale.to(scale.device))[:, None]
-    folded = model.fold(values[active.to(values.device)].float(), layer=layer)
+    scales = scale[:, None] * own_scale.to(scale.device)[:, branch_of(model, layer, active).to(scale.device)]
+    divided = coefficients[:, active].to(scale.device) / scales
+    folded = fold_values(model, layer, values[active.to(values.device)].float(), memories=active)
     effects = (divided * (directions @ folded.T)).sum(0) * model.multiplier(layer)
     total[active.cpu()] = effects.float().cpu()
     return total

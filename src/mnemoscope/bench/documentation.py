@@ -17,6 +17,7 @@ from mnemoscope.mining.plan import default_batch_tokens
 from mnemoscope.mining.values import Projector, Targets, neighbour_table, rows_at_once, value_table
 from mnemoscope.mining_options import MiningOptions
 from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models.branches import fold_values
 from mnemoscope.progress import Progress, ignore_progress
 
 TEXT = "builtin:pydocs:stdlib"
@@ -70,7 +71,7 @@ def value_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]:
         memories = model.sizes.memories[layer]
         count += memories
         wanted = Targets(*(np.zeros(n, np.int64) for n in (memories, 0, 0)))
-        folded = model.fold(model.values(layer), layer=layer)
+        folded = fold_values(model, layer, model.values(layer))
         projector = Projector(model)
 
         def product(projector: Projector = projector, folded: Tensor = folded) -> None:

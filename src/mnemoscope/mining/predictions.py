@@ -31,7 +31,7 @@ from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.hooks import Block, read_blocks, read_final
-from mnemoscope.tracing.scores import activity_of, output_norm_scale, votes_in
+from mnemoscope.tracing.scores import activity_of, own_norm_scales, votes_in
 
 PREFIXES = "prefixes.safetensors"
 """The prefixes to ask: of a finished part in its `state/`, of a run with workers in its work folder."""
@@ -115,6 +115,7 @@ class _Kept:
     ffn_output: Tensor
     coefficients: Tensor
     routed: Tensor
+    branches: list[Tensor]
 
 
 def votes_of(path: Path, *, device: torch.device) -> Votes:
@@ -146,10 +147,12 @@ class PredictionPass:
         self._order = np.argsort(lengths, kind="stable")
         cuts = pack(lengths[self._order] + self._extra, area=plan.batch_tokens, rows=ROWS)
         shape = (len(lengths), len(plan.layers))
+        ways = max(max(1, len(model.layer(layer).ffn.branches)) for layer in plan.layers)
         integers = (*_INTEGERS, ROUTED) if model.numberings else _INTEGERS
         self.answers: dict[str, NDArray[Any]] = {
             **{name: empty_answers(shape, np.int32) for name in integers},
-            **{name: empty_answers(shape, np.float32) for name in (*_NUMBERS, _SCALE)},
+            **{name: empty_answers(shape, np.float32) for name in _NUMBERS},
+            _SCALE: empty_answers((*shape, ways), np.float32),
             "final_top": empty_answers(len(lengths), np.int32),
         }
         voted = (tensor.cpu() for votes in self._votes.values() for tensor in vars(votes).values())
@@ -172,8 +175,9 @@ class PredictionPass:
         def keep(layer: int, block: Block) -> None:
             place = each.to(block.residual.device), column.to(block.residual.device)
             streams = Streams(*(s[place] for s in (block.residual, block.ffn_update, block.layer_output)))
-            rest = block.ffn_output, block.coefficients, self._reachable(layer, block)
-            kept[layer] = _Kept(streams, *(tensor[place] for tensor in rest))
+            outputs, coefficients, routed = block.ffn_output, block.coefficients, self._reachable(layer, block)
+            branches = [tensor[place] for tensor in block.branches]
+            kept[layer] = _Kept(streams, outputs[place], coefficients[place], routed[place], branches)
 
         with torch.inference_mode():
             with (
@@ -202,7 +206,8 @@ class PredictionPass:
             found |= self._count_votes(layer, own.coefficients, found["ffn_vote_top"], found["output_top"])
             if ROUTED in self.answers:
                 found[ROUTED] = own.routed
-            found[_SCALE] = final_scale * output_norm_scale(model, layer, own.streams.residual, own.ffn_output)
+            own_scales = own_norm_scales(model, layer, own.streams.residual, own.ffn_output, own.branches)
+            found[_SCALE] = (final_scale[:, None] * own_scales).expand(-1, self.answers[_SCALE].shape[2])
             for name, values in found.items():
                 self.answers[name][chosen, place] = values.cpu().numpy()
             self._check(layer, chosen, place)
@@ -254,7 +259,13 @@ class PredictionPass:
         }
         return listed, predictions
 
-    def scales(self) -> list[float | None]:
-        """Per mined layer what the norms before the head divide its values by: the median over the prefixes."""
+    def scales(self) -> list[float | list[float] | None]:
+        """Per mined layer what the norms before the head divide its values by: the median over the prefixes, of each
+        branch of a layer that has several.
+        """
         scale = self.answers[_SCALE].astype(np.float64)
-        return np.median(scale, axis=0).tolist() if len(scale) else [None] * len(self._plan.layers)
+        if not len(scale):
+            return [None] * len(self._plan.layers)
+        branches = (len(self._model.layer(layer).ffn.branches) for layer in self._plan.layers)
+        medians = np.median(scale, axis=0).tolist()
+        return [own[:count] if count else own[0] for own, count in zip(medians, branches, strict=True)]

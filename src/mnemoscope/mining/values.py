@@ -23,6 +23,7 @@ from mnemoscope.errors import NotFinite
 from mnemoscope.mining.batches import even_parts
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.branches import branch_of, fold_values
 from mnemoscope.models.projections import room_for_scores
 from mnemoscope.tracing import Distribution, distribution, rank_of, top
 from mnemoscope.tracing.scores import block_extremes
@@ -42,6 +43,8 @@ _SHARED = 1 << 22
 
 Ints = NDArray[np.int64]
 Found = TypeVar("Found")
+Scale = float | Sequence[float]
+"""What norms divide a layer's values by: one number, or one for each of its branches."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def targets(triggers: pl.DataFrame, memories: int) -> Targets:
 def value_table(model: LanguageModel, layer: int, wanted: Targets) -> dict[str, Any]:
     """The columns of `values` for one layer; raises NotFinite if a score is not a number."""
     values = model.values(layer)
-    folded = model.fold(values, layer=layer)
+    folded = fold_values(model, layer, values)
     projection = Projector(model)
     up = model.up_keys(layer)
     memories = len(values)
@@ -97,17 +100,20 @@ def value_table(model: LanguageModel, layer: int, wanted: Targets) -> dict[str, 
 
 
 def working_columns(
-    model: LanguageModel, layer: int, triggers: pl.DataFrame, *, scale: float
+    model: LanguageModel, layer: int, triggers: pl.DataFrame, *, scale: Scale
 ) -> dict[str, NDArray[np.float32]]:
     """The columns of `values` that tell a layer's values at work (definitions.md section 2), `[memory]` each.
 
     A value is multiplied by the median `coefficient` of its memory's positive `triggers` and divided by `scale`, what
-    the norms before the head divide by; null without positive triggers. Raises NotFinite.
+    the norms before the head divide by, one number for each branch of the layer where it has several; null without
+    positive triggers. Raises NotFinite.
     """
-    folded = model.fold(model.values(layer), layer=layer)
+    folded = fold_values(model, layer, model.values(layer))
     medians = triggers.filter(pl.col("sign") == 1).group_by("memory").agg(pl.col("coefficient").cast(float).median())
     factor = np.full(len(folded), np.nan)
-    factor[medians["memory"].to_numpy()] = medians["coefficient"].to_numpy() * model.multiplier(layer) / scale
+    scales = np.atleast_1d(scale)[branch_of(model, layer).numpy()]
+    factor[medians["memory"].to_numpy()] = medians["coefficient"].to_numpy() * model.multiplier(layer)
+    factor /= scales
     at_work = folded * torch.from_numpy(np.nan_to_num(factor)).to(folded)[:, None]
     projection, parts = Projector(model), list[NDArray[np.float32]]()
     for start in range(0, len(at_work), projection.rows):

@@ -27,7 +27,7 @@ from mnemoscope.mining.removals import RemovalPass
 from mnemoscope.mining.state import MiningState
 from mnemoscope.mining.steps import RunContext, run_checkpointed
 from mnemoscope.mining.trigger_table import NamedSentences, layer_triggers
-from mnemoscope.mining.values import neighbour_table, targets, value_table, working_columns
+from mnemoscope.mining.values import Scale, neighbour_table, targets, value_table, working_columns
 from mnemoscope.models import LanguageModel
 
 
@@ -177,7 +177,7 @@ def write_predictions(directory: Path, model: LanguageModel, plan: MiningPlan, a
 
 
 def write_working_values(
-    source: Path, directory: Path, plan: MiningPlan, model: LanguageModel, layer: int, *, scale: float | None
+    source: Path, directory: Path, plan: MiningPlan, model: LanguageModel, layer: int, *, scale: Scale | None
 ) -> None:
     """Makes the finished table `values` of one layer of the one at `source`: fills in the columns that need `scale`.
 

@@ -8,6 +8,7 @@ load-time proof (proof.py) does.
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ _ACTIVATION_ENTRIES = (
     "hidden_act", "activation_function", "hidden_activation", "activation", "ffn_activation", "afn",
     "mlp_hidden_act",
 )
-_CHOSEN_ENTRIES = ("num_experts_per_tok", "moe_topk", "moe_k", "num_selected_experts")
+_CHOSEN_ENTRIES = ("num_experts_per_tok", "moe_topk", "moe_k", "num_selected_experts", "top_k_experts")
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Layer:
     output_gate: nn.Module | None
     update_scale: float
     in_place: bool
+    output_scale: float = 1.0
+    """What the block multiplies the whole stream by as it ends."""
 
     @property
     def kind(self) -> str:
@@ -62,6 +65,10 @@ class Layer:
     def scale(self, update: Tensor) -> Tensor:
         """The update as it enters the stream."""
         return update if self.update_scale == 1.0 else update * self.update_scale
+
+    def unscale(self, output: Tensor) -> Tensor:
+        """The stream r + u, of what the block gives."""
+        return output if self.output_scale == 1.0 else output / self.output_scale
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,11 @@ class Anatomy:
         """The number of every layer's block: not the layer's own where there are blocks without a layer."""
         count = len(self.layers) + len(self.without)
         return tuple(number for number in range(count) if number not in self.without)
+
+    def multiplier(self, layer: int) -> float:
+        """What the model multiplies a value of a layer by, besides its coefficient, on the way to the scores."""
+        later = prod(each.output_scale for each in self.layers[layer:])
+        return self.layers[layer].update_scale * later * self.logit_scale
 
     def hybrid_facts(self) -> dict[str, Any]:
         """Of a model with blocks that have no layer: each layer's block, and the class of what another block holds."""
@@ -189,7 +201,9 @@ def resolve(model: Any, family: Family) -> Anatomy:
     )
 
 
-def resolve_layer(block: nn.Module, row: Family, scale: float = 1.0, ffn: FeedForward | None = None) -> Layer:
+def resolve_layer(
+    block: nn.Module, row: Family, scale: float = 1.0, output_scale: float = 1.0, *, ffn: FeedForward | None = None
+) -> Layer:
     """A block's parts by its family's row; raises AttributeError where it has no such module.
 
     `ffn` takes the place of the feed-forward layer that the row describes.
@@ -204,6 +218,7 @@ def resolve_layer(block: nn.Module, row: Family, scale: float = 1.0, ffn: FeedFo
         output_gate=_part(block, row.output_gate),
         update_scale=scale,
         in_place=row.in_place,
+        output_scale=output_scale,
     )
 
 

@@ -16,9 +16,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from mnemoscope.models.experts import MixtureFeedForward, RoutedExperts
+from mnemoscope.models.experts import MixtureFeedForward
 from mnemoscope.models.observed import first, flat
 from mnemoscope.models.offloading import hold_weights
+from mnemoscope.models.routed_experts import RoutedExperts
 
 
 @dataclass(frozen=True)

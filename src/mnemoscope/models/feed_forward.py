@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.memory import Numbering
+from mnemoscope.models.branches import Branch
 from mnemoscope.models.linear_maps import LinearMap
 
 Activation = Callable[[Tensor], Tensor]
@@ -45,6 +46,10 @@ class FeedForward(Protocol):
     @property
     def exits(self) -> tuple[nn.Module, ...]:
         """The modules whose outputs add up to the layer's output."""
+
+    @property
+    def branches(self) -> tuple[Branch, ...]:
+        """The branches that have norms of their own: the routed experts', then each shared one's; mostly none."""
 
     @property
     def activation(self) -> Activation:
@@ -84,6 +89,12 @@ class FeedForward(Protocol):
         """What is added to the values' sum, [hidden] or [..., hidden], float32; None for nothing."""
 
 
+def parameters_of(maps: Iterable[LinearMap]) -> int:
+    """Weights and biases of linear maps, as many as there are numbers in them, however they are stored."""
+    shapes = [(*linear.shape, linear.bias() is not None) for linear in maps]
+    return sum(out * (inside + biased) for out, inside, biased in shapes)
+
+
 @dataclass(frozen=True)
 class DenseFeedForward:
     """f(x K) V, or f(x G) * (x U) V where there is an `up`; `inner_norm` stands between the activation and V."""
@@ -93,6 +104,11 @@ class DenseFeedForward:
     down: LinearMap
     activation: Activation
     inner_norm: nn.Module | None = None
+
+    @property
+    def branches(self) -> tuple[Branch, ...]:
+        """See `FeedForward`."""
+        return ()
 
     @cached_property
     def numbering(self) -> Numbering:
@@ -137,8 +153,7 @@ class DenseFeedForward:
     @property
     def parameters(self) -> int:
         """See `FeedForward`."""
-        shapes = [(*linear.shape, linear.bias() is not None) for linear in self.maps]
-        return sum(out * (inside + biased) for out, inside, biased in shapes)
+        return parameters_of(self.maps)
 
     def keys(self) -> Tensor:
         """See `FeedForward`."""

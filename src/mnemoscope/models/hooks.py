@@ -32,6 +32,7 @@ class Block:
 
     `weights [batch, position, expert]` are the routers', zero where a token was not routed; None in a dense layer.
     `opened [batch, position, hidden]` is what the map of an output gate gave; None where there is no such gate.
+    `branches` are what entered the norms behind a layer's branches, one after the other.
     """
 
     residual: Tensor
@@ -42,6 +43,7 @@ class Block:
     layer_output: Tensor
     weights: Tensor | None = None
     opened: Tensor | None = None
+    branches: tuple[Tensor, ...] = ()
 
 
 @contextmanager
@@ -244,6 +246,8 @@ def _watch(
 
     enters(parts.ffn.entry, "ffn_input")
     _gather(model, layer, note_coefficients, hooks, looks)
+    for number, branch in enumerate(parts.ffn.branches):
+        enters(branch.behind, f"branch{number}")
     for number, module in enumerate(parts.ffn.exits):
         leaves(module, f"ffn_output{number}")
     if parts.post_norm is not None:
@@ -271,9 +275,12 @@ def _assemble(model: LanguageModel, layer: int, seen: dict[str, Tensor], output:
         update = ffn_output if parts.post_norm is None else seen["normed_output"]
         if parts.output_gate is not None:
             update = parts.through_gate(update, seen["opened"])
-        tensors = (residual, seen["ffn_input"], seen["coefficients"], ffn_output, parts.scale(update), output)
-        shaped = tuple(_split_batch(tensor, model.shape) for tensor in tensors)
-        return Block(*shaped, seen.get("weights"), seen.get("opened"))  # type: ignore[call-arg]
+        update, output = parts.scale(update), parts.unscale(output)
+        entered = [seen[f"branch{number}"] for number in range(len(parts.ffn.branches))]
+        tensors = (residual, seen["ffn_input"], seen["coefficients"], ffn_output, update, output, *entered)
+        shaped = [_split_batch(tensor, model.shape) for tensor in tensors]
+        weights, opened, branches = seen.get("weights"), seen.get("opened"), tuple(shaped[6:])
+        return Block(*shaped[:6], weights=weights, opened=opened, branches=branches)  # type: ignore[arg-type,misc]
     except KeyError as missing:
         raise ModelUnsupported(
             f"layer {layer} of this {model.anatomy.family} model ran without its {missing.args[0]!r} being seen; "

@@ -241,7 +241,7 @@ class LanguageModel:
 
     def multiplier(self, layer: int) -> float:
         """What the model multiplies a value of this layer by, besides its coefficient, on the way to the scores."""
-        return self.layer(layer).update_scale * self.anatomy.logit_scale
+        return self.anatomy.multiplier(layer)
 
     def output_norm(self, layer: int) -> nn.Module | None:
         """The norm of its own that a block's values pass: behind the feed-forward layer, or behind the block."""

@@ -170,6 +170,7 @@ def distance(a: Tensor, b: Tensor) -> float:
 
 def factor_between(one: Tensor, other: Tensor) -> float:
     """The number by which one tensor comes nearest to the other, of the same shape."""
+    one, other = one.double(), other.double()  # sums of half precision would be off by more than what is judged
     return float((one * other).sum() / one.square().sum().clamp_min(1e-30))
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import ModelUnsupported
+from mnemoscope.models.branches import branch_of
 from mnemoscope.models.hooks import read_blocks
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.offloading import hold_all_weights
@@ -35,8 +36,7 @@ def read_directions(model: LanguageModel, layer: int) -> Tensor:
     """
     keys, up, gain = model.keys(layer).float(), model.up_keys(layer), None
     with suppress(ModelUnsupported):
-        norm = input_norms(model)[layer]
-        gain = fold_of(norm, model.sizes.hidden, dtype=model.dtype, device=keys.device).gain
+        gain = _input_gain(model, layer, keys.device)
     directions = keys if gain is None else keys * gain.to(keys.device)
     if up is not None:
         other = up.float() if gain is None else up.float() * gain.to(up.device)
@@ -44,15 +44,27 @@ def read_directions(model: LanguageModel, layer: int) -> Tensor:
     return directions - directions.mean(1, keepdim=True)
 
 
+def _input_gain(model: LanguageModel, layer: int, device: torch.device) -> Tensor | None:
+    """The gain of the norm that a layer's keys read, [hidden], or [memory, hidden] where branches have their own."""
+    branches = model.layer(layer).ffn.branches
+    norms = [branch.before for branch in branches] if branches else [input_norms(model)[layer]]
+    gains = [fold_of(norm, model.sizes.hidden, dtype=model.dtype, device=device).gain for norm in norms]
+    if not branches:
+        return gains[0]
+    rows = torch.stack([torch.ones(model.sizes.hidden) if gain is None else gain.cpu() for gain in gains])
+    return rows[branch_of(model, layer)].to(device)
+
+
 def input_norms(model: LanguageModel) -> dict[int, nn.Module | None]:
-    """The norm whose output each layer's keys read; None where they read the stream itself.
+    """The norm whose output each layer's keys read; None where they read the stream itself, or branches of the layer
+    read it through norms of their own.
 
     A parallel block's may be attention's, too, and nobody names it: it is the module of the block that gives what the
     keys take, which one short forward shows. Looked for once for each model.
     """
     if model not in _norms:
         parts = [model.layer(layer) for layer in range(model.sizes.layers)]
-        unnamed = [layer for layer, part in enumerate(parts) if part.ffn_norm is None]
+        unnamed = [layer for layer, part in enumerate(parts) if part.ffn_norm is None and not part.ffn.branches]
         found = _observe(model, unnamed) if unnamed else {}
         _norms[model] = {layer: part.ffn_norm or found.get(layer) for layer, part in enumerate(parts)}
     return _norms[model]

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.anatomy import Anatomy, activation_name, text_config
-from mnemoscope.models.block_structure import Unclear, read_structure
+from mnemoscope.models.block_structure import read_structure
+from mnemoscope.models.block_sums import Unclear
 from mnemoscope.models.observed import ModuleCall, Observation, factor_between, flat, ids_for, observe, run, same
 
 LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "n_blocks", "depth")

@@ -15,6 +15,7 @@ from torch import Tensor
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import ModelDiffers, OptionError
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.branches import branch_scales, fold_values
 from mnemoscope.tracing.candidates import best_of_candidates
 
 BLOCK = 64
@@ -183,13 +184,17 @@ def folded_updates(model: LanguageModel, layer: int, update: Tensor) -> Tensor:
     return model.fold(update, layer=layer if model.block == "post-norm" else None)
 
 
-def output_norm_scale(model: LanguageModel, layer: int, residual: Tensor, ffn_output: Tensor) -> Tensor:
-    """What the output norm of a layer's own block divides by, `[row]`, at its `[row, hidden]`; 1 without such a norm.
+def own_norm_scales(
+    model: LanguageModel, layer: int, residual: Tensor, ffn_output: Tensor, branches: Sequence[Tensor]
+) -> Tensor:
+    """What the norms of its own that a value of a layer passes divide by, `[row, branch]`, at its `[row, hidden]`.
 
-    The final norm's scale times this is what the norms between a value and the head divide by (definitions.md section
-    2, a value at work).
+    1 without such norms; one column in a layer without branches. The final norm's scale times this is what the norms
+    between a value and the head divide by (definitions.md section 2, a value at work).
     """
-    return model.norm_scale(residual + ffn_output if model.block == "post-norm" else ffn_output, layer=layer)
+    read = residual + ffn_output if model.block == "post-norm" else ffn_output
+    own, each = model.norm_scale(read, layer=layer)[:, None], branch_scales(model, layer, branches)
+    return own if each is None else own * each
 
 
 def tops_of_folded(model: LanguageModel, folded: Sequence[Tensor]) -> Tensor:
@@ -260,4 +265,4 @@ def folded_values(model: LanguageModel, layer: int, memories: Tensor, signs: Ten
     """sign(m) v `[row, hidden']` of some memories `[row]` of a layer, folded; their top tokens are their votes."""
     values = model.values(layer)
     chosen = values[memories.to(values.device)].float() * signs.to(values.device)[:, None].float()
-    return model.fold(chosen, layer=layer)
+    return fold_values(model, layer, chosen, memories=memories)

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mnemoscope.models import Group
 from mnemoscope.models.expert_taps import tap_experts
-from mnemoscope.models.experts import find_routed
+from mnemoscope.models.routed_experts import find_routed
 from mnemoscope.training.text import Text
 
 Ids = NDArray[np.int64]
