@@ -195,7 +195,11 @@ def _attention_columns(predictions: Mapping[tuple[int, int], Mapping[str, float 
     parts: dict[str, float | None] = {"attention_logit": 1.0, "ffn_logit": 2.0, "embedding_logit": 3.0}
     parts |= {"final_logit": 6.0, "ffn_alone_top": None}
     names = [name for name in TABLES["attention"].columns.names if name not in known]
-    return known | {name: [{**parts, **predictions[place]}.get(name, 0) for place in places] for name in names}
+    rows = [{**parts, **predictions[place]} for place in places]
+    for row in rows:  # without attention that could be told apart there is none of its parts
+        if row["attention_logit"] is None:
+            row |= {"attention_logit_mean": None, "attention_logit_other": None}
+    return known | {name: [row.get(name, 0) for row in rows] for name in names}
 
 
 def _role_columns(rows: Sequence[tuple[int | None, int | None]]) -> dict[str, Any]:

@@ -6,10 +6,12 @@ manifest is sealed again over it. `MNEMOSCOPE_EXAMPLES` tries more of them (runs
 
 import hashlib
 import json
+import math
 import os
 import random
 import shutil
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ EXAMPLES = int(os.environ.get("MNEMOSCOPE_EXAMPLES", "12"))
 PAGES = ("/", "/L1.M0", "/layers/1", "/tokens/3", "/questions/value_rank", "/search?q=cat", "/routing", "/L1.M0.json")
 VERBS = (["show", "L1.M0"], ["verify"], ["analyze", "--patterns"], ["search", "cat"])
 
-WHOLE = {"dropped", "renamed", "empty", "twice", "backwards"}
+WHOLE = ("dropped", "renamed", "empty", "twice", "backwards")
 NUMBERS: dict[str, list[Any]] = {
     "int": [-1, 0, 2**31 - 1, -(2**31)], "float": [float("nan"), float("inf"), -1.0, 3e38],
     "string": ["", "\0", "\ud7ff" * 3, "x" * 10_000], "binary": [b"", b"\xff"], "bool": [True, False],
@@ -79,6 +81,18 @@ def hostile_column(column: pa.ChunkedArray, draw: random.Random) -> tuple[str, p
         return "null", pa.nulls(len(rows), kind)
 
 
+def write_sealed(atlas: Path, path: str, table: pa.Table) -> None:
+    """Writes a table, and seals the atlas again over it."""
+    pq.write_table(table, atlas / path)
+    if (atlas / "manifest.json").is_file():
+        manifest = json.loads((atlas / "manifest.json").read_text())
+        if path in manifest["files"]:
+            manifest["files"][path] = file_entry(atlas / path)
+            data = json.dumps(manifest).encode()
+            (atlas / "manifest.json").write_bytes(data)
+            (atlas / "manifest.sha256").write_text(hashlib.sha256(data).hexdigest() + "\n")
+
+
 def spoil(atlas: Path, path: str, draw: random.Random) -> str:
     """Rewrites a table, seals the atlas again over it, and says what was done."""
     table = pq.read_table(atlas / path)
@@ -98,15 +112,54 @@ def spoil(atlas: Path, path: str, draw: random.Random) -> str:
     else:
         how, column = hostile_column(table[name], draw)
         table = table.set_column(place, pa.field(name, column.type), column)
-    pq.write_table(table.replace_schema_metadata(metadata), atlas / path)
-    if (atlas / "manifest.json").is_file():
-        manifest = json.loads((atlas / "manifest.json").read_text())
-        if path in manifest["files"]:
-            manifest["files"][path] = file_entry(atlas / path)
-            data = json.dumps(manifest).encode()
-            (atlas / "manifest.json").write_bytes(data)
-            (atlas / "manifest.sha256").write_text(hashlib.sha256(data).hexdigest() + "\n")
+    write_sealed(atlas, path, table.replace_schema_metadata(metadata))
     return f"{path}, {name}: {how}"
+
+
+def nulls(column: str) -> Callable[[pa.Table], pa.Table]:
+    def spoil_it(table: pa.Table) -> pa.Table:
+        kind = table.schema.field(column).type
+        return table.set_column(table.column_names.index(column), column, pa.nulls(table.num_rows, kind))
+
+    return spoil_it
+
+
+def full_of(column: str, value: Any) -> Callable[[pa.Table], pa.Table]:
+    def spoil_it(table: pa.Table) -> pa.Table:
+        kind = table.schema.field(column).type
+        return table.set_column(table.column_names.index(column), column, pa.array([value] * table.num_rows, kind))
+
+    return spoil_it
+
+
+TRIGGERS, ANALYZE, SEARCH = "triggers/layer-000.parquet", ["analyze"], ["search", "cat"]
+FOUND_ONCE = [
+    ("tokens.parquet", lambda table: table.slice(0, 0), ANALYZE, "table tokens has 0 rows, and the model 24 tokens"),
+    ("sentences/part-000.parquet", lambda table: pa.concat_tables([table, table]), SEARCH, "is stored more than once"),
+    ("roles/layer-000.parquet", full_of("control_cosine", math.inf), ANALYZE, "holds inf as control_cosine in 6 of"),
+    ("attention.parquet", nulls("attention_logit_other"), ANALYZE, "attention_logit_other are null in different rows"),
+    (TRIGGERS, full_of("next_token", 2**31 - 1), ANALYZE, "table triggers holds 2147483647 as next_token in"),
+    (TRIGGERS, lambda table: table.slice(0, 0), SEARCH, None),
+    (TRIGGERS, full_of("sign", 0), SEARCH, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "spoil_it", "words", "told"), FOUND_ONCE)
+def test_what_a_thousand_tables_found(
+    path: str, spoil_it: Any, words: list[str], told: str | None, mined: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    """Refused in one line that says what is wrong; or read, where a table only has nothing to say."""
+    atlas = tmp_path / "atlas"
+    shutil.copytree(mined, atlas)
+    table = pq.read_table(atlas / path)
+    write_sealed(atlas, path, spoil_it(table).replace_schema_metadata(table.schema.metadata))
+    code = run(app, [words[0], str(atlas), *words[1:]])
+    said = capsys.readouterr().err
+    if told is None:
+        assert code == 0
+    else:
+        assert code == 2
+        assert told in said.splitlines()[-1]
 
 
 @pytest.mark.timeout(86_400 if "MNEMOSCOPE_EXAMPLES" in os.environ else 300)

@@ -8,6 +8,7 @@ disk. Readers ignore columns they do not know; writers never drop one.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -162,6 +163,8 @@ _ALIKE = {
     "memorised": (("sentences", "inside"),),
 }
 """Columns of lists of which each row's are equally long."""
+_TOGETHER = {"attention": ("attention_logit", "attention_logit_mean", "attention_logit_other")}
+"""Columns that are null in the same rows."""
 LENS_TABLES = ("readings", "key_readings", "readouts")
 """Those that `mnemoscope lens` makes; `mnemoscope extend` makes the other optional ones."""
 TABLES: dict[str, TableKind] = {kind.name: kind for kind in _KINDS}
@@ -232,6 +235,11 @@ def content_error(name: str, rows: pa.Table) -> str | None:
             lengths = [pc.list_value_length(rows.column(column)) for column in (one, other)]
             if not lengths[0].equals(lengths[1]):
                 return f"{one} and {other} are lists of different lengths"
+    for one, other in pairwise(_TOGETHER.get(name, ())):
+        if not {one, other} <= set(rows.column_names):
+            continue
+        if not rows.column(one).is_null().equals(rows.column(other).is_null()):
+            return f"{one} and {other} are null in different rows"
     return None
 
 

@@ -94,7 +94,10 @@ class Tables:
         for path in self.paths(name, layer):
             with self._open(path) as file:
                 pieces.append(self._frame(name, file.read(columns=self._names(columns)), columns, layer))
-        return pl.concat(pieces)
+        rows, wanted = pl.concat(pieces), self.manifest.model.sizes.vocabulary
+        if name == "tokens" and rows.height != wanted:
+            raise AtlasDamaged(f"{self.path}: table tokens has {rows.height} rows, and the model {wanted} tokens")
+        return rows
 
     def scan(self, name: str, *, layer: int | None = None) -> pl.LazyFrame:
         """The table as a polars query that reads only what it needs; raises like `table`, pages unchecked."""
@@ -127,6 +130,8 @@ class Tables:
         """The stored sentences with these ids, in order of id, each once; raises AtlasDamaged if one is not stored."""
         found = self.rows_where("sentences", column="sentence", ids=ids, columns=columns)
         if found.height != len(set(ids)):
+            if twice := found["sentence"].filter(found["sentence"].is_duplicated()).to_list():
+                raise AtlasDamaged(f"{self.path}: sentence {twice[0]} is stored more than once; mine the atlas again")
             missing = sorted(set(ids) - set(found["sentence"].to_list()))
             raise AtlasDamaged(f"{self.path}: sentence {missing[0]} is named by a table but not stored")
         return found

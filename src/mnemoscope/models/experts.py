@@ -161,8 +161,8 @@ class MixtureFeedForward:
     def bias(self, weights: Tensor | None) -> Tensor | None:
         """The experts' biases by their weights [..., hidden]."""
         assert weights is not None
-        routed = _weighed(weights, [self.routed.second_map(e)[1] for e in self._experts()])
-        shared = _weighed(weights[..., self.routed.count :], [each.dense.down.bias() for each in self.shared])
+        routed = _sum_by_weight(weights, [self.routed.second_map(e)[1] for e in self._experts()])
+        shared = _sum_by_weight(weights[..., self.routed.count :], [each.dense.down.bias() for each in self.shared])
         narrow = self.routed.narrow
         outer = None if narrow is None or (bias := narrow.out.bias()) is None else bias.float() * self.routed.scale
         inner = None if routed is None else self.routed.widened(routed)
@@ -175,7 +175,7 @@ class MixtureFeedForward:
             yield from range(self.routed.count)
 
 
-def _weighed(weights: Tensor, biases: list[Tensor | None]) -> Tensor | None:
+def _sum_by_weight(weights: Tensor, biases: list[Tensor | None]) -> Tensor | None:
     """The sum of the biases [hidden] of experts by their weights [..., expert]; None where no expert has one."""
     terms = [weights[..., e, None].float() * bias.float() for e, bias in enumerate(biases) if bias is not None]
     return torch.stack(terms).sum(0) if terms else None

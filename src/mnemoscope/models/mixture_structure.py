@@ -28,7 +28,7 @@ def find_mixture(seen: Observation, path: str, block: nn.Module, place: str, exp
     if place not in of:
         raise Unclear("its experts do not run as a module of their own")
     if entry is None:
-        return _branched(seen.calls[path], inside, block, of[place], experts)
+        return _layer_of_branches(seen.calls[path], inside, block, of[place], experts)
     leaving = of[place]
     if leaving.given.shape[-1] != entry.given.shape[-1]:
         leaving, narrow = _narrowing(inside, of[place], entry, block)
@@ -54,7 +54,7 @@ def find_mixture(seen: Observation, path: str, block: nn.Module, place: str, exp
     return resolve_layer(block, *found, ffn=ffn)
 
 
-def _branched(
+def _layer_of_branches(
     outer: ModuleCall, inside: list[ModuleCall], block: nn.Module, routed: ModuleCall, experts: RoutedExperts
 ) -> Layer:
     """The layer of a block that adds its experts, and dense layers beside them, each behind a norm of its own."""

@@ -32,7 +32,7 @@ _SWITCHED_OFF = {"removals": "removals", "prefixes": "prefixes", "predictions": 
 
 _FILLED = (
     *("activity", "attention", "key_readings", "memorised", "predictions", "prefixes", "readings", "readouts"),
-    *("removals", "triggers", "values", "width"),
+    *("removals", "roles", "triggers", "values", "width"),
 )
 """Tables whose integers (signs aside) are not below 0 and whose numbers are finite, or null where not defined."""
 
@@ -57,9 +57,13 @@ def require_table(atlas: Atlas, name: str, *, layer: int | None = None) -> pl.Da
 
 
 def _refuse_impossible(atlas: Atlas, name: str, table: pl.DataFrame) -> None:
-    """Raises AtlasDamaged where a number is one that no run writes: a negative count, token or rank, NaN, infinity."""
+    """Raises AtlasDamaged where a number is one that no run writes: a negative count, token or rank, NaN, infinity, a
+    token beyond the vocabulary.
+    """
+    tokens = cs.integer() & cs.ends_with("token")
     wrong = table.select(
-        (cs.integer() - cs.by_name("sign", require_all=False)).lt(0).fill_null(False),
+        tokens.is_between(0, atlas.manifest.model.sizes.vocabulary - 1).not_().fill_null(False),
+        (cs.integer() - tokens - cs.by_name("sign", require_all=False)).lt(0).fill_null(False),
         (~cs.float().is_finite()).fill_null(False),
     )
     for column in wrong.columns:

@@ -54,7 +54,7 @@ def write_rows(
     for name, numbers in columns.items():
         rows[name] = numbers
     own, first = np.unique(tokens, return_index=True)
-    ends = [*first[1:].tolist(), len(rows)]
+    ends = [*first[1:].tolist(), len(rows)][: len(own)]
     blobs = (rows[begin:end].tobytes() for begin, end in zip(first.tolist(), ends, strict=True))
     database.executemany(f"INSERT INTO {table} VALUES (?, ?)", zip(own.tolist(), blobs, strict=True))
     database.execute("INSERT INTO about VALUES (?, ?)", (table, json.dumps(kind.descr)))
