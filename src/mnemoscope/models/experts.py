@@ -128,7 +128,7 @@ class MixtureFeedForward:
     ) -> Tensor:
         """What `make` makes of every routed expert's maps, weighed, and the coefficients of the shared ones."""
         assert weights is not None
-        found, entering = [], self.routed.narrowed(self._before(0, inputs))
+        found, entering = [], self.routed.into_module(self._before(0, inputs))
         for expert in self._experts():
             weight = weights[..., expert, None].to(inputs.dtype)
             made = make(self.routed.maps(entering * weight if self.routed.weighs_input else entering, expert))
@@ -144,7 +144,7 @@ class MixtureFeedForward:
         for expert in self._experts():
             own = coefficients[..., firsts[expert] : firsts[expert] + self.routed.width].float()
             total = total + own @ self.routed.second_map(expert)[0].T.float()
-        total = self._behind(0, self.routed.widened(total))
+        total = self._behind(0, self.routed.out_of_module(total))
         for number, (first, each) in enumerate(zip(firsts[self.routed.count :], self.shared, strict=True), start=1):
             own = each.dense.write(coefficients[..., first : first + each.dense.numbering.count])
             total = total + self._behind(number, own)
@@ -165,7 +165,7 @@ class MixtureFeedForward:
         shared = _sum_by_weight(weights[..., self.routed.count :], [each.dense.down.bias() for each in self.shared])
         narrow = self.routed.narrow
         outer = None if narrow is None or (bias := narrow.out.bias()) is None else bias.float() * self.routed.scale
-        inner = None if routed is None else self.routed.widened(routed)
+        inner = None if routed is None else self.routed.out_of_module(routed)
         found = [term for term in (inner, outer, shared) if term is not None]
         return sum(found[1:], start=found[0]) if found else None
 

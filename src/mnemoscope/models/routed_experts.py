@@ -94,11 +94,11 @@ class RoutedExperts:
         matrix = self.second_map(expert)[0]
         return matrix.T if self.narrow is None else matrix.T.float() @ self.narrow.out.weight().float().T
 
-    def narrowed(self, inputs: Tensor) -> Tensor:
+    def into_module(self, inputs: Tensor) -> Tensor:
         """What enters the module, of what enters the layer."""
         return inputs if self.narrow is None else self.narrow.into(inputs)
 
-    def widened(self, written: Tensor) -> Tensor:
+    def out_of_module(self, written: Tensor) -> Tensor:
         """What values wrote in the module's stream [..., hidden of the module], in the layer's, float32; no bias."""
         return written if self.narrow is None else written @ self.narrow.out.weight().float().T
 
