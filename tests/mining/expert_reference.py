@@ -158,6 +158,9 @@ class SlowMixture(SlowTransformer):
     def values(self, layer: int) -> Tensor:
         return self.hand.values(layer)
 
+    def _block(self, layer: int) -> Any:
+        return blocks_of(self.hf)[layer]
+
     def branch(self, memory: int) -> int:
         """Which norm is behind a memory: 1 of the shared expert's, where that has its own."""
         return int(self.hand.case.behind is not None and memory >= EXPERTS * WIDTH)
@@ -189,7 +192,7 @@ class SlowMixture(SlowTransformer):
         places = []
         for layer, (coefficients, output) in enumerate(zip(self.hand.read(ids)[0], outputs, strict=True)):
             update = self._written(layer, coefficients[-1])
-            output = output / getattr(blocks_of(self.hf)[layer], "layer_scalar", 1.0)
+            output = output / getattr(self._block(layer), "layer_scalar", 1.0)
             if self._sandwich_norm(layer) is not None:
                 update = self._sandwich_norm(layer)(update[None])[0]
             places.append(Place(output - update, coefficients[-1], update, output))

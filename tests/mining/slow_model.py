@@ -80,6 +80,13 @@ class SlowTransformer:
         project = [module for name, module in self._names.items() if name.endswith("decoder.project_out")]
         self._project = project[0] if project else None
 
+    def _block(self, layer: int) -> Any:
+        return self._names[self._blocks[layer]]
+
+    def multiplier(self, layer: int) -> float:
+        """What this block and those above it multiply their stream by."""
+        return math.prod(float(getattr(self._block(at), "layer_scalar", 1.0)) for at in range(layer, self.layers))
+
     def _sandwich_norm(self, layer: int) -> Any:
         return self._names.get(f"{self._blocks[layer]}.post_feedforward_layernorm")
 
@@ -122,12 +129,15 @@ class SlowTransformer:
             if self._post_norm(layer) is not None:
                 norm = self._post_norm(layer)
                 hooks.append(norm.register_forward_pre_hook(lambda _, i, layer=layer: note("sum", layer, i)))
+            if (onward := self._names.get(f"{self._blocks[layer]}.per_layer_input_gate")) is not None:
+                hooks.append(onward.register_forward_pre_hook(lambda _, i, layer=layer: note("behind", layer, i)))
         logits = self.hf(input_ids=torch.tensor([extra + tokens])).logits[0, -1]
         for hook in hooks:
             hook.remove()
         places = []
         for layer in range(self.layers):
             coefficients, output = seen["coefficients", layer], seen["output", layer]
+            output = seen.get(("behind", layer), output / getattr(self._block(layer), "layer_scalar", 1.0))
             assert output.shape == (width,)
             bias = self._downs[layer].bias
             update = coefficients @ self.values(layer) + (0 if bias is None else bias)

@@ -1,6 +1,5 @@
 """Brute force == mined, for mixtures of experts of every kind; parts, merges and resumed runs make the same bytes."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from mnemoscope.errors import MemoryIdError
 from mnemoscope.mining import mine
 from mnemoscope.models import load_model
 from models.conftest import build
-from models.expert_models import MIXTURES, blocks_of, build_mixture
+from models.expert_models import MIXTURES, build_mixture
 
 END = "<|endoftext|>"
 
@@ -156,8 +155,7 @@ def test_predictions_values_at_work_and_removals(name: str, tmp_path: Path) -> N
     text = given(mined, distinct(other, tokenizer, 0), len(documents_of(raw, "line")), 0)
     prefixes, _ = check_predictions(flat, slow, text, asked=24)
     assert len(prefixes) == 24
-    scalars = [float(getattr(block, "layer_scalar", 1.0)) for block in blocks_of(hf)]
-    later = [math.prod(scalars[layer:]) for layer in range(slow.layers)]
+    later = [slow.multiplier(layer) for layer in range(slow.layers)]
     assert check_values_at_work(flat, slow, text, prefixes, factor=later) > 40
     tokens = {number: sentence.tokens for number, sentence in enumerate(mined)}
     rows, _ = check_removals(flat, slow, tokens, seed=3, removals=4, layers=(0, 1))

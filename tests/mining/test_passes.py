@@ -21,14 +21,16 @@ from mnemoscope.mining import mine
 from mnemoscope.mining.values import neighbour_table
 from mnemoscope.models import LanguageModel, load_model
 from models.conftest import build
+from models.uncommon_models import UNCOMMON, build_uncommon
 
 END = "<|endoftext|>"
-KINDS = ("gpt2", "gpt2-relu", "opt", "opt-350m", "opt-no-final-norm", "gpt_neox", "gptj", "llama", "olmo2", "gemma2")
+KINDS = ("gpt2", "gpt2-relu", "opt", "opt-350m", "opt-no-final-norm", "gpt_neox", "gptj", "llama", "olmo2", "gemma2",
+         "gemma4", "gemma4 small")  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_block(kind: str, tmp_path: Path) -> None:
-    hf, tokenizer = build(kind), byte_tokenizer(bos_token=END, eos_token=END)
+    hf, tokenizer = (build_uncommon if kind in UNCOMMON else build)(kind), byte_tokenizer(bos_token=END, eos_token=END)
     raw, other = odd_text(40), odd_text(30, seed=1)
     (tmp_path / "text.txt").write_text(raw)
     (tmp_path / "other.txt").write_text(other)
@@ -41,7 +43,8 @@ def test_every_kind_of_block(kind: str, tmp_path: Path) -> None:
     text = given(mined, distinct(other, tokenizer, 0), len(documents_of(raw, "line")), 0)
     prefixes, predictions = check_predictions(out, slow, text, asked=24)
     assert len(prefixes) == 24
-    assert check_values_at_work(out, slow, text, prefixes) > 40
+    factor = [slow.multiplier(layer) for layer in range(slow.layers)]
+    assert check_values_at_work(out, slow, text, prefixes, factor=factor) > 40
     for name in ("residual_top", "residual_final_rank", "output_top_residual_rank", "active", "major", "votes_ffn"):
         assert len({row[name] for row in predictions}) > 1, f"{name} is the same everywhere: nothing was compared"
     tokens = {number: sentence.tokens for number, sentence in enumerate(mined)}

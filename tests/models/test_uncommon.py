@@ -34,7 +34,8 @@ def test_coefficients_and_values_are_those_by_hand(uncommon: str, tokenizer: Any
         )
         for layer, block in enumerate(own)
     ]
-    with read_blocks(model, blocks.__setitem__):
+    final: list[torch.Tensor] = []
+    with read_blocks(model, blocks.__setitem__), read_final(model, final.append):
         model.backbone(IDS)
     for hook in hooks:
         hook.remove()
@@ -45,7 +46,7 @@ def test_coefficients_and_values_are_those_by_hand(uncommon: str, tokenizer: Any
         assert torch.equal(model.values(layer), block.get_submodule(case.down).weight.T)
         streams = blocks[layer].residual + blocks[layer].ffn_update
         torch.testing.assert_close(streams, blocks[layer].layer_output, atol=1e-5, rtol=1e-5)
-    scores = model.scores(blocks[len(own) - 1].layer_output, projection="lens")
+    scores = model.scores(final[0], projection="lens")
     torch.testing.assert_close(scores, hf(input_ids=IDS).logits, atol=1e-4, rtol=1e-4)
 
 

@@ -22,11 +22,17 @@ SIZES: dict[str, Any] = {
     "intermediate_size": MEMORIES, "max_position_embeddings": 64, "vocab_size": ROWS, "pad_token_id": 0,
     "bos_token_id": None, "eos_token_id": None,
 }  # fmt: skip
+_GEMMA4 = {"global_head_dim": 8, "hidden_size_per_layer_input": 0}
 _LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8}
 
 
 def _gated(block: Any, x: Tensor) -> Tensor:
     return silu(linear(x, block.mlp.gate_proj.weight)) * linear(x, block.mlp.up_proj.weight)
+
+
+def _gelu_gated(block: Any, x: Tensor) -> Tensor:
+    gate, up = (linear(x, each.weight) for each in (block.mlp.gate_proj, block.mlp.up_proj))
+    return torch.nn.functional.gelu(gate, approximate="tanh") * up
 
 
 def _bitnet(block: Any, x: Tensor) -> Tensor:
@@ -76,6 +82,10 @@ UNCOMMON = {
     "recurrent_gemma": Uncommon(
         "recurrent_gemma", _halved_gemma, {"num_hidden_layers": 3, "lru_width": HIDDEN, "logits_soft_cap": 4.0},
         keys="mlp_block.gate_proj", down="mlp_block.down_proj", memories=MEMORIES // 2,
+    ),
+    "gemma4": Uncommon("gemma4_text", _gelu_gated, _GEMMA4 | {"final_logit_softcapping": 6.0}),
+    "gemma4 small": Uncommon(
+        "gemma4_text", _gelu_gated, _GEMMA4 | {"hidden_size_per_layer_input": 6, "vocab_size_per_layer_input": ROWS}
     ),
     "rwkv": Uncommon(
         "rwkv", _squared("feed_forward.key"),

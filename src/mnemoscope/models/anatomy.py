@@ -43,6 +43,8 @@ class Layer:
     in_place: bool
     output_scale: float = 1.0
     """What the block multiplies the whole stream by as it ends."""
+    onward: nn.Module | None = None
+    """The module that reads r + u, where the block adds more behind its feed-forward layer."""
 
     @property
     def kind(self) -> str:
@@ -67,7 +69,7 @@ class Layer:
         return update if self.update_scale == 1.0 else update * self.update_scale
 
     def unscale(self, output: Tensor) -> Tensor:
-        """The stream r + u, of what the block gives."""
+        """The stream r + u, of what a block gives that adds nothing more."""
         return output if self.output_scale == 1.0 else output / self.output_scale
 
 
@@ -219,6 +221,7 @@ def resolve_layer(
         update_scale=scale,
         in_place=row.in_place,
         output_scale=output_scale,
+        onward=_part(block, row.onward),
     )
 
 

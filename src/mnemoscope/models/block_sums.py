@@ -75,10 +75,26 @@ def with_norms(
         for call in changing:
             if same(call.given, block.given) and same(call.taken, residual + output):
                 return Sums(replace(row, ffn_norm=ffn_norm, output_norm=call.path))
+    for residual, ffn_norm in streams:
+        normed = replace(row, ffn_norm=ffn_norm, post_norm=post_norm)
+        if (found := _with_more_behind(normed, block, inside, residual + update, factors)) is not None:
+            return found
     for call in sorted(others, key=lambda call: call.path.count(".")):
         weighted = any(True for _ in call.module.parameters())
         if weighted and call.given.shape == output.shape and same(block.taken + call.given + update, block.given):
             return Sums(replace(row, attention=call.path, post_norm=post_norm))
+    return None
+
+
+def _with_more_behind(
+    row: Family, block: ModuleCall, inside: list[ModuleCall], whole: Tensor, factors: list[float]
+) -> Sums | None:
+    """The row of a block that adds what one more of its modules makes of r + u, the `whole` (small Gemma 4)."""
+    readers = [call for call in inside if same(call.taken, whole)]
+    for call in inside if readers else ():
+        for factor in factors:
+            if call.given.shape == whole.shape and same((whole + call.given) * factor, block.given):
+                return Sums(replace(row, onward=readers[-1].path), 1.0, factor)
     return None
 
 

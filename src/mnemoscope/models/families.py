@@ -27,6 +27,7 @@ class Family:
     activation_name   the name of f, where the configuration does not give it
     output_gate   a map whose sigmoid multiplies every entry of the feed-forward output (RWKV)
     inner_norm    a norm between the activation and the down-projection
+    onward        a module that reads r + u, where the block adds more behind its feed-forward layer (Gemma 4)
     in_place      the block changes the feed-forward output after computing it, so a hook must clone
     transposed    maps that store their matrix as [in, out], where their class does not tell (Conv1D's does)
     """
@@ -44,6 +45,7 @@ class Family:
     output_norm: str | None = None
     inner_norm: str | None = None
     output_gate: str | None = None
+    onward: str | None = None
     attention: str | None = None
     final_norm: str | None = None
     project: str | None = None

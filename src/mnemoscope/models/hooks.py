@@ -235,7 +235,7 @@ def _watch(
 
     def ending(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         if looks():
-            block = _assemble(model, layer, seen, first(output))
+            block = _assemble(model, layer, seen, seen.get("onward", parts.unscale(first(output))))
             seen.clear()
             callback(layer, block)
 
@@ -254,6 +254,8 @@ def _watch(
         leaves(parts.post_norm, "normed_output")
     if parts.output_gate is not None:
         leaves(parts.output_gate, "opened")
+    if parts.onward is not None:
+        enters(parts.onward, "onward")
     if parts.attention is not None:
         hooks.enter_context(parts.block.register_forward_pre_hook(starting, with_kwargs=True))
         leaves(parts.attention, "attention")
@@ -275,9 +277,8 @@ def _assemble(model: LanguageModel, layer: int, seen: dict[str, Tensor], output:
         update = ffn_output if parts.post_norm is None else seen["normed_output"]
         if parts.output_gate is not None:
             update = parts.through_gate(update, seen["opened"])
-        update, output = parts.scale(update), parts.unscale(output)
         entered = [seen[f"branch{number}"] for number in range(len(parts.ffn.branches))]
-        tensors = (residual, seen["ffn_input"], seen["coefficients"], ffn_output, update, output, *entered)
+        tensors = (residual, seen["ffn_input"], seen["coefficients"], ffn_output, parts.scale(update), output, *entered)
         shaped = [_split_batch(tensor, model.shape) for tensor in tensors]
         weights, opened, branches = seen.get("weights"), seen.get("opened"), tuple(shaped[6:])
         return Block(*shaped[:6], weights=weights, opened=opened, branches=branches)  # type: ignore[arg-type,misc]

@@ -152,7 +152,7 @@ def _ablation_error(model: LanguageModel, layer: int, block: Block, call: Call, 
     """(b): the error of the movement that coefficients and values predict, against the block's own movement."""
     parts = model.anatomy.layers[layer]
     with overwrite_coefficients(model, {layer: torch.zeros_like}):
-        without = parts.unscale(first(call()).view_as(block.layer_output))
+        without = _output_of(parts, call).view_as(block.layer_output)
     dense, bias = block.weights is None, parts.ffn.bias(block.weights)
     votes = block.coefficients.float() @ model.values(layer).float() if dense else parts.ffn.write(block.coefficients)
     rest = torch.zeros_like(votes) if bias is None else bias.expand_as(votes)
@@ -173,10 +173,20 @@ def _ablation_error(model: LanguageModel, layer: int, block: Block, call: Call, 
     if dense:
         written = 0.0
     else:  # experts were read by a forward of ours: the block's own must say the same, and nothing be left out
-        whole = parts.unscale(first(call()).view_as(whole))
+        whole = _output_of(parts, call).view_as(whole)
         written = scale.error(votes + rest, block.ffn_output, terms=(votes,))
     moved = whole.float() - without.float()
     return max(written, scale.error(predicted, moved, terms=(whole, without, votes)))
+
+
+def _output_of(parts: Layer, call: Call) -> Tensor:
+    """The stream r + u when the block is called again."""
+    if parts.onward is None:
+        return parts.unscale(first(call()))
+    taken: list[Tensor] = []
+    with parts.onward.register_forward_pre_hook(lambda _, inputs: taken.append(inputs[0].clone())):
+        call()
+    return taken[0]
 
 
 def _keys_error(parts: Layer, block: Block, scale: "_Scale") -> float:

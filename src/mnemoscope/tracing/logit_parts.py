@@ -98,6 +98,7 @@ class LogitSplitter:
         self._attention = attention
         layers = model.anatomy.layers
         self._after_attention = [FrozenNorm(model, found.norm) for found in attention]
+        self._scales = [layer.output_scale for layer in layers]
         self._after_block = [FrozenNorm(model, layer.output_norm) for layer in layers]
 
     def split(
@@ -117,7 +118,9 @@ class LogitSplitter:
             return (direction * vectors.double()).sum(-1)
 
         for layer, streams in sorted(layers.items(), reverse=True):
-            other = other + part(later.double() - streams.output.double())
+            scale = self._scales[layer]  # what the block multiplies its stream by as it ends
+            other = other + part(later.double() - scale * streams.output.double())
+            direction = direction * scale
             direction, added = self._after_block[layer].step_back(direction, streams.residual + streams.added)
             ffn.append(part(streams.added))
             bias = bias + added
