@@ -105,6 +105,17 @@ def test_blocks_without_attention_are_null_and_what_they_add_is_the_rest(name: s
     assert rows["rest_logit"].abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("name", ["gemma4", "gemma4 small"])
+def test_a_block_that_multiplies_its_stream_hands_that_on_to_every_part(name: str, text: Path, tmp_path: Path) -> None:
+    model = load_model(build_uncommon(name), tokenizer=byte_tokenizer(bos_token=END))
+    out = mine(model, text, out=tmp_path / "atlas", **OPTIONS)
+    rows = pl.read_parquet(out / "attention.parquet")
+    assert rows["attention_logit"].null_count() == 0
+    assert_adds_up(rows)
+    left = float((rows["rest_logit"].abs() / rows["final_logit"].abs().clip(1.0)).max())
+    assert left > 1e-3 if name == "gemma4 small" else left < 1e-5, "what a block adds behind its layer is the rest"
+
+
 def test_some_layers_alone_leave_the_others_to_the_rest(text: Path, tmp_path: Path) -> None:
     out = mine(tiny_model("llama"), text, out=tmp_path / "atlas", layers="1", **OPTIONS)
     rows = pl.read_parquet(out / "attention.parquet")

@@ -94,6 +94,7 @@ UNCOMMON = {
     ),
 }  # fmt: skip
 
+_SIGHT = {name: SIZES[name] for name in ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")}
 _SEEING = {
     "hidden_size": 16, "num_hidden_layers": 2, "depth": 2, "num_attention_heads": 2, "num_heads": 2,
     "intermediate_size": MEMORIES, "image_size": 16, "patch_size": 8, "embed_dim": 16, "out_hidden_size": 16,
@@ -105,6 +106,7 @@ _TEXT = SIZES | {"bos_token_id": 1, "eos_token_id": 2}
 _POSITIONS = {"rope_parameters": _ROPE | {"mrope_section": [1, 1, 2]}}
 SEEING = {
     "gemma3": ({}, {"mm_tokens_per_image": 4}),
+    "gemma4": (_GEMMA4, {"audio_config": None, "vision_config": {**_SIGHT, "num_hidden_layers": 1}}),
     "llava": ({"model_type": "llama"}, {"vision_config": _SEEING | {"model_type": "clip_vision_model"}}),
     "mistral3": ({"model_type": "mistral"}, {"vision_config": _SEEING | {"model_type": "pixtral"}}),
     "qwen2_vl": (_POSITIONS, {}),
