@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from mnemoscope.errors import ModelUnsupported, ProofFailed
 from mnemoscope.models import experts as experts_module
@@ -18,7 +19,7 @@ from mnemoscope.models import (
 )
 from mnemoscope.models.expert_taps import tap_experts
 from models.conftest import build
-from models.expert_models import EXPERTS, MIXTURES, WIDTH, HandRead, blocks_of, build_mixture
+from models.expert_models import EXPERTS, MIXTURES, WIDTH, HandRead, blocks_of, build_mixture, fill_randomly
 
 IDS = [3, 17, 200, 45, 9, 120, 33]
 
@@ -229,6 +230,43 @@ def test_a_list_of_experts_is_refused_by_name(tokenizer: Any) -> None:
         block.mlp.experts = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(EXPERTS))
         block.mlp.forward = lambda x, own=block.mlp.experts: sum(each(x) for each in own)
     with pytest.raises(ModelUnsupported, match=r"its experts \(ModuleList at 'mlp.experts'\) cannot be read yet"):
+        load_model(hf, tokenizer=tokenizer)
+
+
+_OTHER_KINDS = {
+    "dbrx": (
+        {"d_model": 16, "n_heads": 2, "n_layers": 2, "max_seq_len": 64, "vocab_size": 64,
+         "ffn_config": {"ffn_hidden_size": WIDTH, "moe_num_experts": 4, "moe_top_k": 2, "hidden_size": 16},
+         "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0}},
+        r"its experts \(DbrxExperts at 'ffn.experts'\) cannot be read yet",
+    ),
+    "jetmoe": (
+        {"hidden_size": 16, "num_hidden_layers": 2, "num_key_value_heads": 1, "kv_channels": 8, "vocab_size": 64,
+         "intermediate_size": WIDTH, "num_local_experts": 4},
+        r"its experts \(JetMoeParallelExperts at 'mlp.input_linear'\) cannot be read yet",
+    ),
+    "longcat_flash": (
+        {"hidden_size": 16, "num_layers": 3, "num_attention_heads": 2, "head_dim": 4, "ffn_hidden_size": WIDTH,
+         "expert_ffn_hidden_size": WIDTH, "n_routed_experts": 4, "moe_topk": 2, "q_lora_rank": 8, "kv_lora_rank": 8,
+         "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8, "zero_expert_num": 1, "vocab_size": 64},
+        r"its experts \(LongcatFlashExperts at 'mlp.experts'\) cannot be read yet",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", _OTHER_KINDS)
+def test_experts_outside_the_common_interface_are_refused_by_name(kind: str, tokenizer: Any) -> None:
+    settings, told = _OTHER_KINDS[kind]
+    hf = fill_randomly(lambda: AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **settings)))
+    with pytest.raises(ModelUnsupported, match=told):
+        load_model(hf, tokenizer=tokenizer)
+
+
+def test_experts_with_a_norm_of_their_own_each_are_refused_by_name(tokenizer: Any) -> None:
+    hf = build_mixture("mixtral")
+    experts = blocks_of(hf)[1].mlp.experts
+    experts.has_post_expert_norm, experts.post_expert_norm = True, torch.nn.Identity()
+    with pytest.raises(ModelUnsupported, match=r"its experts \(MixtralExperts\) have a norm of their own each"):
         load_model(hf, tokenizer=tokenizer)
 
 

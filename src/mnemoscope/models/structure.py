@@ -34,7 +34,7 @@ def infer(model: Any) -> Anatomy:
     kind = str(getattr(config, "model_type", "") or type(model).__name__)
     try:
         seen = observe(model, _rows(model, config))
-        path, blocks = _blocks(model, seen, _number_in(config, LAYER_COUNTS))
+        path, blocks = _blocks(model, seen, _layer_count(model, config))
         found = read_structure(model, seen, path, blocks)
         head = _head(model, seen)
         norm, project, before = _after_blocks(seen, f"{path}.{found.last}", head)
@@ -73,16 +73,23 @@ def _twin(module: Any) -> Any:
     return copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})
 
 
-def _number_in(config: Any, names: tuple[str, ...]) -> int | None:
-    """The first whole number above zero among entries of the configuration."""
+def _layer_count(model: nn.Module, config: Any) -> int | None:
+    """How many blocks the configuration says; of several numbers that of a list, since LongCat's first is another."""
+    stated = _numbers_in(config, LAYER_COUNTS)
+    lengths = {len(module) for module in model.modules() if isinstance(module, nn.ModuleList | nn.Sequential)}
+    return next((count for count in stated if count in lengths), stated[0] if stated else None)
+
+
+def _numbers_in(config: Any, names: tuple[str, ...]) -> list[int]:
+    """The whole numbers above zero among entries of the configuration."""
     values = (getattr(config, name, None) for name in names)
-    return next((value for value in values if isinstance(value, int) and value > 0), None)
+    return [value for value in values if isinstance(value, int) and value > 0]
 
 
 def _rows(model: Any, config: Any) -> int:
     """A number that every token id of a small forward must stay below."""
-    stated = _number_in(config, ("vocab_size",))
-    return int(model.get_input_embeddings().weight.shape[0]) if stated is None else stated
+    stated = _numbers_in(config, ("vocab_size",))
+    return stated[0] if stated else int(model.get_input_embeddings().weight.shape[0])
 
 
 def _blocks(model: nn.Module, seen: Observation, count: int | None) -> tuple[str, list[nn.Module]]:
