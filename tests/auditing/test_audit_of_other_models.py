@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,11 +14,12 @@ from mnemoscope.auditing import AuditOptions, audit
 from mnemoscope.models import load_model
 from models.checkpoints import KINDS, WORDS, args_of, weights_of, write
 from models.checkpoints import Slow as SlowCheckpoint
-from models.expert_models import EXPERTS, MIXTURES, WIDTH, HandRead, blocks_of, build_mixture
+from models.expert_models import EXPERTS, HIDDEN, MIXTURES, WIDTH, HandRead, blocks_of, build_mixture
 
 TEXT = "the cat 27"
-NAMES = ("mixtral", "qwen2_moe", "deepseek_v3", "gpt_oss", "granitemoe")
-"""Plain; a shared expert behind a switch; one without, and a dense layer; values in other layout; a scaled stream."""
+NAMES = ("mixtral", "qwen2_moe", "deepseek_v3", "gpt_oss", "granitemoe", "gemma4")
+"""Plain; a shared expert behind a switch; one without, and a dense layer; values in other layout; a scaled stream;
+branches behind norms of their own, and a block that scales its stream."""
 
 
 class SlowMixture:
@@ -68,19 +70,35 @@ class SlowMixture:
         return found + [f"L{layer}.S{s}.M{m}" for s, width in enumerate(shared) for m in range(width)]
 
     def direct_effects(self, ids: list[int]) -> dict[str, float]:
-        """By memory, the gain of its tokens' logits through the final norm, whose scale stays that of the run."""
-        last: list[Tensor] = []
-        norm = self.hf.model.get_submodule(self.case.final_norm)
-        hook = norm.register_forward_pre_hook(lambda _, args: last.append(args[0][0].double()))
+        """By memory, the gain of its tokens' logits through all norms, whose scales stay those of the run."""
+        taken: dict[Any, Tensor] = {}
+        hooks = [
+            module.register_forward_pre_hook(lambda norm, args: taken.__setitem__(norm, args[0].reshape(-1, HIDDEN)))
+            for module in self.hf.modules()
+            if "RMSNorm" in type(module).__name__
+        ]
         coefficients, _ = self.hand.read(ids)
-        hook.remove()
-        scale = (last[0].square().mean(-1, keepdim=True) + norm.variance_epsilon).sqrt()
-        directions = self.hf.lm_head.weight[ids[1:]].double() * norm.weight.double() / scale[:-1]
+        for hook in hooks:
+            hook.remove()
+
+        def back(directions: Tensor, norm: Any) -> Tensor:
+            eps = norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps
+            scale = (taken[norm].double().square().mean(-1, keepdim=True) + eps).sqrt()
+            return directions * norm.weight.double() / scale[:-1]
+
+        directions = back(self.hf.lm_head.weight[ids[1:]].double(), self.hf.model.get_submodule(self.case.final_norm))
         directions = directions / getattr(self.hf.config, "logits_scaling", 1.0)
         directions = directions * getattr(self.hf.config, "residual_multiplier", 1.0)
         found = {}
-        for layer, own in enumerate(coefficients):
-            gains = directions @ self.hand.values(layer).double().T
+        for layer, own in reversed(list(enumerate(coefficients))):
+            block, values, edge = blocks_of(self.hf)[layer], self.hand.values(layer).double(), EXPERTS * WIDTH
+            ways = [(directions, values)]
+            if self.case.behind is not None:
+                directions = directions * float(block.layer_scalar)
+                inner = back(directions, block.post_feedforward_layernorm)
+                parts = zip(self.case.behind, (values[:edge], values[edge:]), strict=True)
+                ways = [(back(inner, block.get_submodule(path)), part) for path, part in parts]
+            gains = torch.cat([way @ part.T for way, part in ways], dim=1)
             totals = (own[:-1].double() * gains).sum(0).tolist()
             found |= dict(zip(self.names(layer), totals, strict=True))
         return found

@@ -228,7 +228,8 @@ def _check_linear(module: nn.Module, matrix: Tensor, inputs: Tensor, given: Tens
     """Raises ModelUnsupported where what the module gave for inputs is not what the matrix says."""
     exact, wide = matrix.float().T, inputs.float()
     wrong = (given.float() - wide @ exact).square().mean(1)
-    size = wide.square() @ exact.square().mean(1)
+    lengths = torch.linalg.vector_norm(exact, dim=1)  # the matrix once more would be fresh memory
+    size = wide.square() @ (lengths.square() / exact.shape[1])
     if not bool((wrong <= _LINEAR**2 * size.clamp_min(1e-30)).all()):
         raise ModelUnsupported(
             f"a {type(module).__name__} is not linear in what goes into it (its format quantises that, too);"
