@@ -5,12 +5,9 @@ predictions) know beforehand what they will ask (`PlannedSteps`), so their state
 the next step: `run_checkpointed`. Nothing here knows what the steps do.
 """
 
-import ctypes
 import hashlib
-import resource
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,6 +21,7 @@ from safetensors.numpy import save
 from mnemoscope.atlas.manifest import WORK
 from mnemoscope.errors import MiningError
 from mnemoscope.files import write_bytes
+from mnemoscope.heap import HeapTrimmer
 from mnemoscope.mining.batches import even_parts, run_in_halves
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.progress import Checkpoints, Progress, ignore_progress
@@ -32,49 +30,6 @@ Answers = dict[str, NDArray[Any]]
 
 CHECKPOINT = "state.safetensors"
 """The state of the pass over the text: in the work folder while that goes on, in `state/` of a finished part."""
-ROOM = 48 << 20
-"""Bytes by which the process may grow before holes are looked for: giving back costs some tens of milliseconds."""
-
-
-class HeapTrimmer:
-    """Gives memory that is free but held by the C library back to the operating system, when that has become much.
-
-    Batches differ in shape, so the C library's heap is left with holes that the next batch does not fit; survivors that
-    wait in their queues keep it from shrinking. Without this, ten times the text took 1.3 times the memory and more,
-    although nothing that is alive grew (LOG.md). Does nothing where there is no Linux with glibc.
-
-    Remembers how much was resident at the first look after memory was last given back. At the first look, not at once:
-    what every batch needs and frees again is no hole.
-    """
-
-    def __init__(self, room: int = ROOM) -> None:
-        self._room = room
-        self._trim: Any = None
-        self._least: int | None = None
-        with suppress(OSError, AttributeError, TypeError):
-            _resident()
-            self._trim = ctypes.CDLL(None).malloc_trim
-
-    def check(self) -> None:
-        """Gives back what is free if the process has grown by more than the room since it was smallest."""
-        if self._trim is None:
-            return
-        now = _resident()
-        self._least = now if self._least is None else min(self._least, now)
-        if now - self._least > self._room:
-            self.trim()
-
-    def trim(self) -> None:
-        """Gives back what is free."""
-        if self._trim is not None:
-            self._trim(0)
-            self._least = None
-
-
-def _resident() -> int:
-    """Bytes of this process in memory, mapped files aside."""
-    fields = Path("/proc/self/statm").read_text(encoding="ascii").split()
-    return (int(fields[1]) - int(fields[2])) * resource.getpagesize()
 
 
 @dataclass(frozen=True)

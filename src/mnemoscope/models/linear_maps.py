@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import ModelUnsupported
+from mnemoscope.heap import keep_freed_memory
 from mnemoscope.models.offloading import device_of_module, weight_of
 from mnemoscope.models.wrappers import name_inside, run_uncompiled
 
@@ -153,6 +154,7 @@ def probe(module: nn.Module) -> Tensor:
             f"a {type(module).__name__}, whose matrix is packed or adapted, lies on the CPU or on disk while it is not"
             " used, where it cannot be read; give the model a device that holds it"
         )
+    keep_freed_memory(64 << 20)  # what a layer makes on its way then lies where the last one's did
     outside, inside = _sizes(module, False)
     dtype, device = _asked_in(module, inside)
     at_once = max(1, _UNIT_VECTORS // max(inside, outside))
@@ -228,8 +230,7 @@ def _check_linear(module: nn.Module, matrix: Tensor, inputs: Tensor, given: Tens
     """Raises ModelUnsupported where what the module gave for inputs is not what the matrix says."""
     exact, wide = matrix.float().T, inputs.float()
     wrong = (given.float() - wide @ exact).square().mean(1)
-    lengths = torch.linalg.vector_norm(exact, dim=1)  # the matrix once more would be fresh memory
-    size = wide.square() @ (lengths.square() / exact.shape[1])
+    size = wide.square() @ (torch.linalg.vector_norm(exact, dim=1).square() / exact.shape[1])
     if not bool((wrong <= _LINEAR**2 * size.clamp_min(1e-30)).all()):
         raise ModelUnsupported(
             f"a {type(module).__name__} is not linear in what goes into it (its format quantises that, too);"

@@ -7,11 +7,9 @@ keeps the memory that tensors give back. Figures are in LOG.md. What is saved do
 """
 
 import copy
-import ctypes
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -115,19 +113,6 @@ def faster_dtype(device: torch.device) -> torch.dtype:
     """
     has_tiles = device.type == "cpu" and torch.cpu._is_amx_tile_supported()
     return torch.bfloat16 if device.type != "cpu" or has_tiles else torch.float32
-
-
-def keep_freed_memory() -> None:
-    """Lets the C library keep what tensors give back, for the next step's; where it is not glibc, nothing happens.
-
-    Otherwise every step asks the system for its megabytes anew, which fills them with zeros: on two cores training
-    takes 1.7 times as long (LOG.md).
-    """
-    with suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        # By the numbers that malloc.h gives to the threshold of mmap, that of trimming, and the padding.
-        for what, value in ((-3, 32 << 20), (-1, 2**31 - 1), (-2, 256 << 20)):
-            mallopt(what, value)
 
 
 def attend_in_float32(model: Any) -> None:

@@ -3,11 +3,11 @@
 import subprocess
 import sys
 
-from mnemoscope.mining.steps import HeapTrimmer
+from mnemoscope.heap import HeapTrimmer
 
 # In a process of its own: what earlier tests left free would take the pieces in, and no hole would show.
 PREPARED = """
-from mnemoscope.mining.steps import HeapTrimmer, _resident
+from mnemoscope.heap import HeapTrimmer, _resident
 
 MIB = 1 << 20
 
