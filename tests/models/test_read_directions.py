@@ -15,6 +15,7 @@ from mnemoscope.models.read_directions import read_directions as directions_of
 from models.checkpoints import KINDS, Slow, args_of, weights_of, write
 from models.checkpoints import ROWS as FAIRSEQ_ROWS
 from models.conftest import HIDDEN, LAYERS, ROWS, build
+from models.expert_models import EXPERTS, build_mixture
 from models.key_matrices import READ, direction
 
 
@@ -53,6 +54,22 @@ def test_the_norm_before_the_keys(name: str, norm: str | None, tokenizer: Any) -
     wanted = {layer: norm and hf.get_submodule(norm.format(layer)) for layer in range(LAYERS)}
     assert input_norms(model) == wanted
     assert input_norms(model) is input_norms(model)
+
+
+def test_every_branch_has_the_gain_of_its_own_norm(tokenizer: Any) -> None:
+    hf = build_mixture("gemma4")
+    model = load_model(hf, tokenizer=tokenizer)
+    scalars = [float(block.layer_scalar) for block in hf.model.layers]
+    assert [model.multiplier(layer) for layer in (0, 1)] == pytest.approx([scalars[0] * scalars[1], scalars[1]])
+    for layer, block in enumerate(hf.model.layers):
+        rows = [row for e in range(EXPERTS) for row in zip(*block.experts.gate_up_proj[e].chunk(2), strict=True)]
+        gains = [block.pre_feedforward_layernorm_2.weight] * len(rows)
+        shared = list(zip(block.mlp.gate_proj.weight, block.mlp.up_proj.weight, strict=True))
+        gains += [block.pre_feedforward_layernorm.weight] * len(shared)
+        pairs = zip([*rows, *shared], gains, strict=True)
+        wanted = np.stack([direction(*(part.double().numpy() for part in (*row, gain))) for row, gain in pairs])
+        found = directions_of(model, layer)
+        np.testing.assert_allclose(found, wanted - wanted.mean(1, keepdims=True), atol=2e-5)
 
 
 def test_keys_behind_what_is_no_norm_stay_as_they_are(tokenizer: Any) -> None:
