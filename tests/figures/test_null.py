@@ -28,6 +28,8 @@ from figures.drawn_answers import (
     verdicts,
 )
 
+pytestmark = pytest.mark.chance
+
 SIMULATIONS, MOST = 200, 16
 Rng = np.random.Generator
 Draw = Callable[[Rng], dict[str, str]]

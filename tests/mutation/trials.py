@@ -189,7 +189,8 @@ class Tree:
         return (self._folder / "output").read_text(encoding="utf-8", errors="replace")
 
 
-PYTEST = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+CHOSEN = "not slow and not faults and not browser"
+PYTEST = ["-q", "-p", "no:cacheprovider", "-m", CHOSEN, "-W", "ignore::pytest.PytestAssertRewriteWarning"]
 
 
 class Lines:

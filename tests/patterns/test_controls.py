@@ -16,6 +16,8 @@ from mnemoscope.patterns.finding import write_patterns
 from mnemoscope.patterns.word_lists import is_stop_word
 from pattern_atlas import Place, build, random_places, real_sentences
 
+pytestmark = pytest.mark.chance
+
 BACKGROUND = 20_000
 Explained = dict[int, set[int]]
 
