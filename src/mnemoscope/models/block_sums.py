@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from mnemoscope.models.families import Family
 from mnemoscope.models.key_structure import Keys
 from mnemoscope.models.observed import ModuleCall, distance, factor_between, same
+from mnemoscope.models.offloading import weight_of
 
 
 class Unclear(Exception):
@@ -102,4 +103,4 @@ def own_numbers(block: nn.Module) -> Iterator[tuple[str, float]]:
     """The single numbers that a block holds itself: blocks with others are not made alike."""
     for name, tensor in (*block.named_parameters(recurse=False), *block.named_buffers(recurse=False)):
         if tensor.numel() == 1:
-            yield name, float(tensor)
+            yield name, float(weight_of(block, name))
