@@ -177,6 +177,18 @@ class SlowMixture(SlowTransformer):
         sums = coefficients[:edge] @ values[:edge], coefficients[edge:] @ values[edge:]
         return sum(self._behind(layer, branch)[0](own[None])[0] for branch, own in enumerate(sums))
 
+    def _biases(self, layer: int, weights: Tensor) -> Tensor | float:
+        """What the layer adds to its values' sum, by the routers' `weights [expert]`."""
+        case, block = self.hand.case, self._block(layer)
+        if layer in case.dense:
+            return 0.0
+        total: Tensor | float = 0.0
+        if (own := getattr(block.get_submodule(case.experts), "down_proj_bias", None)) is not None:
+            total = total + weights[:EXPERTS] @ own
+        later = [] if case.shared is None else [block.get_submodule(f"{case.shared}.{case.down}")]
+        later += [] if case.narrow is None else [block.get_submodule(case.narrow[1])]
+        return sum((each.bias for each in later if each.bias is not None), start=total)
+
     @torch.no_grad()
     def read(self, tokens: list[int]) -> tuple[list[Place], Tensor]:
         ids = [*([] if self.beginning is None else [self.beginning]), *tokens]
@@ -190,10 +202,11 @@ class SlowMixture(SlowTransformer):
         for hook in hooks:
             hook.remove()
         places = []
-        for layer, (coefficients, output) in enumerate(zip(self.hand.read(ids)[0], outputs, strict=True)):
-            update = self._written(layer, coefficients[-1])
+        for layer, (coefficients, weights, output) in enumerate(zip(*self.hand.read(ids), outputs, strict=True)):
+            update = self._written(layer, coefficients[-1]) + self._biases(layer, weights[-1])
             output = output / getattr(self._block(layer), "layer_scalar", 1.0)
             if self._sandwich_norm(layer) is not None:
                 update = self._sandwich_norm(layer)(update[None])[0]
+            update = update * getattr(self.hf.config, "residual_multiplier", 1.0)
             places.append(Place(output - update, coefficients[-1], update, output))
         return places, logits

@@ -84,11 +84,15 @@ class SlowTransformer:
         return self._names[self._blocks[layer]]
 
     def multiplier(self, layer: int) -> float:
-        """What this block and those above it multiply their stream by."""
-        return math.prod(float(getattr(self._block(at), "layer_scalar", 1.0)) for at in range(layer, self.layers))
+        """What a value of this block is multiplied by on the way to the scores, besides its coefficient."""
+        config = self.hf.config
+        logits = getattr(config, "logit_scale", 1.0) / getattr(config, "logits_scaling", 1.0)
+        later = math.prod(float(getattr(self._block(at), "layer_scalar", 1.0)) for at in range(layer, self.layers))
+        return later * logits * getattr(config, "residual_multiplier", 1.0)
 
     def _sandwich_norm(self, layer: int) -> Any:
-        return self._names.get(f"{self._blocks[layer]}.post_feedforward_layernorm")
+        names = (f"{self._blocks[layer]}.{name}" for name in ("post_feedforward_layernorm", "post_mlp_layernorm"))
+        return next((self._names[name] for name in names if name in self._names), None)
 
     def branch(self, memory: int) -> int:
         """Which branch of its layer a memory is of."""
@@ -172,8 +176,10 @@ class SlowTransformer:
     def lens(self, stream: Tensor) -> Tensor:
         for module in (self._final, self._project):
             stream = stream if module is None else module(stream[None])[0]
-        scores = self.hf.get_output_embeddings()(stream)
-        cap = getattr(self.hf.config, "final_logit_softcapping", None)
+        config = self.hf.config
+        times = getattr(config, "logit_scale", 1.0) / getattr(config, "logits_scaling", 1.0)
+        scores = self.hf.get_output_embeddings()(stream) * times
+        cap = getattr(config, "final_logit_softcapping", None)
         return scores if cap is None else cap * torch.tanh(scores / cap)
 
     def value_scores(self, layer: int, vector: Tensor, branch: int = 0) -> Tensor:
@@ -191,7 +197,7 @@ class SlowTransformer:
             if norm is not None:
                 kind = type(norm).__name__
                 vector = vector if "RMS" in kind else vector - vector.mean()
-                vector = vector * (1 + norm.weight if re.search("Gemma(?!4)", kind) else norm.weight)
+                vector = vector * (1 + norm.weight if re.search("Gemma(?!4)|Qwen3Next", kind) else norm.weight)
         if self._project is not None:
             vector = self._project.weight @ vector
         return self.hf.get_output_embeddings().weight @ vector
