@@ -183,7 +183,7 @@ def _value_columns(rows: Sequence[Value]) -> dict[str, Any]:
         "target": target,
         "target_rank": rank,
         "trigger_log_probability": log_p,
-        "working_logit": [None] * count,
+        "working_logit": [row[6] if len(row) > 6 else None for row in rows],
         "working_probability": [row[6] if len(row) > 6 else None for row in rows],
     }
 

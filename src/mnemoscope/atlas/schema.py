@@ -163,7 +163,10 @@ _ALIKE = {
     "memorised": (("sentences", "inside"),),
 }
 """Columns of lists of which each row's are equally long."""
-_TOGETHER = {"attention": ("attention_logit", "attention_logit_mean", "attention_logit_other")}
+_TOGETHER = {
+    "attention": ("attention_logit", "attention_logit_mean", "attention_logit_other"),
+    "values": ("working_logit", "working_probability"),
+}
 """Columns that are null in the same rows."""
 LENS_TABLES = ("readings", "key_readings", "readouts")
 """Those that `mnemoscope lens` makes; `mnemoscope extend` makes the other optional ones."""
