@@ -47,7 +47,8 @@ def _gelu_halves(experts: Any, e: int, x: Tensor) -> Tensor:
     return gelu(gate @ x, approximate="tanh") * (up @ x)
 
 
-def _gelu_mlp(mlp: Any, x: Tensor) -> Tensor:
+def gelu_mlp(mlp: Any, x: Tensor) -> Tensor:
+    """What enters the down-projection of a layer gated by GELU."""
     return gelu(linear(x, mlp.gate_proj.weight), approximate="tanh") * linear(x, mlp.up_proj.weight)
 
 
@@ -157,7 +158,7 @@ MIXTURES = {
     "gemma4": Experts(
         "gemma4_text",
         {"hidden_size_per_layer_input": 0, "enable_moe_block": True, "global_head_dim": 8, "top_k_experts": 2},
-        experts="experts", shared="mlp", make=_gelu_halves, make_shared=_gelu_mlp, block="sandwich",
+        experts="experts", shared="mlp", make=_gelu_halves, make_shared=gelu_mlp, block="sandwich",
         behind=("post_feedforward_layernorm_2", "post_feedforward_layernorm_1"),
     ),
     "cohere2_moe": Experts(

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import linear, silu, softplus
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-from models.expert_models import fill_randomly
+from models.expert_models import fill_randomly, gelu_mlp
 
 ROWS, HIDDEN, MEMORIES = 280, 16, 24
 SIZES: dict[str, Any] = {
@@ -31,8 +31,7 @@ def _gated(block: Any, x: Tensor) -> Tensor:
 
 
 def _gelu_gated(block: Any, x: Tensor) -> Tensor:
-    gate, up = (linear(x, each.weight) for each in (block.mlp.gate_proj, block.mlp.up_proj))
-    return torch.nn.functional.gelu(gate, approximate="tanh") * up
+    return gelu_mlp(block.mlp, x)
 
 
 def _bitnet(block: Any, x: Tensor) -> Tensor:
