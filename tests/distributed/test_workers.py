@@ -55,7 +55,7 @@ def one_thread() -> None:
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_text(sentences(4_000, tuple(WORDS[2:]), 5))
+    path.write_text(sentences(8_000, tuple(WORDS[2:]), 5))
     return path
 
 
@@ -169,29 +169,30 @@ def test_stopped_and_killed_and_begun_again(text: Path, alone: Path, tmp_path: P
     prepared = run_status(out)
     assert (prepared.state, prepared.done, prepared.workers) == ("mining", 0, [])
     by_hand = command("worker", str(out), "--text-only")
-    wait_for(out, prepared.batches // 4, by_hand)
+    wait_for(out, prepared.batches // 8, by_hand)
     by_hand.send_signal(signal.SIGTERM)
     assert by_hand.wait(60) == 75, by_hand.communicate()
     by_hand.communicate()
     status = run_status(out)
-    assert prepared.batches // 4 <= status.done <= prepared.batches
+    assert prepared.batches // 8 <= status.done <= prepared.batches
     assert (status.workers, status.leases_lost) == ([], 0)
 
-    def press() -> None:
-        raise KeyboardInterrupt
+    def press(*_: object) -> None:
+        if any(held(out, name) for name in worker_processes(out)):
+            raise KeyboardInterrupt
 
     with pytest.raises(Interrupted, match="run the same command again"):
-        mine_with_workers(MODEL, str(text), out, OPTIONS, FleetOptions(workers=1), progress=Trouble(at_45=press))
+        mine_with_workers(MODEL, str(text), out, OPTIONS, FleetOptions(workers=1), progress=press)
     assert run_status(out).done >= status.done
     assert (run_status(out).workers, run_status(out).leases_lost) == ([], 0)
 
     driver = command(*mine_words(text, out, "--workers", "2"), threads=2)
-    wait_for(out, 3 * prepared.batches // 5, driver)
-    workers = worker_processes(out)
+    _, at_work = suspend_one_at_work(out)  # frozen, so that the text is not done before the driver is killed
+    workers = [at_work, *worker_processes(out).values()]
     driver.kill()
+    at_work.resume()
     driver.communicate()
-    psutil.wait_procs(workers, timeout=30)
-    assert not any(process.is_running() for process in workers)  # they have seen that nobody waits for them
+    wait_until_ended(workers)  # they see that nobody waits for them
     assert run_status(out).state != "finished"
     with pytest.raises(PlanDiffers, match="was begun for workers"):
         run_mining(MODEL, str(text), out, OPTIONS)
@@ -200,6 +201,21 @@ def test_stopped_and_killed_and_begun_again(text: Path, alone: Path, tmp_path: P
     assert again.returncode == 0, said
     assert json.loads(printed)["atlas"] == str(out)
     assert_same(out, alone)
+
+
+def wait_until_ended(workers: list[psutil.Process]) -> None:
+    end = time.monotonic() + 60
+    while any(runs(worker) for worker in workers):
+        assert time.monotonic() < end, workers
+        time.sleep(0.05)
+
+
+def runs(process: psutil.Process) -> bool:
+    """Whether the process works still; where nobody collects orphans, an ended one stays a zombie."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def wait_for(out: Path, batches: int, process: subprocess.Popen[str]) -> None:
