@@ -89,7 +89,7 @@ def test_batches_that_are_ready_out_of_turn_are_written_in_turn(
     contents = []
     late = Late()
     for threads, encoder in ((1, Words()), (3, late)):
-        monkeypatch.setattr(first_pass, "available_cores", lambda threads=threads: threads)
+        monkeypatch.setattr(first_pass, "usable_cores", lambda threads=threads: range(threads))
         monkeypatch.setattr(first_pass, "_AT_ONCE", 30)
         monkeypatch.setattr(first_pass, "_BATCH", 10)
         folder = tmp_path / str(threads)

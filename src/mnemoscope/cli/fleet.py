@@ -10,6 +10,7 @@ from pathlib import Path
 from mnemoscope.cli.mined import summarise
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import arguments_given, emit
+from mnemoscope.cores import usable_cores
 from mnemoscope.errors import OptionError
 from mnemoscope.mining_options import MiningOptions
 
@@ -63,14 +64,14 @@ def mine_with_fleet(
     """Mines with workers, or prepares or submits that, and says what came of it."""
     _check(asked)
     count = asked.count
-    from mnemoscope.distributed.run import FleetOptions, mine_with_workers, prepare_run, usable_cores
+    from mnemoscope.distributed.run import FleetOptions, mine_with_workers, prepare_run
 
     if asked.launch is not None:
         _launch(out, options, asked, json=json)
         return
     cards = 1 if asked.gpus_per_worker is None else asked.gpus_per_worker
     fleet = FleetOptions(workers=count, ray=asked.ray, gpus_per_worker=cards, mixed_devices=asked.mixed_devices)
-    if count is not None and asked.ray is None and not asked.prepare and count > (cores := usable_cores()):
+    if count is not None and asked.ray is None and not asked.prepare and count > (cores := len(usable_cores())):
         print(f"warning: {count} workers share {cores} cores; more workers than cores are no faster", file=sys.stderr)
     if asked.prepare:
         with reporting(events=json) as progress:
@@ -94,7 +95,7 @@ def _launch(out: Path, options: MiningOptions, asked: Asked, *, json: bool) -> N
     from mnemoscope.distributed import slurm
 
     stated = re.match(r"\s*([1-9]\d*)", os.environ.get("OMP_NUM_THREADS", ""))  # a list has one for each level
-    threads = int(stated[1]) if stated else min(8, len(os.sched_getaffinity(0)))
+    threads = int(stated[1]) if stated else min(8, len(usable_cores()))
     gpus = slurm.cards_wanted(options.device, asked.gpus_per_worker)
     words = arguments_given()
     jobs = slurm.scripts(

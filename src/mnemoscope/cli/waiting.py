@@ -7,11 +7,11 @@ looks at what other processes do while it starts. No result depends on it.
 
 import os
 import time
-from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
+
+from mnemoscope.cores import usable_cores
 
 POLICY = "OMP_WAIT_POLICY"
 _SAID = (POLICY, "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
@@ -34,9 +34,7 @@ class Moment:
 def moment() -> Moment:
     """What the processors have done up to now."""
     cores = psutil.cpu_times(percpu=True)
-    usable: Collection[int] = range(len(cores))
-    with suppress(AttributeError):  # not every system ties a process to cores
-        usable = os.sched_getaffinity(0)
+    usable = usable_cores()
     work = sum(_work(times) for core, times in enumerate(cores) if core in usable)
     return Moment(time.monotonic(), work, time.process_time())
 

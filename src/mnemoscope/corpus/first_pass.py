@@ -17,8 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, final
 
+from mnemoscope.cores import usable_cores
 from mnemoscope.corpus.encoded_batches import RECORD, EncodedBatch, Encoder, encode_batch
-from mnemoscope.corpus.tokenizer_threads import available_cores, one_thread_a_call
+from mnemoscope.corpus.tokenizer_threads import one_thread_a_call
 
 FILES = ("text.bin", "tokens.bin", "occurrences.bin", "classes.bin")
 SHARES = 10_000
@@ -107,7 +108,7 @@ class FirstPass:
         self._documents: list[int] = []
         """... and the document of each."""
         self._characters = 0
-        self._threads = min(available_cores(), _THREADS)
+        self._threads = min(len(usable_cores()), _THREADS)
         self._most = max(_BATCH, _AT_ONCE // self._threads)
         self._most_characters = max(_BATCH_CHARACTERS, _CHARACTERS_AT_ONCE // self._threads)
         self._workers = ThreadPoolExecutor(self._threads, thread_name_prefix="tokenize")

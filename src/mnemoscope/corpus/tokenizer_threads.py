@@ -7,7 +7,6 @@ reads at each call. Not for what else runs on many threads.
 """
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -15,11 +14,6 @@ from threading import Lock
 _VARIABLE = "TOKENIZERS_PARALLELISM"
 _lock = Lock()
 _within = 0
-
-
-def available_cores() -> int:
-    """How many cores this process may use, at least one."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from mnemoscope.cores import usable_cores
 from mnemoscope.distributed.ray_cluster import connect_to_ray, first_line
 from mnemoscope.errors import MnemoscopeError, OptionError
 from mnemoscope.model_options import ModelOptions
@@ -114,7 +115,7 @@ class RayLauncher:
         self._over: dict[str, str | None] = {}
         self._connection = ExitStack()
         own = address is None or address == "local"
-        cpus = threads * workers if workers else max(threads, len(os.sched_getaffinity(0)))
+        cpus = threads * workers if workers else max(threads, len(usable_cores()))
         self._connection.enter_context(connect_to_ray(None if own else address, cpus=cpus))
         try:
             self._check_room()

@@ -124,11 +124,6 @@ def _choose_number(fleet: FleetOptions, options: MiningOptions, directory: Path)
     return replace(fleet, workers=max(1, torch.get_num_threads() // threads))
 
 
-def usable_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def _start_launcher(
     directory: Path, plan: MiningPlan, opening: ModelOptions, fleet: FleetOptions
 ) -> tuple[Launcher, int]:

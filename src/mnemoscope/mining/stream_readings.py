@@ -13,6 +13,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from mnemoscope.cores import IN_CACHE
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.projections import room_for_scores
 from mnemoscope.models.shared_readout import SharedReadout
@@ -21,8 +22,6 @@ from mnemoscope.tracing.scores import folded_updates
 
 SCORES = 1 << 23
 """Scores that exist at one time: 32 MiB."""
-_IN_CACHE = 1 << 18
-"""Scores of one stream read at a time on a CPU: 1 MiB."""
 _CANCELS = 8.0
 """Where residual or update is so many times as large as their sum, the sum has a product of its own: the two nearly
 cancel, and adding their scores up would lose as many digits."""
@@ -99,7 +98,7 @@ class StreamReader:
         finals, room = finals.repeat(len(streams)), self._room()
         at_once = len(room) // 2
         if model.device.type == "cpu":
-            at_once = max(1, min(at_once, _IN_CACHE // model.sizes.vocabulary))
+            at_once = max(1, min(at_once, IN_CACHE // model.sizes.vocabulary))
         scratch = room_for_scores(at_once, model.sizes.vocabulary, device=model.device)
         parts = []
         for part in _slices(len(residual), len(room) // 2):

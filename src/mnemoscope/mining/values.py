@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from mnemoscope.atlas.schema import TABLES
+from mnemoscope.cores import IN_CACHE
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.batches import even_parts
 from mnemoscope.mining.thread_team import ThreadTeam
@@ -36,8 +37,6 @@ TIE = 1e-5
 """Coefficients that differ by less than this times max(1, |c|) are tied (definitions.md section 3)."""
 _SCORES = 1 << 24
 """Scores that exist at one time."""
-_IN_CACHE = 1 << 18
-"""Scores read at a time on a CPU: 1 MiB."""
 _SHARED = 1 << 22
 """Scores from which on threads share them: of fewer, handing them over takes longer than it saves."""
 
@@ -142,7 +141,7 @@ class Projector:
         self._scores = room_for_scores(self.rows, vocabulary, device=device)
         self._opposite = None if self._head.linear else torch.empty(self.rows, vocabulary, device=device)
         on_cpu = device.type == "cpu"
-        self.slice = max(1, min(self.rows, _IN_CACHE // vocabulary)) if on_cpu else self.rows
+        self.slice = max(1, min(self.rows, IN_CACHE // vocabulary)) if on_cpu else self.rows
         """Rows read at a time: on a CPU as many as its cache holds, since every row is swept several times."""
         self._team = ThreadTeam.of_cores(device)
 

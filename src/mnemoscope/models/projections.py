@@ -17,14 +17,13 @@ from typing import Literal, Protocol, final
 import torch
 from torch import Tensor, nn
 
+from mnemoscope.cores import IN_CACHE
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.offloading import hold_all_weights
 
 Projection = Literal["raw", "gain", "lens"]
 
 _PROBES = 8
-_IN_CACHE = 1 << 18
-"""Scores normalised at a time on a CPU: 1 MiB."""
 _TOKENS = 1024
 """Tokens scored at a time on a CPU: the rows of a head that its cache holds while all vectors pass by them."""
 _LINE = 16
@@ -285,7 +284,7 @@ def _within(narrow: Tensor, words: Tensor, of_class: Tensor, *, out: Tensor) -> 
         torch.mm(narrow, words.T, out=out)
     else:
         out.copy_(narrow @ words.T)
-    step = max(1, _IN_CACHE // len(words)) if out.device.type == "cpu" else max(1, len(out))
+    step = max(1, IN_CACHE // len(words)) if out.device.type == "cpu" else max(1, len(out))
     for start in range(0, len(out), step):
         part = out[start : start + step]
         part.copy_(part.log_softmax(1).add_(of_class[start : start + step, None]))

@@ -1,9 +1,9 @@
 """What a step of training computes, and how a processor does it fast: the loss, its gradient, and who takes what part.
 
 The loss is computed in chunks whose gradient is taken at once, so logits of the whole batch never exist. On a CPU a
-batch is shared out among threads, products are taken in the faster precision, attention always in float32 (the gradient
-of torch's bfloat16 attention takes twice as long there, which more than pays for the conversions), and the C library
-keeps the memory that tensors give back. Figures are in LOG.md. What is saved does not know of this.
+batch is shared out among threads, products are taken in the faster precision, and attention always in float32 (the
+gradient of torch's bfloat16 attention takes twice as long there, which more than pays for the conversions). Figures are
+in LOG.md. What is saved does not know of this.
 """
 
 import copy
