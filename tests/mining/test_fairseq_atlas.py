@@ -82,7 +82,7 @@ def test_small_blocks_of_scores_say_the_same(tmp_path: Path, text: Path, monkeyp
     wanted = values.Targets(*(np.zeros(n, np.int64) for n in (model.sizes.memories[0], 0, 0)))
     whole = values.value_table(model, 0, wanted)
     monkeypatch.setattr(values, "_SCORES", 1)
-    monkeypatch.setattr(values, "_IN_CACHE", 5 * ROWS)
+    monkeypatch.setattr(values, "IN_CACHE", 5 * ROWS)
     projector = values.Projector(model)
     assert (projector.rows, projector.slice) == (16, 5)
     pieces = values.value_table(model, 0, wanted)

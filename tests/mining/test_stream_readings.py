@@ -82,7 +82,7 @@ def test_readings_of_every_family(family: str) -> None:
 @pytest.mark.parametrize("scores", [1, 2 * 263 * 3, 1 << 20])
 def test_however_few_scores_exist_at_one_time(scores: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_readings, "SCORES", scores)
-    monkeypatch.setattr(stream_readings, "_IN_CACHE", max(1, scores // 3))
+    monkeypatch.setattr(stream_readings, "IN_CACHE", max(1, scores // 3))
     for name in ("gpt2", "opt-350m"):
         model = tiny_model(name)
         assert_readings(model, StreamReader(model))

@@ -45,7 +45,7 @@ def test_rows_shared_out_among_threads_say_the_same(
     took: list[tuple[int, slice]] = []
     read = values._read_scores
     monkeypatch.setattr(values, "_SHARED", 1)
-    monkeypatch.setattr(values, "_IN_CACHE", 7 * 1024)
+    monkeypatch.setattr(values, "IN_CACHE", 7 * 1024)
 
     def note(*args, **named):
         took.append((get_ident(), args[-1]))
