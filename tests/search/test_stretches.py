@@ -70,9 +70,9 @@ def test_a_sentence_is_stored_once() -> None:
     builder = Rows(RAW, spaced=True)
     sentence = np.array([0, 0, 1, 2, 3, 0], np.uint16)  # the the Par|is|ian the
     first, last = builder.add(sentence, np.array([0]), np.zeros(4, np.int64), np.array([0, 1, 4, 5]))
-    assert (first.tolist(), last.tolist()) == ([0] * 4, [0, 1, 2, 3])
+    assert (first.tolist(), last.tolist()) == ([1] * 4, [1, 2, 3, 4])
     assert len(builder.finish().pairs) == 4
     builder = Rows(RAW, spaced=True)
     first, last = builder.add(sentence, np.array([0]), np.zeros(4, np.int64), np.array([3, 3, 4, 5]))
-    assert (first.tolist(), last.tolist()) == ([5, 5, 0, 0], [7, 7, 2, 3])
+    assert (first.tolist(), last.tolist()) == ([6, 6, 1, 1], [8, 8, 3, 4])
     assert builder.finish().words == ["paris", "parisian", "the"]

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from mnemoscope.errors import SearchError
 from mnemoscope.search import Index, open_index
-from mnemoscope.search.database import CONTEXT, EVERYWHERE, MOST_ROWS, window_text
+from mnemoscope.search.arrays import write_arrays
+from mnemoscope.search.database import CONTEXT, EVERYWHERE, MOST_ROWS, TABLES, window_text
 from mnemoscope.search.postings import pack
+from mnemoscope.search.stretches import Rows
 from mnemoscope.search.text import find_matches, parse_query
 from mnemoscope.search.trigger_words import TriggerWords
 from search.conftest import LAYERS, build_random_atlas
@@ -126,6 +128,25 @@ def words_of(prefixes: list[list[int]], memories: int) -> TriggerWords:
     numbers = np.arange(len(prefixes))
     last = first + np.array([len(own) - 1 for own in prefixes], np.uint32)
     return TriggerWords(first, last, numbers, numbers % memories, numbers // memories, numbers, numbers, packed, ends)
+
+
+def test_a_prefix_without_words_that_comes_first_of_all_is_never_found() -> None:
+    """It ends before it begins: before the first place of all, no place may be missing."""
+    builder = Rows(RAW, spaced=True)
+    sentence = np.array([RAW.index(b"."), RAW.index(b" the"), RAW.index(b" of")], np.uint16)
+    first, last = builder.add(sentence, np.array([0]), np.zeros(2, np.int64), np.array([0, 2]))
+    stretches = builder.finish()
+    packed, ends = pack(stretches.pairs, len(stretches.words))
+    numbers = np.arange(2)
+    arrays = {"last": last, "words": last - first + 1, "trigger": numbers, "memory": numbers, "rank": numbers}
+    arrays |= {"sentence": numbers, "position": numbers, "packed": packed, "bytes": np.diff(ends, prepend=0)}
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.executescript(TABLES)
+        write_arrays(database, arrays)
+        database.executemany("INSERT INTO words VALUES (?, ?)", [(word, n) for n, word in enumerate(stretches.words)])
+        words = TriggerWords.read(database)
+        for asked in ("the", "of", '"the of"'):
+            assert words.find(database, parse_query(asked), EVERYWHERE).triggers.tolist() == [1]
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1, 50])

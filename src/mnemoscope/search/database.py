@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from mnemoscope.memory import MemoryId, Numbering
 from mnemoscope.search.text import TOKENIZER
 
-VERSION = 2
+VERSION = 3
 FOLDER, NAME = "search", "index.sqlite"
 CONTEXT = 24
 """Tokens of a prefix that are indexed and shown, counted back from the trigger token."""

@@ -2,7 +2,7 @@
 
 A prefix's last tokens are mostly a stretch of their sentence's words, so a prefix is two places: its first and its
 last word. Where they are not (the prefix ends within a word, or begins in one), the words of its own text are put in a
-row of their own. A place is free after every row, so that no phrase goes across. Words are those that FTS5 finds in
+row of their own. A place is free before and after every row, so that no phrase goes across. Words are those that FTS5 finds in
 the prefix's text, which is put together from tokens; the rim (building.py) writes what is made here.
 """
 
@@ -50,7 +50,8 @@ class Rows:
         self._run_ends = array("q", [0])
         self._add_runs([token.decode("utf-8", "replace") for token in raw])
         self._made: list[tuple[NDArray[np.uint32], NDArray[np.uint32]]] = []
-        self._free = 0
+        self._free = 1
+        """Not 0: a prefix without words ends one place before it begins."""
 
     def add(self, tokens: NDArray[Any], starts: Ints, rows: Ints, positions: Ints) -> tuple[Ints, Ints]:
         """Puts the words of some sentences in rows; returns the places of each prefix's first and last word.

@@ -6,17 +6,21 @@ whole prefixes by their words; what is then shown of them is put together in fie
 
 import sqlite3
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mnemoscope.search.arrays import read_arrays
+from mnemoscope.search.counts_below import CountsBelow
 from mnemoscope.search.database import EVERYWHERE, MOST_ROWS, Ranges, lie_within
 from mnemoscope.search.postings import unpack
 from mnemoscope.search.text import Query, split_words
 
 Places = NDArray[np.uint32]
+_FEW = 16
+"""Of fewer than one in so many triggers the numbers are sorted; more are marked among all."""
 
 
 @dataclass(frozen=True)
@@ -66,15 +70,31 @@ class TriggerWords:
         except KeyError as missing:
             raise sqlite3.DatabaseError(f"array {missing} is missing") from None
 
+    @cached_property
+    def _before_first(self) -> CountsBelow:
+        """Of every place how many prefixes begin before it."""
+        return CountsBelow.of(self.first)
+
+    @cached_property
+    def _before_last(self) -> CountsBelow:
+        """Of every place how many prefixes end before it."""
+        return CountsBelow.of(self.last)
+
     def find(self, database: sqlite3.Connection, query: Query, within: Ranges) -> Matches:
         """The triggers that have all of the query; of more than MOST_ROWS the strongest of every memory."""
-        marked = np.zeros(len(self.memory), np.bool_)
-        marked[self.trigger[self._prefixes(database, query)]] = True
-        found = np.flatnonzero(marked)
+        found = self._in_order(self.trigger[self._prefixes(database, query)])
         if within != EVERYWHERE:
             found = found[lie_within(self.memory[found], within)]
         kept = found[:MOST_ROWS]
         return Matches(kept, self.memory[kept], exact=len(found) < MOST_ROWS)
+
+    def _in_order(self, triggers: NDArray[Any]) -> NDArray[Any]:
+        """Different triggers, the strongest first."""
+        if len(triggers) < len(self.memory) // _FEW:
+            return np.sort(triggers)
+        marked = np.zeros(len(self.memory), np.bool_)
+        marked[triggers] = True
+        return np.flatnonzero(marked)
 
     def _prefixes(self, database: sqlite3.Connection, query: Query) -> NDArray[Any]:
         """The rows of the prefixes in which every term stands."""
@@ -114,19 +134,14 @@ class TriggerWords:
     def _around(self, starts: Places, length: int) -> NDArray[Any]:
         """The rows of the prefixes that hold one of these terms whole: they end behind it and begin before it.
 
-        Both ends grow with the rows, so these are the rows from one number on up to another.
+        Both ends grow with the rows, so these are the rows from one number on up to another, and both numbers grow
+        with the places.
         """
-        low = np.searchsorted(self.last, starts + np.uint32(length - 1))
-        high = np.searchsorted(self.first, starts, side="right")
-        some = high > low
-        low, high = low[some], high[some]
-        rows = len(self.last)
-        if int((high - low).sum()) < rows // 16:
-            counts = high - low
-            each = np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
-            return np.unique(each)
-        changes = np.bincount(low, minlength=rows + 1) - np.bincount(high, minlength=rows + 1)
-        return np.flatnonzero(np.cumsum(changes[:rows]))
+        low = self._before_last.below(starts + np.uint32(length - 1))
+        high = self._before_first.below(starts + np.uint32(1))
+        low[1:] = np.maximum(low[1:], high[:-1])  # those of one place before are there already
+        counts = np.maximum(high - low, 0)
+        return np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
 
     def _keep(self, rows: NDArray[Any], starts: Places, length: int) -> NDArray[Any]:
         """Those of the rows whose prefix holds one of these terms whole."""
