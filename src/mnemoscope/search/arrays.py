@@ -18,9 +18,11 @@ _PIECE = 1 << 26
 
 
 def narrow_type(numbers: NDArray[Any]) -> np.dtype[Any]:
-    """The smallest type, little end first, that holds these numbers: none below zero, or all fractions."""
+    """The smallest type, little end first, that holds exactly these numbers: none below zero, or all fractions."""
     if numbers.dtype.kind == "f":
-        return numbers.dtype.newbyteorder("<")
+        with np.errstate(over="ignore"):
+            short = numbers.astype("<f4")
+        return short.dtype if np.array_equal(short, numbers, equal_nan=True) else np.dtype("<f8")
     return np.min_scalar_type(int(numbers.max(initial=0))).newbyteorder("<")
 
 

@@ -6,7 +6,6 @@ a time; memory holds a few numbers for every trigger and for every word of their
 
 import sqlite3
 from contextlib import closing
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from mnemoscope.errors import AtlasDamaged
 from mnemoscope.formatting import show_token
 from mnemoscope.progress import Progress
 from mnemoscope.search.arrays import write_arrays, write_rows
-from mnemoscope.search.database import BOTTOM, DEMOTES, FIRES, FULL_TEXT, PROMOTES, TABLES, TOP, token_type
+from mnemoscope.search.database import BOTTOM, CONTEXT, DEMOTES, FIRES, FULL_TEXT, PROMOTES, TABLES, TOP, token_type
 from mnemoscope.search.postings import pack
 from mnemoscope.search.stretches import Rows, Stretches
 from mnemoscope.search.text import prepare
@@ -134,7 +133,7 @@ def _count_through(atlas: Atlas, layer: int, memories: pl.Series, first: int) ->
 def _write_sentences(
     database: sqlite3.Connection, atlas: Atlas, some: pl.DataFrame, positions: NDArray[np.int64], sizes: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Writes the tokens of these sentences; `sizes` says how many of the prefixes at `positions` each one has.
+    """Writes the tokens of these sentences' prefixes; `sizes` says how many of those at `positions` each one has.
 
     Returns the tokens of each up to its last prefix, and where each one's begin.
     """
@@ -142,16 +141,20 @@ def _write_sentences(
     tokens, lengths = some["tokens"].explode().drop_nulls().to_numpy(), some["tokens"].list.len().to_numpy()
     if tokens.size and not (int(tokens.min()) >= 0 and int(tokens.max()) < raw):
         raise AtlasDamaged(f"{atlas.path}: a sentence has a token beyond the vocabulary")
-    longest = np.maximum.reduceat(positions, np.cumsum(sizes) - sizes) + 1
+    own = np.cumsum(sizes) - sizes
+    longest = np.maximum.reduceat(positions, own) + 1
+    first = np.maximum(0, np.minimum.reduceat(positions, own) - (CONTEXT - 1))
     if np.any(longest > lengths) or int(positions.min()) < 0:
         raise AtlasDamaged(f"{atlas.path}: a trigger lies beyond the end of its sentence")
     kind = token_type(raw)
     tokens, ends = tokens.astype(kind), np.cumsum(lengths, dtype=np.int64)
-    data, bytes_at = tokens.tobytes(), [0, *(ends * kind.itemsize).tolist()]
-    each = (data[begin:end] for begin, end in pairwise(bytes_at))
-    database.executemany("INSERT INTO sentences VALUES (?, ?)", zip(some["sentence"].to_list(), each, strict=True))
+    data, begins = tokens.tobytes(), ends - lengths
+    bytes_at = [((begins + some) * kind.itemsize).tolist() for some in (first, longest)]
+    each = (data[begin:end] for begin, end in zip(*bytes_at, strict=True))
+    stored = zip(some["sentence"].to_list(), first.tolist(), each, strict=True)
+    database.executemany("INSERT INTO sentences VALUES (?, ?, ?)", stored)
     starts = np.cumsum(longest) - longest
-    kept = np.arange(int(longest.sum())) + np.repeat(ends - lengths - starts, longest)
+    kept = np.arange(int(longest.sum())) + np.repeat(begins - starts, longest)
     return tokens[kept], starts
 
 

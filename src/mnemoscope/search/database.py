@@ -2,8 +2,9 @@
 
 A memory is one number, counted over all layers of the model. The words of the triggers' prefixes are `words` and
 `arrays` (trigger_words.py); the full-text tables of all else hold no text (contentless). What is shown is put together
-from `sentences` and `vocabulary`. The rows of one token in `fires`, `promotes` and `demotes` are one blob, since SQLite
-takes three times as much for them; `about` says of what types they are.
+from `vocabulary` and `sentences`: of each the tokens of its prefixes, from the position `first` on. The rows of one
+token in `fires`, `promotes` and `demotes` are one blob, since SQLite takes three times as much for them; `about` says
+of what types they are.
 """
 
 import re
@@ -63,7 +64,7 @@ CREATE TABLE layers (layer INTEGER PRIMARY KEY, first INTEGER NOT NULL, count IN
 CREATE TABLE vocabulary (
   token INTEGER PRIMARY KEY, text TEXT NOT NULL, shown TEXT NOT NULL, folded TEXT NOT NULL, count INTEGER NOT NULL
 );
-CREATE TABLE sentences (sentence INTEGER PRIMARY KEY, tokens BLOB NOT NULL);
+CREATE TABLE sentences (sentence INTEGER PRIMARY KEY, first INTEGER NOT NULL, tokens BLOB NOT NULL);
 CREATE TABLE words (word TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE arrays (
   name TEXT, piece INTEGER, type TEXT NOT NULL, data BLOB NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY (name, piece)

@@ -33,6 +33,7 @@ FIELDS = ("triggers", "values", "patterns", "annotations", "bottom")
 """Where one can search. `values` are the 20 top tokens of the value, `bottom` its 20 bottom tokens."""
 USUAL_FIELDS = ("triggers", "values", "patterns", "annotations")
 _SHOWN_TOKENS = 10
+_TOKENS_WITH = "SELECT rowid FROM token_text WHERE token_text MATCH ?"
 _NO_RANK = 1 << 32
 """Behind every rank."""
 
@@ -116,11 +117,12 @@ class Triggers:
         """The indexed text of these triggers."""
         places = [(int(self.words.sentence[one]), int(self.words.position[one])) for one in triggers]
         sentences = sorted({sentence for sentence, _ in places})
-        stored = _rows_by_key(self.database, "sentences", "sentence", "tokens", sentences)
+        stored = _rows_by_key(self.database, "sentences", "sentence", "first, tokens", sentences)
         texts = []
         for sentence, position in places:
             begin = max(0, position - (CONTEXT - 1))
-            tokens = np.frombuffer(stored[sentence][0], token_type(len(self.raw)))[begin : position + 1].tolist()
+            first, data = stored[sentence]
+            tokens = np.frombuffer(data, token_type(len(self.raw)))[begin - first : position + 1 - first].tolist()
             texts.append(window_text(tokens, self.raw, spaced=self.spaced, cut=begin > 0))
         return texts
 
@@ -143,8 +145,7 @@ class Values:
         if not matched:
             return Ranking([], 0)
         memories = np.array(matched).reshape(-1)
-        which = "SELECT rowid FROM token_text WHERE token_text MATCH ?"
-        said = read_rows(self.database, table, which, [query.any])
+        said = read_rows(self.database, table, _TOKENS_WITH, [query.any])
         every = max(int(memories[-1]), int(said["memory"].max(initial=0))) + 1
         score = np.bincount(said["memory"], np.nan_to_num(said[weight]), every)[memories]
         tokens = np.bincount(said["memory"], minlength=every)[memories]
@@ -163,8 +164,7 @@ class Values:
         tokens = {memory: np.frombuffer(found[0], "<i4").tolist() for memory, found in lists.items()}
         every = sorted({token for ids in tokens.values() for token in ids})
         texts = _rows_by_key(self.database, "vocabulary", "token", "text", every)
-        marked = zip(every, highlight([texts[token][0] for token in every], query), strict=True)
-        hit = {token for token, parts in marked if any(matched for _, matched in parts)}
+        hit = {token for (token,) in self.database.execute(_TOKENS_WITH, [query.any])}
         found: list[Shown] = []
         for row in rows:
             kept = [(i, t) for i, t in enumerate(tokens[row.memory]) if i < _SHOWN_TOKENS or t in hit]

@@ -2,8 +2,9 @@
 
 A prefix's last tokens are mostly a stretch of their sentence's words, so a prefix is two places: its first and its
 last word. Where they are not (the prefix ends within a word, or begins in one), the words of its own text are put in a
-row of their own. A place is free before and after every row, so that no phrase goes across. Words are those that FTS5 finds in
-the prefix's text, which is put together from tokens; the rim (building.py) writes what is made here.
+row of their own. A place is free before and after every row, so that no phrase goes across. What of a sentence is in
+no prefix is left out. Words are those that FTS5 finds in the prefix's text, which is put together from tokens; the rim
+(building.py) writes what is made here.
 """
 
 from array import array
@@ -71,10 +72,6 @@ class Rows:
         before = np.cumsum(counts) - counts
         sentence_of = np.searchsorted(starts, begins, side="right") - 1
         shift = self._free + sentence_of
-        where = np.arange(int(counts.sum())) - np.repeat(before, counts)
-        self._put(words[where + np.repeat(ends[runs], counts)], where + np.repeat(before + shift, counts))
-        self._free += int(counts.sum()) + len(starts)
-
         last = starts[rows] + positions
         begin = np.maximum(starts[rows], last - (CONTEXT - 1))
         cut = begin > starts[rows]
@@ -85,6 +82,14 @@ class Rows:
         start = np.minimum(start, last)
         run, own = run_of[start], run_of[last]
         found = before[run] + shift[run], (before + counts + shift)[own] - 1
+        # Words before the first prefix of a sentence are in none.
+        earliest = np.full(len(starts), np.iinfo(np.int64).max)
+        np.minimum.at(earliest, rows[sound], found[0][sound])
+        where = np.arange(int(counts.sum())) - np.repeat(before, counts)
+        places = where + np.repeat(before + shift, counts)
+        kept = places >= np.repeat(earliest[sentence_of], counts)
+        self._put(words[where + np.repeat(ends[runs], counts)][kept], places[kept])
+        self._free += int(counts.sum()) + len(starts)
         return self._add_alone(tokens, begin, last, cut, np.flatnonzero(~sound), found)
 
     def _find_spaces(self, tokens: NDArray[Any], begin: Ints) -> tuple[Ints, NDArray[np.bool_]]:
