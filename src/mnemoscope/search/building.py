@@ -170,6 +170,9 @@ def _write_words(
     numbers = range(len(stretches.words))
     database.executemany("INSERT INTO words VALUES (?, ?)", zip(stretches.words, numbers, strict=True))
     packed, ends = pack(stretches.pairs, len(stretches.words))
+    del stretches  # the largest thing that there is
+    write_arrays(database, {"packed": packed, "bytes": np.diff(ends, prepend=0)})
+    del packed
     order = np.argsort(last, kind="stable")
     arrays = {
         "last": last[order],
@@ -179,8 +182,6 @@ def _write_words(
         "rank": found["rank"].to_numpy(),
         "sentence": found["sentence"].to_numpy(),
         "position": found["position"].to_numpy(),
-        "packed": packed,
-        "bytes": np.diff(ends, prepend=0),
     }
     write_arrays(database, arrays)
 
