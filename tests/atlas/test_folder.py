@@ -193,6 +193,14 @@ def test_an_unfinished_atlas_goes_whole(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_empty_working_folder_that_a_power_cut_left_is_nothing(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    put(tmp_path, ".lock", ".unfinished.json.30039-dd9742b6.mnemoscope-tmp")
+    assert occupancy(tmp_path) == "free"
+    put(tmp_path, "work/chapter.txt")
+    assert occupancy(tmp_path) == "foreign"
+
+
 def test_a_working_copy_alone_is_nothing_and_a_folder_called_work_is_not(tmp_path: Path) -> None:
     put(tmp_path, "work/text/copy.json", "work/text/tokens.bin", "work/state.safetensors")
     assert occupancy(tmp_path) == "free"

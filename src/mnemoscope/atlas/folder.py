@@ -206,9 +206,14 @@ def _says_its_name(directory: Path, path: str) -> bool:
 
 
 def _only_work(directory: Path) -> bool:
-    """Whether the folder `work` holds a working copy of a text, and nothing that is not a run's own."""
-    if _is_linked(directory, f"{WORK}/text") or not (directory / WORK / "text").is_dir():
+    """Whether the folder `work` holds a working copy of a text, and nothing that is not a run's own.
+
+    An empty one is left where a power cut took the names in it, and is nothing, too.
+    """
+    if _is_linked(directory, f"{WORK}/text") or not (directory / WORK).is_dir():
         return False
     entries = [entry.relative_to(directory).as_posix() for entry in (directory / WORK).rglob("*")]
+    if entries and not (directory / WORK / "text").is_dir():
+        return False
     ours = set(_folders(directory))
     return all(is_named(entry) or entry in ours or entry.endswith(".mnemoscope-tmp") for entry in entries)
