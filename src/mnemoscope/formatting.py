@@ -172,3 +172,14 @@ def html_row(head: str, texts: Iterable[str], *, tag: str = "td") -> str:
 def html_table(rows: Iterable[str]) -> str:
     """The rows as an HTML table in a notebook."""
     return "\n".join(['<table style="border-collapse:collapse">', *rows, "</table>"])
+
+
+def runs(numbers: Iterable[int]) -> str:
+    """Whole numbers as runs: 0, 1, 2, 5 -> `0-2,5`."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)

@@ -399,8 +399,16 @@ def test_a_memory_shows_its_value_through_every_lens(tmp_path: Path, capsys: pyt
     plain = open_atlas(out)["L1.M3"].value()["top_texts"][0].to_list()
     before = client(out).get("/L1.M3.json").json()
     assert before["readings"] == []
+    # What its key looks for, mining has found; through the words' own embeddings.
+    role = open_atlas(out).table("roles", layer=1).row(3, named=True)
+    (own,) = before["key_readings"]
+    before_keys = open_atlas(out)["L1.M3"].key_readings()
+    assert (own["lens"], own["trigger_rank"]) == ("plain", role["trigger_rank"])
+    assert [token["token"] for token in own["top"]] == role["key_top_tokens"][:8]
     assert main(["show", str(out), "L1.M3"]) == 0
-    assert "lenses" not in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "lenses" not in said
+    assert "What its key looks for, among the words" in said
     fit_lenses(out, model)
     readings = open_atlas(out)["L1.M3"].readings()
     assert readings["lens"].to_list() == ["plain", "ridge", "tuned"]
@@ -413,6 +421,8 @@ def test_a_memory_shows_its_value_through_every_lens(tmp_path: Path, capsys: pyt
     assert "What its key looks for, among the words" in page
     keys = open_atlas(out)["L1.M3"].key_readings()
     assert keys["lens"].to_list() == ["plain", "ridge"]
+    assert keys.columns == before_keys.columns
+    assert keys.head(1).equals(before_keys)
     words = client(out).get("/L1.M3.json").json()["key_readings"]
     assert [token["token"] for token in words[1]["top"]] == keys["key_top_tokens"][1].to_list()[:8]
     assert [one["trigger_rank"] for one in words] == keys["trigger_rank"].to_list()

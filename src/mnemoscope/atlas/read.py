@@ -7,6 +7,7 @@ table that does not belong to it. Needs no torch and never writes.
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -17,10 +18,11 @@ import polars as pl
 from mnemoscope.atlas.experts import as_stored
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.manifest import read_sealed
+from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import Tables
 from mnemoscope.atlas.vocabulary import Vocabulary
-from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
-from mnemoscope.formatting import before_token, html_row, html_table, show_text, show_token
+from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, MemoryIdError, OptionError
+from mnemoscope.formatting import before_token, html_row, html_table, runs, show_text, show_token
 from mnemoscope.memory import HISTOGRAM_EDGES, MemoryId, Numbering
 
 T = TypeVar("T")
@@ -103,10 +105,10 @@ class Atlas(Tables):
             kinds: dict[str, list[int]] = {}
             for layer in self.layers:
                 kinds.setdefault(self.numbering(layer).range_text(), []).append(layer)
-            return "; ".join(f"layers {_runs(layers)} with {text}" for text, layers in kinds.items())
+            return "; ".join(f"layers {runs(layers)} with {text}" for text, layers in kinds.items())
         counts = sorted({self._memories[layer] for layer in self.layers})
         sizes = " or ".join(f"0-{count - 1}" for count in counts)
-        return f"layers {_runs(self.layers)} with memories {sizes}"
+        return f"layers {runs(self.layers)} with memories {sizes}"
 
     def __getitem__(self, memory: str | MemoryId) -> "Memory":
         """One memory; raises MemoryIdError for what is not a memory's name, or of none that the atlas has."""
@@ -210,13 +212,8 @@ class Memory:
 
         Raises AtlasUnfinished in a part, which has no values yet.
         """
-        row = self._only_row("values")
-        top, bottom = (self._atlas.token_text(row[name][0].to_list()) for name in ("top_tokens", "bottom_tokens"))
-        return row.with_columns(
-            pl.Series("top_texts", [top], dtype=pl.List(pl.String)),
-            pl.Series("bottom_texts", [bottom], dtype=pl.List(pl.String)),
-            self._texts("target_text", row["target"]),
-        )
+        row = self._with_texts(self._with_texts(self._only_row("values"), "top"), "bottom")
+        return row.with_columns(self._texts("target_text", row["target"]))
 
     def activity(self) -> pl.DataFrame:
         """One row: how often and how strongly the memory fires, with the 35 `edges` of its histogram's 36 bins."""
@@ -254,9 +251,23 @@ class Memory:
     def key_readings(self) -> pl.DataFrame:
         """What the key looks for, by the lens that leads words to its layer: `lens`, `trigger_rank`, `key_top_texts`.
 
-        `plain` compares it with the words' embeddings as they are. Raises AtlasUnfinished where no lens was fitted.
+        `plain` compares it with the words' embeddings as they are, and is all where no lens was fitted. Raises
+        AtlasUnfinished where mining did not look (`mnemoscope extend`).
         """
-        return self._with_texts(self._rows("key_readings"), "key_top")
+        if self._atlas.has("key_readings", layer=self.id.layer) or not self._atlas.has("roles", layer=self.id.layer):
+            rows = self._rows("key_readings")
+        else:
+            rows = self._rows("roles").with_columns(pl.lit("plain").alias("lens"))
+            rows = rows.select(TABLES["key_readings"].columns_beside(rows.columns).names)
+        return self._with_texts(rows, "key_top")
+
+    def through_lenses(self) -> dict[str, pl.DataFrame]:
+        """`readings` and `key_readings`, those of them that there are."""
+        found = {}
+        for name, read in (("readings", self.readings), ("key_readings", self.key_readings)):
+            with suppress(AtlasUnfinished):
+                found[name] = read()
+        return found
 
     def top_token(self) -> int:
         """The token that the value ranks first."""
@@ -283,14 +294,3 @@ class Memory:
 
 def _strings(name: str, values: list[Any]) -> pl.Series:
     return pl.Series(name, values, dtype=pl.String)
-
-
-def _runs(numbers: Sequence[int]) -> str:
-    """Sorted numbers as runs: 0, 1, 2, 5 -> `0-2,5`."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

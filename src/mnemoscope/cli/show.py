@@ -34,10 +34,7 @@ def show(
         tables |= {"value": seen.value(), "neighbours": seen.neighbours()}
         if opened.has("patterns"):
             tables["patterns"] = seen.patterns()
-        if opened.has("readings", layer=seen.id.layer):
-            tables["readings"] = seen.readings()
-        if opened.has("key_readings", layer=seen.id.layer):
-            tables["key_readings"] = seen.key_readings()
+        tables |= seen.through_lenses()
     if json:
         single = ("value", "activity")
         rows = {name: table.to_dicts()[0] if name in single else table.to_dicts() for name, table in tables.items()}

@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import polars as pl
+
 from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
 from mnemoscope.memory import HISTOGRAM_EDGES, MemoryId
@@ -42,7 +44,7 @@ def memory_page(
         said = f"has {len(numbers)}, counted from 0" if numbers else "has none"
         raise OptionError(f"pattern {pattern} is not one of {wanted}, which {said}")
     triggers = triggers_view(edition, wanted, patterns=found or [])
-    value = edition.row("values", wanted)
+    value, lenses = edition.row("values", wanted), edition.atlas[wanted].through_lenses()
     data: dict[str, Any] = {
         "memory": str(wanted),
         "layer": wanted.layer,
@@ -50,8 +52,8 @@ def memory_page(
         "next": _beside(edition, wanted, 1),
         "triggers": triggers,
         "value": _value(edition, value),
-        "readings": _readings(edition, wanted, "readings", tokens="top_tokens", rank="target_rank"),
-        "key_readings": _readings(edition, wanted, "key_readings", tokens="key_top_tokens", rank="trigger_rank"),
+        "readings": _readings(edition, lenses.get("readings"), tokens="top_tokens", rank="target_rank"),
+        "key_readings": _readings(edition, lenses.get("key_readings"), tokens="key_top_tokens", rank="trigger_rank"),
         "follows": _follows(edition, value, triggers),
         "activity": _activity(edition.row("activity", wanted)),
         "patterns": found and [{name: one[name] for name in PATTERN} for one in found],
@@ -132,15 +134,12 @@ def _value(edition: Edition, value: dict[str, Any]) -> dict[str, Any]:
     return {"top": tokens_at("top", 1), "bottom": tokens_at("bottom", -1), **{name: value[name] for name in names}}
 
 
-def _readings(edition: Edition, wanted: MemoryId, table: str, *, tokens: str, rank: str) -> list[dict[str, Any]]:
-    """What the value says, or the key looks for, through every lens that was fitted; none where none was."""
-    atlas, vocabulary = edition.atlas, edition.atlas.vocabulary
-    if not atlas.has(table, layer=wanted.layer):
-        return []
-    rows = atlas.rows_where(table, wanted.layer, column="memory", ids=[atlas.number(wanted)])
+def _readings(edition: Edition, rows: pl.DataFrame | None, *, tokens: str, rank: str) -> list[dict[str, Any]]:
+    """What the value says, or the key looks for, by lens; none where the atlas does not tell."""
+    vocabulary = edition.atlas.vocabulary
     return [
         {"lens": row["lens"], rank: row[rank], "top": [vocabulary.token(token) for token in row[tokens][:READ]]}
-        for row in rows.to_dicts()
+        for row in ([] if rows is None else rows.to_dicts())
     ]
 
 
