@@ -405,6 +405,7 @@ def test_a_memory_shows_its_value_through_every_lens(tmp_path: Path, capsys: pyt
     before_keys = open_atlas(out)["L1.M3"].key_readings()
     assert (own["lens"], own["trigger_rank"]) == ("plain", role["trigger_rank"])
     assert [token["token"] for token in own["top"]] == role["key_top_tokens"][:8]
+    assert "leads them to each layer" in client(out).get("/L1.M3").text
     assert main(["show", str(out), "L1.M3"]) == 0
     said = capsys.readouterr().out
     assert "lenses" not in said
@@ -419,6 +420,7 @@ def test_a_memory_shows_its_value_through_every_lens(tmp_path: Path, capsys: pyt
     page = client(out).get("/L1.M3").text
     assert "Through the lenses of its layer" in page
     assert "What its key looks for, among the words" in page
+    assert "leads them to each layer" not in page
     keys = open_atlas(out)["L1.M3"].key_readings()
     assert keys["lens"].to_list() == ["plain", "ridge"]
     assert keys.columns == before_keys.columns
