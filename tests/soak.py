@@ -189,7 +189,9 @@ def check_flat(watch: Watch) -> None:
 def serve(watch: Watch, minutes: float, tokens: list[str]) -> None:
     """Starts the server and everybody, waits, and ends it as Ctrl-C does."""
     atlas = watch.folder / "atlas"
-    words = [text for text in open_atlas(atlas).table("vocabulary")["text"].to_list() if text.strip()]
+    # A text without a letter or digit cannot be searched, and a page says so.
+    texts = open_atlas(atlas).table("vocabulary")["text"].to_list()
+    words = [text for text in texts if any(map(str.isalnum, text))]
     command = [sys.executable, "-m", "mnemoscope", "serve", str(atlas), "--port", "0", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None

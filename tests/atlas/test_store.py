@@ -150,13 +150,17 @@ LISTS = {"top_tokens": [[1, 2], [3]], "top_scores": [[1.0, 2.0], [3.0]], "bottom
         ({"top_tokens": [[1, 2], [None]]}, "column top_tokens holds nulls"),
         ({"top_scores": [[1.0], [2.0, 3.0]]}, "top_tokens and top_scores are lists of different lengths"),
         ({"bottom_tokens": [[1], [3]]}, "top_tokens and bottom_tokens are lists of different lengths"),
+        ({"target": [3, -1]}, "target names token -1, and the model has tokens 0-3"),
+        ({"target": [4, None]}, "target names token 4, and the model has tokens 0-3"),
+        ({"top_tokens": [[1, 4], [3]]}, "top_tokens names token 4, and the model has tokens 0-3"),
+        ({"bottom_tokens": [[1, 2], [-2]]}, "bottom_tokens names token -2, and the model has tokens 0-3"),
     ],
 )  # fmt: skip
 def test_what_no_run_writes_is_told(change: dict[str, Any], said: str | None) -> None:
     columns = {"memory": [0, 1], "target": [None, None], **LISTS, **change}
     arrays = {name: pa.array(rows, TABLES["values"].columns.field(name).type) for name, rows in columns.items()}
-    assert content_error("values", pa.table(arrays)) == said
-    assert content_error("values", pa.concat_tables([pa.table(arrays)] * 2)) == said
+    assert content_error("values", pa.table(arrays), 4) == said
+    assert content_error("values", pa.concat_tables([pa.table(arrays)] * 2), 4) == said
 
 
 def test_a_table_is_of_a_layer_or_of_none() -> None:

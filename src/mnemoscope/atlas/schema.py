@@ -168,6 +168,8 @@ _TOGETHER = {
     "values": ("working_logit", "working_probability"),
 }
 """Columns that are null in the same rows."""
+_OF_HEAD = {"values": ("top_tokens", "bottom_tokens", "target")}
+"""Columns of tokens that the model's head has rows for."""
 LENS_TABLES = ("readings", "key_readings", "readouts")
 """Those that `mnemoscope lens` makes; `mnemoscope extend` makes the other optional ones."""
 TABLES: dict[str, TableKind] = {kind.name: kind for kind in _KINDS}
@@ -221,8 +223,9 @@ def schema_error(name: str, found: pa.Schema, provenance: Provenance) -> str | N
     return None
 
 
-def content_error(name: str, rows: pa.Table) -> str | None:
-    """What rows of a table hold that no run writes, in a few words: a null where none may be, lists that do not match.
+def content_error(name: str, rows: pa.Table, vocabulary: int) -> str | None:
+    """What rows of a table hold that no run writes, in a few words: a null where none may be, lists that do not match,
+    a token that is none of the `vocabulary`.
 
     `rows` have some of the table's columns.
     """
@@ -243,6 +246,12 @@ def content_error(name: str, rows: pa.Table) -> str | None:
             continue
         if not rows.column(one).is_null().equals(rows.column(other).is_null()):
             return f"{one} and {other} are null in different rows"
+    for column in {*_OF_HEAD.get(name, ())} & set(rows.column_names):
+        numbers = rows.column(column)
+        found = pc.min_max(pc.list_flatten(numbers) if pa.types.is_list(numbers.type) else numbers).as_py()
+        for token in found.values():
+            if token is not None and not 0 <= token < vocabulary:
+                return f"{column} names token {token}, and the model has tokens 0-{vocabulary - 1}"
     return None
 
 

@@ -162,7 +162,7 @@ class Tables:
         return with_names(columns)
 
     def _frame(self, name: str, table: Any, columns: Sequence[str] | None, layer: int | None) -> pl.DataFrame:
-        if wrong := content_error(name, table):
+        if wrong := content_error(name, table, self.manifest.model.sizes.vocabulary):
             raise AtlasDamaged(f"{self.path}: table {name}: {wrong}, which no run writes; mine the atlas again")
         frame = pl.from_arrow(with_later_columns(name, table, columns).replace_schema_metadata(None))
         assert isinstance(frame, pl.DataFrame)
