@@ -54,6 +54,20 @@ def test_weights_are_bounded_together_and_the_latest_stays() -> None:
     assert [cache.find(key, 0) for key in ("large", "next")] == [0, 5]
 
 
+def test_what_is_made_weighs_what_it_is_worth() -> None:
+    cache = Cache(10, weigh=len)
+    for key, value in (("a", "xxx"), ("b", "xxxx"), ("c", "xxx")):
+        assert cache.get(key, lambda value=value: value) == value  # type: ignore[misc]
+    assert cache.get("a", lambda: "made again") == "xxx"
+    assert cache.get("d", lambda: "x") == "x"
+    assert [cache.find(key, None) for key in "abcd"] == ["xxx", None, "xxx", "x"]
+    assert cache.get("large", lambda: 99 * "x") == 99 * "x", "larger than all may be together: it stays alone"
+    assert [cache.find(key, None) for key in "acd"] == [None] * 3
+    assert cache.find("large", None) is not None
+    cache.get("next", lambda: "x")
+    assert cache.find("large", None) is None
+
+
 def test_what_is_raised_is_not_kept() -> None:
     cache = Cache(1)
     cache.get("good", lambda: 1)

@@ -26,10 +26,13 @@ class _Entry:
 
 @final
 class Cache:
-    """Values by key, up to the weight `most` together (a value weighs 1 unless `keep` says otherwise); for threads."""
+    """Values by key, up to the weight `most` together; for threads.
 
-    def __init__(self, most: float = math.inf) -> None:
-        self._most = most
+    A value weighs what `weigh` gives once it is made, 1 without, and what `keep` says where it says so.
+    """
+
+    def __init__(self, most: float = math.inf, *, weigh: Callable[[Any], float] | None = None) -> None:
+        self._most, self._weigh = most, weigh
         self._lock = threading.Lock()
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._weight = 0.0
@@ -54,6 +57,8 @@ class Cache:
                         self._drop(key, entry)
                     raise
                 entry.made = True
+                if self._weigh is not None:
+                    self._reweigh(key, entry, self._weigh(entry.value))
         found: T = entry.value
         return found
 
@@ -77,6 +82,17 @@ class Cache:
     def _add(self, key: Hashable, entry: _Entry) -> None:
         self._entries[key] = entry
         self._weight += entry.weight
+        self._make_room()
+
+    def _reweigh(self, key: Hashable, entry: _Entry, weight: float) -> None:
+        with self._lock:
+            if self._entries.get(key) is entry:
+                self._weight += weight - entry.weight
+                entry.weight = weight
+                self._entries.move_to_end(key)
+                self._make_room()
+
+    def _make_room(self) -> None:
         while self._weight > self._most and len(self._entries) > 1:
             self._weight -= self._entries.popitem(last=False)[1].weight
 

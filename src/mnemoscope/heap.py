@@ -10,8 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-_MAPPED, _TRIMMED, _PADDED = -3, -1, -2
-"""By the numbers of malloc.h: the size from which memory is mapped, that of what is kept, what is fetched at a time."""
+_MAPPED, _TRIMMED, _PADDED, _HEAPS = -3, -1, -2, -8
+"""By the numbers of malloc.h: the size from which memory is mapped, that of what is kept, what is fetched at a time,
+and how many heaps there are for threads.
+"""
 ROOM = 48 << 20
 """Bytes by which the process may grow before holes are looked for: giving back costs some tens of milliseconds."""
 
@@ -68,3 +70,15 @@ def keep_freed_memory(at_most: int, *, padding: int | None = None) -> None:
         mallopt(_TRIMMED, at_most)
         if padding is not None:
             mallopt(_PADDED, padding)
+
+
+def give_back_freed_memory() -> None:
+    """Lets the C library give back at once what is large, in this process from now on, and keep few heaps.
+
+    For a process of many threads that now and then read a lot: each of them has a heap of its own, and what is large
+    lies in these as soon as something larger was given back, and stays there in pieces that nobody fits.
+    """
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_MAPPED, 1 << 20)
+        mallopt(_HEAPS, 2)

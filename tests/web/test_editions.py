@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
 
 import mnemoscope.search
@@ -19,7 +21,7 @@ from mnemoscope.errors import AtlasDamaged
 from mnemoscope.files import file_hash, write_bytes
 from mnemoscope.memory import MemoryId
 from mnemoscope.pages import overview, questions
-from mnemoscope.pages.edition import Edition
+from mnemoscope.pages.edition import PAGES, Edition
 from mnemoscope.pages.memory import memory_page
 from mnemoscope.questions import QUESTIONS, write_all
 from mnemoscope.web import Settings, browsing
@@ -82,6 +84,21 @@ def test_what_is_read_ahead_is_what_a_page_reads_for_itself(tmp_path: Path) -> N
     assert shared
     assert alone.tables.find("places", None) is None
     assert alone.sharing([]) == ahead.sharing([]) == {}
+
+
+def test_pages_are_kept_up_to_so_many_bytes(tmp_path: Path) -> None:
+    pages = Edition(open_atlas(reported(tmp_path).path)).pages
+    kept: dict[str, Any] = {
+        "page": (bytes(PAGES // 4), 200, "text/html"),
+        "rows": pl.DataFrame({"rate": np.zeros(PAGES // 32)}),
+        "titles": ["x" * (PAGES // 8) for _ in range(2)],
+        "short": "x",
+    }
+    for name, value in kept.items():
+        pages.get(name, lambda value=value: value)
+    assert [name for name in kept if pages.find(name, None) is not None] == list(kept)
+    pages.get("picture", lambda: "x" * (PAGES // 2))
+    assert [name for name in kept if pages.find(name, None) is not None] == ["titles", "short"]
 
 
 def test_a_page_that_is_made_while_the_atlas_changes_is_not_kept(

@@ -5,6 +5,7 @@ such state is an edition with caches of its own. For a model of GPT-2's size the
 sentences than a million and a half, are larger and read for each page.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,8 +18,8 @@ from mnemoscope.cache import Cache
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.memory import MemoryId
 
-PAGES = 2_000
-"""Pages and views kept of one edition, the most recent ones."""
+PAGES = 64 << 20
+"""Bytes of pages and views kept of one edition, the most recent ones: a thousand pages of memories, about."""
 SENTENCES = 1_500_000
 """Sentences whose tokens are kept in memory; to decode those of one memory's triggers anew takes 40 ms."""
 _SPAN = 1 << 24
@@ -37,7 +38,7 @@ class Edition:
     atlas: Atlas
     state: str = ""
     footprint: Footprint = ()
-    pages: Cache = field(default_factory=lambda: Cache(PAGES))
+    pages: Cache = field(default_factory=lambda: Cache(PAGES, weigh=_bytes_of))
     tables: Cache = field(default_factory=Cache)
 
     def table(self, name: str, layer: int) -> pl.DataFrame:
@@ -116,7 +117,7 @@ class Edition:
         prefixes, memories = zip(*map(self._layer_places, self.atlas.layers), strict=True)
         whole = np.concatenate(prefixes)
         order = np.argsort(whole, kind="stable")
-        return whole[order], np.concatenate(memories)[order]
+        return whole[order], _narrow(np.concatenate(memories)[order])
 
     def tokens_of(self, sentences: Sequence[int]) -> dict[int, list[int]]:
         """The tokens of each of these sentences; raises AtlasDamaged where one is not stored."""
@@ -139,4 +140,17 @@ class Edition:
             return None
         tokens = self.atlas.table("sentences", columns=["tokens"])["tokens"]
         starts = np.concatenate([[0], np.cumsum(tokens.list.len().to_numpy(), dtype=np.int64)])
-        return ids.to_numpy(), starts, tokens.explode().drop_nulls().to_numpy()
+        return ids.to_numpy(), starts, _narrow(tokens.explode().drop_nulls().to_numpy())
+
+
+def _narrow(numbers: np.ndarray) -> np.ndarray:
+    """The numbers in as few bytes as the smallest and the largest of them need."""
+    ends = (np.min_scalar_type(int(end)) for end in (numbers.min(initial=0), numbers.max(initial=0)))
+    return numbers.astype(np.promote_types(*ends))
+
+
+def _bytes_of(kept: object) -> int:
+    """About how many bytes a page or a view takes."""
+    if isinstance(kept, pl.DataFrame):
+        return int(kept.estimated_size())
+    return sum(map(_bytes_of, kept)) if isinstance(kept, list | tuple) else sys.getsizeof(kept)

@@ -177,7 +177,7 @@ def connect(path: Path) -> sqlite3.Connection:
     uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
     database = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
     database.execute("PRAGMA query_only=1")
-    database.execute("PRAGMA cache_size=-16384")
+    database.execute("PRAGMA cache_size=-2048")
     return database
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from mnemoscope.errors import MnemoscopeError, ServeError
 from mnemoscope.formatting import show_text
+from mnemoscope.heap import give_back_freed_memory
 from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.layers import Choice, layer_page, layers_page
 from mnemoscope.pages.memory import memory_page
@@ -40,6 +41,8 @@ def serve(settings: Settings, *, ready: Callable[[Settings], None]) -> None:
 
     from mnemoscope.web.app import create_app
 
+    if settings.model is None:  # a model asks for the same large pieces again and again
+        give_back_freed_memory()
     settings = with_token(settings)
     with listen(settings) as sock:
         settings = replace(settings, port=sock.getsockname()[1])
