@@ -81,7 +81,7 @@ class Reader(threading.Thread):
                 answer = connection.getresponse()
                 text = answer.read().decode()
                 if answer.status != 200 and not self._excused(began, answer.status, text):
-                    self.errors.append(f"{asked}: {answer.status}")
+                    self.errors.append(f"{asked}: {answer.status} {text[-300:]}")
             except OSError as problem:
                 self.errors.append(f"{asked}: {problem}")
                 connection.close()

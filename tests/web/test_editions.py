@@ -24,6 +24,7 @@ from mnemoscope.pages import overview, questions
 from mnemoscope.pages.edition import PAGES, Edition
 from mnemoscope.pages.memory import memory_page
 from mnemoscope.questions import QUESTIONS, write_all
+from mnemoscope.search import opening
 from mnemoscope.web import Settings, browsing
 from mnemoscope.web import site as site_module
 from mnemoscope.web.app import create_app
@@ -288,6 +289,36 @@ def test_the_mined_model_s_pages_end_with_its_atlas(tmp_path: Path) -> None:
         assert refused.status_code == 409
         assert "is not the model that" in refused.text
         assert "is not the model that was mined." in forced.get(path).text
+
+
+def test_an_index_whose_atlas_is_being_cleared_is_said_to_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables go first and the manifest last; what cannot be written meanwhile is nothing for a reader to mend."""
+    atlas = reported(tmp_path).path
+    shutil.rmtree(atlas / "search", ignore_errors=True)
+    write_index, clearing = opening.write_index, True
+
+    def write(*arguments: Any, **named: Any) -> None:
+        write_index(*arguments, **named)
+        if clearing:
+            (atlas / "tokens.parquet").rename(tmp_path / "tokens.parquet")
+        shutil.rmtree(atlas / "search")
+
+    monkeypatch.setattr(opening, "write_index", write)
+    reader = client(atlas)
+
+    def ask() -> Any:
+        while "is being built" in (answer := reader.get("/search.json?q=the")).json()["message"]:
+            pass
+        return answer
+
+    answer = ask()
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert answer.json()["message"].endswith("; the atlas may be being mined anew; try again in a moment.")
+    # With all tables there it is told what went wrong.
+    (tmp_path / "tokens.parquet").rename(atlas / "tokens.parquet")
+    clearing = False
+    answer = ask()
+    assert (answer.status_code, "cannot write" in answer.json()["message"]) == (503, True)
 
 
 def test_editions_whose_index_could_not_be_made_are_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from mnemoscope.errors import StoreFailed
 from mnemoscope.memory import MemoryId
 from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.page import Page
@@ -95,8 +96,13 @@ class BackgroundIndex:
         try:
             return opening.future.result(TIMEOUT_SECONDS)
         except TimeoutError:
-            sentence = f"The search index is being built{opening.done}; try again in a moment."
-            raise HTTPException(503, sentence, headers={"Retry-After": "5"}) from None
+            raise _try_again(f"The search index is being built{opening.done}") from None
+        except StoreFailed:
+            # The folder is emptied before another atlas is mined in it, the manifest last.
+            atlas = opening.edition.atlas
+            if all((atlas.path / file).exists() for file in atlas.hashes):
+                raise
+            raise _try_again("The search index needs files that are gone; the atlas may be being mined anew") from None
 
     def close(self) -> None:
         """Gives back the index's files."""
@@ -118,6 +124,10 @@ class BackgroundIndex:
         # An exception holds this call's names for as long as its opening lives: each that failed would hold the one
         # before it, and all their editions would stay in memory.
         del before
+
+
+def _try_again(sentence: str) -> HTTPException:
+    return HTTPException(503, f"{sentence}; try again in a moment.", headers={"Retry-After": "5"})
 
 
 @dataclass
