@@ -300,7 +300,7 @@ def test_an_index_whose_atlas_is_being_cleared_is_said_to_come(tmp_path: Path, m
     def write(*arguments: Any, **named: Any) -> None:
         write_index(*arguments, **named)
         if clearing:
-            (atlas / "tokens.parquet").rename(tmp_path / "tokens.parquet")
+            (atlas / "tokens.parquet").replace(atlas / "taken away")
         shutil.rmtree(atlas / "search")
 
     monkeypatch.setattr(opening, "write_index", write)
@@ -315,7 +315,7 @@ def test_an_index_whose_atlas_is_being_cleared_is_said_to_come(tmp_path: Path, m
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert answer.json()["message"].endswith("; the atlas may be being mined anew; try again in a moment.")
     # With all tables there it is told what went wrong.
-    (tmp_path / "tokens.parquet").rename(atlas / "tokens.parquet")
+    (atlas / "taken away").rename(atlas / "tokens.parquet")
     clearing = False
     answer = ask()
     assert (answer.status_code, "cannot write" in answer.json()["message"]) == (503, True)
