@@ -21,6 +21,7 @@ from mnemoscope.models.handmade import PLANTED_SENTENCES
 from mnemoscope.training import text as training_text
 from models.conftest import build
 
+pytestmark = pytest.mark.whole
 Capture = pytest.CaptureFixture[str]
 MODEL = "handmade:planted"
 

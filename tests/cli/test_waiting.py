@@ -48,6 +48,7 @@ def test_other_processes_are_seen_and_this_one_is_not_among_them() -> None:
     assert after.work - before.work > 0.3
 
 
+@pytest.mark.whole
 def test_it_is_settled_before_torch_is_imported() -> None:
     script = (
         "import sys\nfrom mnemoscope import cli\nseen = []\n"

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import mnemoscope
 
 QUESTION = '''"""How long are values?"""
@@ -80,6 +82,7 @@ pages["drawing"] = reader.get("/questions/attention_length").text
 """
 
 
+@pytest.mark.whole
 def test_two_files_and_one_line_are_a_question(tmp_path: Path) -> None:
     sources, atlas = tmp_path / "src" / "mnemoscope", tmp_path / "atlas"
     shutil.copytree(Path(mnemoscope.__file__).parent, sources, ignore=shutil.ignore_patterns("__pycache__", "pydocs"))

@@ -23,6 +23,7 @@ from mnemoscope.reports import write_report
 from reports.reading import page_without_figures, section, words
 from reports.reported_atlas import MEMORIES, reported
 
+pytestmark = pytest.mark.whole
 Capture = pytest.CaptureFixture[str]
 
 
