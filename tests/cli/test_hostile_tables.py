@@ -140,6 +140,7 @@ FOUND_ONCE = [
     ("attention.parquet", nulls("attention_logit_other"), ANALYZE, "attention_logit_other are null in different rows"),
     ("values/layer-001.parquet", full_of("working_probability", 0.5), ["show", "L1.M0"], "are null in different rows"),
     ("values/layer-001.parquet", full_of("target", -(2**31)), ["show", "L1.M0"], "target names token -2147483648, and"),
+    ("values/layer-000.parquet", full_of("top_tokens", []), ["show", "L1.M0"], "top_tokens holds empty lists, which"),
     (TRIGGERS, full_of("next_token", 2**31 - 1), ANALYZE, "table triggers holds 2147483647 as next_token in"),
     (TRIGGERS, lambda table: table.slice(0, 0), SEARCH, None),
     (TRIGGERS, full_of("sign", 0), SEARCH, None),

@@ -225,7 +225,7 @@ def schema_error(name: str, found: pa.Schema, provenance: Provenance) -> str | N
 
 def content_error(name: str, rows: pa.Table, vocabulary: int) -> str | None:
     """What rows of a table hold that no run writes, in a few words: a null where none may be, lists that do not match,
-    a token that is none of the `vocabulary`.
+    a token that is none of the `vocabulary`, a value without tokens.
 
     `rows` have some of the table's columns.
     """
@@ -248,7 +248,11 @@ def content_error(name: str, rows: pa.Table, vocabulary: int) -> str | None:
             return f"{one} and {other} are null in different rows"
     for column in {*_OF_HEAD.get(name, ())} & set(rows.column_names):
         numbers = rows.column(column)
-        found = pc.min_max(pc.list_flatten(numbers) if pa.types.is_list(numbers.type) else numbers).as_py()
+        if pa.types.is_list(numbers.type):
+            if pc.min(pc.list_value_length(numbers)).as_py() == 0:
+                return f"{column} holds empty lists"
+            numbers = pc.list_flatten(numbers)
+        found = pc.min_max(numbers).as_py()
         for token in found.values():
             if token is not None and not 0 <= token < vocabulary:
                 return f"{column} names token {token}, and the model has tokens 0-{vocabulary - 1}"
