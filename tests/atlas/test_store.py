@@ -150,6 +150,7 @@ LISTS = {"top_tokens": [[1, 2], [3]], "top_scores": [[1.0, 2.0], [3.0]], "bottom
         ({"top_tokens": [[1, 2], [None]]}, "column top_tokens holds nulls"),
         ({"top_scores": [[1.0], [2.0, 3.0]]}, "top_tokens and top_scores are lists of different lengths"),
         ({"bottom_tokens": [[1], [3]]}, "top_tokens and bottom_tokens are lists of different lengths"),
+        ({name: [rows[0], []] for name, rows in LISTS.items()}, "top_tokens holds empty lists"),
         ({"target": [3, -1]}, "target names token -1, and the model has tokens 0-3"),
         ({"target": [4, None]}, "target names token 4, and the model has tokens 0-3"),
         ({"top_tokens": [[1, 4], [3]]}, "top_tokens names token 4, and the model has tokens 0-3"),

@@ -246,7 +246,7 @@ def content_error(name: str, rows: pa.Table, vocabulary: int) -> str | None:
             continue
         if not rows.column(one).is_null().equals(rows.column(other).is_null()):
             return f"{one} and {other} are null in different rows"
-    for column in {*_OF_HEAD.get(name, ())} & set(rows.column_names):
+    for column in (one for one in _OF_HEAD.get(name, ()) if one in rows.column_names):
         numbers = rows.column(column)
         if pa.types.is_list(numbers.type):
             if pc.min(pc.list_value_length(numbers)).as_py() == 0:
