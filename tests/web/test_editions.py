@@ -17,13 +17,14 @@ import pytest
 import mnemoscope.search
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.manifest import MANIFEST, seal
-from mnemoscope.errors import AtlasDamaged
-from mnemoscope.files import file_hash, write_bytes
+from mnemoscope.errors import AtlasBusy, AtlasDamaged
+from mnemoscope.files import file_hash, write_bytes, write_json
 from mnemoscope.memory import MemoryId
 from mnemoscope.pages import overview, questions
 from mnemoscope.pages.edition import PAGES, Edition
 from mnemoscope.pages.memory import memory_page
 from mnemoscope.questions import QUESTIONS, write_all
+from mnemoscope.questions.answers import with_patterns
 from mnemoscope.search import opening
 from mnemoscope.web import Settings, browsing
 from mnemoscope.web import site as site_module
@@ -67,15 +68,21 @@ def test_what_is_read_ahead_is_what_a_page_reads_for_itself(tmp_path: Path) -> N
     from web.planted_atlas import planted_atlas
 
     opened = open_atlas(planted_atlas(tmp_path))
-    alone, ahead = (Edition(open_atlas(opened.path)) for _ in range(2))
+    ahead = Edition(opened)
     ahead.read_ahead()
     shared = 0
     for layer in opened.layers:
         for memory in range(opened.memories(layer)):
             rows = opened.best_triggers(layer, None, memories=[memory])
             places = list(rows.select("sentence", "position").iter_rows())
+            alone, second = Edition(opened), Edition(opened)
             found = alone.sharing(places)
             assert found == ahead.sharing(places)
+            assert alone.mined.find("places", None) is None
+            # Who comes second makes it for all who come after.
+            assert second.sharing([]) == {}
+            assert second.sharing(places) == found
+            assert second.mined.find("places", None) is not None
             shared += len(found) > 1
             sentences = rows["sentence"].to_list()
             if sentences:
@@ -83,8 +90,7 @@ def test_what_is_read_ahead_is_what_a_page_reads_for_itself(tmp_path: Path) -> N
             one, other = (memory_page(edition, MemoryId(layer, memory)).data for edition in (alone, ahead))
             assert one == other
     assert shared
-    assert alone.tables.find("places", None) is None
-    assert alone.sharing([]) == ahead.sharing([]) == {}
+    assert ahead.sharing([]) == {}
 
 
 def test_pages_are_kept_up_to_so_many_bytes(tmp_path: Path) -> None:
@@ -105,10 +111,10 @@ def test_pages_are_kept_up_to_so_many_bytes(tmp_path: Path) -> None:
 def test_a_page_that_is_made_while_the_atlas_changes_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    opened = reported(tmp_path)
+    reader, before = client(opened.path), client(opened.path).get("/questions.json")
     held = Held(questions.questions_page)
     monkeypatch.setattr(browsing, "questions_page", held)
-    opened = reported(tmp_path)
-    reader = client(opened.path)
     with ThreadPoolExecutor(1) as slow:
         first = slow.submit(reader.get, "/questions.json")
         assert held.made.wait(120)
@@ -117,11 +123,84 @@ def test_a_page_that_is_made_while_the_atlas_changes_is_not_kept(
         held.go.set()
         answers = [first.result(120), reader.get("/questions.json")]
     fresh = client(opened.path).get("/questions.json")
-    assert answers[1].headers["etag"] == fresh.headers["etag"]
-    # Who asked first is not given the old page under the new mark either.
-    for answer in answers:
-        assert answer.json() == fresh.json()
-        assert answer.headers["etag"] == fresh.headers["etag"]
+    assert before.json() != fresh.json()
+    # Who asked first is given the old page whole, under its own mark and not under the new one.
+    for answer, expected in zip(answers, (before, fresh), strict=True):
+        assert answer.json() == expected.json()
+        assert answer.headers["etag"] == expected.headers["etag"]
+
+
+def test_a_page_whose_answers_are_not_read_before_they_change_is_of_the_next_edition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = reported(tmp_path)
+    reader, begun, made = client(opened.path), threading.Event(), threading.Event()
+
+    def late(edition: Edition) -> Any:
+        begun.set()
+        assert made.wait(120)
+        return questions.questions_page(edition)
+
+    monkeypatch.setattr(browsing, "questions_page", late)
+    with ThreadPoolExecutor(1) as slow:
+        first = slow.submit(reader.get, "/questions.json")
+        assert begun.wait(120)
+        write_all(opened)
+        made.set()
+        answer = first.result(120)
+    fresh = client(opened.path).get("/questions.json")
+    assert answer.json() == fresh.json()
+    assert answer.headers["etag"] == fresh.headers["etag"]
+
+
+def test_answers_that_change_at_every_look_end_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = reported(tmp_path)
+    reader, tried = client(opened.path), []
+
+    def never_the_same(edition: Edition) -> Any:
+        tried.append(edition.state)
+        write_json(opened.path / "analyses" / MANIFEST, {"atlas": opened.manifest_hash, "files": {}, "try": len(tried)})
+        return questions.questions_page(edition)
+
+    (opened.path / "analyses").mkdir(exist_ok=True)
+    monkeypatch.setattr(browsing, "questions_page", never_the_same)
+    answer = reader.get("/questions.json")
+    assert (answer.status_code, "changed while it was being read" in answer.json()["message"]) == (503, True)
+    assert len(set(tried)) == len(tried) == 10
+
+
+def test_what_was_mined_is_read_once_for_all_answers_to_it(tmp_path: Path) -> None:
+    opened = reported(tmp_path)
+    site = create_app(Settings(opened.path)).state.site
+    first = site.edition()
+    rows, answers = first.table("values", 0), questions.answers_of(first)
+    assert memory_page(first, MemoryId(0, 0)).data["patterns"] is not None
+    write_all(opened)
+    with_patterns(opened, QUESTIONS, anew=True)
+    second = site.edition()
+    assert second.state != first.state
+    assert second.table("values", 0) is rows
+    assert questions.answers_of(second)["key_patterns"].missing == "" != answers["key_patterns"].missing
+    # The patterns were written anew, under the open atlas.
+    assert memory_page(second, MemoryId(0, 0)).data["patterns"] is not None
+    mined_again(opened.path)
+    third = site.edition()
+    assert third.table("values", 0) is not rows
+    assert third.table("values", 0).equals(rows)
+
+
+def test_patterns_that_are_on_their_way_are_in_the_next_edition(tmp_path: Path) -> None:
+    opened = reported(tmp_path)
+    aside = (opened.path / "patterns.parquet").rename(tmp_path / "aside")
+    site = Site(Settings(opened.path))
+    early, late = site.edition(), Edition(opened, footprint=site.edition().footprint)
+    assert not early.has_patterns
+    aside.rename(opened.path / "patterns.parquet")
+    # What was read before is kept, what is read now is another edition's.
+    assert early.patterns(MemoryId(0, 0)) is None
+    with pytest.raises(AtlasBusy, match="changed while it was being read"):
+        late.patterns(MemoryId(0, 0))
+    assert site.edition().patterns(MemoryId(0, 0)) is not None
 
 
 def test_what_an_old_page_needs_never_enters_the_new_edition(tmp_path: Path) -> None:
@@ -189,7 +268,11 @@ def test_an_old_index_never_takes_the_place_of_a_new_one(tmp_path: Path, monkeyp
     opening = BackgroundIndex(site)
     opening.begin()
     assert held.made.wait(120)
+    first = opening.begin()
     write_all(opened)
+    # Answers are not searched.
+    assert opening.begin() is first
+    with_patterns(opened, QUESTIONS, anew=True)
     assert opening.begin().future.result(60)
     new = opening.index()
     assert "patterns" not in new.missing_fields
@@ -199,6 +282,36 @@ def test_an_old_index_never_takes_the_place_of_a_new_one(tmp_path: Path, monkeyp
     assert opening.index() is new
     assert new.search("the", fields=("triggers",)).total >= 0
     opening.close()
+
+
+def test_an_index_that_is_no_longer_wanted_is_not_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = reported(tmp_path)
+    site = create_app(Settings(opened.path)).state.site
+    begun, go = threading.Event(), threading.Event()
+
+    def opens(atlas: Atlas, *, progress: Callable[..., None], annotations: Any) -> Any:
+        if not begun.is_set():
+            begun.set()
+            assert go.wait(120)
+        progress("index", 0, 1, "prefixes")
+        return open_index(atlas, progress=progress, annotations=annotations)
+
+    open_index = mnemoscope.search.open_index
+    monkeypatch.setattr(mnemoscope.search, "open_index", opens)
+    background = BackgroundIndex(site)
+    first, old = background.begin(), site.edition()
+    assert begun.wait(120)
+    with_patterns(opened, QUESTIONS, anew=True)
+    second = background.begin()
+    assert second is not first
+    go.set()
+    assert second.future.result(60)
+    assert first.future.exception(60) is not None
+    # A page of the old edition that wants the index is made from the new one.
+    with site.reading(old), pytest.raises(AtlasBusy, match="changed while it was being read"):
+        background.index()
+    assert background.begin() is second
+    background.close()
 
 
 def folder(atlas: Path) -> dict[str, bytes]:

@@ -35,7 +35,7 @@ _PLAN_OPTIONS = (
 
 
 class Tables:
-    """The table files of one atlas; remembers each file's footer once it has been checked."""
+    """The table files of one atlas; remembers each file's footer once it was checked, unless it can be made again."""
 
     def __init__(self, path: Path, manifest: Manifest, manifest_hash: str) -> None:
         self.path = path
@@ -194,7 +194,8 @@ class Tables:
                 if known is None:
                     if wrong := schema_error(name, file.schema_arrow, self.manifest.provenance):
                         raise AtlasDamaged(f"{where} does not belong to this atlas: {wrong}")
-                    self._footers[path] = file.metadata
+                    if path in self.hashes:
+                        self._footers[path] = file.metadata
                 yield file
         except FileNotFoundError:
             remedy = rebuild_command(self.path, name, self.manifest)

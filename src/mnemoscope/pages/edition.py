@@ -1,21 +1,26 @@
 """The atlas as its folder was at one moment, and the tables of it that many pages need, kept in memory.
 
 A finished atlas never changes, but another may be mined in its place, and answers and patterns can be made again: each
-such state is an edition with caches of its own. For a model of GPT-2's size they hold some 100 MB; triggers, and more
-sentences than a million and a half, are larger and read for each page.
+such state is an edition with caches of its own. What was made from the mined tables alone, the large part, goes over to
+the next edition where only answers or patterns are new. For a model of GPT-2's size it is some 100 MB; triggers, and
+more sentences than a million and a half, are larger and read for each page.
 """
 
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.manifest import EXTENSIONS, MANIFEST
+from mnemoscope.atlas.schema import TABLES
 from mnemoscope.cache import Cache
-from mnemoscope.errors import AtlasDamaged
+from mnemoscope.errors import AtlasBusy, AtlasDamaged
 from mnemoscope.memory import MemoryId
 
 PAGES = 64 << 20
@@ -26,13 +31,17 @@ _SPAN = 1 << 24
 """More than any layer has memories, and any sentence positions."""
 
 Footprint = tuple[tuple[int, int, int] | None, ...]
+T = TypeVar("T")
+_MINED = (MANIFEST, f"{EXTENSIONS}/{MANIFEST}")
+_MADE_AGAIN = (TABLES["patterns"].path(), f"analyses/{MANIFEST}")
 
 
 @dataclass(frozen=True)
 class Edition:
     """One state of an atlas, which `state` names for readers; `footprint` tells it from others of the same folder.
 
-    `pages` holds the most recent pages and views, `tables` the few large things that many pages need.
+    `pages` holds the most recent pages and views, `tables` the few large things that many pages need, `mined` those of
+    them that were made from the mined tables alone.
     """
 
     atlas: Atlas
@@ -40,10 +49,47 @@ class Edition:
     footprint: Footprint = ()
     pages: Cache = field(default_factory=lambda: Cache(PAGES, weigh=_bytes_of))
     tables: Cache = field(default_factory=Cache)
+    mined: Cache = field(default_factory=Cache)
+    _asked: threading.Event = field(default_factory=threading.Event)
+    """Set once a page wanted to know which memories share triggers."""
+
+    def followed_by(self, state: str, footprint: Footprint) -> "Edition":
+        """The next edition, of other answers or patterns to the same mined tables."""
+        return Edition(self.atlas, state, footprint, mined=self.mined, _asked=self._asked)
+
+    @property
+    def mined_files(self) -> Footprint:
+        """What tells the mined tables, and those that were made later with the model, from others of the folder."""
+        return self.footprint[: len(_MINED)]
+
+    @property
+    def searched_files(self) -> Footprint:
+        """What tells everything that is searched from others of the folder: the mined tables and the patterns."""
+        return self.footprint[: len(_MINED) + 1]
+
+    def is_current(self) -> bool:
+        """Whether the folder still is as it was; always where no footprint was taken."""
+        return not self.footprint or footprint_of(self.atlas.path) == self.footprint
+
+    def read_current(self, key: Hashable, read: Callable[[], T]) -> T:
+        """What `read` gives of answers or patterns, kept; raises AtlasBusy where they have been made again since."""
+
+        def checked() -> T:
+            found = read()
+            if not self.is_current():
+                raise AtlasBusy(f"{self.atlas.path} changed while it was being read; try again in a moment")
+            return found
+
+        return self.tables.get(key, checked)
+
+    @property
+    def has_patterns(self) -> bool:
+        """Whether the edition has patterns; raises AtlasBusy where they have been made again since."""
+        return self.read_current("has patterns", lambda: self.atlas.has("patterns"))
 
     def table(self, name: str, layer: int) -> pl.DataFrame:
         """The rows of `values` or `activity` of one layer, by memory."""
-        return self.tables.get((name, layer), lambda: self.atlas.table(name, layer=layer).sort("memory"))
+        return self.mined.get((name, layer), lambda: self.atlas.table(name, layer=layer).sort("memory"))
 
     def row(self, name: str, memory: MemoryId) -> dict[str, Any]:
         """The one row of a memory in `values` or `activity`; raises AtlasDamaged."""
@@ -56,7 +102,7 @@ class Edition:
 
     def top_token(self, memory: MemoryId) -> int:
         """The token that the memory's value ranks first; raises AtlasDamaged."""
-        tops = self.tables.get(
+        tops = self.mined.get(
             ("tops", memory.layer), lambda: self.table("values", memory.layer)["top_tokens"].list.first().to_numpy()
         )
         number = self.atlas.number(memory)
@@ -66,14 +112,14 @@ class Edition:
 
     def patterns(self, memory: MemoryId) -> list[dict[str, Any]] | None:
         """The memory's patterns in their order; None where patterns were not made."""
-        if not self.atlas.has("patterns"):
+        if not self.has_patterns:
             return None
 
         def make() -> tuple[pl.DataFrame, np.ndarray]:
             rows = self.atlas.table("patterns").sort("layer", "memory", "pattern")
             return rows, rows["layer"].to_numpy().astype(np.int64) * _SPAN + rows["memory"].to_numpy()
 
-        rows, places = self.tables.get("patterns", make)
+        rows, places = self.read_current("patterns", make)
         here = memory.layer * _SPAN + self.atlas.number(memory)
         first, last = np.searchsorted(places, [here, here + 1])
         return rows.slice(int(first), int(last - first)).to_dicts()
@@ -81,15 +127,19 @@ class Edition:
     def read_ahead(self) -> None:
         """Reads the two things that take long and that many pages need: the triggers of all layers, the sentences.
 
-        Until that is done, pages read what they need of them, which takes some tens of milliseconds each.
+        Until that is done, pages read what they need of the sentences, and the first what it needs of the triggers.
         """
-        self.tables.get("sentences", self._sentences)
-        self.tables.get("places", self._places)
+        self.mined.get("sentences", self._sentences)
+        self.mined.get("places", self._places)
 
     def sharing(self, prefixes: Sequence[tuple[int, int]]) -> dict[MemoryId, int]:
         """How many of these prefixes (sentence, position) are positive triggers of each memory."""
         asked = np.array([sentence * _SPAN + position for sentence, position in prefixes], dtype=np.int64)
-        kept = self.tables.find("places", None)
+        kept = self.mined.find("places", None)
+        # To look through all layers for each of many pages takes longer than to sort all triggers once.
+        if kept is None and self._asked.is_set():
+            kept = self.mined.get("places", self._places)
+        self._asked.set()
         if kept is None:
             sentences = sorted({sentence for sentence, _ in prefixes})
             found_in = self.atlas.each_layer(lambda layer: self._layer_places(layer, sentences))
@@ -121,7 +171,7 @@ class Edition:
 
     def tokens_of(self, sentences: Sequence[int]) -> dict[int, list[int]]:
         """The tokens of each of these sentences; raises AtlasDamaged where one is not stored."""
-        kept = self.tables.find("sentences", None)
+        kept = self.mined.find("sentences", None)
         if kept is None:
             stored = self.atlas.sentences(sentences, columns=["sentence", "tokens"])
             return dict(zip(stored["sentence"].to_list(), stored["tokens"].to_list(), strict=True))
@@ -141,6 +191,18 @@ class Edition:
         tokens = self.atlas.table("sentences", columns=["tokens"])["tokens"]
         starts = np.concatenate([[0], np.cumsum(tokens.list.len().to_numpy(), dtype=np.int64)])
         return ids.to_numpy(), starts, _narrow(tokens.explode().drop_nulls().to_numpy())
+
+
+def footprint_of(directory: Path) -> Footprint:
+    """Of each file that tells what the folder holds its inode, time and size; None where there is none."""
+    found: list[tuple[int, int, int] | None] = []
+    for name in (*_MINED, *_MADE_AGAIN):
+        try:
+            status = (directory / name).stat()
+            found.append((status.st_ino, status.st_mtime_ns, status.st_size))
+        except OSError:
+            found.append(None)
+    return tuple(found)
 
 
 def _narrow(numbers: np.ndarray) -> np.ndarray:

@@ -146,16 +146,16 @@ def _rows(edition: Edition, layer: int) -> pl.DataFrame:
         pl.Series("top_text", texts[0], dtype=pl.String),
         pl.Series("target_text", texts[1], dtype=pl.String),
         agrees=pl.col("top_token") == pl.col("target"),
-        kind=pl.col("kind").fill_null("none") if edition.atlas.has("patterns") else pl.col("kind"),
-        patterns=pl.col("patterns").fill_null(0) if edition.atlas.has("patterns") else pl.col("patterns"),
+        kind=pl.col("kind").fill_null("none") if edition.has_patterns else pl.col("kind"),
+        patterns=pl.col("patterns").fill_null(0) if edition.has_patterns else pl.col("patterns"),
     ).sort("memory")
 
 
 def _kinds(edition: Edition, layer: int) -> pl.DataFrame:
     """What the triggers of each memory share: shallow, semantic or both; and how many patterns there are."""
-    if not edition.atlas.has("patterns"):
+    if not edition.has_patterns:
         return pl.DataFrame(schema={"memory": pl.Int32, "kind": pl.String, "patterns": pl.UInt32})
-    found = edition.pages.get(
+    found = edition.read_current(
         "pattern kinds", lambda: edition.atlas.table("patterns", columns=["layer", "memory", "kind"]).rechunk()
     )
     several = pl.col("kind").n_unique() > 1
@@ -251,7 +251,7 @@ def layers_frame(edition: Edition) -> "Frame":
         # The room of figures loads the drawing library.
         from mnemoscope.figures.layer_picture import frame
 
-        return frame(edition.atlas, patterns=edition.atlas.has("patterns"))
+        return frame(edition.atlas, patterns=edition.has_patterns)
 
     return edition.tables.get("layers frame", make)
 

@@ -52,7 +52,7 @@ def overview_view(edition: Edition) -> dict[str, Any]:
             for question, found in there.items()
         },
         "unanswered": [question for question in answers if question not in there],
-        "striking": striking_memories(edition),
+        "striking": edition.mined.get("striking", lambda: striking_memories(edition)),
     }
 
 

@@ -20,7 +20,7 @@ _LIBRARY = threading.Lock()
 
 def answers_of(edition: Edition) -> dict[str, Answer]:
     """The answers by question, in the paper's order."""
-    return edition.tables.get("answers", lambda: stored_answers(edition.atlas))
+    return edition.read_current("answers", lambda: stored_answers(edition.atlas))
 
 
 def layer_numbers(edition: Edition, layer: int) -> list[dict[str, Any]]:

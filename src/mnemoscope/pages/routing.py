@@ -16,7 +16,7 @@ def routing_page(edition: Edition) -> Page:
     """Every layer's experts with their shares of the tokens; raises AtlasUnfinished where no layer has experts."""
     if not edition.atlas.has("routing"):
         raise AtlasUnfinished(f"the model of {edition.atlas.path} has no experts, so nothing is routed")
-    found = edition.tables.get("routing", lambda: _read(edition))
+    found = edition.mined.get("routing", lambda: _read(edition))
     return Page("routing.html", "Routing", {"layers": routing_views(edition, found)}, lambda: {
         "drawing": _drawing(edition, found)
     })  # fmt: skip

@@ -116,7 +116,7 @@ def token_page(edition: Edition, index: OpenIndex, *, token: int, layers: str, p
 
 
 def _counts(edition: Edition) -> pl.DataFrame:
-    return edition.tables.get("tokens", lambda: edition.atlas.table("tokens").sort("token").drop("first_count"))
+    return edition.mined.get("tokens", lambda: edition.atlas.table("tokens").sort("token").drop("first_count"))
 
 
 def read_layers(edition: Edition, text: str) -> list[int] | None:

@@ -11,9 +11,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from mnemoscope.errors import StoreFailed
+from mnemoscope.atlas import Atlas
+from mnemoscope.errors import AtlasBusy, StoreFailed
 from mnemoscope.memory import MemoryId
-from mnemoscope.pages.edition import Edition
+from mnemoscope.pages.edition import Footprint
 from mnemoscope.pages.page import Page
 from mnemoscope.pages.search import LAST, search_page, token_page, tokens_page
 from mnemoscope.web.page_routes import both
@@ -72,7 +73,7 @@ def router(site: Site, background: "BackgroundIndex") -> APIRouter:
 
 
 class BackgroundIndex:
-    """The index of the atlas as it is now; opened again when another edition of it is read."""
+    """The index of the atlas as it is now; opened again when what is searched has changed."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -80,11 +81,18 @@ class BackgroundIndex:
         self._now: _Opening | None = None
 
     def begin(self) -> "_Opening":
-        """Opens the index of the edition in the background, unless that has been begun."""
+        """Opens the index of the edition in the background, unless that has been begun.
+
+        Raises AtlasBusy for an edition that is read no more, so that its page is made from the one that is.
+        """
         edition = self._site.edition()
         with self._lock:
-            if self._now is None or self._now.edition.state != edition.state or self._now.has_failed():
-                before, self._now = self._now, _Opening(edition)
+            if self._now is None or self._now.searched_files != edition.searched_files or self._now.has_failed():
+                if not edition.is_current():
+                    raise AtlasBusy(f"{edition.atlas.path} changed while it was being read; try again in a moment")
+                before, self._now = self._now, _Opening(edition.atlas, edition.searched_files)
+                if before is not None:
+                    before.unwanted.set()
                 threading.Thread(
                     target=self._open, args=(self._now, before), name="search index", daemon=True
                 ).start()
@@ -95,11 +103,11 @@ class BackgroundIndex:
         opening = self.begin()
         try:
             return opening.future.result(TIMEOUT_SECONDS)
-        except TimeoutError:
+        except (TimeoutError, _Unwanted):
             raise _try_again(f"The search index is being built{opening.done}") from None
         except StoreFailed:
             # The folder is emptied before another atlas is mined in it, the manifest last.
-            atlas = opening.edition.atlas
+            atlas = opening.atlas
             if all((atlas.path / file).exists() for file in atlas.hashes):
                 raise
             raise _try_again("The search index needs files that are gone; the atlas may be being mined anew") from None
@@ -113,8 +121,8 @@ class BackgroundIndex:
         from mnemoscope.search import open_index
 
         try:
-            atlas, published = opening.edition.atlas, self._site.judgements.read_published
-            opening.future.set_result(open_index(atlas, progress=opening.progress, annotations=published))
+            published = self._site.judgements.read_published
+            opening.future.set_result(open_index(opening.atlas, progress=opening.progress, annotations=published))
         except Exception as problem:
             opening.future.set_exception(problem)
         if before is not None:
@@ -126,15 +134,21 @@ class BackgroundIndex:
         del before
 
 
+class _Unwanted(Exception):
+    """What is searched has changed while its index was made."""
+
+
 def _try_again(sentence: str) -> HTTPException:
     return HTTPException(503, f"{sentence}; try again in a moment.", headers={"Retry-After": "5"})
 
 
 @dataclass
 class _Opening:
-    """The index of one edition: the promise of it, and how far it is."""
+    """The index of an atlas and its patterns: the promise of it, and how far it is; `unwanted` ends its making."""
 
-    edition: Edition
+    atlas: Atlas
+    searched_files: Footprint
+    unwanted: threading.Event = field(default_factory=threading.Event)
     future: "Future[Index]" = field(default_factory=Future)
     done: str = ""
 
@@ -148,5 +162,7 @@ class _Opening:
             self.future.result().close()
 
     def progress(self, name: str, done: float, total: float | None, unit: str) -> None:
-        """Remembers how far the index is."""
+        """Remembers how far the index is; raises _Unwanted once another one is wanted."""
+        if self.unwanted.is_set():
+            raise _Unwanted
         self.done = f" ({done / total:.0%} of its {unit})" if total else ""

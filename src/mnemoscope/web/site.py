@@ -2,20 +2,19 @@
 
 A finished atlas never changes, but another may be mined in its place, and answers and patterns can be made again. Each
 such state of the folder is an `Edition` with caches of its own, and a page is read from one edition from its beginning
-to its end. Never imports torch unless a model was named.
+to its end: what it reads of files is checked to be that edition's, and where it no longer is the page is made from the
+next. Never imports torch unless a model was named.
 """
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from mnemoscope.atlas import Atlas, open_atlas
-from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.errors import AtlasUnfinished
-from mnemoscope.pages.edition import Edition, Footprint
+from mnemoscope.pages.edition import Edition, footprint_of
 from mnemoscope.web.judgements import SiteJudgements
 from mnemoscope.web.settings import Settings
 
@@ -23,7 +22,8 @@ if TYPE_CHECKING:
     from mnemoscope.web.model_worker import ModelWorker
 
 T = TypeVar("T")
-_ANALYSES = Path("analyses", MANIFEST)
+_TRIES = 10
+"""Editions that a page is tried to be made from: `analyze` makes nine, one after the other."""
 
 
 class Site:
@@ -38,7 +38,7 @@ class Site:
         self.judgements = SiteJudgements(settings, self.edition)
         self._lock = threading.Lock()
         self._waiting = 0
-        self.latest = self._open()
+        self.latest = self._open(None)
         """The edition that was opened last; to be read where opening another one must not fail."""
         if settings.model is not None:
             from mnemoscope.web.model_worker import load_worker
@@ -63,8 +63,8 @@ class Site:
         if held is not None and held[0] is self:
             return held[1]
         with self._lock:
-            if not self._is_current(self.latest):
-                self.latest = self._open()
+            if not self.latest.is_current():
+                self.latest = self._open(self.latest)
             return self.latest
 
     @contextmanager
@@ -77,19 +77,16 @@ class Site:
             _READ.reset(token)
 
     def read(self, make: Callable[[], T]) -> T:
-        """What `make` gives from one edition; a second time where the folder changed meanwhile, and files with it."""
-        edition = self.edition()
-        with self._busy(), self.reading(edition):
-            try:
-                made = make()
-                if self._is_current(edition):
-                    return made
-            except Exception:
-                if self._is_current(edition):
-                    raise
-        # The folder may change again; what is then made is kept with an edition that nobody asks for any more.
-        with self._busy(), self.reading(self.edition()):
-            return make()
+        """What `make` gives from one edition; from the next one where the folder changed and it could not be made."""
+        for tries_left in reversed(range(_TRIES)):
+            edition = self.edition()
+            with self._busy(), self.reading(edition):
+                try:
+                    return make()
+                except Exception:
+                    if not tries_left or edition.is_current():
+                        raise
+        raise AssertionError("the last try ends in a page or an error")
 
     @property
     def busy(self) -> bool:
@@ -106,9 +103,9 @@ class Site:
             with self._lock:
                 self._waiting -= 1
 
-    def _open(self) -> Edition:
+    def _open(self, before: Edition | None) -> Edition:
         # Taken first: what changes meanwhile is seen next time.
-        footprint = _footprint(self.settings.atlas)
+        footprint = footprint_of(self.settings.atlas)
         atlas = open_atlas(self.settings.atlas)
         if part := atlas.manifest.part:
             raise AtlasUnfinished(f"{self.settings.atlas} is {part}; join all parts with `mnemoscope merge`")
@@ -116,26 +113,12 @@ class Site:
             from mnemoscope.web.model_worker import describe_difference
 
             self.model.differs = describe_difference(self.settings, self.model.model, atlas)
-        state = atlas.manifest_hash[:16]
-        if (made := footprint[1]) is not None:
-            state += f"-{made[1]:x}-{made[2]:x}"
-        return Edition(atlas, state, footprint)
-
-    def _is_current(self, edition: Edition) -> bool:
-        return _footprint(self.settings.atlas) == edition.footprint
+        later = (f"-{made[1]:x}-{made[2]:x}" for made in footprint[1:] if made is not None)
+        opened = Edition(atlas, "".join((atlas.manifest_hash[:16], *later)), footprint)
+        if before is not None and before.mined_files == opened.mined_files:
+            return before.followed_by(opened.state, footprint)
+        return opened
 
 
 _READ: ContextVar[tuple[Site, Edition] | None] = ContextVar("read", default=None)
 """The edition that the code that runs is reading, of which site."""
-
-
-def _footprint(directory: Path) -> Footprint:
-    """Which manifests lie in the folder: of each its inode, time and size; None where there is none."""
-    found: list[tuple[int, int, int] | None] = []
-    for path in (directory / MANIFEST, directory / _ANALYSES):
-        try:
-            status = path.stat()
-            found.append((status.st_ino, status.st_mtime_ns, status.st_size))
-        except OSError:
-            found.append(None)
-    return tuple(found)
