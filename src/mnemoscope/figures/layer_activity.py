@@ -6,6 +6,8 @@ from mnemoscope.figures.chart import BLUE, DASHED, GREEN, ORANGE, PURPLE, Figure
 from mnemoscope.figures.panels import lines
 from mnemoscope.questions.question import Answer
 
+BESIDES = ("key_patterns",)
+"""The other questions whose answers the figure draws."""
 ACTIVE = (Series("active", GREEN),)
 SPREAD = (
     Series("effective_share", GREEN),

@@ -58,8 +58,17 @@ class Section:
 
 def draw_figure(question: str, answers: Mapping[str, Answer]) -> Figure:
     """The figure of a question, drawn by the module of that name in this room; `answers` may hold others besides."""
-    figure: Figure = import_module(f"mnemoscope.figures.{question}").figure(answers)
+    figure: Figure = _drawing_module(question).figure({one: answers[one] for one in drawn_questions(question)})
     return figure
+
+
+def drawn_questions(question: str) -> tuple[str, ...]:
+    """The questions whose answers the figure of this one draws, its own first."""
+    return (question, *getattr(_drawing_module(question), "BESIDES", ()))
+
+
+def _drawing_module(question: str) -> Any:
+    return import_module(f"mnemoscope.figures.{question}")
 
 
 def drawn_figure(atlas: Atlas, answers: Mapping[str, Answer], question: str) -> dict[str, Any]:

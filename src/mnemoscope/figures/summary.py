@@ -4,7 +4,7 @@ Plain sentences for somebody who has not read the paper. Every number is the atl
 depends on the numbers: where ours differ from the paper's, it says so.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mnemoscope.atlas import Atlas
@@ -22,10 +22,10 @@ class Card:
     link: str
 
 
-def cards(atlas: Atlas, answers: Mapping[str, Answer]) -> list[Card]:
-    """The cards after the first one, which shows a memory."""
+def cards(mined: Sequence[str], answers: Mapping[str, Answer]) -> list[Card]:
+    """The cards after the first one, which shows a memory; `mined` is what `describe_mining` says."""
     return [
-        Card("What was mined", tuple(describe_mining(atlas)), "methods"),
+        Card("What was mined", tuple(mined), "methods"),
         Card("What keys detect", tuple(_keys(answers)), "key_patterns"),
         Card("What values predict", tuple(_values(answers)), "value_agreement"),
         Card("Where the prediction is made", tuple(_refinement(answers)), "refinement_match"),

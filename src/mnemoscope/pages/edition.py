@@ -74,13 +74,13 @@ class Edition:
     def read_current(self, key: Hashable, read: Callable[[], T]) -> T:
         """What `read` gives of answers or patterns, kept; raises AtlasBusy where they have been made again since."""
 
-        def checked() -> T:
+        def read_and_check() -> T:
             found = read()
             if not self.is_current():
                 raise AtlasBusy(f"{self.atlas.path} changed while it was being read; try again in a moment")
             return found
 
-        return self.tables.get(key, checked)
+        return self.tables.get(key, read_and_check)
 
     @property
     def has_patterns(self) -> bool:

@@ -68,10 +68,9 @@ def overview_words(edition: Edition, data: dict[str, Any]) -> dict[str, Any]:
         "some": str(edition.atlas.name(edition.atlas.layers[-1], 0)),
         "opened_by": model_words(manifest, otherwise=manifest.model.spec or "MODEL"),
     }
-    if data["unanswered"]:
-        return {**said, "mined": describe_mining(edition.atlas), "cards": []}
-    found = cards(edition.atlas, answers_of(edition))
-    return {**said, "mined": found[0].sentences, "cards": found[1:]}
+    mined = edition.mined.get("mined", lambda: describe_mining(edition.atlas))
+    found = [] if data["unanswered"] else cards(mined, answers_of(edition))[1:]
+    return {**said, "mined": mined, "cards": found}
 
 
 def _run(edition: Edition) -> dict[str, Any]:

@@ -9,11 +9,14 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from mnemoscope.cache import Cache
 from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.page import Page
 from mnemoscope.questions.answers import stored_answers
 from mnemoscope.questions.question import Answer, Row
 
+DRAWINGS = 40
+"""Drawings kept of all editions of what was mined."""
 _LIBRARY = threading.Lock()
 """Held by whoever draws with the figures' library."""
 
@@ -81,8 +84,7 @@ def question_page(edition: Edition, question: str) -> Page:
     def extra() -> dict[str, Any]:
         if answers[question].missing:
             return {"drawing": ""}
-        draw = partial(draw_answer, answers, question, name=question)
-        return {"drawing": edition.tables.get(("drawing", question), draw)}
+        return {"drawing": _keep_drawing(edition, question, name=question, small=False)}
 
     return Page("question.html", f"{data['figure']}: {data['about']}", data, extra)
 
@@ -106,6 +108,17 @@ def draw_answer(
         return page_svg(drawn, name=name, label=label, silent=small)
 
 
+def _keep_drawing(edition: Edition, question: str, *, name: str, small: bool) -> str:
+    """The figure of an answer, drawn once for all editions that answer the same."""
+    from mnemoscope.figures.sections import drawn_questions
+
+    answers = answers_of(edition)
+    drawn = (answers[one] for one in drawn_questions(question))
+    key = (name, *((one.interval, one.missing, one.table.write_json()) for one in drawn))
+    drawings = edition.mined.get("drawings", lambda: Cache(DRAWINGS))
+    return drawings.get(key, partial(draw_answer, answers, question, name=name, small=small))
+
+
 def draw_small(edition: Edition, *questions: str) -> list[dict[str, str]]:
     """Small figures of these questions, of those that are answered: `question`, `figure`, `about`, `drawing`."""
     found = []
@@ -113,7 +126,7 @@ def draw_small(edition: Edition, *questions: str) -> list[dict[str, str]]:
         answer = answers_of(edition)[question]
         if not answer.missing:
             asked = answer.question
-            drawing = draw_answer(answers_of(edition), question, name=f"small-{question}", small=True)
+            drawing = _keep_drawing(edition, question, name=f"small-{question}", small=True)
             found.append(
                 {"question": question, "figure": asked.paper.figure, "about": asked.title, "drawing": drawing}
             )

@@ -32,14 +32,14 @@ def report_page(edition: Edition, compositions: pl.DataFrame | None, routing: Se
     from mnemoscope.figures.examples import judged_sentence
     from mnemoscope.figures.methods import methods
     from mnemoscope.figures.sections import compare_with_paper, csv_link, describe_upper_layers
-    from mnemoscope.figures.summary import cards, warnings
+    from mnemoscope.figures.summary import cards, describe_mining, warnings
 
     atlas, answers = edition.atlas, answers_of(edition)
     data = {
         "model": atlas.manifest.model.spec,
         "text": atlas.manifest.corpus.spec,
         "warnings": warnings(atlas),
-        "cards": cards(atlas, answers),
+        "cards": cards(describe_mining(atlas), answers),
         "comparison": compare_with_paper(answers),
         "upper": describe_upper_layers(next(iter(answers.values()))),
         "sections": [

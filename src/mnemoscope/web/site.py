@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeVar
 
+from starlette.exceptions import HTTPException
+
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.pages.edition import Edition, footprint_of
@@ -83,6 +85,9 @@ class Site:
             with self._busy(), self.reading(edition):
                 try:
                     return make()
+                except HTTPException:
+                    # A refusal is an answer, too.
+                    raise
                 except Exception:
                     if not tries_left or edition.is_current():
                         raise
