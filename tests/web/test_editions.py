@@ -7,12 +7,14 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from starlette.exceptions import HTTPException
 
 import mnemoscope.search
 from mnemoscope.atlas import Atlas, open_atlas
@@ -24,7 +26,8 @@ from mnemoscope.pages import overview, questions
 from mnemoscope.pages.edition import PAGES, Edition
 from mnemoscope.pages.memory import memory_page
 from mnemoscope.questions import QUESTIONS, write_all
-from mnemoscope.questions.answers import with_patterns
+from mnemoscope.questions.answers import _store as store_answers
+from mnemoscope.questions.answers import make_answer, with_patterns
 from mnemoscope.search import opening
 from mnemoscope.web import Settings, browsing
 from mnemoscope.web import site as site_module
@@ -75,14 +78,15 @@ def test_what_is_read_ahead_is_what_a_page_reads_for_itself(tmp_path: Path) -> N
         for memory in range(opened.memories(layer)):
             rows = opened.best_triggers(layer, None, memories=[memory])
             places = list(rows.select("sentence", "position").iter_rows())
-            alone, second = Edition(opened), Edition(opened)
+            alone, later = Edition(opened), Edition(opened)
             found = alone.sharing(places)
             assert found == ahead.sharing(places)
-            assert alone.mined.find("places", None) is None
-            # Who comes second makes it for all who come after.
-            assert second.sharing([]) == {}
-            assert second.sharing(places) == found
-            assert second.mined.find("places", None) is not None
+            # Who comes third sorts the triggers for all who come after.
+            sorted_once = [alone.mined.find("places", None) is not None]
+            for _ in range(3):
+                assert later.sharing(places) == found
+                sorted_once.append(later.mined.find("places", None) is not None)
+            assert sorted_once == [False, False, False, True]
             shared += len(found) > 1
             sentences = rows["sentence"].to_list()
             if sentences:
@@ -187,6 +191,51 @@ def test_what_was_mined_is_read_once_for_all_answers_to_it(tmp_path: Path) -> No
     third = site.edition()
     assert third.table("values", 0) is not rows
     assert third.table("values", 0).equals(rows)
+
+
+def test_a_figure_is_drawn_once_for_all_editions_that_answer_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = reported(tmp_path)
+    write_all(opened)
+    site, drawn, draw = create_app(Settings(opened.path)).state.site, [], questions.draw_answer
+
+    def counted(answers: Any, question: str, **named: Any) -> str:
+        drawn.append(question)
+        return draw(answers, question, **named)
+
+    monkeypatch.setattr(questions, "draw_answer", counted)
+
+    def glance() -> list[str]:
+        return [one["drawing"] for one in overview.overview_page(site.edition()).extra()["glance"]]
+
+    first, state = glance(), site.edition().state
+    assert sorted(drawn) == sorted(overview.GLANCE)
+    write_all(opened)
+    assert site.edition().state != state
+    assert glance() == first
+    assert len(drawn) == len(overview.GLANCE)
+    # Figure 7 draws the patterns' answer, too, and is drawn anew where that one is another.
+    written = make_answer(opened, "key_patterns")
+    changed = written.table.with_columns(pl.col("value") / 2)
+    store_answers(opened, {"key_patterns": replace(written, table=changed)})
+    del drawn[:]
+    assert glance() != first
+    assert sorted(drawn) == ["key_patterns", "layer_activity"]
+
+
+def test_a_refusal_of_an_edition_that_is_gone_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = reported(tmp_path)
+    reader, tried = client(opened.path), []
+
+    def refuse(edition: Edition) -> Any:
+        tried.append(edition.state)
+        write_all(opened)
+        raise HTTPException(503, "Not yet; try again in a moment.")
+
+    monkeypatch.setattr(browsing, "questions_page", refuse)
+    assert reader.get("/questions.json").status_code == 503
+    assert len(tried) == 1
 
 
 def test_patterns_that_are_on_their_way_are_in_the_next_edition(tmp_path: Path) -> None:

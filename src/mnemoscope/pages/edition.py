@@ -6,9 +6,9 @@ the next edition where only answers or patterns are new. For a model of GPT-2's 
 more sentences than a million and a half, are larger and read for each page.
 """
 
+import itertools
 import sys
-import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +27,8 @@ PAGES = 64 << 20
 """Bytes of pages and views kept of one edition, the most recent ones: a thousand pages of memories, about."""
 SENTENCES = 1_500_000
 """Sentences whose tokens are kept in memory; to decode those of one memory's triggers anew takes 40 ms."""
+UNSORTED = 2
+"""Pages that look through the triggers of all layers before these are sorted once for all others."""
 _SPAN = 1 << 24
 """More than any layer has memories, and any sentence positions."""
 
@@ -50,8 +52,8 @@ class Edition:
     pages: Cache = field(default_factory=lambda: Cache(PAGES, weigh=_bytes_of))
     tables: Cache = field(default_factory=Cache)
     mined: Cache = field(default_factory=Cache)
-    _asked: threading.Event = field(default_factory=threading.Event)
-    """Set once a page wanted to know which memories share triggers."""
+    _asked: Iterator[int] = field(default_factory=itertools.count)
+    """How many pages wanted to know which memories share triggers."""
 
     def followed_by(self, state: str, footprint: Footprint) -> "Edition":
         """The next edition, of other answers or patterns to the same mined tables."""
@@ -127,7 +129,7 @@ class Edition:
     def read_ahead(self) -> None:
         """Reads the two things that take long and that many pages need: the triggers of all layers, the sentences.
 
-        Until that is done, pages read what they need of the sentences, and the first what it needs of the triggers.
+        Until that is done, pages read what they need of the sentences, and the first two do so of the triggers.
         """
         self.mined.get("sentences", self._sentences)
         self.mined.get("places", self._places)
@@ -136,10 +138,9 @@ class Edition:
         """How many of these prefixes (sentence, position) are positive triggers of each memory."""
         asked = np.array([sentence * _SPAN + position for sentence, position in prefixes], dtype=np.int64)
         kept = self.mined.find("places", None)
-        # To look through all layers for each of many pages takes longer than to sort all triggers once.
-        if kept is None and self._asked.is_set():
+        # To look through all layers takes half as long as to sort all triggers for all pages to come.
+        if kept is None and next(self._asked) >= UNSORTED:
             kept = self.mined.get("places", self._places)
-        self._asked.set()
         if kept is None:
             sentences = sorted({sentence for sentence, _ in prefixes})
             found_in = self.atlas.each_layer(lambda layer: self._layer_places(layer, sentences))
