@@ -13,6 +13,7 @@ from mnemoscope.patterns import write_patterns
 from mnemoscope.patterns.significance import log10_tail
 from pattern_atlas import Place, build, random_places
 from patterns.test_topics import slow_stake
+from reports.reported_atlas import reported
 
 Rows = list[tuple[int, int, int, str, str, list[int]]]
 
@@ -226,3 +227,12 @@ def test_tokens_without_text_and_other_scripts(tmp_path: Path, random: np.random
     write_patterns(atlas)
     said = {(row[1], row[4]) for row in rows_of(atlas)}
     assert said >= {(0, 'ends with "你好世界。"'), (1, 'begins with "виружи"'), (2, "ends in token 0")}
+
+
+def test_an_open_atlas_reads_patterns_that_were_written_anew(tmp_path: Path) -> None:
+    opened = reported(tmp_path)
+    before = opened.table("patterns")
+    write_patterns(opened)
+    after = opened.table("patterns")
+    assert after.equals(open_atlas(tmp_path).table("patterns"))
+    assert not after.equals(before)
