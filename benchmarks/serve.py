@@ -1,9 +1,10 @@
-"""How fast the pages of a GPT-2-small-sized atlas come: `python benchmarks/serve.py [FOLDER] [SECONDS]`.
+"""How fast the pages of a GPT-2-small-sized atlas come: `python benchmarks/serve.py [FOLDER] [SECONDS] [analyze]`.
 
 Makes the atlas of search.py (12 layers of 3,072 memories, 50 triggers of each sign, 700,000 sentences; removed
 afterwards unless FOLDER is given) and its index, starts `mnemoscope serve` as a process, and lets 20 readers each ask
 for one page a second over kept connections: memories, layers, searches, tokens, the overview, half as JSON. Prints the
-time to start, median and p99 of every kind, errors, and the server's processor time for a page.
+time to start, median and p99 of every kind, errors, and the server's processor time for a page. With `analyze` that
+verb runs on the atlas all the while, again and again.
 """
 
 import http.client
@@ -17,7 +18,8 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -91,7 +93,27 @@ class Reader(threading.Thread):
         connection.close()
 
 
-def measure(atlas: Path, seconds: float) -> None:
+@contextmanager
+def run_beside(verb: str | None, atlas: Path) -> Iterator[None]:
+    """Inside the block the verb runs on the atlas, again and again; says how often it ended."""
+    over, ended = threading.Event(), 0
+
+    def run() -> None:
+        nonlocal ended
+        while verb is not None and not over.is_set():
+            subprocess.run([sys.executable, "-m", "mnemoscope", verb, str(atlas)], check=True, capture_output=True)
+            ended += 1
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield
+    over.set()
+    thread.join()
+    if verb is not None:
+        print(f"{verb} ended {ended} times")
+
+
+def measure(atlas: Path, seconds: float, *, verb: str | None = None) -> None:
     """Starts the server, reads, prints."""
     import mnemoscope as ms
 
@@ -118,10 +140,11 @@ def measure(atlas: Path, seconds: float) -> None:
             before = process.cpu_times()
             end = time.perf_counter() + seconds
             readers = [Reader(number, place, words, end) for number in range(READERS)]
-            for reader in readers:
-                reader.start()
-            for reader in readers:
-                reader.join()
+            with run_beside(verb, atlas):
+                for reader in readers:
+                    reader.start()
+                for reader in readers:
+                    reader.join()
             after = process.cpu_times()
             report(readers, after.user + after.system - before.user - before.system)
             print(f"{process.memory_info().rss / 1e6:.0f} MB resident; load {os.getloadavg()[0]:.1f}")
@@ -154,7 +177,8 @@ def main() -> None:
         import mnemoscope as ms
 
         build_index(ms.open_atlas(directory))
-        measure(directory, float(sys.argv[2]) if len(sys.argv) > 2 else 30.0)
+        verb = sys.argv[3] if len(sys.argv) > 3 else None
+        measure(directory, float(sys.argv[2]) if len(sys.argv) > 2 else 30.0, verb=verb)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from torch import nn
 from mnemoscope.errors import ModelUnsupported, OptionError, TokenizerNotFound
 from mnemoscope.mining_options import AUTO, DTYPES
 from mnemoscope.model_options import ModelOptions, write_max_memory
+from mnemoscope.models.activation_pieces import use_pieces
 from mnemoscope.models.dequantization import keep_as_stored
 from mnemoscope.models.fairseq import open_checkpoint
 from mnemoscope.models.fingerprint import check_finite, content_fingerprint
@@ -77,6 +78,8 @@ def load_model(
     content = content_fingerprint(opened.network, opened.config, opened.tokens.description)
     try:
         network = _place(opened.network, kind, place, copied=opened.own)
+        if not opened.own:
+            use_pieces(network)
         anatomy = opened.anatomy(network)
         if not anatomy.layers:
             raise ModelUnsupported(f"model {opened.spec!r} has no layers; see what its config.json says of them")

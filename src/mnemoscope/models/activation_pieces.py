@@ -1,0 +1,67 @@
+"""Activations that are several short operations, made piece by piece while the processor's cache holds a piece.
+
+transformers writes some activations out: `gelu_new`, that of GPT-2, GPT-J, GPT-Neo and Phi, is eight operations, each
+of which reads and writes a whole batch of coefficients. Each number is made by the same operations here, and so is the
+same to its last bit; LOG.md has what it saves.
+"""
+
+import torch
+from torch import Tensor, nn
+from transformers.activations import AccurateGELUActivation, FastGELUActivation, NewGELUActivation, QuickGELUActivation
+
+PIECE = 1 << 17
+"""Numbers of a piece: half a megabyte in single precision, of which the operations hold three at a time."""
+_WHOLE_STEPS = 64
+"""What the width must be a multiple of, so that no piece ends between the numbers that a processor takes together."""
+
+
+def use_pieces(network: nn.Module) -> None:
+    """Lets those activations of a network on a CPU work piece by piece, where no gradient is asked for."""
+    for module in network.modules():
+        if (kind := _KINDS.get(type(module))) is not None:
+            module.__class__ = kind
+
+
+class _InPieces(nn.Module):
+    """Before an activation's class: calls it for some rows at a time."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        width = input.shape[-1] if input.dim() else 1
+        if (
+            input.numel() <= PIECE
+            or width % _WHOLE_STEPS
+            or input.device.type != "cpu"
+            or not input.is_contiguous()
+            or torch.is_grad_enabled()
+        ):
+            return super().forward(input)  # type: ignore[no-any-return]
+        rows = input.view(-1, width)
+        made = torch.empty_like(rows)
+        step = max(1, PIECE // width)
+        for start in range(0, len(rows), step):
+            made[start : start + step] = super().forward(rows[start : start + step])
+        return made.view(input.shape)
+
+
+class NewGELUInPieces(_InPieces, NewGELUActivation):
+    """See `use_pieces`."""
+
+
+class FastGELUInPieces(_InPieces, FastGELUActivation):
+    """See `use_pieces`."""
+
+
+class AccurateGELUInPieces(_InPieces, AccurateGELUActivation):
+    """See `use_pieces`."""
+
+
+class QuickGELUInPieces(_InPieces, QuickGELUActivation):
+    """See `use_pieces`."""
+
+
+_KINDS: dict[type, type] = {
+    NewGELUActivation: NewGELUInPieces,
+    FastGELUActivation: FastGELUInPieces,
+    AccurateGELUActivation: AccurateGELUInPieces,
+    QuickGELUActivation: QuickGELUInPieces,
+}
