@@ -58,8 +58,7 @@ class SlowMixture:
             return block.get_submodule(self.case.whole).down_proj.weight[:, number]
         if ".S" in name:
             return block.get_submodule(f"{self.case.shared}.{self.case.down}").weight[:, number]
-        down = block.get_submodule(self.case.experts).down_proj[int(expert[0])]
-        return down[number] if self.case.in_features_first else down[:, number]
+        return self.case.values(block.get_submodule(self.case.experts), int(expert[0]))[number]
 
     def names(self, layer: int) -> list[str]:
         """All memories of a layer, expert by expert."""
@@ -86,7 +85,8 @@ class SlowMixture:
             scale = (taken[norm].double().square().mean(-1, keepdim=True) + eps).sqrt()
             return directions * norm.weight.double() / scale[:-1]
 
-        directions = back(self.hf.lm_head.weight[ids[1:]].double(), self.hf.model.get_submodule(self.case.final_norm))
+        norm = self.hf.base_model.get_submodule(self.case.final_norm)
+        directions = back(self.hf.lm_head.weight[ids[1:]].double(), norm)
         directions = directions / getattr(self.hf.config, "logits_scaling", 1.0)
         directions = directions * getattr(self.hf.config, "residual_multiplier", 1.0)
         found = {}

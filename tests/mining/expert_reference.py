@@ -43,7 +43,7 @@ class ExpertReference(Reference):
         return self.hand.values(layer).double().numpy()
 
     def _norms(self, layer: int) -> list[Any]:
-        block, model = blocks_of(self.hf)[layer], self.hf.model
+        block, model = blocks_of(self.hf)[layer], self.hf.base_model
         sandwich = [block.get_submodule(path) for path in ("post_feedforward_layernorm", "post_mlp_layernorm")
                     if self.hand.case.block == "sandwich" and path in dict(block.named_modules())]  # fmt: skip
         return [*sandwich, model.get_submodule(self.hand.case.final_norm)]
@@ -152,8 +152,8 @@ class SlowMixture(SlowTransformer):
         self.hand = HandRead(self.hf, name)
         self._names = dict(self.hf.named_modules())
         self.layers = len(blocks_of(self.hf))
-        self._blocks = [path for path in self._names if re.fullmatch(r"model\.layers\.\d+", path)]
-        self._final, self._project = self.hf.model.get_submodule(self.hand.case.final_norm), None
+        self._blocks = [path for path in self._names if re.fullmatch(r"(model\.layers|transformer\.blocks)\.\d+", path)]
+        self._final, self._project = self.hf.base_model.get_submodule(self.hand.case.final_norm), None
 
     def values(self, layer: int) -> Tensor:
         return self.hand.values(layer)

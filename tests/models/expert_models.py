@@ -47,6 +47,19 @@ def _gelu_halves(experts: Any, e: int, x: Tensor) -> Tensor:
     return gelu(gate @ x, approximate="tanh") * (up @ x)
 
 
+def _apart(experts: Any, e: int, x: Tensor) -> Tensor:
+    rows = slice(e * WIDTH, (e + 1) * WIDTH)
+    return silu(experts.mlp.w1[rows] @ x) * (experts.mlp.v1[rows] @ x)
+
+
+def _columns(experts: Any, e: int) -> Tensor:
+    return experts.down_proj[e].T
+
+
+def _rows(experts: Any, e: int) -> Tensor:
+    return experts.down_proj[e]
+
+
 def gelu_mlp(mlp: Any, x: Tensor) -> Tensor:
     """What enters the down-projection of a layer gated by GELU."""
     return gelu(linear(x, mlp.gate_proj.weight), approximate="tanh") * linear(x, mlp.up_proj.weight)
@@ -82,7 +95,8 @@ class Experts:
     """The shared expert's last map."""
     make: Callable[[Any, int, Tensor], Tensor] = _halves
     make_shared: Callable[[Any, Tensor], Tensor] = _mlp
-    in_features_first: bool = False
+    values: Callable[[Any, int], Tensor] = _columns
+    """The values [memory, hidden] of one expert."""
     block: str = "pre-norm"
     dense: tuple[int, ...] = ()
     """Layers without experts."""
@@ -122,7 +136,7 @@ MIXTURES = {
     "deepseek_v3": Experts(
         "deepseek_v3", _LATENT | _GROUPS | {"routed_scaling_factor": 2.5, "head_dim": 4}, shared=_SHARED, dense=(0,)
     ),
-    "gpt_oss": Experts("gpt_oss", {}, make=_oss, in_features_first=True),
+    "gpt_oss": Experts("gpt_oss", {}, make=_oss, values=_rows),
     "granitemoe": Experts("granitemoe", {"residual_multiplier": 0.4, "logits_scaling": 3.0}, experts=_SPARSE),
     "granitemoeshared": Experts(
         "granitemoeshared", {"shared_intermediate_size": 20, "residual_multiplier": 0.4}, experts=_SPARSE,
@@ -131,7 +145,7 @@ MIXTURES = {
     "glm4_moe": Experts("glm4_moe", _GROUPS | {"routed_scaling_factor": 1.5}, shared=_SHARED, dense=(0,)),
     "llama4": Experts(
         "llama4_text", {"intermediate_size_mlp": 20, "interleave_moe_layer_step": 1}, experts="feed_forward.experts",
-        shared="feed_forward.shared_expert", make=_llama4, in_features_first=True, weighs_input=True,
+        shared="feed_forward.shared_expert", make=_llama4, values=_rows, weighs_input=True,
     ),
     "jamba": Experts(
         "jamba",
@@ -164,6 +178,14 @@ MIXTURES = {
     "cohere2_moe": Experts(
         "cohere2_moe", {"shared_expert_combination_strategy": "average", "num_shared_experts": 1}, shared=_SHARED,
         block="parallel", scale=0.5,
+    ),
+    "dbrx": Experts(
+        "dbrx",
+        {"d_model": HIDDEN, "n_heads": 2, "n_layers": 2, "max_seq_len": 64,
+         "ffn_config": {"ffn_hidden_size": WIDTH, "moe_num_experts": EXPERTS, "moe_top_k": 2, "hidden_size": HIDDEN},
+         "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0}},
+        experts="ffn.experts", make=_apart, values=lambda experts, e: experts.mlp.w2[e * WIDTH : (e + 1) * WIDTH],
+        final_norm="norm_f",
     ),
     "flex_olmo": Experts("flex_olmo", {}, block="sandwich"),
     "dots1": Experts("dots1", _GROUPS, shared=_SHARED, dense=(0,)),
@@ -201,7 +223,8 @@ def fill_randomly(make: Callable[[], Any]) -> Any:
 def blocks_of(hf: Any) -> Any:
     """The blocks of a tiny mixture that have a feed-forward layer."""
     hybrid = hf.config.model_type == "nemotron_h"
-    return [block for block in hf.model.layers if not hybrid or block.block_type in ("moe", "mlp")]
+    blocks = hf.transformer.blocks if hf.config.model_type == "dbrx" else hf.model.layers
+    return [block for block in blocks if not hybrid or block.block_type in ("moe", "mlp")]
 
 
 class HandRead:
@@ -230,8 +253,8 @@ class HandRead:
         block = blocks_of(self.hf)[layer]
         if layer in self.case.dense:
             return self._dense(block).down_proj.weight.T
-        down = block.get_submodule(self.case.experts).down_proj
-        rows = [down[e] if self.case.in_features_first else down[e].T for e in range(EXPERTS)]
+        experts = block.get_submodule(self.case.experts)
+        rows = [self.case.values(experts, e) for e in range(EXPERTS)]
         if self.case.narrow is not None:
             rows = [linear(row, block.get_submodule(self.case.narrow[1]).weight) for row in rows]
         return torch.cat([*rows, *([] if self.case.shared is None else [self._shared_down(block).weight.T])])
@@ -279,7 +302,7 @@ class HandRead:
                 for e, w in zip(chosen, weight, strict=True):
                     weights[token, e] += w * self.case.scale
         found = torch.zeros(len(x), sum(widths), dtype=x.dtype)
-        taken_by = x if self.case.weighs_input else seen[f"{layer}.{self.case.experts}"][0]
+        taken_by = x if self.case.weighs_input else seen[f"{layer}.{self.case.experts}"][0].flatten(end_dim=-2)
         for token in range(len(x)):
             for e in range(EXPERTS):
                 w, own = weights[token, e], slice(e * WIDTH, (e + 1) * WIDTH)

@@ -236,12 +236,6 @@ def test_a_list_of_experts_is_refused_by_name(tokenizer: Any) -> None:
 
 
 _OTHER_KINDS = {
-    "dbrx": (
-        {"d_model": 16, "n_heads": 2, "n_layers": 2, "max_seq_len": 64, "vocab_size": 64,
-         "ffn_config": {"ffn_hidden_size": WIDTH, "moe_num_experts": 4, "moe_top_k": 2, "hidden_size": 16},
-         "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0}},
-        r"its experts \(DbrxExperts at 'ffn.experts'\) cannot be read yet",
-    ),
     "jetmoe": (
         {"hidden_size": 16, "num_hidden_layers": 2, "num_key_value_heads": 1, "kv_channels": 8, "vocab_size": 64,
          "intermediate_size": WIDTH, "num_local_experts": 4},

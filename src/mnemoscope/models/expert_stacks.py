@@ -85,6 +85,39 @@ class Stacks:
         raise AssertionError("an adapter called nothing")
 
 
+@dataclass(frozen=True)
+class Piles:
+    """What stands for the stacks of DBRX's experts, whose matrices lie above one another in three flat ones.
+
+    `module` holds gates (w1), ups (v1) and values (w2), all [expert x memory, hidden].
+    """
+
+    module: nn.Module
+    count: int
+    are_made: bool = False
+
+    @property
+    def parameters(self) -> int:
+        """The numbers in the module's parameters."""
+        return sum(each.numel() for each in self.module.parameters())
+
+    def __getitem__(self, name: str) -> "_Pile":
+        names = ("w1", "v1") if name == "gate_up_proj" else ("w2",)
+        return _Pile([weight_of(self.module, one).detach().chunk(self.count) for one in names], name == "down_proj")
+
+
+@dataclass(frozen=True)
+class _Pile:
+    """The matrices of each expert, put together where somebody asks for them; `turned` ones are [out, in] then."""
+
+    parts: list[tuple[Tensor, ...]]
+    turned: bool
+
+    def __getitem__(self, expert: int) -> Tensor:
+        own = [part[expert] for part in self.parts]
+        return own[0].T if self.turned else torch.cat(own)
+
+
 def _stacks_in(module: nn.Module) -> dict[str, Tensor]:
     found = {name: getattr(module, name, None) for name in _NAMES}
     return {name: stack.detach() for name, stack in found.items() if isinstance(stack, Tensor)}

@@ -84,14 +84,15 @@ def _forward_of(
         if not looking:
             return own(*inputs, **named)
         compute = _compute_every if routed.weighs_input else _compute
-        with hold_weights(routed.module):
+        with hold_weights(routed.stacks.module):
             return compute(routed, looking, *inputs, *named.values())
 
     return forward
 
 
 def _compute(routed: RoutedExperts, takes: list[Take], hidden: Tensor, index: Tensor, weights: Tensor) -> Tensor:
-    """The output `[token, hidden]` for `top_k_index` and `top_k_weights` `[token, choice]`."""
+    """The output, of the shape of `hidden`, for `top_k_index` and `top_k_weights` `[token, choice]`."""
+    shape, hidden = hidden.shape, flat(hidden)
     # A token that names an expert twice counts once; one beyond the last stands for no expert.
     table = torch.zeros(len(hidden), routed.count + 1, dtype=weights.dtype, device=hidden.device)
     table.scatter_add_(1, index.clamp(max=routed.count), weights)
@@ -100,7 +101,7 @@ def _compute(routed: RoutedExperts, takes: list[Take], hidden: Tensor, index: Te
         hidden, len(hidden), count=routed.count, experts=experts, tokens=tokens,
         weights=table[tokens, experts].to(hidden.dtype) * routed.scale,
     )  # fmt: skip
-    return _run(routed, takes, rows)
+    return _run(routed, takes, rows).view(shape)
 
 
 def _compute_every(routed: RoutedExperts, takes: list[Take], hidden: Tensor) -> Tensor:

@@ -171,7 +171,7 @@ class MixtureFeedForward:
 
     def _experts(self) -> Iterator[int]:
         """The routed experts; their matrices are at hand meanwhile, wherever they lie."""
-        with hold_weights(self.routed.module):
+        with hold_weights(self.routed.stacks.module):
             yield from range(self.routed.count)
 
 

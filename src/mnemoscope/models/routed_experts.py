@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from mnemoscope.cache import Cache
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.expert_gating import Gating, Layout, gating_of, plainly
-from mnemoscope.models.expert_stacks import Stacks, is_wrapper
+from mnemoscope.models.expert_stacks import Piles, Stacks, is_wrapper
 from mnemoscope.models.feed_forward import Activation
 from mnemoscope.models.linear_maps import LinearMap
 from mnemoscope.models.offloading import weight_of
@@ -33,11 +33,13 @@ class RoutedExperts:
     `layout` says how gate and up share the first stack (None: no gate), `gating` joins them; `transposed` stacks hold
     [in, out]. `weighs_input`: the weight is in the input (Llama 4), so it is inside the activation, and the module
     is given every token once for every expert. What the module gives enters the layer `scale` times, so that belongs
-    to the router's weights. `narrow`: the module works in a narrower stream, so keys and values are products.
+    to the router's weights. `narrow`: the module works in a stream narrower than the layer's, so keys and values are
+    products; `stream` is the width of its own.
     """
 
     module: nn.Module
-    stacks: Stacks
+    stacks: Stacks | Piles
+    stream: int
     count: int
     width: int
     layout: Layout | None
@@ -52,9 +54,7 @@ class RoutedExperts:
     @property
     def hidden(self) -> int:
         """The width of the stream."""
-        if self.narrow is not None:
-            return self.narrow.out.shape[0]
-        return int(self.module.down_proj.shape[2 if self.transposed else 1])  # type: ignore[index]
+        return self.stream if self.narrow is None else self.narrow.out.shape[0]
 
     @property
     def around(self) -> tuple[LinearMap, ...]:
@@ -146,6 +146,8 @@ def find_routed(block: nn.Module, latest: Cache | None = None) -> tuple[str, Rou
                 path = path.rpartition(".")[0]
             stacks = Stacks(module, block.get_submodule(path), Cache(1) if latest is None else latest)
             return path, _routed_of(module, around, stacks, weighs_input=weighs_input)
+        if type(module).__name__ in _PILED:
+            return path, _piled_of(module)
         if type(module).__name__.endswith("Experts") or _is_list_of_experts(path, module):
             raise ModelUnsupported(f"its experts ({type(module).__name__} at {path!r}) cannot be read yet")
     return None
@@ -153,6 +155,8 @@ def find_routed(block: nn.Module, latest: Cache | None = None) -> tuple[str, Rou
 
 _WEIGH_INPUT = ("Llama4TextExperts",)
 """Classes that compute every expert of inputs which the router has weighed."""
+_PILED = ("DbrxExperts",)
+"""Classes whose matrices lie above one another in a module inside."""
 
 
 def _is_list_of_experts(path: str, module: nn.Module) -> bool:
@@ -169,10 +173,21 @@ def _routed_of(module: Any, around: Any, stacks: Stacks, *, weighs_input: bool) 
     count, *shape = module.down_proj.shape
     activation = getattr(module, "act_fn", nn.functional.silu)
     layout, gating = (None, plainly(activation)) if not getattr(module, "has_gate", True) else gating_of(module)
+    width, stream = map(int, shape if transposed else reversed(shape))
     return RoutedExperts(
-        module, stacks, int(count), int(shape[0] if transposed else shape[1]), layout, gating, activation, transposed,
-        weighs_input, around.router if weighs_input else None,
+        module, stacks, stream, int(count), width, layout, gating, activation, transposed, weighs_input,
+        around.router if weighs_input else None,
     )  # fmt: skip
+
+
+def _piled_of(module: Any) -> RoutedExperts:
+    inside, count = module.mlp, int(module.num_experts)
+    own = {name: getattr(inside, name, None) for name in ("w1", "v1", "w2")}
+    if is_wrapper(inside) or not all(type(each) is nn.Parameter and each.is_floating_point() for each in own.values()):
+        raise ModelUnsupported(f"its experts ({type(module).__name__}) hold no plain matrices, and cannot be read yet")
+    width, activation = int(module.ffn_hidden_size), inside.activation_fn
+    stacks, stream = Piles(inside, count), int(module.hidden_size)
+    return RoutedExperts(module, stacks, stream, count, width, "halves", plainly(activation), activation, False)
 
 
 def is_stack(weight: object) -> bool:
