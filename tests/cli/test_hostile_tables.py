@@ -136,6 +136,7 @@ TRIGGERS, ANALYZE, SEARCH = "triggers/layer-000.parquet", ["analyze"], ["search"
 FOUND_ONCE = [
     ("tokens.parquet", lambda table: table.slice(0, 0), ANALYZE, "table tokens has 0 rows, and the model 24 tokens"),
     ("sentences/part-000.parquet", lambda table: pa.concat_tables([table, table]), SEARCH, "is stored more than once"),
+    ("sentences/part-000.parquet", full_of("tokens", [-(2**31)]), SEARCH, "has a token beyond the vocabulary"),
     ("roles/layer-000.parquet", full_of("control_cosine", math.inf), ANALYZE, "holds inf as control_cosine in 6 of"),
     ("attention.parquet", nulls("attention_logit_other"), ANALYZE, "attention_logit_other are null in different rows"),
     ("values/layer-001.parquet", full_of("working_probability", 0.5), ["show", "L1.M0"], "are null in different rows"),

@@ -97,12 +97,12 @@ def _write_triggers(database: sqlite3.Connection, atlas: Atlas, first: dict[int,
     made: list[tuple[Any, Any]] = []
     for at in range(0, len(ids), _SENTENCES):
         some = atlas.sentences(ids[at : at + _SENTENCES].tolist(), columns=["sentence", "text", "tokens"])
-        if rows is None:
-            spaced = atlas.vocabulary.carries_spaces(some.head(1_000))
-            rows = Rows(atlas.vocabulary.raw, spaced=spaced)
         own = sizes[at : at + some.height]
         ends_at = positions[done : done + int(own.sum())].astype(np.int64)
         tokens, starts = _write_sentences(database, atlas, some, ends_at, own)
+        if rows is None:
+            spaced = atlas.vocabulary.carries_spaces(some.head(1_000))
+            rows = Rows(atlas.vocabulary.raw, spaced=spaced)
         made.append(rows.add(tokens, starts, np.repeat(np.arange(some.height), own), ends_at))
         done += len(ends_at)
         progress("index", done, found.height, "prefixes")
