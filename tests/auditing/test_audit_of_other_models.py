@@ -14,7 +14,7 @@ from mnemoscope.auditing import AuditOptions, audit
 from mnemoscope.models import load_model
 from models.checkpoints import KINDS, WORDS, args_of, weights_of, write
 from models.checkpoints import Slow as SlowCheckpoint
-from models.expert_models import EXPERTS, HIDDEN, MIXTURES, WIDTH, HandRead, blocks_of, build_mixture
+from models.expert_models import EXPERTS, HIDDEN, MIXTURES, WIDTH, HandRead, blocks_of, build_mixture, inner_of
 
 TEXT = "the cat 27"
 NAMES = ("mixtral", "qwen2_moe", "deepseek_v3", "gpt_oss", "granitemoe", "gemma4")
@@ -85,7 +85,7 @@ class SlowMixture:
             scale = (taken[norm].double().square().mean(-1, keepdim=True) + eps).sqrt()
             return directions * norm.weight.double() / scale[:-1]
 
-        norm = self.hf.base_model.get_submodule(self.case.final_norm)
+        norm = inner_of(self.hf).get_submodule(self.case.final_norm)
         directions = back(self.hf.lm_head.weight[ids[1:]].double(), norm)
         directions = directions / getattr(self.hf.config, "logits_scaling", 1.0)
         directions = directions * getattr(self.hf.config, "residual_multiplier", 1.0)

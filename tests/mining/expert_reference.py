@@ -19,7 +19,7 @@ from torch import Tensor
 from mining.agreement import assert_neighbours, assert_text_tables, assert_triggers, assert_values, tie
 from mining.reference import Reference, Sentence
 from mining.slow_model import Place, SlowTransformer
-from models.expert_models import EXPERTS, WIDTH, HandRead, blocks_of
+from models.expert_models import EXPERTS, WIDTH, HandRead, blocks_of, inner_of
 
 
 class ExpertReference(Reference):
@@ -43,7 +43,7 @@ class ExpertReference(Reference):
         return self.hand.values(layer).double().numpy()
 
     def _norms(self, layer: int) -> list[Any]:
-        block, model = blocks_of(self.hf)[layer], self.hf.base_model
+        block, model = blocks_of(self.hf)[layer], inner_of(self.hf)
         sandwich = [block.get_submodule(path) for path in ("post_feedforward_layernorm", "post_mlp_layernorm")
                     if self.hand.case.block == "sandwich" and path in dict(block.named_modules())]  # fmt: skip
         return [*sandwich, model.get_submodule(self.hand.case.final_norm)]
@@ -153,7 +153,7 @@ class SlowMixture(SlowTransformer):
         self._names = dict(self.hf.named_modules())
         self.layers = len(blocks_of(self.hf))
         self._blocks = [path for path in self._names if re.fullmatch(r"(model\.layers|transformer\.blocks)\.\d+", path)]
-        self._final, self._project = self.hf.base_model.get_submodule(self.hand.case.final_norm), None
+        self._final, self._project = inner_of(self.hf).get_submodule(self.hand.case.final_norm), None
 
     def values(self, layer: int) -> Tensor:
         return self.hand.values(layer)

@@ -220,10 +220,16 @@ def fill_randomly(make: Callable[[], Any]) -> Any:
     return model.eval().requires_grad_(False)
 
 
+def inner_of(hf: Any) -> Any:
+    """The module that holds a tiny mixture's blocks and its final norm."""
+    return hf.transformer if hf.config.model_type == "dbrx" else hf.model
+
+
 def blocks_of(hf: Any) -> Any:
     """The blocks of a tiny mixture that have a feed-forward layer."""
     hybrid = hf.config.model_type == "nemotron_h"
-    blocks = hf.transformer.blocks if hf.config.model_type == "dbrx" else hf.model.layers
+    inner = inner_of(hf)
+    blocks = inner.blocks if hf.config.model_type == "dbrx" else inner.layers
     return [block for block in blocks if not hybrid or block.block_type in ("moe", "mlp")]
 
 
