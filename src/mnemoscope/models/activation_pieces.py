@@ -7,7 +7,7 @@ same to its last bit; LOG.md has what it saves.
 
 import torch
 from torch import Tensor, nn
-from transformers.activations import AccurateGELUActivation, FastGELUActivation, NewGELUActivation, QuickGELUActivation
+from transformers import activations
 
 PIECE = 1 << 17
 """Numbers of a piece: half a megabyte in single precision, of which the operations hold three at a time."""
@@ -43,25 +43,26 @@ class _InPieces(nn.Module):
         return made.view(input.shape)
 
 
-class NewGELUInPieces(_InPieces, NewGELUActivation):
+# They keep their names, by which the activations of some models are told.
+class NewGELUActivation(_InPieces, activations.NewGELUActivation):
     """See `use_pieces`."""
 
 
-class FastGELUInPieces(_InPieces, FastGELUActivation):
+class FastGELUActivation(_InPieces, activations.FastGELUActivation):
     """See `use_pieces`."""
 
 
-class AccurateGELUInPieces(_InPieces, AccurateGELUActivation):
+class AccurateGELUActivation(_InPieces, activations.AccurateGELUActivation):
     """See `use_pieces`."""
 
 
-class QuickGELUInPieces(_InPieces, QuickGELUActivation):
+class QuickGELUActivation(_InPieces, activations.QuickGELUActivation):
     """See `use_pieces`."""
 
 
 _KINDS: dict[type, type] = {
-    NewGELUActivation: NewGELUInPieces,
-    FastGELUActivation: FastGELUInPieces,
-    AccurateGELUActivation: AccurateGELUInPieces,
-    QuickGELUActivation: QuickGELUInPieces,
+    activations.NewGELUActivation: NewGELUActivation,
+    activations.FastGELUActivation: FastGELUActivation,
+    activations.AccurateGELUActivation: AccurateGELUActivation,
+    activations.QuickGELUActivation: QuickGELUActivation,
 }

@@ -73,13 +73,17 @@ class Edition:
         """Whether the folder still is as it was; always where no footprint was taken."""
         return not self.footprint or footprint_of(self.atlas.path) == self.footprint
 
+    def check_current(self) -> None:
+        """Raises AtlasBusy where the folder is not as it was."""
+        if not self.is_current():
+            raise AtlasBusy(f"{self.atlas.path} changed while it was being read; try again in a moment")
+
     def read_current(self, key: Hashable, read: Callable[[], T]) -> T:
         """What `read` gives of answers or patterns, kept; raises AtlasBusy where they have been made again since."""
 
         def read_and_check() -> T:
             found = read()
-            if not self.is_current():
-                raise AtlasBusy(f"{self.atlas.path} changed while it was being read; try again in a moment")
+            self.check_current()
             return found
 
         return self.tables.get(key, read_and_check)

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.errors import AtlasBusy, StoreFailed
+from mnemoscope.errors import StoreFailed
 from mnemoscope.memory import MemoryId
 from mnemoscope.pages.edition import Footprint
 from mnemoscope.pages.page import Page
@@ -88,8 +88,7 @@ class BackgroundIndex:
         edition = self._site.edition()
         with self._lock:
             if self._now is None or self._now.searched_files != edition.searched_files or self._now.has_failed():
-                if not edition.is_current():
-                    raise AtlasBusy(f"{edition.atlas.path} changed while it was being read; try again in a moment")
+                edition.check_current()
                 before, self._now = self._now, _Opening(edition.atlas, edition.searched_files)
                 if before is not None:
                     before.unwanted.set()
