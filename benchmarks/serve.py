@@ -19,7 +19,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from urllib.parse import quote
 
@@ -94,23 +94,24 @@ class Reader(threading.Thread):
 
 
 @contextmanager
-def run_beside(verb: str | None, atlas: Path) -> Iterator[None]:
+def run_beside(verb: str, atlas: Path) -> Iterator[None]:
     """Inside the block the verb runs on the atlas, again and again; says how often it ended."""
     over, ended = threading.Event(), 0
 
     def run() -> None:
         nonlocal ended
-        while verb is not None and not over.is_set():
+        while not over.is_set():
             subprocess.run([sys.executable, "-m", "mnemoscope", verb, str(atlas)], check=True, capture_output=True)
             ended += 1
 
     thread = threading.Thread(target=run)
     thread.start()
-    yield
-    over.set()
-    thread.join()
-    if verb is not None:
-        print(f"{verb} ended {ended} times")
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    print(f"{verb} ended {ended} times")
 
 
 def measure(atlas: Path, seconds: float, *, verb: str | None = None) -> None:
@@ -140,7 +141,7 @@ def measure(atlas: Path, seconds: float, *, verb: str | None = None) -> None:
             before = process.cpu_times()
             end = time.perf_counter() + seconds
             readers = [Reader(number, place, words, end) for number in range(READERS)]
-            with run_beside(verb, atlas):
+            with nullcontext() if verb is None else run_beside(verb, atlas):
                 for reader in readers:
                     reader.start()
                 for reader in readers:

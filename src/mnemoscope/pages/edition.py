@@ -40,14 +40,13 @@ _MADE_AGAIN = (TABLES["patterns"].path(), f"analyses/{MANIFEST}")
 
 @dataclass(frozen=True)
 class Edition:
-    """One state of an atlas, which `state` names for readers; `footprint` tells it from others of the same folder.
+    """One state of an atlas; `footprint` tells it from others of the same folder.
 
     `pages` holds the most recent pages and views, `tables` the few large things that many pages need, `mined` those of
     them that were made from the mined tables alone.
     """
 
     atlas: Atlas
-    state: str = ""
     footprint: Footprint = ()
     pages: Cache = field(default_factory=lambda: Cache(PAGES, weigh=_bytes_of))
     tables: Cache = field(default_factory=Cache)
@@ -55,9 +54,15 @@ class Edition:
     _asked: Iterator[int] = field(default_factory=itertools.count)
     """How many pages wanted to know which memories share triggers."""
 
-    def followed_by(self, state: str, footprint: Footprint) -> "Edition":
+    @property
+    def state(self) -> str:
+        """What names this state of the atlas for readers."""
+        later = (f"-{made[1]:x}-{made[2]:x}" for made in self.footprint[1:] if made is not None)
+        return "".join((self.atlas.manifest_hash[:16], *later))
+
+    def followed_by(self, footprint: Footprint) -> "Edition":
         """The next edition, of other answers or patterns to the same mined tables."""
-        return Edition(self.atlas, state, footprint, mined=self.mined, _asked=self._asked)
+        return Edition(self.atlas, footprint, mined=self.mined, _asked=self._asked)
 
     @property
     def mined_files(self) -> Footprint:

@@ -118,10 +118,9 @@ class Site:
             from mnemoscope.web.model_worker import describe_difference
 
             self.model.differs = describe_difference(self.settings, self.model.model, atlas)
-        later = (f"-{made[1]:x}-{made[2]:x}" for made in footprint[1:] if made is not None)
-        opened = Edition(atlas, "".join((atlas.manifest_hash[:16], *later)), footprint)
+        opened = Edition(atlas, footprint)
         if before is not None and before.mined_files == opened.mined_files:
-            return before.followed_by(opened.state, footprint)
+            return before.followed_by(footprint)
         return opened
 
 
