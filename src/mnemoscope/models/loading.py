@@ -23,6 +23,7 @@ from mnemoscope.models.fingerprint import check_finite, content_fingerprint
 from mnemoscope.models.huggingface import open_model
 from mnemoscope.models.id_tokens import IDS
 from mnemoscope.models.language_model import LanguageModel
+from mnemoscope.models.linear_products import use_faster_products
 from mnemoscope.models.loaded_parts import LoadedParts, first_line
 from mnemoscope.models.offloading import check_reachable, device_of_module, is_placed, is_spread
 from mnemoscope.models.proof import prove
@@ -80,6 +81,7 @@ def load_model(
         network = _place(opened.network, kind, place, copied=opened.own)
         if not opened.own:
             use_pieces(network)
+            use_faster_products(network)
         anatomy = opened.anatomy(network)
         if not anatomy.layers:
             raise ModelUnsupported(f"model {opened.spec!r} has no layers; see what its config.json says of them")

@@ -180,12 +180,11 @@ def _hook_of(module: nn.Module) -> Any:
 def _shared_forward(module: Any, hook: Any) -> Callable[..., Any]:
     from accelerate.utils import send_to_device
 
-    own = module._old_forward
-
     def forward(*inputs: Any, **named: Any) -> Any:
         with hold_weights(module):
             device = hook.execution_device
-            return own(*send_to_device(inputs, device), **send_to_device(named, device, skip_keys=hook.skip_keys))
+            sent = send_to_device(inputs, device), send_to_device(named, device, skip_keys=hook.skip_keys)
+            return module._old_forward(*sent[0], **sent[1])
 
     return forward
 

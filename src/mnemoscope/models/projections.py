@@ -19,12 +19,13 @@ from torch import Tensor, nn
 
 from mnemoscope.cores import IN_CACHE
 from mnemoscope.errors import ModelUnsupported
+from mnemoscope.models.linear_products import write_product
 from mnemoscope.models.offloading import hold_all_weights
 
 Projection = Literal["raw", "gain", "lens"]
 
 _PROBES = 8
-_TOKENS = 1024
+_TOKENS = 2048
 """Tokens scored at a time on a CPU: the rows of a head that its cache holds while all vectors pass by them."""
 _LINE = 16
 """Numbers in a line of a CPU's cache."""
@@ -143,7 +144,7 @@ class LinearHead:
             return torch.matmul(hidden, self.matrix.T, out=out)
         for start in range(0, len(self.matrix), _TOKENS):
             part = slice(start, start + _TOKENS)
-            torch.mm(hidden, self.matrix[part].T, out=out[:, part])
+            write_product(hidden, self.matrix[part], out=out[:, part])
         return out
 
     def vectors_of(self, tokens: Tensor) -> Tensor:

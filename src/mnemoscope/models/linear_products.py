@@ -1,0 +1,107 @@
+"""Products with the matrices of linear maps, by the faster of the two libraries that PyTorch holds for processors.
+
+PyTorch multiplies matrices in single precision by MKL, which is slower on processors of AMD than oneDNN, the library
+that PyTorch takes there for half precision alone (LOG.md has the figures). Both add up in single precision; the last
+bits differ. Which one it is follows from the processor and the product's shape, so the same products give the same
+bits. On other processors, and where oneDNN is not built in, everything stays PyTorch's own.
+"""
+
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import pytorch_utils
+
+_LEAST = 1 << 27
+"""Numbers times numbers of a product from which on: a new shape takes oneDNN a third of a millisecond to prepare."""
+_SLOWER_THERE = "AuthenticAMD"
+
+Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""Rows `[..., in]`, a matrix `[out, in]` and a bias `[out]` or None to rows `[..., out]`."""
+
+
+def use_faster_products(network: nn.Module) -> None:
+    """Lets the linear maps of a network on a CPU multiply by the faster library, where no gradient is asked for."""
+    if faster_product() is None:
+        return
+    for module in network.modules():
+        if (kind := _KINDS.get(type(module))) is not None:
+            module.__class__ = kind
+            if "_old_forward" in vars(module):  # accelerate, which spreads models, calls this in place of `forward`
+                vars(module)["_old_forward"] = partial(kind.forward, module)
+
+
+def write_product(rows: Tensor, matrix: Tensor, *, out: Tensor) -> None:
+    """Writes the products of `rows [row, in]` with a matrix `[out, in]` to `out [row, out]`, by the faster library."""
+    product = faster_product()
+    if product is None or not _pays(rows, matrix):
+        torch.mm(rows, matrix.T, out=out)
+    else:
+        out.copy_(product(rows, matrix, None))
+
+
+@cache
+def faster_product() -> Product | None:
+    """The product of oneDNN, where that is faster and does what it should; None elsewhere."""
+    both = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+    if not both or vendor() != _SLOWER_THERE:
+        return None
+    rows, matrix, bias = torch.linspace(-1, 1, 12).view(3, 4), torch.linspace(1, 2, 8).view(2, 4), torch.ones(2)
+    try:
+        with torch.inference_mode():
+            found = [_by_onednn(rows, one, bias) for one in (matrix, matrix.T.contiguous().T)]
+    except (AttributeError, RuntimeError, TypeError):  # PyTorch calls it by a name that it may change
+        return None
+    wanted = nn.functional.linear(rows, matrix, bias)
+    return _by_onednn if all(torch.allclose(one, wanted, rtol=1e-5, atol=1e-5) for one in found) else None
+
+
+@cache
+def vendor() -> str:
+    """Who made this machine's processor, as Linux tells; empty where it does not."""
+    try:
+        stated = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    lines = (line.partition(":") for line in stated.splitlines())
+    return next((value.strip() for name, _, value in lines if name.strip() == "vendor_id"), "")
+
+
+def _by_onednn(rows: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, matrix, bias, "none", [], "")
+    return product
+
+
+def _pays(rows: Tensor, matrix: Tensor) -> bool:
+    return (
+        rows.dtype == matrix.dtype == torch.float32
+        and rows.device.type == matrix.device.type == "cpu"
+        and rows.numel() * matrix.shape[0] >= _LEAST
+        and not torch.is_grad_enabled()
+    )
+
+
+# They keep their names, by which kinds of maps are told.
+class Linear(nn.Linear):
+    """See `use_faster_products`."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: D102
+        product = faster_product()
+        if product is None or not _pays(input, self.weight):
+            return super().forward(input)
+        return product(input, self.weight, self.bias)
+
+
+class Conv1D(pytorch_utils.Conv1D):
+    """See `use_faster_products`; its matrix is `[in, out]`."""
+
+    def forward(self, x: Tensor) -> Tensor:  # noqa: D102
+        product = faster_product()
+        if product is None or not _pays(x, self.weight.T):
+            return super().forward(x)  # type: ignore[no-any-return,no-untyped-call]
+        return product(x, self.weight.T, self.bias)
+
+
+_KINDS: dict[type, type[nn.Module]] = {nn.Linear: Linear, pytorch_utils.Conv1D: Conv1D}
