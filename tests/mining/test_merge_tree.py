@@ -15,7 +15,7 @@ from safetensors.torch import save
 
 from mnemoscope.errors import AtlasDamaged, PartsDiffer, StoreFailed
 from mnemoscope.memory import Numbering
-from mnemoscope.mining import triggers
+from mnemoscope.mining import host, triggers
 from mnemoscope.mining.host import device_name, join_names, split_names
 from mnemoscope.mining.merge_tree import Node, merge_node, plan_tree
 from mnemoscope.mining.state import MiningState, StateFacts, StateShape
@@ -299,7 +299,7 @@ def test_batches_that_are_counted_twice_are_named(tmp_path: Path) -> None:
             before.merge(state)
 
 
-def test_names_of_devices(tmp_path: Path) -> None:
+def test_names_of_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["NVIDIA B", "", "NVIDIA A", "NVIDIA B"]
     paths = save_states(tmp_path, DENSE, 4)
     for number, name in enumerate(names):
@@ -322,5 +322,8 @@ def test_names_of_devices(tmp_path: Path) -> None:
     assert MiningState(DENSE).equality() == {}
     assert join_names("b + a", "", "c", "a") == "a + b + c"
     assert split_names("") == []
-    assert device_name(torch.device("cpu")).startswith("cpu ")
+    processor = f"cpu {torch.backends.cpu.get_cpu_capability()}"
+    for product, name in ((None, processor), (torch.mm, f"{processor} oneDNN")):
+        monkeypatch.setattr(host, "faster_product", lambda product=product: product)
+        assert device_name(torch.device("cpu")) == name
     assert device_name(torch.device("meta")) == "meta"

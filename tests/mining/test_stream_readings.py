@@ -45,7 +45,7 @@ def assert_readings(model: LanguageModel, reader: StreamReader) -> None:
     """Every reading, against scores of one stream at one place."""
     streams, last = streams_of(model)
     with torch.inference_mode():
-        finals = reader.final_tops(last)
+        finals = reader.lens_tops(last)
         found = reader.read(streams, finals)
     assert list(found) == list(streams)
     for row, token in enumerate(finals.tolist()):

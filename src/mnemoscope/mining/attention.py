@@ -6,7 +6,7 @@ it says alone, how many positions it looks at (definitions.md section 9, attenti
 `attention`, one row for each prefix and layer; the parts that have no layer are repeated in the rows of a prefix.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,9 @@ from mnemoscope.mining.batches import even_parts, pack, pad
 from mnemoscope.mining.circle import next_in_circle
 from mnemoscope.mining.pieces import join_pieces, run_piece
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.predictions import ROWS, SCORES
+from mnemoscope.mining.predictions import ROWS
 from mnemoscope.mining.steps import PlannedSteps, RunContext, digest, empty_answers, run_checkpointed
+from mnemoscope.mining.stream_readings import StreamReader
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.mining.writing import is_made, write_columns
@@ -30,7 +31,6 @@ from mnemoscope.models import LanguageModel
 from mnemoscope.models.attention import BlockAttention, Part, eager_attention, find_attention, read_attention
 from mnemoscope.models.hooks import Block, read_blocks, read_final
 from mnemoscope.models.token_logits import LogitDirections, TokenLogits
-from mnemoscope.tracing import top
 from mnemoscope.tracing.logit_parts import LayerStreams, LogitSplitter, attended_positions, ffn_streams
 
 _WEIGHTS = 1 << 22
@@ -60,6 +60,7 @@ class AttentionPass:
             one if layer in plan.layers else BlockAttention() for layer, one in enumerate(found)
         ]
         self._logits, self._splitter = TokenLogits(model), LogitSplitter(model, self._attention)
+        self._reader = StreamReader(model)
         self._parallel = [model.layer(layer).attention is not None for layer in plan.layers]
         lengths = self._position + 1 + model.beginning.length
         self._order = np.argsort(lengths, kind="stable")
@@ -113,11 +114,7 @@ class AttentionPass:
                 model.backbone(ids)
             last, embedding = final[0].to(model.device), parts[-1]["input"].to(model.device)
             self._split(chosen, embedding, streams, last)
-            rows = max(1, SCORES // model.sizes.vocabulary)
-            for start in range(0, len(chosen), rows):
-                some = slice(start, start + rows)
-                for at, layer in enumerate(self._plan.layers):
-                    self._project(chosen[some], at, streams[layer].rows(some))
+            self._project(chosen, [streams[layer] for layer in self._plan.layers])
         self._check(chosen)
 
     def _split(
@@ -142,18 +139,20 @@ class AttentionPass:
             for name, values in {**numbers, "attended": attended}.items():
                 self.answers[name][chosen, at] = values.cpu().numpy()
 
-    def _project(self, chosen: NDArray[np.int64], at: int, streams: LayerStreams) -> None:
-        """Notes the top tokens of one layer: of the stream that enters, of attention alone, and in a parallel block of
-        that stream with what the feed-forward layer adds.
+    def _project(self, chosen: NDArray[np.int64], streams: Sequence[LayerStreams]) -> None:
+        """Notes the top tokens of every layer: of the stream that enters, of attention alone, and in a parallel block
+        of that stream with what the feed-forward layer adds.
         """
-        vectors = {"input_top": streams.before, "attention_top": streams.attention}
-        if self._parallel[at]:
-            vectors["ffn_alone_top"] = streams.before + streams.added
-        for name, rows in vectors.items():
-            scores = self._model.scores(rows, projection="lens")
-            self.answers[name][chosen, at] = top(scores, 1)[0][:, 0].cpu().numpy()
-        if not self._parallel[at]:
-            self.answers["ffn_alone_top"][chosen, at] = 0
+        every, parallel = list(range(len(streams))), np.flatnonzero(self._parallel).tolist()
+        self.answers["ffn_alone_top"][chosen] = 0
+        for name, places, vectors in (
+            ("input_top", every, [own.before for own in streams]),
+            ("attention_top", every, [own.attention for own in streams]),
+            ("ffn_alone_top", parallel, [streams[at].before + streams[at].added for at in parallel]),
+        ):
+            if places:
+                tops = self._reader.lens_tops(torch.cat(vectors)).view(len(places), -1)
+                self.answers[name][chosen[:, None], places] = tops.T.cpu().numpy()
 
     def _check(self, chosen: NDArray[np.int64]) -> None:
         for name, array in self.answers.items():

@@ -7,6 +7,8 @@ work there and looks at what came out of it once in many batches.
 
 import torch
 
+from mnemoscope.models.linear_products import faster_product
+
 
 def may_look(device: torch.device) -> bool:
     """Whether looking at a number on this device costs nothing."""
@@ -14,10 +16,16 @@ def may_look(device: torch.device) -> bool:
 
 
 def device_name(device: torch.device) -> str:
-    """What computes there, by name: "cpu AVX512", or that of a graphics card; another name may give other last bits."""
+    """What computes there, by name: "cpu AVX512", or that of a graphics card; another name may give other last bits.
+
+    Processors on which large products are oneDNN's say so: "cpu AVX512 oneDNN".
+    """
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"cpu {torch.backends.cpu.get_cpu_capability()}" if device.type == "cpu" else device.type
+    if device.type != "cpu":
+        return device.type
+    library = "" if faster_product() is None else " oneDNN"
+    return f"cpu {torch.backends.cpu.get_cpu_capability()}{library}"
 
 
 def join_names(*devices: str) -> str:

@@ -197,7 +197,7 @@ class PredictionPass:
     def _read(self, kept: Mapping[int, _Kept], last: Tensor, chosen: NDArray[np.int64]) -> None:
         """Reads the answers of some prefixes off what was kept of every layer, and off the final stream."""
         model = self._model
-        final = self._reader.final_tops(last)
+        final = self._reader.lens_tops(last)
         self.answers["final_top"][chosen] = final.cpu().numpy()
         final_scale = model.norm_scale(last, layer=None)
         streams = {layer: own.streams for layer, own in kept.items()}

@@ -52,10 +52,10 @@ class StreamReader:
         self._rows = max(1, SCORES // model.sizes.vocabulary)
         self._kept = local()
 
-    def final_tops(self, last: Tensor) -> Tensor:
-        """The top token `[row]` of the model's own logits, of the final stream `[row, hidden]`."""
+    def lens_tops(self, streams: Tensor) -> Tensor:
+        """The top token `[row]` that the model itself reads off streams `[row, hidden]`."""
         found = []
-        for rows in torch.split(last, self._rows):
+        for rows in torch.split(streams, self._rows):
             if self._readout is None:
                 scores = self._model.scores(rows, projection="lens")
             else:
@@ -65,7 +65,7 @@ class StreamReader:
         return torch.cat(found)
 
     def read(self, streams: Mapping[int, Streams], finals: Tensor) -> dict[int, Readings]:
-        """The readings of every layer's streams at the same places; `finals [row]` are the `final_tops` there."""
+        """The readings of every layer's streams at the same places; `finals [row]` are the final `lens_tops`."""
         if self._readout is not None:
             return self._read_together(self._readout, streams, finals)
         found: dict[int, Readings] = {}
