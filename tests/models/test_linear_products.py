@@ -1,6 +1,7 @@
 """Products by oneDNN where they are faster: equal to those in float64 up to rounding; PyTorch's own everywhere else."""
 
 import copy
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,13 @@ def test_gradients_are_those_of_the_map(products: list[Any], monkeypatch: pytest
         one(torch.ones(5, 64)).square().sum().backward()
     assert torch.equal(plain.weight.grad, module.weight.grad)  # type: ignore[arg-type]
     assert products == []
+
+
+def test_few_shapes_are_kept_prepared_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LRU_CACHE_CAPACITY", raising=False)
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "7")
+    use_faster_products(nn.Linear(2, 2))
+    assert (os.environ["LRU_CACHE_CAPACITY"], os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"]) == ("32", "7")
 
 
 @pytest.mark.parametrize("name", ["GenuineIntel", ""])

@@ -140,6 +140,7 @@ def run_checkpointed(context: RunContext, steps: PlannedSteps) -> list[int]:
         for k in range(int(state["next_step"][0]), len(cuts)):
             context.progress(stage, float(cuts[k].start), total, unit)
             state["halved"][k] = not steps.take(k)
+            context.heap.check()
             state["next_step"][0] = k + 1
             checkpoints.step_done()
     steps.check_filled(checkpoint)

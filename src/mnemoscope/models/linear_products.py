@@ -6,6 +6,7 @@ bits differ. Which one it is follows from the processor and the product's shape,
 bits. On other processors, and where oneDNN is not built in, everything stays PyTorch's own.
 """
 
+import os
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -17,6 +18,8 @@ from transformers import pytorch_utils
 _LEAST = 1 << 27
 """Numbers times numbers of a product from which on: a new shape takes oneDNN a third of a millisecond to prepare."""
 _SLOWER_THERE = "AuthenticAMD"
+_CAPACITIES, _SHAPES_KEPT = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"), "32"
+"""How many shapes oneDNN and PyTorch keep prepared: those of some batches that are multiplied side by side."""
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """Rows `[..., in]`, a matrix `[out, in]` and a bias `[out]` or None to rows `[..., out]`."""
@@ -24,6 +27,8 @@ Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 def use_faster_products(network: nn.Module) -> None:
     """Lets the linear maps of a network on a CPU multiply by the faster library, where no gradient is asked for."""
+    for capacity in _CAPACITIES:  # read as the first product is made; half a megabyte each, and batches differ in shape
+        os.environ.setdefault(capacity, _SHAPES_KEPT)
     if faster_product() is None:
         return
     for module in network.modules():
