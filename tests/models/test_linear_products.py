@@ -107,11 +107,17 @@ def test_gradients_are_those_of_the_map(products: list[Any], monkeypatch: pytest
     assert products == []
 
 
-def test_few_shapes_are_kept_prepared_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LRU_CACHE_CAPACITY", raising=False)
+def test_few_shapes_are_kept_prepared_unless_the_user_says_otherwise(
+    on_processor: Choose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LRU_CACHE_CAPACITY", "1")  # so that what is set is taken back
+    monkeypatch.delenv("LRU_CACHE_CAPACITY")
     monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "7")
-    use_faster_products(nn.Linear(2, 2))
-    assert (os.environ["LRU_CACHE_CAPACITY"], os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"]) == ("32", "7")
+    for maker, kept in (("GenuineIntel", None), ("AuthenticAMD", "32")):
+        on_processor(maker)
+        faster_product()
+        found = [os.environ.get(name) for name in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")]
+        assert found == [kept, "7"]
 
 
 @pytest.mark.parametrize("name", ["GenuineIntel", ""])

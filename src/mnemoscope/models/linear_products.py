@@ -27,8 +27,6 @@ Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 def use_faster_products(network: nn.Module) -> None:
     """Lets the linear maps of a network on a CPU multiply by the faster library, where no gradient is asked for."""
-    for capacity in _CAPACITIES:  # read as the first product is made; half a megabyte each, and batches differ in shape
-        os.environ.setdefault(capacity, _SHAPES_KEPT)
     if faster_product() is None:
         return
     for module in network.modules():
@@ -53,6 +51,8 @@ def faster_product() -> Product | None:
     both = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
     if not both or vendor() != _SLOWER_THERE:
         return None
+    for capacity in _CAPACITIES:  # read as the first product is made; a shape is half a megabyte, and batches differ
+        os.environ.setdefault(capacity, _SHAPES_KEPT)
     rows, matrix, bias = torch.linspace(-1, 1, 12).view(3, 4), torch.linspace(1, 2, 8).view(2, 4), torch.ones(2)
     try:
         with torch.inference_mode():
