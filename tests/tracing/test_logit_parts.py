@@ -18,15 +18,6 @@ def test_what_attention_adds_is_the_sum_less_what_came() -> None:
     assert streams().attention.tolist() == [[1.0, 0.0], [-3.0, 4.0], [0.0, 0.0]]
 
 
-def test_some_places_of_all_streams() -> None:
-    part = streams(torch.tensor([1.0, 2.0, 3.0])).rows(slice(1, 3))
-    assert part.before.tolist() == [[3.0, 4.0], [0.0, 1.0]]
-    assert part.output.tolist() == [[0.0, 24.0], [0.0, 3.0]]
-    assert part.attended is not None
-    assert part.attended.tolist() == [2.0, 3.0]
-    assert streams().rows(slice(1)).attended is None
-
-
 def test_streams_go_to_a_device_together() -> None:
     moved = streams(torch.ones(3)).on(torch.device("meta"))
     assert {one.device.type for one in vars(moved).values()} == {"meta"}

@@ -51,10 +51,6 @@ class LayerStreams:
         found = (None if one is None else one.to(device) for one in vars(self).values())
         return type(self)(*found)  # type: ignore[arg-type]
 
-    def rows(self, part: slice) -> Self:
-        """Some of the places."""
-        return type(self)(*(None if one is None else one[part] for one in vars(self).values()))  # type: ignore[arg-type]
-
 
 def ffn_streams(model: LanguageModel, layer: int, block: Block) -> tuple[Tensor, Tensor, Tensor]:
     """Residual, what the feed-forward layer adds, and output of a block, as `LayerStreams.of` wants them."""
