@@ -14,6 +14,7 @@ from mnemoscope.errors import MiningError
 from mnemoscope.files import write_bytes
 from mnemoscope.heap import HeapTrimmer
 from mnemoscope.mining.batches import pack
+from mnemoscope.mining.pieces import run_piece
 from mnemoscope.mining.steps import (
     Answers,
     PlannedSteps,
@@ -131,6 +132,12 @@ def test_holes_in_memory_are_looked_for_behind_every_step(tmp_path: Path, monkey
     monkeypatch.setattr(HeapTrimmer, "check", lambda self: done.append(len(work.asked)))
     take(work, cuts(6, 2), tmp_path)
     assert done == [1, 2, 3]
+    steps = PlannedSteps(
+        work, cuts(6, 2), work.answers, stage="squares", unit="items", plan="p", inputs="these", team=ThreadTeam(1)
+    )
+    (tmp_path / "work").mkdir(exist_ok=True)
+    run_piece(RunContext(tmp_path), steps, 0, of=1)
+    assert done == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.int64, np.float32, np.float64])

@@ -34,6 +34,7 @@ def run_piece(context: RunContext, steps: PlannedSteps, number: int, *, of: int)
         context.progress(steps.stage, steps.cuts[k].start - begin, end - begin, steps.unit)
         if not steps.take(k):
             halved.append(k)
+        context.heap.check()
     context.progress(steps.stage, end - begin, end - begin, steps.unit)
     rows = _answered_rows(steps.answers)
     found = {name: array[rows] for name, array in steps.answers.items()}

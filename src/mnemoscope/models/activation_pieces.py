@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers import activations
 
+from mnemoscope.models.offloading import take_kinds
+
 PIECE = 1 << 17
 """Numbers of a piece: half a megabyte in single precision, of which the operations hold three at a time."""
 _WHOLE_STEPS = 64
@@ -17,9 +19,7 @@ _WHOLE_STEPS = 64
 
 def use_pieces(network: nn.Module) -> None:
     """Lets those activations of a network on a CPU work piece by piece, where no gradient is asked for."""
-    for module in network.modules():
-        if (kind := _KINDS.get(type(module))) is not None:
-            module.__class__ = kind
+    take_kinds(network, _KINDS)
 
 
 class _InPieces(nn.Module):
@@ -60,7 +60,7 @@ class QuickGELUActivation(_InPieces, activations.QuickGELUActivation):
     """See `use_pieces`."""
 
 
-_KINDS: dict[type, type] = {
+_KINDS: dict[type, type[nn.Module]] = {
     activations.NewGELUActivation: NewGELUActivation,
     activations.FastGELUActivation: FastGELUActivation,
     activations.AccurateGELUActivation: AccurateGELUActivation,

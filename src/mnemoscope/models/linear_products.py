@@ -8,12 +8,14 @@ bits. On other processors, and where oneDNN is not built in, everything stays Py
 
 import os
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from transformers import pytorch_utils
+
+from mnemoscope.models.offloading import take_kinds
 
 _LEAST = 1 << 27
 """Numbers times numbers of a product from which on: a new shape takes oneDNN a third of a millisecond to prepare."""
@@ -27,19 +29,14 @@ Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 def use_faster_products(network: nn.Module) -> None:
     """Lets the linear maps of a network on a CPU multiply by the faster library, where no gradient is asked for."""
-    if faster_product() is None:
-        return
-    for module in network.modules():
-        if (kind := _KINDS.get(type(module))) is not None:
-            module.__class__ = kind
-            if "_old_forward" in vars(module):  # accelerate, which spreads models, calls this in place of `forward`
-                vars(module)["_old_forward"] = partial(kind.forward, module)
+    if faster_product() is not None:
+        take_kinds(network, _KINDS)
 
 
 def write_product(rows: Tensor, matrix: Tensor, *, out: Tensor) -> None:
     """Writes the products of `rows [row, in]` with a matrix `[out, in]` to `out [row, out]`, by the faster library."""
-    product = faster_product()
-    if product is None or not _pays(rows, matrix):
+    product = _product_for(rows, matrix)
+    if product is None:
         torch.mm(rows, matrix.T, out=out)
     else:
         out.copy_(product(rows, matrix, None))
@@ -80,13 +77,15 @@ def _by_onednn(rows: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
     return product
 
 
-def _pays(rows: Tensor, matrix: Tensor) -> bool:
-    return (
+def _product_for(rows: Tensor, matrix: Tensor) -> Product | None:
+    """The product of oneDNN, where it is the faster one for these rows and this matrix `[out, in]`; else None."""
+    pays = (
         rows.dtype == matrix.dtype == torch.float32
         and rows.device.type == matrix.device.type == "cpu"
         and rows.numel() * matrix.shape[0] >= _LEAST
         and not torch.is_grad_enabled()
     )
+    return faster_product() if pays else None
 
 
 # They keep their names, by which kinds of maps are told.
@@ -94,18 +93,16 @@ class Linear(nn.Linear):
     """See `use_faster_products`."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: D102
-        product = faster_product()
-        if product is None or not _pays(input, self.weight):
-            return super().forward(input)
-        return product(input, self.weight, self.bias)
+        product = _product_for(input, self.weight)
+        return super().forward(input) if product is None else product(input, self.weight, self.bias)
 
 
 class Conv1D(pytorch_utils.Conv1D):
     """See `use_faster_products`; its matrix is `[in, out]`."""
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
-        product = faster_product()
-        if product is None or not _pays(x, self.weight.T):
+        product = _product_for(x, self.weight.T)
+        if product is None:
             return super().forward(x)  # type: ignore[no-any-return,no-untyped-call]
         return product(x, self.weight.T, self.bias)
 
