@@ -22,7 +22,7 @@ from mnemoscope.mining.blocks import CoefficientBlock, Places
 from mnemoscope.mining.host import may_look
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.thread_team import ThreadTeam
-from mnemoscope.mining.triggers import Survivors
+from mnemoscope.mining.triggers import Survivors, Triggers
 from mnemoscope.models import Group, LanguageModel
 from mnemoscope.models.expert_taps import weights_of
 from mnemoscope.models.hooks import read_coefficients, read_groups
@@ -208,26 +208,27 @@ class BatchReader:
             self._unchecked.append((self._pieces, torch.stack(everywhere).all()))
             if may_look(self.model.device):
                 self.check()
-        size = self._team.size
-        self._team.run([partial(self._count_layers, self.layers[first::size]) for first in range(size)])
+        for layer in self.layers:  # by one thread: what is small costs several more, which wait for Python in turn
+            self._count_layer(layer)
+        for layer, sign, found in self._found:
+            self.state.triggers[layer, sign].enqueue(found)
+        if due := [triggers for triggers in self.state.triggers.values() if triggers.is_due]:
+            size = self._team.size
+            self._team.run([partial(_settle, due[first::size]) for first in range(min(size, len(due)))])
         if len(self._unchecked) >= _LOOKED_AT:
             self.check()
 
-    def _count_layers(self, layers: Sequence[int]) -> None:
-        for layer in layers:
-            for expert in range(self.state.shape.width(layer)):
-                own = [piece.experts[layer, expert] for piece in self._measured]
-                measured = [one for measures in own for one in measures.measured]
-                if measured:
-                    histograms = [measures.histogram for measures in own if measures.histogram is not None]
-                    self.state.activity[layer].add(measured, histograms, expert=expert)
-            numbering = self.state.shape.experts.get(layer)
-            if numbering is not None and numbering.routed is not None:
-                tables = [table for piece in self._measured for _, table in sorted(piece.weights[layer].items())]
-                self.state.routing[layer].add(torch.cat(tables), numbering.routed)
-        for layer, sign, found in self._found:
-            if layer in layers:
-                self.state.triggers[layer, sign].add(found)
+    def _count_layer(self, layer: int) -> None:
+        for expert in range(self.state.shape.width(layer)):
+            own = [piece.experts[layer, expert] for piece in self._measured]
+            measured = [one for measures in own for one in measures.measured]
+            if measured:
+                histograms = [measures.histogram for measures in own if measures.histogram is not None]
+                self.state.activity[layer].add(measured, histograms, expert=expert)
+        numbering = self.state.shape.experts.get(layer)
+        if numbering is not None and numbering.routed is not None:
+            tables = [table for piece in self._measured for _, table in sorted(piece.weights[layer].items())]
+            self.state.routing[layer].add(torch.cat(tables), numbering.routed)
 
     def check(self) -> None:
         """Looks at what was counted unseen; raises NotFinite, and then the state is not to be saved."""
@@ -253,3 +254,8 @@ class BatchReader:
             f"layer {layer} has NaN or infinite coefficients on sentence {sentence}; "
             "try --dtype float32, or check the model's weights"
         )
+
+
+def _settle(due: Sequence[Triggers]) -> None:
+    for triggers in due:
+        triggers.settle()

@@ -165,12 +165,21 @@ class Triggers:
 
     def add(self, found: Survivors) -> None:
         """Takes in the survivors of a batch."""
+        self.enqueue(found)
+        if self.is_due:
+            self.settle()
+
+    def enqueue(self, found: Survivors) -> None:
+        """Has the survivors of a batch wait; who calls it settles when that `is_due`."""
         if len(found):
             self._queue.append(found)
             self._queued += len(found)
-            room = self.memories * self.keep
-            if self._queued >= (room // 2 if may_look(self.device) else 4 * room):
-                self.settle()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether so many wait that they should be merged."""
+        room = self.memories * self.keep
+        return self._queued >= (room // 2 if may_look(self.device) else 4 * room)
 
     def settle(self) -> None:
         """Merges the queue into the state."""
@@ -202,19 +211,24 @@ class Triggers:
         memory = torch.arange(self.memories, device=self.device)[:, None].expand_as(sentence)
         full = (sentence != NEVER) & (magnitude >= least)
         rows = (memory.masked_fill(~full, self.memories), *state)
-        return Survivors(*(row[full] if may_look(self.device) else row.flatten() for row in rows))
+        chosen = may_look(self.device) and not bool(full.all())
+        return Survivors(*(row[full] if chosen else row.flatten() for row in rows))
 
     def _take(self, rows: Survivors) -> None:
         """Replaces the state by the best of `rows`."""
-        order = torch.argsort(rows.sentence * (1 << 20) + rows.position, stable=True)
         # A positive float32 sorts as its bits do; memory above, falling magnitude below, in one integer.
-        bits = rows.magnitude[order].view(torch.int32).to(torch.int64)
-        order = order[torch.argsort((rows.memory[order] << 32) - bits, stable=True)]
-        memory, every = rows.memory[order], torch.arange(len(order), device=self.device)
+        key = (rows.memory << 32) - rows.magnitude.view(torch.int32)
+        place = rows.sentence * (1 << 20) + rows.position
+        order = _order_of_pairs(key, place)
+        memory = rows.memory[order]
         begins = torch.searchsorted(memory, torch.arange(self.memories + 1, device=self.device))
-        rank, most = every - begins[memory], self.memories * self.keep
-        # Whatever is not among the best is written to one place more, which is cut away.
-        at = torch.where((rank < self.keep) & (memory < self.memories), memory * self.keep + rank, most)
+        rank = torch.arange(len(order), device=self.device) - begins[memory]
+        kept, most = (rank < self.keep) & (memory < self.memories), self.memories * self.keep
+        at = memory * self.keep + rank
+        if may_look(self.device):
+            order, at = order[kept], at[kept]
+        else:  # whatever is not among the best is written to one place more, which is cut away
+            at = torch.where(kept, at, most)
         taken = (rows.magnitude, rows.sentence, rows.position, *(() if rows.weight is None else (rows.weight,)))
         for own, found in zip(self._tensors(), taken, strict=True):
             best = torch.full((most + 1,), 0 if own.is_floating_point() else NEVER, dtype=own.dtype, device=self.device)
@@ -236,3 +250,21 @@ class Triggers:
         for name, tensor in state.items():
             getattr(self, name).copy_(tensor)
         self.threshold = self.magnitude[:, -1].clamp(min=_LEAST_POSITIVE)
+
+
+def _order_of_pairs(keys: Tensor, places: Tensor) -> Tensor:
+    """What sorts pairs of integers, the keys before the places.
+
+    Where looking is free, only the places of equal keys are sorted, which are few: a sort costs most of a merge.
+    """
+    if not may_look(keys.device):
+        order = places.argsort(stable=True)
+        return order[keys[order].argsort(stable=True)]
+    sorted_keys, order = keys.sort(stable=True)
+    equal = (sorted_keys[1:] == sorted_keys[:-1]).nonzero()[:, 0]
+    if len(equal):
+        at = torch.unique(torch.cat([equal, equal + 1]))
+        rows = order[at]
+        rows = rows[places[rows].argsort(stable=True)]
+        order[at] = rows[keys[rows].argsort(stable=True)]
+    return order

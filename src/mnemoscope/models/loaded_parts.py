@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from logging import CRITICAL
+from logging import CRITICAL, ERROR
 from threading import Lock
 from typing import Any
 
@@ -52,16 +52,21 @@ _silencers: list[int] = []
 
 @contextmanager
 def suppress_warnings() -> Iterator[None]:
-    """Raises the library's logging threshold to errors; the last of all threads to leave puts it back."""
+    """Raises the library's logging threshold to errors; the last of all threads to leave puts it back.
+
+    Whoever finds it raised leaves it: a change makes Python forget what every logger there is would log.
+    """
     with _quiet:
-        _silencers.append(_silencers[0] if _silencers else logging.get_verbosity())
-        logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+        before = _silencers[0] if _silencers else logging.get_verbosity()
+        _silencers.append(before)
+        if len(_silencers) == 1 and before < ERROR:
+            logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
         with _quiet:
-            before = _silencers.pop()
-            if not _silencers:
+            _silencers.pop()
+            if not _silencers and before < ERROR:
                 logging.set_verbosity(before)
 
 
