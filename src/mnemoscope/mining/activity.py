@@ -21,7 +21,7 @@ from mnemoscope.mining.host import may_look
 
 FRACTION = 1 << 40
 _SLICE, _DEVICE_SLICE = 1 << 18, 1 << 26
-"""Coefficients measured at a time: on a CPU half a MiB, which stays in its cache, elsewhere what takes some memory."""
+"""Coefficients measured at a time: on a CPU what its cache holds, with few calls; elsewhere what takes some memory."""
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,9 @@ class Observer:
             piece = block[part]
             if piece.dtype != swept.peaks.dtype:
                 piece = self._scratch(piece, swept.peaks.dtype).copy_(piece)
-            torch.amax(piece, 1, out=swept.peaks[part])
+            # First what goes straight through memory: a maximum over positions jumps, and would wait for every line.
             above = torch.gt(piece, 0, out=self._scratch(piece, piece.dtype, "above"))
+            torch.amax(piece, 1, out=swept.peaks[part])
             torch.sum(above, 1, dtype=torch.float32, out=swept.fired[part])
             if swept.squares is None:
                 torch.sum(piece, 1, dtype=torch.float32, out=swept.sums[part])

@@ -38,15 +38,17 @@ class BinCounter:
 
     def add(self, block: Tensor) -> None:
         """Counts in a block `[batch, position, memory]`."""
-        rows = self._bytes_of(block.float()).flatten(0, 1)
-        self._rows += len(rows)
-        while len(rows):
-            taken = rows[: len(self._bins) - self._filled]
-            self._bins[self._filled : self._filled + len(taken), : self.memories].copy_(taken)
-            self._filled += len(taken)
-            rows = rows[len(taken) :]
-            if self._filled == len(self._bins):
-                self._count()
+        batch, positions, _ = block.shape
+        self._rows += batch * positions
+        for start in range(0, positions, len(self._bins)):  # of a sentence at most what there is room for
+            part = block[:, start : start + len(self._bins)]
+            while len(part):
+                taken = (len(self._bins) - self._filled) // part.shape[1]
+                if not taken:
+                    self._count()
+                    continue
+                self._write(part[:taken].float())
+                part = part[taken:]
 
     def forget(self) -> None:
         """Forgets what was added since the last `take`."""
@@ -62,14 +64,20 @@ class BinCounter:
         self.forget()
         return counts.T.contiguous()
 
-    def _bytes_of(self, block: Tensor) -> Tensor:
-        """LEAST to MOST by exponent, with BELOW_ZERO where negative; a negative power of two is the end of its bin."""
+    def _write(self, block: Tensor) -> None:
+        """Puts the bytes of a block behind those that wait, without whose room this must fit: LEAST to MOST by
+        exponent, with BELOW_ZERO where negative; a negative power of two is the end of its bin.
+        """
+        begin = self._filled
+        self._filled += block.shape[0] * block.shape[1]
+        room = self._bins[begin : self._filled].view(*block.shape[:2], self._width)[:, :, : self.memories]
         if not self.negative:
-            return (block.view(torch.int32) >> 23).to(torch.uint8).clamp_(_LEAST, _MOST)
+            room.copy_(block.view(torch.int32) >> 23).clamp_(_LEAST, _MOST)
+            return
         bits = (block + 0.0).view(torch.int32)  # of -0.0 it makes 0.0
         below = bits >> 31
-        found = (bits + below).bitwise_right_shift_(23).to(torch.uint8).clamp_(_LEAST, _MOST)
-        return found.add_(below.to(torch.uint8).bitwise_and_(_BELOW_ZERO))
+        room.copy_((bits + below).bitwise_right_shift_(23)).clamp_(_LEAST, _MOST)
+        room.add_(below.to(torch.uint8).bitwise_and_(_BELOW_ZERO))
 
     def _count(self) -> None:
         """Counts the bins that wait, all but that of zero."""
@@ -79,12 +87,14 @@ class BinCounter:
         bins, equal = self._bins[:filled], self._equal[:filled]
         bins[self._filled :].fill_(_LEAST)
         least, most = (int(end) for end in bins.aminmax()) if may_look(bins.device) else (0, 255)
-        sums = equal.view(torch.int64).view(-1, min(filled, _ROWS), self._width // 8)
-        for byte, index in _INDEX.items():
-            if least <= byte <= most:
-                torch.eq(bins, byte, out=equal)
-                found = sums.sum(1).view(torch.uint8).view(-1, self._width)
-                self._counts[index] += found[:, : self.memories].sum(0)
+        occurring = {byte: index for byte, index in _INDEX.items() if least <= byte <= most}
+        lanes = equal.view(torch.int64).view(-1, min(filled, _ROWS), self._width // 8)
+        sums = lanes.new_empty(len(occurring), len(lanes), self._width // 8)
+        for byte, own in zip(occurring, sums, strict=True):
+            torch.eq(bins, byte, out=equal)
+            torch.sum(lanes, 1, out=own)
+        found = sums.view(torch.uint8)[:, :, : self.memories].sum(1)
+        self._counts[list(occurring.values())] += found
         self._filled = 0
 
 
