@@ -65,8 +65,8 @@ class BinCounter:
         return counts.T.contiguous()
 
     def _write(self, block: Tensor) -> None:
-        """Puts the bytes of a block behind those that wait, without whose room this must fit: LEAST to MOST by
-        exponent, with BELOW_ZERO where negative; a negative power of two is the end of its bin.
+        """Puts the bytes of a block, for which there is room, behind those that wait: LEAST to MOST by exponent, with
+        BELOW_ZERO where negative; a negative power of two is the end of its bin.
         """
         begin = self._filled
         self._filled += block.shape[0] * block.shape[1]
