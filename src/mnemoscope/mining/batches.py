@@ -50,9 +50,18 @@ class Batch:
         ]
 
 
-def even_parts(items: slice, parts: int) -> list[slice]:
-    """The items in so many runs of about equal length, in fewer where they are fewer."""
-    edges = [items.start + part * (items.stop - items.start) // parts for part in range(parts + 1)]
+def even_parts(items: slice, parts: int, *, sizes: NDArray[np.int64] | None = None) -> list[slice]:
+    """The items in so many runs, in fewer where they are fewer: of about as many items, or of about equal `sizes`.
+
+    Where there are two items or more, no run has them all.
+    """
+    count = items.stop - items.start
+    if sizes is None:
+        edges = [items.start + part * count // parts for part in range(parts + 1)]
+    else:
+        ends = np.cumsum(sizes[items])
+        middles = np.searchsorted(ends - sizes[items] / 2, ends[-1] * np.arange(1, parts) / parts)
+        edges = [items.start, *(items.start + np.clip(middles, 1, count - 1)).tolist(), items.stop]
     return [slice(first, last) for first, last in pairwise(edges) if first < last]
 
 
@@ -88,6 +97,18 @@ def pack(lengths: NDArray[np.int64], *, area: int, rows: int, apart: NDArray[np.
     if len(lengths):
         batches.append(slice(start, len(lengths)))
     return batches
+
+
+def fill(sizes: NDArray[np.int64], area: int) -> list[slice]:
+    """Neighbouring items cut into batches whose sizes add up to at most `area`; a larger item is a batch of its own."""
+    batches: list[slice] = []
+    start, filled = 0, 0
+    for k, size in enumerate(sizes.tolist()):
+        if k > start and filled + size > area:
+            batches.append(slice(start, k))
+            start, filled = k, 0
+        filled += size
+    return [*batches, slice(start, len(sizes))] if len(sizes) else batches
 
 
 def run_in_halves(

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import torch
 from numpy.typing import NDArray
 from polars import selectors
 from torch import Tensor
@@ -21,20 +20,17 @@ from torch import Tensor
 from mnemoscope.atlas.experts import Numberings, counted_through
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
-from mnemoscope.mining.batches import pack, pad
 from mnemoscope.mining.plan import MiningPlan
+from mnemoscope.mining.removal_runs import WHOLE, Requests, plan_runs
 from mnemoscope.mining.steps import PlannedSteps, digest, empty_answers
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.hooks import read_coefficients
 
 TRIGGERS_ASKED = 50
 """Positive triggers of a memory that are asked about."""
 MOST_MEMORIES, LEAST_MEMORIES = 100, 10
 """Bounds of the default number of memories per layer."""
-_WHOLE = -1
-"""In place of a removed token: the sentence as it stands."""
 _DEPTH = 0.6
 """How far into the model a run goes, on average over the layers that ask, in proportion to the whole."""
 
@@ -104,53 +100,30 @@ class RemovalPass:
             for name, place in dropped.items()
         ]
         self.requests = pl.concat(asked).sort("layer", "memory", "trigger_rank", maintain_order=True)
+        columns = {name: self.requests[name].to_numpy() for name in ("layer", "memory", "sentence", "position")}
+        removed = self.requests["removed_position"].to_numpy()
         # Dropping the last token leaves the beginning of the sentence as it stands.
-        gap = pl.when(pl.col("removed_position") < pl.col("position")).then("removed_position").otherwise(_WHOLE)
-        requests = self.requests.with_row_index("request").with_columns(gap=gap)
-        self._runs = (
-            requests.group_by("sentence", "gap")
-            .agg(pl.col("layer").max(), pl.col("position").max())
-            .sort("layer", "position", "sentence", "gap")
-        )
-        runs = self._runs.select("sentence", "gap").with_row_index("run")
-        self._requests = requests.join(runs, on=("sentence", "gap")).sort("run", "request")
-        self.answers = {"removed_coefficient": empty_answers(len(requests), np.float32)}
-        self._extra = model.beginning.length
-        cuts = pack(
-            self._runs["position"].to_numpy() + self._extra,
-            area=plan.batch_tokens, rows=plan.batch_tokens, apart=self._runs["layer"].to_numpy(),
-        )  # fmt: skip
-        inputs = digest(plan.hash(), *self.requests.drop("removed"), *sentences.arrays())
+        gaps = np.where(removed < columns["position"], removed, WHOLE)
+        self._runs = plan_runs(Requests(**columns, gap=gaps), model, sentences, area=plan.batch_tokens)
+        self.answers = {"removed_coefficient": empty_answers(len(self.requests), np.float32)}
+        kind = type(self._runs).__name__  # the same numbers but for their last bits
+        inputs = digest(plan.hash(), kind, *self.requests.drop("removed"), *sentences.arrays())
         self.steps = PlannedSteps(
-            self.take, cuts, self.answers, stage="removals", unit="sentences", plan=plan.hash(), inputs=inputs,
-            team=ThreadTeam.of(model),
+            self.take, self._runs.cuts, self.answers, stage="removals", unit="sentences", plan=plan.hash(),
+            inputs=inputs, team=ThreadTeam.of(model), sizes=self._runs.sizes,
         )  # fmt: skip
 
-    def take(self, runs: slice) -> None:
-        """One forward: reads every coefficient that these shortened sentences are asked for; raises NotFinite."""
-        ids = pad([self._shorten(*run) for run in self._runs[runs].select("sentence", "gap", "position").iter_rows()],
-                  self._model)  # fmt: skip
-        begin, end = (self._requests["run"].search_sorted(run, side="left") for run in (runs.start, runs.stop))
-        asked = self._requests[begin:end].partition_by("layer", as_dict=True)
-        layers = sorted(layer for (layer,) in asked)
+    def take(self, items: slice) -> None:
+        """Answers all that some items of the runs are asked for; raises NotFinite."""
+        self._runs.take(items, self._answer)
 
-        def read(layer: int, coefficients: Tensor) -> None:
-            places = asked[(layer,)].select(pl.col("run", "position", "memory", "request").cast(pl.Int64))
-            run, position, memory, request = places.to_torch().unbind(1)
-            found = coefficients[run - runs.start, position - 1 + self._extra, memory].float().cpu().numpy()
-            if not np.isfinite(found).all():
-                raise NotFinite(
-                    f"layer {layer} has NaN or infinite coefficients where a token was removed; try --dtype float32"
-                )
-            self.answers["removed_coefficient"][request.numpy()] = found
-
-        with torch.inference_mode(), read_coefficients(self._model, read, layers=layers, own_thread=True):
-            self._model.backbone(ids, stop_after=layers[-1])
-
-    def _shorten(self, sentence: int, gap: int, position: int) -> NDArray[np.int32]:
-        """The tokens of one run's sentence without the removed one, as far as they are asked about."""
-        tokens = self._sentences.of(sentence)[: position + 1]
-        return tokens[:-1] if gap == _WHOLE else np.delete(tokens, gap)
+    def _answer(self, layer: int, requests: NDArray[np.int64], coefficients: Tensor) -> None:
+        found = coefficients.float().cpu().numpy()
+        if not np.isfinite(found).all():
+            raise NotFinite(
+                f"layer {layer} has NaN or infinite coefficients where a token was removed; try --dtype float32"
+            )
+        self.answers["removed_coefficient"][requests] = found
 
     def columns(self) -> dict[str, Any]:
         """The columns of `removals`, sorted by layer, memory, rank, once every run was made."""

@@ -69,7 +69,7 @@ class PlannedSteps:
     """Steps that are known before the first is taken: `step(items)` fills `answers` for the items of one of the `cuts`.
 
     `answers` come as `empty_answers`, and are changed in place. `inputs` is a digest of all that the steps read: what
-    was saved of other inputs or other arrays is not believed.
+    was saved of other inputs or other arrays is not believed. `sizes` are those of all items, where they are not alike.
     """
 
     step: Callable[[slice], None]
@@ -80,16 +80,22 @@ class PlannedSteps:
     plan: str
     inputs: str
     team: ThreadTeam
+    sizes: NDArray[np.int64] | None = None
 
     def take(self, number: int) -> bool:
         """Takes one cut, of whose items the threads of the team take a part each; whether memory held it whole.
 
         What does not fit is taken in halves; raises MiningError for an item that does not fit alone.
         """
-        return run_in_halves(self._share_out, self.cuts[number], _halves)
+        return run_in_halves(self._share_out, self.cuts[number], self._halves)
 
     def _share_out(self, items: slice) -> None:
-        self.team.run([partial(self.step, part) for part in even_parts(items, self.team.size)])
+        self.team.run([partial(self.step, part) for part in even_parts(items, self.team.size, sizes=self.sizes)])
+
+    def _halves(self, items: slice) -> list[slice]:
+        if items.stop - items.start == 1:
+            raise MiningError("memory ran out on one sentence, alone; use a machine with more, or --dtype bfloat16")
+        return even_parts(items, 2, sizes=self.sizes)
 
     def forget(self) -> None:
         """Empties all answers."""
@@ -148,12 +154,6 @@ def run_checkpointed(context: RunContext, steps: PlannedSteps) -> list[int]:
     context.progress(stage, total, total, unit)
     context.end_stage(stage)
     return np.flatnonzero(state["halved"]).tolist()
-
-
-def _halves(items: slice) -> list[slice]:
-    if items.stop - items.start == 1:
-        raise MiningError("memory ran out on one sentence, alone; use a machine with more, or --dtype bfloat16")
-    return even_parts(items, 2)
 
 
 def _resume(state: Answers, checkpoint: Path, inputs: str) -> None:

@@ -54,6 +54,11 @@ def fingerprint(content: str, beginning: Beginning) -> str:
     return hashlib.sha256(json.dumps([content, beginning.kind, beginning.token]).encode()).hexdigest()
 
 
+def reading_fingerprint(tokenizer: dict[str, Any]) -> str:
+    """The sha256, in hex, of a tokenizer's description: of how text becomes tokens."""
+    return hashlib.sha256(json.dumps(tokenizer, sort_keys=True, default=str).encode()).hexdigest()
+
+
 def _own_code(model: nn.Module) -> list[bytes]:
     """The source files, sorted by content, of the model's classes that are no library's."""
     classes = {kind for module in model.modules() for kind in type(module).__mro__}

@@ -6,8 +6,6 @@ Owns a network and what reads text for it, and changes neither. Loading is loadi
 """
 
 import copy
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -23,7 +21,7 @@ from mnemoscope.memory import Numbering
 from mnemoscope.models.abandoning import Abandoned, abandon_in, after_coefficients
 from mnemoscope.models.anatomy import Anatomy, Layer, experts_chosen
 from mnemoscope.models.feed_forward import goes_negative
-from mnemoscope.models.fingerprint import fingerprint
+from mnemoscope.models.fingerprint import fingerprint, reading_fingerprint
 from mnemoscope.models.linear_maps import computes_in, matrix_of
 from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.observed import run
@@ -68,8 +66,7 @@ class LanguageModel:
     head is one matrix (an adaptive softmax is not), `probed` whether keys or values are what their modules make of unit
     vectors; `device` is the head's and that of what goes in, `devices` are the layers', `lies_on` where weights are.
     `lock` is held by whoever runs it with hooks, which see every forward: one thread at a time, which may enter again.
-    `fingerprint` names the model and its beginning, `content` the model alone; `source` and `opening` say how it was
-    opened, `spec` is both in short.
+    `fingerprint` names model and beginning, `content` the model; `source` and `opening`, in short `spec`, its opening.
     """
 
     def __init__(self, parts: LoadedParts, anatomy: Anatomy, *, revision: str | None, content: str) -> None:
@@ -159,7 +156,7 @@ class LanguageModel:
     @property
     def tokenizer_fingerprint(self) -> str:
         """The sha256, in hex, of how text becomes tokens."""
-        return hashlib.sha256(json.dumps(self._tokens.description, sort_keys=True, default=str).encode()).hexdigest()
+        return reading_fingerprint(self._tokens.description)
 
     def encode(self, texts: list[str]) -> Sequence[list[int]]:
         """The token ids of each text: no special tokens, special strings are plain text."""
@@ -253,10 +250,9 @@ class LanguageModel:
         with torch.inference_mode():
             if projection == "lens":
                 return self.anatomy.readout(vectors.to(self.dtype)).float()
-            if projection == "gain":
-                return self.scorer().scores(self.fold(vectors, layer=layer))
-            if projection == "raw":
-                return self.scorer().scores(self._project(vectors.float()))
+            if projection in ("gain", "raw"):
+                gain = projection == "gain"
+                return self.scorer().scores(self.fold(vectors, layer=layer) if gain else self._project(vectors.float()))
         raise OptionError(f"projection {projection!r} does not exist; choose raw, gain or lens")
 
     def _fold_of(self, norm: nn.Module | None) -> Fold:
@@ -267,11 +263,11 @@ class LanguageModel:
             return vectors
         return nn.functional.linear(vectors, matrix_of(self.anatomy.project).detach().to(self.device).float())
 
-    def backbone(self, ids: Tensor, *, stop_after: int | None = None) -> Tensor | None:
+    def backbone(self, ids: Tensor, *, places: Tensor | None = None, stop_after: int | None = None) -> Tensor | None:
         """The blocks' output [batch, position, hidden'] for ids [batch, position], without the head.
 
-        No attention mask is used: padding on the right is harmless in a causal model. With `stop_after` the forward
-        ends as soon as that layer's coefficients were read, and None is returned.
+        No attention mask is used: padding on the right is harmless in a causal model. `places` are told as the ids'
+        positions, in place of 0, 1, ... With `stop_after` it ends with that layer's coefficients: None.
         """
         anatomy, abandon = self.anatomy, abandon_in(get_ident())
         with ExitStack() as hooks:
@@ -280,7 +276,7 @@ class LanguageModel:
             if anatomy.backbone is None:
                 hooks.enter_context(anatomy.head.register_forward_pre_hook(abandon))
             try:
-                return self._forward(anatomy.model if anatomy.backbone is None else anatomy.backbone, ids)
+                return self._forward(anatomy.model if anatomy.backbone is None else anatomy.backbone, ids, places)
             except Abandoned as reached:
                 return reached.tensor if stop_after is None else None
 
@@ -288,9 +284,13 @@ class LanguageModel:
         """The model's own logits [batch, position, vocab], float32, for ids [batch, position]."""
         return self._forward(self.anatomy.model, ids).float()
 
-    def _forward(self, module: nn.Module, ids: Tensor) -> Tensor:
+    def go_on_with(self, positions: int) -> None:
+        """Says that this thread's running forward goes on with so many of its positions, whoever took the rest away."""
+        self._running.shape = (self.shape[0], positions)
+
+    def _forward(self, module: nn.Module, ids: Tensor, places: Tensor | None = None) -> Tensor:
         self._running.shape = (ids.shape[0], ids.shape[1])
-        return run(module, ids)
+        return run(module, ids, places)
 
     def layer(self, layer: int) -> Layer:
         """The parts of one layer's block; raises MemoryIdError for a layer that there is not."""

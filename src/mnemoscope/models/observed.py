@@ -135,10 +135,14 @@ def ids_for(model: nn.Module, rows: int) -> Tensor:
     return torch.tensor(IDS, device=device_of_module(model)) % rows
 
 
-def run(module: nn.Module, ids: Tensor) -> Tensor:
-    """The logits of a language model, or the last hidden states of a backbone, for ids."""
+def run(module: nn.Module, ids: Tensor, places: Tensor | None = None) -> Tensor:
+    """The logits of a language model, or the last hidden states of a backbone, for ids and what is said of their
+    positions.
+    """
     with torch.inference_mode(), suppress_warnings(), run_uncompiled():
-        keywords = {"use_cache": False} if takes(module, "use_cache") else {}
+        keywords: dict[str, Any] = {"use_cache": False} if takes(module, "use_cache") else {}
+        if places is not None:
+            keywords["position_ids"] = places
         output = module(input_ids=ids, **keywords)
     if isinstance(output, Tensor):
         return output
