@@ -31,6 +31,8 @@ _LARGEST = 1024
 """Tokens of a tree, unless one run has more: larger ones copy trunks less often, smaller ones fit in less memory."""
 _AT_A_TIME = 8
 """Batches' worth of tokens between two looks at the clock: in fewer, threads would wait longer for one another."""
+_WORK = 1e13
+"""Operations between two looks at the clock, for models of which a batch is no less: a minute of two cores, or so."""
 
 Answer = Callable[[int, Ints, Tensor], None]
 """Given a layer, the numbers of requests and their coefficients."""
@@ -140,7 +142,8 @@ class TreeRuns:
         self._order = np.argsort(run, kind="stable")
         self._run, self._requests = run[self._order], requests.at(self._order)
         self.sizes = sizes[np.argsort(rank)]
-        self._area, self.cuts = area, fill(self.sizes, area * _AT_A_TIME)
+        batches = min(_AT_A_TIME, _WORK / (2 * model.sizes.parameters * area))
+        self._area, self.cuts = area, fill(self.sizes, int(area * max(1, batches)))
 
     def take(self, items: slice, answer: Answer) -> None:
         """See `Runs`."""

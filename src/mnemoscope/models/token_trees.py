@@ -16,8 +16,10 @@ from torch import Tensor
 
 Ints = NDArray[np.int64]
 
-_TOGETHER = 192
-"""Tokens that attend in one call: more would mask out most of what they multiply, fewer would be many calls."""
+_TOGETHER, _TOGETHER_ON_CARDS = 192, 1024
+"""Tokens that attend in one call: more would mask out most of what they multiply, fewer would be many calls, for which
+graphics cards wait (not measured).
+"""
 
 
 @dataclass(frozen=True)
@@ -100,12 +102,13 @@ class TokenRow:
 
         Masks have the dtype of what they are `like`, and lie where it does.
         """
+        together = _TOGETHER if like.device.type == "cpu" else _TOGETHER_ON_CARDS
         trunks, segments = self._trunk[kept], self._segment[kept]
         edges = [0, *(np.flatnonzero(np.diff(trunks)) + 1).tolist(), len(kept)]
         found: list[tuple[int, int, slice]] = []
         for first, last in pairwise(edges):  # one tree each
-            if last - first <= _TOGETHER:
-                if found and found[-1][2].stop == 0 and last - found[-1][0] <= _TOGETHER:
+            if last - first <= together:
+                if found and found[-1][2].stop == 0 and last - found[-1][0] <= together:
                     found[-1] = (found[-1][0], last, slice(0))
                 else:
                     found.append((first, last, slice(0)))
@@ -114,7 +117,7 @@ class TokenRow:
             inner = [first, *(np.flatnonzero(np.diff(segments[first:last])) + 1 + first).tolist(), last]
             begin = first
             for start, stop in pairwise(inner):
-                if stop - begin > _TOGETHER and start > begin:
+                if stop - begin > together and start > begin:
                     found.append((begin, start, stem if begin > first else slice(0)))
                     begin = start
             found.append((begin, last, stem if begin > first else slice(0)))

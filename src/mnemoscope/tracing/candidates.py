@@ -36,7 +36,9 @@ def best_of_candidates(scores: Tensor, count: int, *, lowest: bool) -> tuple[Ten
     if np.count_nonzero(passing) > rows * most:
         undecided = np.count_nonzero(passing, axis=1) > most
         passing[undecided] = False
-    row, token = np.divmod(np.flatnonzero(passing), vocabulary)
+    place = np.flatnonzero(passing)
+    row = place // vocabulary
+    token = place - row * vocabulary
     found = np.bincount(row, minlength=rows)
     undecided |= found < count
     keys = np.full((rows, max(count, int(found.max(initial=0)))), _NOBODY)
