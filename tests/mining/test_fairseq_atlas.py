@@ -19,7 +19,7 @@ from mnemoscope.bench.documentation import value_rate
 from mnemoscope.bench.loops import compare_loops
 from mnemoscope.cli import main
 from mnemoscope.corpus import open_source, prepare
-from mnemoscope.mining import cost_estimate, merge, mine, values
+from mnemoscope.mining import cost_estimate, merge, mine, projector, values
 from mnemoscope.mining.batch_loader import BatchLoader
 from mnemoscope.models import load_model
 from models.checkpoints import CONTEXT, END, KINDS, LAYERS, ROWS, UNKNOWN, WORDS, Kind, Slow, args_of, weights_of, write
@@ -81,10 +81,10 @@ def test_small_blocks_of_scores_say_the_same(tmp_path: Path, text: Path, monkeyp
     model = load_model(checkpoint(tmp_path / "model", KINDS["tied"])[0])
     wanted = values.Targets(*(np.zeros(n, np.int64) for n in (model.sizes.memories[0], 0, 0)))
     whole = values.value_table(model, 0, wanted)
-    monkeypatch.setattr(values, "_SCORES", 1)
-    monkeypatch.setattr(values, "IN_CACHE", 5 * ROWS)
-    projector = values.Projector(model)
-    assert (projector.rows, projector.slice) == (16, 5)
+    monkeypatch.setattr(projector, "_SCORES", 1)
+    monkeypatch.setattr(projector, "IN_CACHE", 5 * ROWS)
+    small = projector.Projector.of(model)
+    assert (small.rows, small.slice) == (16, 5)
     pieces = values.value_table(model, 0, wanted)
     for name, column in whole.items():
         np.testing.assert_allclose(np.ma.filled(pieces[name], 0), np.ma.filled(column, 0), rtol=1e-5, err_msg=name)

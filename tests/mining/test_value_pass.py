@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 import torch
 
-from mnemoscope.mining import values
+from mnemoscope.mining import projector, values
 from mnemoscope.models import LanguageModel, load_model
 
 
@@ -44,8 +44,8 @@ def test_rows_shared_out_among_threads_say_the_same(
 
     took: list[tuple[int, slice]] = []
     read = values._read_scores
-    monkeypatch.setattr(values, "_SHARED", 1)
-    monkeypatch.setattr(values, "IN_CACHE", 7 * 1024)
+    monkeypatch.setattr(projector, "_SHARED", 1)
+    monkeypatch.setattr(projector, "IN_CACHE", 7 * 1024)
 
     all_there = Barrier(3)
 

@@ -14,10 +14,12 @@ from mnemoscope.bench.shapes import random_model
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.mining.batch_loader import BatchLoader
 from mnemoscope.mining.plan import default_batch_tokens
-from mnemoscope.mining.values import Projector, Targets, neighbour_table, rows_at_once, value_table
+from mnemoscope.mining.projector import Projector
+from mnemoscope.mining.values import Targets, neighbour_table, value_table
 from mnemoscope.mining_options import MiningOptions
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.branches import fold_values
+from mnemoscope.models.projections import LinearHead
 from mnemoscope.progress import Progress, ignore_progress
 
 TEXT = "builtin:pydocs:stdlib"
@@ -72,7 +74,7 @@ def value_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]:
         count += memories
         wanted = Targets(*(np.zeros(n, np.int64) for n in (memories, 0, 0)))
         folded = fold_values(model, layer, model.values(layer))
-        projector = Projector(model)
+        projector = Projector.of(model)
 
         def product(projector: Projector = projector, folded: Tensor = folded) -> None:
             for start in range(0, len(folded), projector.rows):
@@ -91,15 +93,14 @@ def neighbour_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]
     seconds: dict[str, list[float]] = {"neighbours": [], "matrix product": []}
     every = range(model.sizes.layers)
     everything = torch.cat([model.values(layer).float() for layer in every])
+    projector = Projector(LinearHead(everything), len(everything), device=model.device)
     count = 0
     for layer in range(min(layers, model.sizes.layers)):
         own = model.values(layer).float()
         count += len(own)
-        rows = rows_at_once(len(everything))
-        out = torch.empty(rows, len(everything), device=model.device)
-        with Stopwatch(model.device) as watch, torch.inference_mode():
-            for part in torch.split(own, rows):
-                torch.mm(part, everything.T, out=out[: len(part)])
+        with Stopwatch(model.device) as watch:
+            for part in torch.split(own, projector.rows):
+                projector.scores(part)
         seconds["matrix product"].append(watch.seconds)
         with Stopwatch(model.device) as watch:
             neighbour_table(model, layer, every, most=MiningOptions.neighbours)

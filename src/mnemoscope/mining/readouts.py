@@ -6,6 +6,7 @@ triggers. Makes `readings`, `key_readings` and `readouts`, and answers no questi
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,12 @@ from mnemoscope.mining.batches import pack, pad
 from mnemoscope.mining.circle import next_in_circle
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.predictions import ROWS, SCORES
+from mnemoscope.mining.projector import Projector, sweep_scores
 from mnemoscope.mining.roles import last_tokens, role_columns
 from mnemoscope.mining.steps import PlannedSteps, digest, empty_answers
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.trigger_table import NamedSentences
-from mnemoscope.mining.values import TOKENS_KEPT, rows_at_once
+from mnemoscope.mining.values import TOKENS_KEPT
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.hooks import Block, read_blocks
 from mnemoscope.models.translators import Lens, Translator, translated_scores, translated_values
@@ -51,34 +53,42 @@ def reading_columns(
     if len(owners) > 1:
         control[owners] = targets[owners[next_in_circle(len(owners), seed, 13, layer)]]
     columns: dict[str, list[Any]] = {name: [] for name in TABLES["readings"].columns.names}
-    head, memories = model.scorer(), model.sizes.memories[layer]
-    step = rows_at_once(model.sizes.vocabulary)
+    projector, memories = Projector.of(model), model.sizes.memories[layer]
     for name, lens in lenses.items():
         translator = lens.get(layer) or Translator.identity(model.sizes.hidden)
         with torch.inference_mode():
             folded = translated_values(model, layer, translator)
-        for start in range(0, memories, step):
-            part = slice(start, min(start + step, memories))
-            with torch.inference_mode():
-                scores = head.scores(folded[part])
-                tokens, best = top(scores, TOKENS_KEPT)
-                shape = distribution(scores, highest=best[:, 0])
-                ranks = [
-                    rank_of(scores, torch.from_numpy(wanted[part]).clamp(min=0).to(scores.device)).cpu().numpy()
-                    for wanted in (targets, control)
-                ]
-            if not torch.isfinite(shape.max_probability).all():
-                raise NotFinite(f"the values of layer {layer} are not finite under the lens {name}")
-            columns["memory"].append(np.arange(part.start, part.stop, dtype=np.int32))
-            columns["lens"] += [name] * (part.stop - part.start)
-            columns["top_tokens"] += tokens.int().cpu().tolist()
-            columns["max_probability"].append(shape.max_probability.cpu().numpy())
-            for column, rank, wanted in zip(("target_rank", "control_rank"), ranks, (targets, control), strict=True):
-                columns[column].append(np.ma.array(rank.astype(np.int32), mask=wanted[part] < 0))
+        blocks = projector.read_all(folded, partial(_read_values, wanted=(targets, control), step=projector.slice))
+        found = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+        if not np.isfinite(found["max_probability"]).all():
+            raise NotFinite(f"the values of layer {layer} are not finite under the lens {name}")
+        columns["memory"].append(np.arange(memories, dtype=np.int32))
+        columns["lens"] += [name] * memories
+        columns["top_tokens"] += found["top_tokens"].tolist()
+        columns["max_probability"].append(found["max_probability"])
+        for column, wanted in (("target_rank", targets), ("control_rank", control)):
+            columns[column].append(np.ma.array(found[column], mask=wanted < 0))
     whole: dict[str, Any] = dict(columns)
     for name in ("memory", "max_probability"):
         whole[name] = np.concatenate(columns[name])
     return whole | {name: _join(columns[name]) for name in ("target_rank", "control_rank")}
+
+
+def _read_values(
+    scores: Tensor, start: int, rows: slice, *, wanted: tuple[Ints, Ints], step: int
+) -> dict[str, NDArray[Any]]:
+    """The columns of some rows of `scores [memory, vocab]`, the first of which is the memory `start`, but for nulls."""
+    memories, scores = slice(start + rows.start, start + rows.stop), scores[rows]
+    with torch.inference_mode():
+        tokens = [torch.from_numpy(each[memories]).clamp(min=0).to(scores.device) for each in wanted]
+        swept = sweep_scores(scores, tokens, step=step)
+        best, _ = top(scores, TOKENS_KEPT, extremes=swept.high)
+        target, control = (rank.int() for rank in swept.ranks)
+        names = {
+            "top_tokens": best.int(), "max_probability": swept.shape.max_probability, "target_rank": target,
+            "control_rank": control,
+        }  # fmt: skip
+    return {name: tensor.cpu().numpy() for name, tensor in names.items()}
 
 
 def key_reading_columns(

@@ -6,6 +6,7 @@ Needs the finished triggers; makes `roles`, and answers no question.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from mnemoscope.atlas.experts import counted_through, with_names
 from mnemoscope.atlas.read import BEST_TRIGGERS
@@ -21,12 +23,13 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.circle import next_in_circle
 from mnemoscope.mining.plan import MiningPlan
+from mnemoscope.mining.projector import Projector, sweep_scores
 from mnemoscope.mining.steps import RunContext
-from mnemoscope.mining.values import rows_at_once
 from mnemoscope.mining.writing import each_layer, is_made, write_columns
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.projections import LinearHead
 from mnemoscope.models.read_directions import input_embeddings, read_directions
-from mnemoscope.tracing import rank_of, top
+from mnemoscope.tracing import top
 
 KEPT = BEST_TRIGGERS
 """Top tokens kept of each key, and triggers that are looked for among them."""
@@ -100,16 +103,11 @@ def role_columns(
     memories = model.sizes.memories[layer]
     blocks = []
     if embeddings is not None:
-        embeddings = embeddings.to(model.devices[layer])
-        centred = embeddings - embeddings.mean(1, keepdim=True)
-        lengths = torch.linalg.vector_norm(centred, dim=1).clamp_min(_TINY)
-        directions = read_directions(model, layer)
-        step = rows_at_once(len(embeddings))
-        for start in range(0, memories, step):
-            rows = torch.nn.functional.normalize(directions[start : start + step], dim=1, eps=_TINY)
-            with torch.inference_mode():
-                cosine = (rows @ centred.T) / lengths
-            blocks.append(_read(cosine, [each.tokens[start : start + step] for each in (own, dealt)]))
+        words = embeddings.to(model.devices[layer])
+        words = normalize(words - words.mean(1, keepdim=True), dim=1, eps=_TINY)
+        projector = Projector(LinearHead(words), len(words), device=words.device)
+        directions = normalize(read_directions(model, layer), dim=1, eps=_TINY)
+        blocks = projector.read_all(directions, partial(_read, triggers=(own, dealt), step=projector.slice))
     columns: dict[str, Any] = {"memory": np.arange(memories, dtype=np.int32)}
     if not blocks:
         columns |= {name: [[] for _ in range(memories)] for name in ("key_top_tokens", "key_top_cosines")}
@@ -127,30 +125,36 @@ _NUMBERS: dict[str, type] = {
     "control_token": np.int32, "control_rank": np.int32, "control_cosine": np.float32, "controls_found": np.float32,
 }  # fmt: skip
 """Columns that are null where the memory has no positive trigger."""
+_WHOSE = (("trigger", "triggers"), ("control", "controls"))
 
 
-def _read(cosine: Tensor, triggers: list[Ints]) -> dict[str, NDArray[Any]]:
-    """The columns of some memories, whose cosines `[memory, token]` these are; `triggers` their own and the control's.
+def _read(
+    cosines: Tensor, start: int, rows: slice, *, triggers: tuple[LastTokens, LastTokens], step: int
+) -> dict[str, NDArray[Any]]:
+    """The columns of some rows of `cosines [memory, token]`, the first of which is the memory `start`; `triggers` are
+    their own and the control's.
 
     The cosines of a key that is zero are zero, so every token ties and the lower id comes first.
     """
+    memories, cosines = slice(start + rows.start, start + rows.stop), cosines[rows]
     with torch.inference_mode():
-        tokens, best = top(cosine, KEPT)
+        last = [torch.from_numpy(each.tokens[memories]).to(cosines.device) for each in triggers]
+        first = [there[:, 0].clamp(min=0) for there in last]
+        swept = sweep_scores(cosines, first, step=step, shaped=False)
+        tokens, best = top(cosines, KEPT, extremes=swept.high)
         found: dict[str, NDArray[Any]] = {
             "key_top_tokens": tokens.int().cpu().numpy(), "key_top_cosines": best.cpu().numpy()
         }  # fmt: skip
-        for (one, many), last in zip((("trigger", "triggers"), ("control", "controls")), triggers, strict=True):
-            there = torch.from_numpy(last).to(cosine.device)
-            first = there[:, 0].clamp(min=0)
+        for (one, many), there, rank in zip(_WHOSE, last, swept.ranks, strict=True):
             among = ((there[:, :, None] == tokens[:, None, :]).any(2) & (there >= 0)).sum(1)
             counted = (there >= 0).sum(1)
             numbers = {
                 f"{one}_token": there[:, 0],
-                f"{one}_rank": rank_of(cosine, first),
-                f"{one}_cosine": cosine.gather(1, first[:, None])[:, 0],
+                f"{one}_rank": rank,
+                f"{one}_cosine": cosines.gather(1, there[:, :1].clamp(min=0))[:, 0],
                 f"{many}_found": among / counted.clamp(min=1),
             }
             for name, values in numbers.items():
                 found[name] = values.cpu().numpy().astype(_NUMBERS[name])
-                found[f"{name} unknown"] = last[:, 0] < 0
+                found[f"{name} unknown"] = (there[:, 0] < 0).cpu().numpy()
     return found

@@ -6,10 +6,10 @@ adaptive softmax only, and again at its working point, once the predictions have
 the finished triggers; makes `values` and `neighbours`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -19,14 +19,12 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from mnemoscope.atlas.schema import TABLES
-from mnemoscope.cores import IN_CACHE
 from mnemoscope.errors import NotFinite
-from mnemoscope.mining.batches import even_parts
-from mnemoscope.mining.thread_team import ThreadTeam
+from mnemoscope.mining.projector import Projector, sweep_scores
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.branches import branch_of, fold_values
-from mnemoscope.models.projections import room_for_scores
-from mnemoscope.tracing import Distribution, distribution, rank_of, top
+from mnemoscope.models.projections import LinearHead
+from mnemoscope.tracing import distribution, top
 from mnemoscope.tracing.scores import block_extremes
 
 TOKENS_KEPT = 20
@@ -35,13 +33,8 @@ AT_WORK = ("working_logit", "working_probability")
 """The columns that are filled in after the predictions."""
 TIE = 1e-5
 """Coefficients that differ by less than this times max(1, |c|) are tied (definitions.md section 3)."""
-_SCORES = 1 << 24
-"""Scores that exist at one time."""
-_SHARED = 1 << 22
-"""Scores from which on threads share them: of fewer, handing them over takes longer than it saves."""
 
 Ints = NDArray[np.int64]
-Found = TypeVar("Found")
 Scale = float | Sequence[float]
 """What norms divide a layer's values by: one number, or one for each of its branches."""
 
@@ -72,7 +65,7 @@ def value_table(model: LanguageModel, layer: int, wanted: Targets) -> dict[str, 
     """The columns of `values` for one layer; raises NotFinite if a score is not a number."""
     values = model.values(layer)
     folded = fold_values(model, layer, values)
-    projection = Projector(model)
+    projection = Projector.of(model)
     up = model.up_keys(layer)
     memories = len(values)
     columns: dict[str, Any] = {
@@ -114,11 +107,8 @@ def working_columns(
     factor[medians["memory"].to_numpy()] = medians["coefficient"].to_numpy() * model.multiplier(layer)
     factor /= scales
     at_work = folded * torch.from_numpy(np.nan_to_num(factor)).to(folded)[:, None]
-    projection, parts = Projector(model), list[NDArray[np.float32]]()
-    for start in range(0, len(at_work), projection.rows):
-        scores = projection.scores(at_work[start : start + projection.rows])
-        read = partial(_read_working, scores, step=projection.slice)
-        parts += projection.share_out(len(scores), read)
+    projection = Projector.of(model)
+    parts = projection.read_all(at_work, partial(_read_working, step=projection.slice))
     found = np.concatenate(parts, axis=1)
     if wrong := np.flatnonzero(~np.isnan(factor) & ~np.isfinite(found).all(0)).tolist():
         named = model.numbering(layer).name(layer, wrong[0])
@@ -126,51 +116,7 @@ def working_columns(
     return {name: np.ma.array(row, mask=np.isnan(factor)) for name, row in zip(AT_WORK, found, strict=True)}
 
 
-def rows_at_once(columns: int) -> int:
-    """How many rows of so many scores are made at a time."""
-    return max(16, min(1024, _SCORES // columns))
-
-
-class Projector:
-    """The head, room for one block of scores, used again for every block, and threads that read it."""
-
-    def __init__(self, model: LanguageModel) -> None:
-        self._head = model.scorer()
-        vocabulary, device = model.sizes.vocabulary, model.device
-        self.rows = rows_at_once(vocabulary)
-        self._scores = room_for_scores(self.rows, vocabulary, device=device)
-        self._opposite = None if self._head.linear else torch.empty(self.rows, vocabulary, device=device)
-        on_cpu = device.type == "cpu"
-        self.slice = max(1, min(self.rows, IN_CACHE // vocabulary)) if on_cpu else self.rows
-        """Rows read at a time: on a CPU as many as its cache holds, since every row is swept several times."""
-        self._team = ThreadTeam.of_cores(device)
-
-    def scores(self, folded: Tensor) -> Tensor:
-        """Scores `[row, vocab]` of at most `rows` folded vectors; valid until the next call."""
-        with torch.inference_mode():
-            return self._head.scores(folded, out=self._scores[: len(folded)])
-
-    def opposite(self, folded: Tensor) -> Tensor | None:
-        """Scores `[row, vocab]` of the negated vectors, valid until the next call; None where they are -scores."""
-        if self._opposite is None:
-            return None
-        with torch.inference_mode():
-            return self._head.scores(-folded, out=self._opposite[: len(folded)])
-
-    def share_out(self, rows: int, read: Callable[[slice], Found]) -> list[Found]:
-        """What is read off all rows of a block, in their order: every thread reads as many rows, on one core."""
-        size = self._team.size if rows * self._scores.shape[1] >= _SHARED else 1
-        shares = even_parts(slice(0, rows), size)
-        found: dict[int, Found] = {}
-
-        def take(number: int) -> None:
-            found[number] = read(shares[number])
-
-        self._team.run([partial(take, number) for number in range(len(shares))])
-        return [found[number] for number in range(len(shares))]
-
-
-def _read_working(scores: Tensor, rows: slice, *, step: int) -> NDArray[np.float32]:
+def _read_working(scores: Tensor, _: int, rows: slice, *, step: int) -> NDArray[np.float32]:
     """Of some rows of `scores [memory, vocab]` the best less the mean, and the largest probability: `[2, row]`."""
     parts, scratch = [], torch.empty_like(scores[:step])
     with torch.inference_mode():
@@ -195,17 +141,11 @@ def _read_scores(
     with torch.inference_mode():
         count = len(scores)
         target = torch.from_numpy(wanted.target[start : start + count]).to(scores.device)
-        swept, room = [], torch.empty_like(scores[:step])
-        for part, own in zip(torch.split(scores, step), torch.split(target, step), strict=True):
-            high, scratch = block_extremes(part), room[: len(part)]
-            low = block_extremes(part, lowest=True) if opposite is None else high
-            shape = distribution(part, highest=high.amax(1), scratch=scratch)
-            swept.append((high, low, *vars(shape).values(), rank_of(part, own.clamp(min=0), scratch=scratch)))
-        high, low, *numbers, rank = (torch.cat(column) for column in zip(*swept, strict=True))
-        shape = Distribution(*numbers)
-        tokens, best = top(scores, TOKENS_KEPT, extremes=high)
+        swept = sweep_scores(scores, [target.clamp(min=0)], step=step, lowest=opposite is None)
+        shape, rank = swept.shape, swept.ranks[0]
+        tokens, best = top(scores, TOKENS_KEPT, extremes=swept.high)
         if opposite is None:
-            low_tokens, low = top(scores, TOKENS_KEPT, lowest=True, extremes=low)
+            low_tokens, low = top(scores, TOKENS_KEPT, lowest=True, extremes=swept.low)
         else:
             low_tokens, low = top(opposite, TOKENS_KEPT)
         low = -low if opposite is None else low
@@ -243,17 +183,18 @@ def neighbour_table(model: LanguageModel, layer: int, layers: Sequence[int], *, 
     number = np.concatenate([np.arange(size) for size in sizes])
     begin = sum(sizes[: layers.index(layer)])
     memories = model.sizes.memories[layer]
-    rows = rows_at_once(len(everything))
-    places, cosines = [], []
-    with torch.inference_mode():
-        for start in range(begin, begin + memories, rows):
-            own = torch.arange(start, min(start + rows, begin + memories), device=everything.device)
-            cosine = everything[own] @ everything.T
+    projector = Projector(LinearHead(everything), len(everything), device=everything.device)
+
+    def read(cosines: Tensor, start: int, rows: slice) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        cosines, own = cosines[rows], torch.arange(start + rows.start, start + rows.stop, device=cosines.device)
+        with torch.inference_mode():
             for at in same:
-                cosine[torch.arange(len(own), device=own.device), own - begin + sum(sizes[:at])] = -torch.inf
-            nearest, value = top(cosine, kept)
-            places.append(nearest.cpu().numpy())
-            cosines.append(value.clamp(-1, 1).cpu().numpy())
+                cosines[torch.arange(len(own), device=own.device), own + sum(sizes[:at])] = -torch.inf
+            high = [block_extremes(part) for part in torch.split(cosines, projector.slice)]
+            nearest, value = top(cosines, kept, extremes=torch.cat(high))
+        return nearest.cpu().numpy(), value.clamp(-1, 1).cpu().numpy()
+
+    places, cosines = zip(*projector.read_all(everything[begin : begin + memories], read), strict=True)
     place = np.concatenate(places).reshape(-1)
     return {
         "memory": np.repeat(np.arange(memories, dtype=np.int32), kept),
