@@ -1,7 +1,6 @@
 """Top tokens, ranks and distributions against plain loops, ties above all."""
 
 import math
-from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +11,8 @@ from hypothesis import strategies as st
 
 from mnemoscope.tracing import distribution, rank_of, top
 from mnemoscope.tracing import scores as scoring
-from mnemoscope.tracing.candidates import best_of_candidates
+from mnemoscope.tracing.candidates import best_of_blocks, best_of_candidates
+from mnemoscope.tracing.scores import BLOCK, block_extremes
 
 
 def plain_top(row: list[float], count: int, lowest: bool) -> list[int]:
@@ -21,14 +21,15 @@ def plain_top(row: list[float], count: int, lowest: bool) -> list[int]:
 
 
 def check(scores: torch.Tensor, count: int) -> None:
-    """Both ways: by all scores that pass a limit, and by the best blocks."""
+    """All ways: by all scores that pass a limit, by the best blocks, and, as on a graphics card, by torch alone."""
     usual = scoring.FEW
     try:
-        for lowest, scoring.FEW in product((False, True), (0, scores.shape[1])):
-            tokens, values = top(scores, count, lowest=lowest)
+        for lowest in (False, True):
             expected = [plain_top(row, count, lowest) for row in scores.tolist()]
-            assert tokens.tolist() == expected
-            assert values.equal(scores.gather(1, torch.tensor(expected, dtype=torch.int64)))
+            for scoring.FEW, given in ((0, scores), (scores.shape[1], scores), (0, scores.double())):
+                tokens, values = top(given, count, lowest=lowest)
+                assert tokens.tolist() == expected
+                assert values.equal(given.gather(1, torch.tensor(expected, dtype=torch.int64)))
     finally:
         scoring.FEW = usual
 
@@ -110,6 +111,33 @@ def test_rows_with_nan_or_many_equal_scores_are_left_to_others() -> None:
         assert tokens[row].tolist() == plain_top(scores[row].tolist(), 20, False)
         assert best[row].equal(scores[row, tokens[row]])
     assert top(scores, 20)[0][3, 0] == 5
+
+
+@pytest.mark.parametrize("size", [8193, 8256, 20_011, 50_257])
+@pytest.mark.parametrize("count", [1, 20, 25])
+def test_top_of_a_large_vocabulary(size: int, count: int) -> None:
+    """Rows without ties, with many, with equal best of blocks, of one score alone, with zeros of both signs."""
+    scores = torch.randn(7, size, generator=torch.Generator().manual_seed(size))
+    scores[1] = scores[1].round(decimals=1)
+    scores[2, ::BLOCK] = 5.0
+    scores[3] = 0.25
+    scores[4, ::2], scores[4, 1::2] = 0.0, -0.0
+    scores[5, 9:] = -math.inf
+    scores[6, -3:] = 9.0  # in the last, short block
+    check(scores, count)
+    check(torch.randn(3, size + 15)[:, :size], count)  # rows with room between them
+
+
+def test_rows_with_nan_in_a_large_vocabulary_are_sorted_whole() -> None:
+    scores = torch.randn(3, 9000, generator=torch.Generator().manual_seed(0))
+    scores[1, 4321] = math.nan
+    extremes = block_extremes(scores)
+    tokens, best, undecided = best_of_blocks(scores, extremes, 20, lowest=False, block=BLOCK)
+    assert undecided.tolist() == [1]
+    for row in (0, 2):
+        assert tokens[row].tolist() == plain_top(scores[row].tolist(), 20, False)
+        assert best[row].equal(scores[row, tokens[row]])
+    assert top(scores, 20)[0][1, 0] == 4321
 
 
 def test_fewer_tokens_than_asked_for_are_all_given() -> None:

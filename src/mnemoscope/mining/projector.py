@@ -1,7 +1,7 @@
 """Many vectors against a vocabulary, a block of scores at a time, and what is read off every block by all cores.
 
-A block takes the room of the one before it: fresh memory for each took nearly half of the time of `roles` (LOG.md). What
-sweeps the scores does so some rows at a time, while a core's cache holds them.
+A block takes the room of the one before it: fresh memory for each took nearly half of the time of `roles` (LOG.md).
+What sweeps the scores does so some rows at a time, while a core's cache holds them.
 """
 
 from collections.abc import Callable, Sequence

@@ -50,6 +50,31 @@ def best_of_candidates(scores: Tensor, count: int, *, lowest: bool) -> tuple[Ten
     return torch.from_numpy(tokens), torch.from_numpy(best), np.flatnonzero(undecided)
 
 
+def best_of_blocks(
+    scores: Tensor, extremes: Tensor, count: int, *, lowest: bool, block: int
+) -> tuple[Tensor, Tensor, Ints]:
+    """What `best_of_candidates` says, of more columns: the best lie in the `count` blocks whose `extremes` are best.
+
+    `extremes [row, block]` are the best of each `block` neighbouring columns of `scores [row, vocab]`. Of blocks with
+    equal extremes the first are taken; whatever equals theirs in another comes behind, having a higher token id. A row
+    with a NaN is not decided.
+    """
+    (rows, vocabulary), last = scores.shape, scores.shape[1] // block
+    found, _, undecided = best_of_candidates(extremes, count, lowest=lowest)
+    chosen = np.sort(found.numpy(), axis=1)
+    whole = scores[:, : last * block].view(rows, last, block).numpy()
+    taken = whole[np.arange(rows)[:, None], np.minimum(chosen, last - 1)]
+    if rest := vocabulary - last * block:
+        row, slot = np.nonzero(chosen == last)
+        taken[row, slot] = np.inf if lowest else -np.inf
+        taken[row, slot, :rest] = scores[:, last * block :].numpy()[row]
+    place, best, more = best_of_candidates(torch.from_numpy(taken.reshape(rows, -1)), count, lowest=lowest)
+    places = place.numpy()
+    tokens = np.take_along_axis(chosen, places // block, 1) * block + places % block
+    strange = np.flatnonzero(np.isnan(extremes.numpy()).any(1))
+    return torch.from_numpy(tokens), best, np.unique(np.concatenate([undecided, more, strange]))
+
+
 def _limits(scores: Tensor, count: int, lowest: bool) -> Floats:
     """What at least `count` scores of each row reach, `[row]`: the `count`-th best, or not much worse."""
     blocks, extremes = scores.shape[1] // _BLOCK, scores

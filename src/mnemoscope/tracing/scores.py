@@ -16,7 +16,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.errors import ModelDiffers, OptionError
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.branches import branch_scales, fold_values
-from mnemoscope.tracing.candidates import best_of_candidates
+from mnemoscope.tracing.candidates import best_of_blocks, best_of_candidates
 
 BLOCK = 64
 """Neighbouring tokens whose maximum is looked at first: the best k tokens lie in the k blocks with the best maxima."""
@@ -52,14 +52,19 @@ def top(
     count = min(count, vocabulary)
     if count == 0 or count == vocabulary:
         return _sort(scores, count, lowest=lowest)
-    if vocabulary <= FEW and scores.device.type == "cpu" and scores.dtype == torch.float32:
-        tokens, values, undecided = best_of_candidates(scores, count, lowest=lowest)
+    in_blocks = vocabulary > 4 * count * BLOCK
+    if scores.device.type == "cpu" and scores.dtype == torch.float32:
+        if vocabulary <= FEW or not in_blocks:
+            tokens, values, undecided = best_of_candidates(scores, count, lowest=lowest)
+        else:
+            extremes = block_extremes(scores, lowest=lowest) if extremes is None else extremes
+            tokens, values, undecided = best_of_blocks(scores, extremes, count, lowest=lowest, block=BLOCK)
         if len(undecided):
             rows = torch.from_numpy(undecided)
             tokens[rows], values[rows] = _sort(scores[rows], count, lowest=lowest)
         return tokens, values
     candidates, columns, tied = scores, None, torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
-    if vocabulary > 4 * count * BLOCK:
+    if in_blocks:
         extremes = block_extremes(scores, lowest=lowest) if extremes is None else extremes
         best = extremes.topk(count + 1, dim=1, largest=not lowest)
         tied = best.values[:, count - 1] == best.values[:, count]
