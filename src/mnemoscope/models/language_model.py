@@ -24,7 +24,7 @@ from mnemoscope.models.feed_forward import goes_negative
 from mnemoscope.models.fingerprint import fingerprint, reading_fingerprint
 from mnemoscope.models.linear_maps import computes_in, matrix_of
 from mnemoscope.models.loaded_parts import LoadedParts
-from mnemoscope.models.observed import run
+from mnemoscope.models.observed import Told, run
 from mnemoscope.models.offloading import device_of_module, places_of
 from mnemoscope.models.parameter_count import count_parameters
 from mnemoscope.models.probed_values import ProbedValues
@@ -263,11 +263,11 @@ class LanguageModel:
             return vectors
         return nn.functional.linear(vectors, matrix_of(self.anatomy.project).detach().to(self.device).float())
 
-    def backbone(self, ids: Tensor, *, places: Tensor | None = None, stop_after: int | None = None) -> Tensor | None:
+    def backbone(self, ids: Tensor, *, told: Told = None, stop_after: int | None = None) -> Tensor | None:
         """The blocks' output [batch, position, hidden'] for ids [batch, position], without the head.
 
-        No attention mask is used: padding on the right is harmless in a causal model. `places` are told as the ids'
-        positions, in place of 0, 1, ... With `stop_after` it ends with that layer's coefficients: None.
+        No attention mask is used: padding on the right is harmless in a causal model. With `stop_after` it ends with
+        that layer's coefficients: None. `told` are other arguments.
         """
         anatomy, abandon = self.anatomy, abandon_in(get_ident())
         with ExitStack() as hooks:
@@ -276,7 +276,7 @@ class LanguageModel:
             if anatomy.backbone is None:
                 hooks.enter_context(anatomy.head.register_forward_pre_hook(abandon))
             try:
-                return self._forward(anatomy.model if anatomy.backbone is None else anatomy.backbone, ids, places)
+                return self._forward(anatomy.model if anatomy.backbone is None else anatomy.backbone, ids, told)
             except Abandoned as reached:
                 return reached.tensor if stop_after is None else None
 
@@ -288,9 +288,9 @@ class LanguageModel:
         """Says that this thread's running forward goes on with so many of its positions, whoever took the rest away."""
         self._running.shape = (self.shape[0], positions)
 
-    def _forward(self, module: nn.Module, ids: Tensor, places: Tensor | None = None) -> Tensor:
+    def _forward(self, module: nn.Module, ids: Tensor, told: Told = None) -> Tensor:
         self._running.shape = (ids.shape[0], ids.shape[1])
-        return run(module, ids, places)
+        return run(module, ids, told)
 
     def layer(self, layer: int) -> Layer:
         """The parts of one layer's block; raises MemoryIdError for a layer that there is not."""

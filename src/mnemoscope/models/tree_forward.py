@@ -45,7 +45,8 @@ class TreeForward:
     """
 
     def __init__(self, model: LanguageModel, *, longest: int) -> None:
-        self._model = model
+        self._model, self._masked = model, False
+        self._mask = torch.zeros(1, 1, 1, 1, dtype=model.dtype, device=model.device)
         self.possible = _SHORTEST <= longest <= _LONGEST and self._is_proved(longest)
 
     def run(self, row: TokenRow, asked: Mapping[int, Ints], read: Read) -> None:
@@ -61,17 +62,21 @@ class TreeForward:
             stack.enter_context(read_coefficients(model, steps.deliver_to(read), layers=asked, own_thread=True))
             stack.enter_context(_Attention(steps.attend))
             ids, places = (torch.from_numpy(each)[None].to(model.device) for each in (row.ids, row.places))
-            model.backbone(ids, places=places, stop_after=max(asked))
+            told = {"position_ids": places} | ({"attention_mask": self._mask} if self._masked else {})
+            model.backbone(ids, told=told, stop_after=max(asked))
 
     def _is_proved(self, longest: int) -> bool:
-        """Whether attention is plain and causal, and some trees have the coefficients of their sentences."""
+        """Whether attention is plain and causal, and some trees have the coefficients of their sentences; settles
+        whether the model is handed a mask, so that it makes none of its own as large as the square of the row.
+        """
         model = self._model
-        if not takes(model.anatomy.backbone or model.anatomy.model, "position_ids"):
+        network = model.anatomy.backbone or model.anatomy.model
+        if not takes(network, "position_ids") or not _is_true(lambda: _attends_causally(model, longest)):
             return False
-        try:
-            return _attends_causally(model, longest) and self._equals_sentences(min(longest, _LONGEST_PROVED))
-        except _REFUSALS:
-            return False
+        for self._masked in [True, False] if takes(network, "attention_mask") else [False]:
+            if _is_true(lambda: self._equals_sentences(min(longest, _LONGEST_PROVED))):
+                return True
+        return False
 
     def _equals_sentences(self, size: int) -> bool:
         """Whether all layers have the coefficients of sentences of up to so many tokens, run one by one: of trees of
@@ -212,6 +217,14 @@ class _Attention(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         called = self._attend if func is scaled_dot_product_attention else func
         return called(*args, **(kwargs or {}))
+
+
+def _is_true(said: Callable[[], bool]) -> bool:
+    """Whether that is so; not, where the model refuses what it is given."""
+    try:
+        return said()
+    except _REFUSALS:
+        return False
 
 
 def _attends_causally(model: LanguageModel, longest: int) -> bool:
