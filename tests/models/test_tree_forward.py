@@ -12,7 +12,7 @@ from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.feed_forward import DenseFeedForward
 from mnemoscope.models.hooks import read_coefficients
 from mnemoscope.models.token_trees import Branch, TokenRow, Tree
-from mnemoscope.models.tree_forward import TreeForward
+from mnemoscope.models.tree_forward import TreeForward, _Steps
 from models.conftest import CASES, CONTEXT, LAYERS, ROWS, build
 from models.expert_models import MIXTURES, build_mixture
 from models.uncommon_models import UNCOMMON, build_uncommon
@@ -198,6 +198,23 @@ def test_side_by_side_and_beside_other_forwards(tokenizer: Any) -> None:
     with ThreadPoolExecutor(3) as pool:
         assert all(pool.map(work, range(24)))
     assert torch.equal(model.logits(ids), plain)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt_neox", "llama", "gemma3"])
+def test_no_mask_as_large_as_the_square_of_a_row_is_made(
+    name: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Positions that start anew would be taken for packed sentences, and masked in one square of the whole row."""
+    model = load_model(build(name), tokenizer=tokenizer)
+    forward, given, attend = TreeForward(model, longest=32), list[int](), _Steps.attend
+
+    def note(steps: _Steps, *tensors: Tensor, attn_mask: Tensor | None = None, **rest: Any) -> Tensor:
+        given.append(0 if attn_mask is None else attn_mask.numel())
+        return attend(steps, *tensors, attn_mask=attn_mask, **rest)
+
+    monkeypatch.setattr(_Steps, "attend", note)
+    check(model, forward, 0)
+    assert given == [1] * LAYERS
 
 
 def test_hooks_go_even_where_the_reader_fails(tokenizer: Any) -> None:
