@@ -22,6 +22,8 @@ from mnemoscope.model_options import ModelOptions
 
 _PATIENCE = 120
 """Seconds in which a worker that was asked to end may save."""
+_NEWS = 2
+"""Seconds in which a worker that runs is known to run: news of it may take a moment."""
 
 
 class Work(Protocol):
@@ -152,8 +154,9 @@ class RayLauncher:
         import ray
 
         try:
+            up = self._names_up()
             for name, each in list(self._running.items()):
-                if self._is_up(each):
+                if name in up:
                     each.actor.stop.remote()
                 else:
                     ray.kill(each.actor)
@@ -193,11 +196,13 @@ class RayLauncher:
             return f"the worker's process{where} ended: {first_line(error)}"
         return None if line is None else str(line)
 
-    def _is_up(self, each: _Running) -> bool:
-        """Whether its process runs; one that waits for room has nothing to save."""
+    def _names_up(self) -> set[str]:
+        """The workers whose process runs; one that waits for room has nothing to save."""
         import ray
 
-        return bool(ray.wait([each.node], timeout=0)[0])
+        names = {each.node: name for name, each in self._running.items()}
+        ready = ray.wait(list(names), num_returns=len(names), timeout=_NEWS)[0] if names else []
+        return {names[each] for each in ready}
 
     def _fitting(self, resources: Mapping[str, float]) -> int:
         """How many workers these resources are enough for."""
