@@ -37,9 +37,6 @@ class Tree:
     trunk: Ints
     branches: Sequence[Branch] = ()
 
-    def __len__(self) -> int:
-        return len(self.trunk) + sum(len(branch.tokens) for branch in self.branches)
-
 
 @dataclass(frozen=True)
 class Chunk:
