@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mnemoscope.errors import AtlasDamaged, PartsDiffer
-from mnemoscope.mining.activity import Activity, Measured, Observer
+from mnemoscope.mining.activity import Activity, Measured
+from mnemoscope.mining.observer import Observer
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.trigger_table import prefix_group
 from mnemoscope.mining.triggers import Routed, Survivors, Triggers

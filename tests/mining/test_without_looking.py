@@ -15,10 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mining.conftest import odd_text, tables_of, tiny_model
 from mining.test_accumulators import MEMORIES, ids_of, oracle, rows, streams
 from mnemoscope.errors import NotFinite
-from mnemoscope.mining import activity, batch_reader, histogram, mine, triggers
-from mnemoscope.mining.activity import Observer
+from mnemoscope.mining import batch_reader, histogram, mine, observer, triggers
 from mnemoscope.mining.batches import Batch
 from mnemoscope.mining.blocks import CoefficientBlock
+from mnemoscope.mining.observer import Observer
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.triggers import Triggers
 from mnemoscope.models.hooks import read_coefficients
@@ -30,7 +30,7 @@ WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "bincount", "unique"
 
 @pytest.fixture
 def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (activity, batch_reader, histogram, triggers):
+    for module in (batch_reader, histogram, observer, triggers):
         monkeypatch.setattr(module, "may_look", lambda device: False)
     monkeypatch.setattr(histogram, "_DEVICE_BYTES", 1 << 16)
 

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import NotFinite
-from mnemoscope.mining.activity import Measured, Observer, Swept
+from mnemoscope.mining.activity import Measured
 from mnemoscope.mining.batches import Batch, run_in_halves
 from mnemoscope.mining.blocks import CoefficientBlock, Places
 from mnemoscope.mining.host import may_look
+from mnemoscope.mining.observer import Observer, Swept
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.triggers import Survivors, Triggers

@@ -19,6 +19,7 @@ from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.errors import StoreFailed
 from mnemoscope.files import file_entry, write_json
 from mnemoscope.memory import most_experts
+from mnemoscope.mining.compiled_sweep import compiled_sweep
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.models import LanguageModel
@@ -53,6 +54,7 @@ def seal_atlas(
         "host": platform.node(),
         "machine": platform.machine(),
         "waiting": os.environ.get("OMP_WAIT_POLICY"),
+        "compiled_sweep": compiled_sweep() is not None,
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     })  # fmt: skip
     document = manifest_of(
