@@ -17,6 +17,8 @@
 
 enum {
     TILE = 256, /* memories at a time, whose measures the first cache holds */
+    AHEAD = 8, /* places that are asked for before they are read: a block comes from far away, a row here, a row there */
+    LINE = 64, /* bytes that come together */
     LEVELS = 4,
     BINS = 36, /* memory.py: below -2**6, ..., from -2**-10, from zero, from 2**-10, ..., from 2**6 */
     ZERO = 18, /* the bin from zero to 2**-10 */
@@ -48,6 +50,16 @@ enum {
     }
 CASCADE(narrow, float)
 CASCADE(wide, double)
+
+/* Asks for numbers that will be read; what lies beyond the block does no harm. */
+INLINE void ask_for(const void *block, int half, int64_t at, int width)
+{
+#ifdef __GNUC__
+    const int size = half ? 2 : 4;
+    const uintptr_t from = (uintptr_t)block + (uintptr_t)(at * size);
+    for (int byte = 0; byte < width * size; byte += LINE) __builtin_prefetch((const void *)(from + (uintptr_t)byte));
+#endif
+}
 
 /* Numbers as float32; `half`: they are bfloat16, the upper halves. */
 INLINE void read_numbers(float *numbers, const void *block, int half, int64_t at, int width)
@@ -117,7 +129,9 @@ void sweep_block(const void *block, int half, int64_t rows, int64_t places, int6
                 memset(&square, 0, sizeof square);
             }
             for (int64_t place = 0; place < places; place++) {
-                read_numbers(numbers, block, half, row * row_apart + place * place_apart + first, width);
+                const int64_t at = row * row_apart + place * place_apart + first;
+                ask_for(block, half, at + AHEAD * place_apart, width);
+                read_numbers(numbers, block, half, at, width);
                 if (peaks) {
                     for (int m = 0; m < width; m++) {
                         high[m] = high[m] > numbers[m] ? high[m] : numbers[m];
