@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mnemoscope.memory import HISTOGRAM_BINS, HISTOGRAM_EDGES
 
-_LIBRARY = "mnemoscope.mining._sweep"
+_LIBRARY, _FUNCTION = "mnemoscope.mining._sweep", "sweep_block_1"
 _LANES = 64
 """PyTorch adds up memories beyond a multiple of this in another order, and of equal zeros keeps another."""
 _KINDS = (torch.float32, torch.bfloat16)
@@ -91,8 +91,8 @@ def compiled_sweep() -> CompiledSweep | None:
     if spec is None or spec.origin is None:
         return None
     try:
-        function = ctypes.CDLL(spec.origin).sweep_block
-    except (OSError, AttributeError):  # of another system, or another version
+        function = getattr(ctypes.CDLL(spec.origin), _FUNCTION)
+    except (OSError, AttributeError):  # of another system, or of older code
         return None
     function.restype = None
     function.argtypes = [

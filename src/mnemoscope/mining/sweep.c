@@ -100,9 +100,10 @@ INLINE void add_counts(int64_t *counts, uint16_t *counted, int width)
 /* Measures `block [row, place, memory]`, whose rows and places lie so many numbers apart and whose memories are
    neighbours; at least one place. `peaks`, `lows`, `above` and one of the sums are [row, memory] without gaps; with
    `squares` sums are float64. NULL `peaks`: none of these are measured. To `counts [memory, bin]` is added; NULL: no
-   bins are counted. */
+   bins are counted. The number in its name goes up with what it is given, so that a library compiled
+   of older code is left alone. */
 FOR_EACH_PROCESSOR
-void sweep_block(const void *block, int half, int64_t rows, int64_t places, int64_t memories, int64_t row_apart,
+void sweep_block_1(const void *block, int half, int64_t rows, int64_t places, int64_t memories, int64_t row_apart,
                  int64_t place_apart, float *peaks, float *lows, float *above, float *sums, double *wide_sums,
                  double *squares, int64_t *counts)
 {
