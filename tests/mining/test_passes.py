@@ -18,7 +18,7 @@ from mining.reference_passes import (
 from mining.slow_model import SlowTransformer
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.mining import mine
-from mnemoscope.mining.values import neighbour_table
+from mnemoscope.mining.neighbours import NeighbourPass
 from mnemoscope.models import LanguageModel, load_model
 from models.conftest import build
 from models.uncommon_models import UNCOMMON, build_uncommon
@@ -141,7 +141,9 @@ def test_without_neighbours_no_value_is_fetched(monkeypatch: pytest.MonkeyPatch)
     fetched: list[int] = []
     values = LanguageModel.values
     monkeypatch.setattr(LanguageModel, "values", lambda self, layer: fetched.append(layer) or values(self, layer))
-    assert not any(neighbour_table(model, 0, (0, 1), most=0).values())
+    assert not any(NeighbourPass(model, (0, 1), most=0).columns(0).values())
     assert fetched == []
-    assert len(neighbour_table(model, 0, (0, 1), most=2)["memory"]) == 2 * model.sizes.memories[0]
+    neighbours = NeighbourPass(model, (0, 1), most=2)
+    for layer in (0, 1):
+        assert len(neighbours.columns(layer)["memory"]) == 2 * model.sizes.memories[layer]
     assert fetched == [0, 1]

@@ -13,9 +13,10 @@ from mnemoscope.bench.loops import Stopwatch, compare_loops, mine_batches, overl
 from mnemoscope.bench.shapes import random_model
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.mining.batch_loader import BatchLoader
+from mnemoscope.mining.neighbours import NeighbourPass
 from mnemoscope.mining.plan import default_batch_tokens
 from mnemoscope.mining.projector import Projector
-from mnemoscope.mining.values import Targets, neighbour_table, value_table
+from mnemoscope.mining.values import Targets, value_table
 from mnemoscope.mining_options import MiningOptions
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.branches import fold_values
@@ -89,11 +90,16 @@ def value_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]:
 
 
 def neighbour_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]:
-    """Values compared with all others per second, by the pass and by the bare matrix product, in turn; their ratio."""
+    """Values compared with all others per second, by the pass and by the bare matrix product, in turn; their ratio.
+
+    What all layers share, the directions of all values, is made before.
+    """
     seconds: dict[str, list[float]] = {"neighbours": [], "matrix product": []}
     every = range(model.sizes.layers)
     everything = torch.cat([model.values(layer).float() for layer in every])
     projector = Projector(LinearHead(everything), len(everything), device=model.device)
+    neighbours = NeighbourPass(model, every, most=MiningOptions.neighbours)
+    neighbours.columns(0)
     count = 0
     for layer in range(min(layers, model.sizes.layers)):
         own = model.values(layer).float()
@@ -103,7 +109,7 @@ def neighbour_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]
                 projector.scores(part)
         seconds["matrix product"].append(watch.seconds)
         with Stopwatch(model.device) as watch:
-            neighbour_table(model, layer, every, most=MiningOptions.neighbours)
+            neighbours.columns(layer)
         seconds["neighbours"].append(watch.seconds)
     return _rates(count, seconds)
 

@@ -22,12 +22,13 @@ from mnemoscope.corpus import open_source, prepare
 from mnemoscope.corpus.finalize import expected_share
 from mnemoscope.mining.batch_loader import BatchLoader
 from mnemoscope.mining.batch_reader import BatchReader
+from mnemoscope.mining.neighbours import NeighbourPass
 from mnemoscope.mining.plan import SAMPLED_EVERY, SAMPLED_TOKENS, default_batch_tokens, default_triggers
 from mnemoscope.mining.removals import default_removals, removal_work
 from mnemoscope.mining.run_folder import encoder_of
 from mnemoscope.mining.sealing import model_facts
 from mnemoscope.mining.state import MiningState, StateShape
-from mnemoscope.mining.values import Targets, neighbour_table, value_table, working_columns
+from mnemoscope.mining.values import Targets, value_table, working_columns
 from mnemoscope.mining_options import MiningOptions, check_fields
 from mnemoscope.models import LanguageModel
 from mnemoscope.progress import Progress, ignore_progress
@@ -221,5 +222,5 @@ def _value_seconds(model: LanguageModel, progress: Progress) -> float:
     value_table(model, 0, wanted)
     firing = {"memory": np.arange(memories), "sign": np.ones(memories, np.int8), "coefficient": np.ones(memories)}
     working_columns(model, 0, pl.DataFrame(firing), scale=1.0)
-    neighbour_table(model, 0, range(model.sizes.layers), most=MiningOptions.neighbours)
+    NeighbourPass(model, range(model.sizes.layers), most=MiningOptions.neighbours).columns(0)
     return (time.perf_counter() - began) * sum(model.sizes.memories) / memories

@@ -22,6 +22,7 @@ from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import MiningError
 from mnemoscope.files import read_object, write_json
 from mnemoscope.mining.attention import join_attention, run_attention_piece
+from mnemoscope.mining.neighbours import NeighbourPass
 from mnemoscope.mining.pieces import join_pieces, run_piece
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.predictions import PREFIXES, PredictionPass, Prefixes
@@ -33,6 +34,7 @@ from mnemoscope.mining.steps import RunContext, read_saved
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.mining.writing import (
     is_made,
+    neighbour_pass,
     write_mined_layer,
     write_neighbours,
     write_predictions,
@@ -134,12 +136,12 @@ class LateStages:
     ) -> None:
         self._context, self._model, self._copy, self._plan = context, model, copy, plan
         self._directory, self._state, self._pieces = context.directory, state, pieces
-        self._asked: RemovalPass | PredictionPass | None = None
+        self._asked: NeighbourPass | RemovalPass | PredictionPass | None = None
         self._run: dict[str, Callable[[int], None]] = {
             "text tables": lambda _: self._write_text_tables(),
             "tables": self._write_tables,
             "values": self._write_values,
-            "neighbours": lambda layer: write_neighbours(self._directory, plan, model, layer),
+            "neighbours": lambda layer: write_neighbours(self._directory, plan, model, self._neighbours(), layer),
             "removals": lambda piece: run_piece(context, self._removals().steps, piece, of=pieces),
             "predictions": lambda piece: run_piece(context, self._predictions().steps, piece, of=pieces),
             "questions": lambda _: self._write_questions(),
@@ -201,6 +203,11 @@ class LateStages:
     def _values(self, layer: int) -> Path:
         """The values of a layer without what they are at work."""
         return self._context.work / f"values-{layer:03d}.parquet"
+
+    def _neighbours(self) -> NeighbourPass:
+        if not isinstance(self._asked, NeighbourPass):
+            self._asked = neighbour_pass(self._model, self._plan)
+        return self._asked
 
     def _removals(self) -> RemovalPass:
         if not isinstance(self._asked, RemovalPass):

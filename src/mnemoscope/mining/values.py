@@ -3,7 +3,7 @@
 Every value of a layer is projected to the vocabulary under the `gain` projection (definitions.md section 2), in
 blocks whose scores are dropped as soon as they are read. A value is taken at its own length, which matters under an
 adaptive softmax only, and again at its working point, once the predictions have shown what the norms divide by. Needs
-the finished triggers; makes `values` and `neighbours`.
+the finished triggers; makes `values`.
 """
 
 from collections.abc import Sequence
@@ -16,16 +16,12 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import normalize
 
-from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.projector import Projector, sweep_scores
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.branches import branch_of, fold_values
-from mnemoscope.models.projections import LinearHead
 from mnemoscope.tracing import distribution, top
-from mnemoscope.tracing.scores import block_extremes
 
 TOKENS_KEPT = 20
 """Top and bottom tokens kept of each value."""
@@ -164,54 +160,6 @@ def _read_scores(
         "trigger_log_probability": mean,
     }  # fmt: skip
     return {name: tensor.cpu().numpy() for name, tensor in names.items()}
-
-
-def neighbour_table(model: LanguageModel, layer: int, layers: Sequence[int], *, most: int) -> dict[str, Any]:
-    """The columns of `neighbours` for one layer: at most `most` values of `layers` with the highest cosine, itself left
-    out, and itself in other layers whose values are the same weights.
-
-    With `most` 0 nothing is compared, and the columns are empty.
-    """
-    sizes = [model.sizes.memories[other] for other in layers]
-    same = [at for at, other in enumerate(layers) if _share_values(model, layer, other)]
-    kept = min(most, sum(sizes) - len(same))
-    if kept == 0:
-        return {name: [] for name in TABLES["neighbours"].columns.names}
-    tiny = torch.finfo(torch.float32).tiny
-    everything = torch.cat([normalize(model.values(other).float(), eps=tiny).to(model.device) for other in layers])
-    owner = np.repeat(np.array(layers), sizes)
-    number = np.concatenate([np.arange(size) for size in sizes])
-    begin = sum(sizes[: layers.index(layer)])
-    memories = model.sizes.memories[layer]
-    projector = Projector(LinearHead(everything), len(everything), device=everything.device)
-
-    def read(cosines: Tensor, start: int, rows: slice) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        cosines, own = cosines[rows], torch.arange(start + rows.start, start + rows.stop, device=cosines.device)
-        with torch.inference_mode():
-            for at in same:
-                cosines[torch.arange(len(own), device=own.device), own + sum(sizes[:at])] = -torch.inf
-            high = [block_extremes(part) for part in torch.split(cosines, projector.slice)]
-            nearest, value = top(cosines, kept, extremes=torch.cat(high))
-        return nearest.cpu().numpy(), value.clamp(-1, 1).cpu().numpy()
-
-    places, cosines = zip(*projector.read_all(everything[begin : begin + memories], read), strict=True)
-    place = np.concatenate(places).reshape(-1)
-    return {
-        "memory": np.repeat(np.arange(memories, dtype=np.int32), kept),
-        "rank": np.tile(np.arange(kept, dtype=np.int16), memories),
-        "other_layer": owner[place].astype(np.int16),
-        "other_memory": number[place].astype(np.int32),
-        "cosine": np.concatenate(cosines).reshape(-1),
-    }
-
-
-def _share_values(model: LanguageModel, layer: int, other: int) -> bool:
-    """Whether the values of two layers, or of one, are the same weights."""
-    weights = [
-        {id(weight) for module in model.layer(each).ffn.exits for weight in module.parameters()}
-        for each in (layer, other)
-    ]
-    return layer == other or (bool(weights[0]) and weights[0] == weights[1])
 
 
 def _norms(rows: Tensor) -> NDArray[np.float32]:

@@ -21,13 +21,14 @@ from mnemoscope.atlas.store import write_sentences, write_table
 from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.files import copy_file
 from mnemoscope.mining.batch_loader import background_table, sentence_rows, token_table
+from mnemoscope.mining.neighbours import NeighbourPass
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.predictions import PredictionPass, Prefixes, choose_prefixes
 from mnemoscope.mining.removals import RemovalPass
 from mnemoscope.mining.state import MiningState
 from mnemoscope.mining.steps import RunContext, run_checkpointed
 from mnemoscope.mining.trigger_table import NamedSentences, layer_triggers
-from mnemoscope.mining.values import Scale, neighbour_table, targets, value_table, working_columns
+from mnemoscope.mining.values import Scale, targets, value_table, working_columns
 from mnemoscope.models import LanguageModel
 
 
@@ -112,12 +113,13 @@ def write_value_tables(context: RunContext, state: MiningState, model: LanguageM
     `sentences` must be there. What the values are at work is not known before the predictions (`write_working_values`).
     """
     sentences: NamedSentences | None = None
+    neighbours = neighbour_pass(model, plan)
     for layer in each_layer(context, plan, "values"):
         path = context.directory / TABLES["values"].path(layer)
         if not is_made(path, plan, "values"):
             sentences = sentences or NamedSentences(context.directory)
             write_values(path, plan, model, state, layer, sentences)
-        write_neighbours(context.directory, plan, model, layer)
+        write_neighbours(context.directory, plan, model, neighbours, layer)
     context.end_stage("values")
 
 
@@ -130,11 +132,17 @@ def write_values(
     write_table(path, columns, name="values", provenance=provenance_of(plan))
 
 
-def write_neighbours(directory: Path, plan: MiningPlan, model: LanguageModel, layer: int) -> None:
+def neighbour_pass(model: LanguageModel, plan: MiningPlan) -> NeighbourPass:
+    """What finds the neighbours of the plan's layers."""
+    return NeighbourPass(model, plan.layers, most=plan.neighbours)
+
+
+def write_neighbours(
+    directory: Path, plan: MiningPlan, model: LanguageModel, neighbours: NeighbourPass, layer: int
+) -> None:
     """Writes the table `neighbours` of one layer, if it is not there."""
     if not is_made(directory / TABLES["neighbours"].path(layer), plan, "neighbours"):
-        similar = neighbour_table(model, layer, plan.layers, most=plan.neighbours)
-        write_columns(directory, plan, "neighbours", similar, model.numberings, layer=layer)
+        write_columns(directory, plan, "neighbours", neighbours.columns(layer), model.numberings, layer=layer)
 
 
 def write_question_tables(
