@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mnemoscope.memory import HISTOGRAM_BINS, HISTOGRAM_EDGES
 
-_LIBRARY, _FUNCTION = "mnemoscope.mining._sweep", "sweep_block_1"
+_LIBRARY, _FUNCTION = "mnemoscope.mining._sweep", "sweep_block_2"
 _LANES = 64
 """PyTorch adds up memories beyond a multiple of this in another order, and of equal zeros keeps another."""
 _KINDS = (torch.float32, torch.bfloat16)
@@ -43,21 +43,24 @@ class CompiledSweep:
         *,
         peaks: Tensor,
         lows: Tensor,
+        peak_places: Tensor,
+        low_places: Tensor | None,
         fired: Tensor,
         sums: Tensor,
         squares: Tensor | None,
         counts: Tensor | None,
     ) -> None:
-        """Writes what is read off each row of `block [row, place, memory]`, all `[row, memory]`, float32.
+        """Writes what is read off each row of `block [row, place, memory]`, all `[row, memory]`: float32, and int32 the
+        first places of peaks and lows.
 
         With `squares` these and the sums are float64. To the int64 `counts [memory, bin]` those of the block are added.
         """
         wide = (None, sums, squares) if squares is not None else (sums, None, None)
-        self._call(block, peaks, lows, fired, *wide, counts)
+        self._call(block, peaks, lows, peak_places, low_places, fired, *wide, counts)
 
     def count(self, block: Tensor, counts: Tensor) -> None:
         """Adds the bins of `block [row, place, memory]` to the int64 `counts [memory, bin]`."""
-        self._call(block, None, None, None, None, None, None, counts)
+        self._call(block, *(None,) * (len(_ROOM) - 1), counts)
 
     def _call(self, block: Tensor, *room: Tensor | None) -> None:
         rows, places, memories = block.shape
@@ -76,7 +79,7 @@ class CompiledSweep:
         )  # fmt: skip
 
 
-_ROOM = (*(torch.float32,) * 4, *(torch.float64,) * 2, torch.int64)
+_ROOM = (*(torch.float32,) * 2, *(torch.int32,) * 2, *(torch.float32,) * 2, *(torch.float64,) * 2, torch.int64)
 """What the function writes to, in its order."""
 
 

@@ -32,6 +32,9 @@ class Swept:
     sums: Tensor
     squares: Tensor | None
     least: Tensor
+    peak_places: Tensor | None = None
+    """`[sentence, memory]`, the first place of each peak, where the sweep has found it on the way."""
+    low_places: Tensor | None = None
 
     def rows(self, first: int, end: int) -> "Swept":
         """Some of the sentences, swept `apart`."""
@@ -60,7 +63,7 @@ class Observer:
         `histogram` takes them. `apart`: rows are of several experts, so nothing is read off all of them together;
         minima are looked for, bins are not counted.
         """
-        negative = negative or apart
+        looked_at, negative = negative, negative or apart
         batch, positions, memories = block.shape
         compiled = compiled_for(memories, block.device)
         # A processor sweeps 16-bit numbers two or three times slower than float32, which holds the same numbers.
@@ -73,6 +76,8 @@ class Observer:
             positions, peaks, torch.empty_like(peaks) if negative or compiled else None,
             torch.empty_like(peaks, dtype=torch.float32), sums, torch.empty_like(sums) if sampled else None,
             torch.zeros(memories, device=block.device),
+            torch.empty_like(peaks, dtype=torch.int32) if compiled else None,
+            torch.empty_like(peaks, dtype=torch.int32) if compiled and looked_at else None,
         )  # fmt: skip
         counter = self._counter(memories, negative, block.device) if sampled and not apart else None
         if compiled is not None:
@@ -105,6 +110,7 @@ class Observer:
         self, compiled: CompiledSweep, swept: Swept, block: Tensor, counter: BinCounter | CompiledCounter | None
     ) -> None:
         assert swept.lows is not None
+        assert swept.peak_places is not None
         assert not isinstance(counter, BinCounter)
         step = len(block) if compiled.reads(block.dtype) else _rows_of_slice(block)
         for start in range(0, len(block), step):
@@ -113,7 +119,9 @@ class Observer:
             if not compiled.reads(piece.dtype):
                 piece = self._scratch(piece, torch.float32).copy_(piece)
             compiled.measure(
-                piece, peaks=swept.peaks[part], lows=swept.lows[part], fired=swept.fired[part], sums=swept.sums[part],
+                piece, peaks=swept.peaks[part], lows=swept.lows[part], peak_places=swept.peak_places[part],
+                low_places=None if swept.low_places is None else swept.low_places[part],
+                fired=swept.fired[part], sums=swept.sums[part],
                 squares=None if swept.squares is None else swept.squares[part],
                 counts=None if counter is None else counter.counts,
             )  # fmt: skip

@@ -98,14 +98,15 @@ INLINE void add_counts(int64_t *counts, uint16_t *counted, int width)
 }
 
 /* Measures `block [row, place, memory]`, whose rows and places lie so many numbers apart and whose memories are
-   neighbours; at least one place. `peaks`, `lows`, `above` and one of the sums are [row, memory] without gaps; with
-   `squares` sums are float64. NULL `peaks`: none of these are measured. To `counts [memory, bin]` is added; NULL: no
+   neighbours; at least one place. `peaks`, `lows`, the first places where these stand, `above` and one of the sums are
+   [row, memory] without gaps; with `squares` sums are float64. NULL `low_places`: nobody asks for them; NULL `peaks`:
+   none of these are measured. To `counts [memory, bin]` is added; NULL: no
    bins are counted. The number in its name goes up with what it is given, so that a library compiled
    of older code is left alone. */
 FOR_EACH_PROCESSOR
-void sweep_block_1(const void *block, int half, int64_t rows, int64_t places, int64_t memories, int64_t row_apart,
-                 int64_t place_apart, float *peaks, float *lows, float *above, float *sums, double *wide_sums,
-                 double *squares, int64_t *counts)
+void sweep_block_2(const void *block, int half, int64_t rows, int64_t places, int64_t memories, int64_t row_apart,
+                   int64_t place_apart, float *peaks, float *lows, int32_t *peak_places, int32_t *low_places,
+                   float *above, float *sums, double *wide_sums, double *squares, int64_t *counts)
 {
     int power = 4;
     while (((int64_t)1 << (4 * (power + 1) - 1)) < places) power++;
@@ -117,12 +118,14 @@ void sweep_block_1(const void *block, int half, int64_t rows, int64_t places, in
         for (int64_t row = 0; row < rows; row++) {
             const int64_t to = row * memories + first;
             float numbers[TILE], high[TILE], low[TILE], positive[TILE];
+            int32_t high_place[TILE], low_place[TILE];
             narrow sum;
             wide wide_sum, square;
             for (int m = 0; m < TILE; m++) {
                 high[m] = -INFINITY;
                 low[m] = INFINITY;
                 positive[m] = 0;
+                high_place[m] = low_place[m] = 0;
             }
             memset(&sum, 0, sizeof sum);
             if (squares) {
@@ -134,8 +137,11 @@ void sweep_block_1(const void *block, int half, int64_t rows, int64_t places, in
                 ask_for(block, half, at + AHEAD * place_apart, width);
                 read_numbers(numbers, block, half, at, width);
                 if (peaks) {
+                    const int32_t here = (int32_t)place;
                     for (int m = 0; m < width; m++) {
+                        high_place[m] = numbers[m] > high[m] ? here : high_place[m];
                         high[m] = high[m] > numbers[m] ? high[m] : numbers[m];
+                        low_place[m] = numbers[m] < low[m] ? here : low_place[m];
                         low[m] = low[m] < numbers[m] ? low[m] : numbers[m];
                         positive[m] += numbers[m] > 0 ? 1.0f : 0.0f;
                     }
@@ -162,6 +168,8 @@ void sweep_block_1(const void *block, int half, int64_t rows, int64_t places, in
             if (!peaks) continue;
             memcpy(peaks + to, high, sizeof *high * (size_t)width);
             memcpy(lows + to, low, sizeof *low * (size_t)width);
+            memcpy(peak_places + to, high_place, sizeof *high_place * (size_t)width);
+            if (low_places) memcpy(low_places + to, low_place, sizeof *low_place * (size_t)width);
             memcpy(above + to, positive, sizeof *positive * (size_t)width);
             if (squares) {
                 write_wide(&wide_sum, wide_sums + to, width);
