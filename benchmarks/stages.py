@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--prefixes", type=int, default=400)
     parser.add_argument("--removals", type=int, default=10)
     given = parser.parse_args()
+    given.text, given.validation = given.text.resolve(), given.validation.resolve()  # each code runs in its own folder
     if not (given.other / "src" / "mnemoscope").is_dir():
         parser.error(f"{given.other} is no checkout of this project")
     options = [f"--{name.replace('_', '-')}={getattr(given, name)}" for name in ("max_tokens", "prefixes", "removals")]
