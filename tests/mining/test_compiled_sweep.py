@@ -1,6 +1,5 @@
 """The compiled sweep against PyTorch's, which it must equal to the bit, and against plain Python."""
 
-import ctypes
 import json
 import math
 import os
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mining.conftest import byte_tokenizer, odd_text, tables_of
+from mnemoscope import compiled as library
 from mnemoscope.memory import HISTOGRAM_BINS, HISTOGRAM_EDGES
 from mnemoscope.mining import compiled_sweep as compiled_module
 from mnemoscope.mining import mine
@@ -22,6 +22,8 @@ from mnemoscope.mining import observer as observer_module
 from mnemoscope.mining.compiled_sweep import CompiledSweep, compiled_sweep
 from mnemoscope.mining.observer import Observer, Swept
 from mnemoscope.models import load_model
+from mnemoscope.tracing import ranking
+from mnemoscope.tracing.ranking import compiled_ranking
 from models.conftest import build
 from models.expert_models import build_mixture
 
@@ -208,17 +210,20 @@ def test_a_library_that_is_no_library_or_counts_otherwise_is_left_alone(
         origin = str(tmp_path / "broken.so")
 
     Path(Spec.origin).write_bytes(b"\x7fELF garbage")
-    monkeypatch.setattr(compiled_module, "find_spec", lambda _: Spec)
-    assert compiled_sweep.__wrapped__() is None
-    monkeypatch.setattr(compiled_module, "find_spec", lambda _: None)
-    assert compiled_sweep.__wrapped__() is None
+    for found in (Spec, None):
+        monkeypatch.setattr(library, "find_spec", lambda _, found=found: found)
+        assert library._library.__wrapped__() is None
     monkeypatch.undo()
     assert compiled_sweep.__wrapped__() is not None
+    assert compiled_ranking.__wrapped__() is not None
     monkeypatch.setattr(compiled_module.CompiledSweep, "count", lambda self, block, counts: counts.add_(1))
     assert compiled_sweep.__wrapped__() is None
-    monkeypatch.undo()
-    monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
-    assert compiled_sweep.__wrapped__() is None
+    monkeypatch.setattr(ranking, "_rank", lambda scores, tokens, _: tokens)
+    assert compiled_ranking.__wrapped__() is None
+    for older in (None, object()):
+        monkeypatch.setattr(library, "_library", lambda older=older: older)
+        assert compiled_sweep.__wrapped__() is None
+    assert compiled_ranking.__wrapped__() is None
 
 
 WIDE = {

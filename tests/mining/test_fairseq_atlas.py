@@ -80,12 +80,12 @@ def test_brute_force_is_what_is_mined(name: str, text: Path, tmp_path: Path) -> 
 def test_small_blocks_of_scores_say_the_same(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_model(checkpoint(tmp_path / "model", KINDS["tied"])[0])
     wanted = values.Targets(*(np.zeros(n, np.int64) for n in (model.sizes.memories[0], 0, 0)))
-    whole = values.value_table(model, 0, wanted)
+    whole = values.ValuePass(model).columns(0, wanted)
     monkeypatch.setattr(projector, "_SCORES", 1)
     monkeypatch.setattr(projector, "IN_CACHE", 5 * ROWS)
     small = projector.Projector.of(model)
     assert (small.rows, small.slice) == (16, 5)
-    pieces = values.value_table(model, 0, wanted)
+    pieces = values.ValuePass(model).columns(0, wanted)
     for name, column in whole.items():
         np.testing.assert_allclose(np.ma.filled(pieces[name], 0), np.ma.filled(column, 0), rtol=1e-5, err_msg=name)
 

@@ -14,7 +14,8 @@ import pytest
 from mining.conftest import byte_tokenizer, tables_of, tiny_model
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import AtlasDamaged, Interrupted, ModelDiffers, PartsDiffer, PlanDiffers
-from mnemoscope.mining import merge, mine, plan, writing
+from mnemoscope.mining import merge, mine, plan
+from mnemoscope.mining.values import ValuePass
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.tracing import causal_check
 from models.conftest import build
@@ -246,13 +247,13 @@ def test_a_stopped_merge_goes_on(
     made = list((out / "values").glob("*"))
     assert len(made) == (0 if stage == "values" else 2)
     projected: list[int] = []
-    whole_table = writing.value_table
+    whole_table = ValuePass.columns
 
-    def note(model: LanguageModel, layer: int, wanted: Any) -> dict[str, Any]:
+    def note(values: ValuePass, layer: int, wanted: Any) -> dict[str, Any]:
         projected.append(layer)
-        return whole_table(model, layer, wanted)
+        return whole_table(values, layer, wanted)
 
-    monkeypatch.setattr(writing, "value_table", note)
+    monkeypatch.setattr(ValuePass, "columns", note)
     merge(out, parts, model=model)
     assert projected == ([0, 1] if stage == "values" else []), "values were made twice"
     assert tables_of(out) == whole

@@ -18,7 +18,7 @@ from mnemoscope.atlas.manifest import MANIFEST, WORK
 from mnemoscope.corpus import open_source
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, MiningError
 from mnemoscope.files import read_object
-from mnemoscope.mining import mine, pieces, writing
+from mnemoscope.mining import mine, pieces
 from mnemoscope.mining.late_stages import LATE_STAGES, LateStages, WorkersFacts, seal_run, task_count
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.run_folder import Beginning, settle_text
@@ -27,6 +27,7 @@ from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.steps import CHECKPOINT, PlannedSteps, RunContext
 from mnemoscope.mining.text_pass import read_text
 from mnemoscope.mining.thread_team import ThreadTeam
+from mnemoscope.mining.values import ValuePass
 from mnemoscope.mining_options import MiningOptions
 from mnemoscope.models import LanguageModel, load_model
 from models.checkpoints import KINDS, args_of, weights_of, write
@@ -143,17 +144,17 @@ def test_who_was_held_up_in_the_values_does_not_undo_the_finished_table(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One worker is frozen while it makes values; all others come to the end, and then it goes on."""
-    compute, frozen = writing.value_table, run.worker(2)
+    compute, frozen = ValuePass.columns, run.worker(2)
 
     def wait(*what: Any) -> dict[str, Any]:
-        monkeypatch.setattr(writing, "value_table", compute)
+        monkeypatch.setattr(ValuePass, "columns", compute)
         found = compute(*what)
         run.do(LATE_STAGES[2:], 2)
         run.seal()
         return found
 
     run.do(LATE_STAGES[:2], 2)
-    monkeypatch.setattr(writing, "value_table", wait)
+    monkeypatch.setattr(ValuePass, "columns", wait)
     frozen.run("values", 0)
     assert [path.name for path in (run.folder / WORK).iterdir()] == ["values-000.parquet"]
     assert verify(run.folder) == []

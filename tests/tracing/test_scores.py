@@ -1,6 +1,7 @@
 """Top tokens, ranks and distributions against plain loops, ties above all."""
 
 import math
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,10 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mnemoscope.tracing import distribution, rank_of, top
+from mnemoscope.tracing import distribution, rank_of, rank_tokens, ranking, top
 from mnemoscope.tracing import scores as scoring
-from mnemoscope.tracing.candidates import best_of_blocks, best_of_candidates
-from mnemoscope.tracing.scores import BLOCK, block_extremes
+from mnemoscope.tracing.ranking import BLOCK, CompiledRanking, compiled_ranking
 
 
 def plain_top(row: list[float], count: int, lowest: bool) -> list[int]:
@@ -21,22 +21,18 @@ def plain_top(row: list[float], count: int, lowest: bool) -> list[int]:
 
 
 def check(scores: torch.Tensor, count: int) -> None:
-    """All ways: by all scores that pass a limit, by the best blocks, and, as on a graphics card, by torch alone."""
-    usual = scoring.FEW
-    try:
-        for lowest in (False, True):
-            expected = [plain_top(row, count, lowest) for row in scores.tolist()]
-            for scoring.FEW, given in ((0, scores), (scores.shape[1], scores), (0, scores.double())):
-                tokens, values = top(given, count, lowest=lowest)
-                assert tokens.tolist() == expected
-                assert values.equal(given.gather(1, torch.tensor(expected, dtype=torch.int64)))
-    finally:
-        scoring.FEW = usual
+    """Both ways: by the compiled function, where there is one, and, as on a graphics card, by torch alone."""
+    for lowest in (False, True):
+        expected = [plain_top(row, count, lowest) for row in scores.tolist()]
+        for one in (scores, scores.double()):
+            tokens, values = top(one, count, lowest=lowest)
+            assert tokens.tolist() == expected
+            assert values.equal(one.gather(1, torch.tensor(expected, dtype=torch.int64)))
 
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scoring, "BLOCK", 4)
+    monkeypatch.setattr(ranking, "BLOCK", 4)
 
 
 # Few different scores: ties within blocks, between blocks and at the edge of the answer.
@@ -46,11 +42,11 @@ SCORES = st.sampled_from([-math.inf, -3.0, -1.0, -0.0, 0.0, 0.5, 0.5000001, 2.0]
 @given(st.integers(1, 70), st.integers(1, 4), st.data())
 def test_top_is_what_sorting_gives(size: int, count: int, data) -> None:
     rows = [data.draw(st.lists(SCORES, min_size=size, max_size=size)) for _ in range(3)]
-    before, scoring.BLOCK = scoring.BLOCK, 4
+    before, ranking.BLOCK = ranking.BLOCK, 4
     try:
         check(torch.tensor(rows), count)
     finally:
-        scoring.BLOCK = before
+        ranking.BLOCK = before
 
 
 @pytest.mark.parametrize("size", [5120, 5121, 5183, 5184, 8192, 20_000])
@@ -98,19 +94,72 @@ def test_top_of_a_small_vocabulary(size: int) -> None:
     check(scores[:, torch.arange(size - 1)], 1)
 
 
-def test_rows_with_nan_or_many_equal_scores_are_left_to_others() -> None:
-    scores = torch.randn(4, 1024, generator=torch.Generator().manual_seed(0))
-    scores[1, 7] = math.nan
-    scores[3] = scores[3].clamp(max=-1)
-    scores[3, 5] = 0.0
-    assert best_of_candidates(scores[:3], 20, lowest=False)[2].tolist() == []  # the NaN is no candidate
-    scores[1, ::3] = math.nan
-    tokens, best, undecided = best_of_candidates(scores, 20, lowest=False)
-    assert undecided.tolist() == [1, 3]
-    for row in (0, 2):
-        assert tokens[row].tolist() == plain_top(scores[row].tolist(), 20, False)
-        assert best[row].equal(scores[row, tokens[row]])
-    assert top(scores, 20)[0][3, 0] == 5
+def as_floats(given: torch.Tensor) -> list[Any]:
+    """Numbers that can be compared, also those that are none."""
+    return given.nan_to_num(nan=12345.0).tolist()
+
+
+@pytest.mark.parametrize("size", [128, 300, 1024, 9000])
+def test_rows_with_nan_are_sorted_whole(size: int) -> None:
+    """As PyTorch sorts: what is no number comes first among the best, and last among the worst."""
+    scores = torch.randn(4, size, generator=torch.Generator().manual_seed(0))
+    scores[1, 7], scores[2, ::2] = math.nan, math.nan
+    for lowest in (False, True):
+        ordered, order = scores.sort(dim=1, descending=not lowest, stable=True)
+        tokens, best = top(scores, 20, lowest=lowest)
+        assert tokens.equal(order[:, :20])
+        assert as_floats(best) == as_floats(ordered[:, :20])
+    assert rank_of(scores, torch.tensor([0, 7, 0, 5])).tolist() == [
+        int((row > row[token]).sum()) for row, token in zip(scores, (0, 7, 0, 5), strict=True)
+    ]
+
+
+@pytest.fixture
+def compiled() -> CompiledRanking:
+    found = compiled_ranking()
+    if found is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("nothing was compiled as the package was installed")
+        pytest.skip("nothing was compiled as the package was installed")
+    return found
+
+
+@pytest.mark.parametrize("size", [128, 129, 255, 257, 511, 1000, 50_257])
+@pytest.mark.parametrize(("best", "worst"), [(20, 20), (1, 0), (0, 3), (64, 7), (0, 0)])
+def test_the_compiled_function_says_what_plain_sorting_says(
+    compiled: CompiledRanking, size: int, best: int, worst: int
+) -> None:
+    """In two threads, of rows of many kinds that lie apart: both ends and two ranks at once."""
+    chance = torch.Generator().manual_seed(size)
+    scores = torch.randn(10, size + 3, generator=chance)[:, :size]
+    scores[1] = scores[1].round(decimals=1)
+    scores[2], scores[3] = 0.25, -0.0
+    scores[3, ::2] = 0.0
+    scores[4] = torch.arange(size).float()  # every part has better ones
+    scores[5] = -torch.arange(size).float()
+    scores[6, 9:], scores[7, : size - 9] = -math.inf, math.inf
+    scores[8] *= 1e-41
+    of = [torch.randint(size, (10,), generator=chance), torch.full((10,), size - 1)]
+    assert compiled.fits(scores, max(best, worst))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        found = rank_tokens(scores, best=best, worst=worst, of=of)
+    finally:
+        torch.set_num_threads(threads)
+    for row, own in enumerate(scores.tolist()):
+        order = plain_top(own, size, False)
+        assert found.best[0][row].tolist() == order[:best]
+        assert found.worst[0][row].tolist() == plain_top(own, worst, True)
+        assert found.ranks[:, row].tolist() == [order.index(int(each[row])) for each in of]
+    assert found.best[1].equal(scores.gather(1, found.best[0]))
+    assert found.worst[1].equal(scores.gather(1, found.worst[0]))
+
+
+def test_a_token_outside_the_vocabulary_is_an_error(compiled: CompiledRanking) -> None:
+    for token in (-1, 300):
+        with pytest.raises(IndexError, match="1 tokens are outside a vocabulary of 300"):
+            compiled.rank(torch.zeros(2, 300), 0, 0, [torch.tensor([0, token])])
 
 
 @pytest.mark.parametrize("size", [8193, 8256, 20_011, 50_257])
@@ -126,18 +175,6 @@ def test_top_of_a_large_vocabulary(size: int, count: int) -> None:
     scores[6, -3:] = 9.0  # in the last, short block
     check(scores, count)
     check(torch.randn(3, size + 15)[:, :size], count)  # rows with room between them
-
-
-def test_rows_with_nan_in_a_large_vocabulary_are_sorted_whole() -> None:
-    scores = torch.randn(3, 9000, generator=torch.Generator().manual_seed(0))
-    scores[1, 4321] = math.nan
-    extremes = block_extremes(scores)
-    tokens, best, undecided = best_of_blocks(scores, extremes, 20, lowest=False, block=BLOCK)
-    assert undecided.tolist() == [1]
-    for row in (0, 2):
-        assert tokens[row].tolist() == plain_top(scores[row].tolist(), 20, False)
-        assert best[row].equal(scores[row, tokens[row]])
-    assert top(scores, 20)[0][1, 0] == 4321
 
 
 def test_fewer_tokens_than_asked_for_are_all_given() -> None:
@@ -202,10 +239,8 @@ def test_the_highest_scores_may_be_given() -> None:
 def test_the_extremes_of_blocks_of_64(size: int) -> None:
     scores = torch.randn(3, size, generator=torch.Generator().manual_seed(size))
     for lowest, extreme in ((False, max), (True, min)):
-        found = scoring.block_extremes(scores, lowest=lowest)
+        found = ranking._block_extremes(scores, lowest=lowest)
         assert found.tolist() == [[extreme(row[at : at + 64]) for at in range(0, size, 64)] for row in scores.tolist()]
-        given_, own = (top(scores, 2, lowest=lowest, extremes=one) for one in (found, None))
-        assert given_[0].equal(own[0])
 
 
 @pytest.mark.parametrize(("vocabulary", "rows"), [(3, [3, 3, 1]), (5, [2, 2, 2, 1]), (10, [1] * 7), (99, [1] * 7)])

@@ -16,7 +16,7 @@ from mnemoscope.mining.batch_loader import BatchLoader
 from mnemoscope.mining.neighbours import NeighbourPass
 from mnemoscope.mining.plan import default_batch_tokens
 from mnemoscope.mining.projector import Projector
-from mnemoscope.mining.values import Targets, value_table
+from mnemoscope.mining.values import Targets, ValuePass
 from mnemoscope.mining_options import MiningOptions
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.branches import fold_values
@@ -69,20 +69,19 @@ def value_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]:
     Under an adaptive softmax the bare product is that of its matrices and its normalisation.
     """
     seconds: dict[str, list[float]] = {"value pass": [], "matrix product": []}
-    count = 0
+    count, projector, values = 0, Projector.of(model), ValuePass(model)
     for layer in range(min(layers, model.sizes.layers)):
         memories = model.sizes.memories[layer]
         count += memories
         wanted = Targets(*(np.zeros(n, np.int64) for n in (memories, 0, 0)))
         folded = fold_values(model, layer, model.values(layer))
-        projector = Projector.of(model)
 
-        def product(projector: Projector = projector, folded: Tensor = folded) -> None:
+        def product(folded: Tensor = folded) -> None:
             for start in range(0, len(folded), projector.rows):
                 projector.scores(folded[start : start + projector.rows])
 
         product()
-        for name, work in (("matrix product", product), ("value pass", partial(value_table, model, layer, wanted))):
+        for name, work in (("matrix product", product), ("value pass", partial(values.columns, layer, wanted))):
             with Stopwatch(model.device) as watch:
                 work()
             seconds[name].append(watch.seconds)

@@ -1,21 +1,20 @@
 """The sweep over a block of coefficients as compiled C (sweep.c): one pass of one call, in which Python is let go.
 
 PyTorch takes some twenty calls for it, each a pass of its own: five times as long, and threads wait for one another's
-Python (LOG.md). Numbers are the same, to the bit. The C is compiled as the package is installed, where there is a
-compiler; where there was none, or nothing fits, `compiled_sweep` is None and PyTorch does it all.
+Python (LOG.md). Numbers are the same, to the bit. Where nothing was compiled `compiled_sweep` is None, and PyTorch does
+it all, as it does for blocks that do not fit.
 """
 
-import ctypes
 from collections.abc import Callable
 from functools import cache
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
+from mnemoscope.compiled import compiled_function
 from mnemoscope.memory import HISTOGRAM_BINS, HISTOGRAM_EDGES
 
-_LIBRARY, _FUNCTION = "mnemoscope.mining._sweep", "sweep_block_2"
+_FUNCTION, _ARGUMENTS = "sweep_block_3", "pnnnnnn" + 9 * "p"
 _LANES = 64
 """PyTorch adds up memories beyond a multiple of this in another order, and of equal zeros keeps another."""
 _KINDS = (torch.float32, torch.bfloat16)
@@ -90,17 +89,9 @@ def _shapes(rows: int, memories: int) -> list[tuple[int, int]]:
 @cache
 def compiled_sweep() -> CompiledSweep | None:
     """What was compiled as the package was installed, if it does what it should; None elsewhere."""
-    spec = find_spec(_LIBRARY)
-    if spec is None or spec.origin is None:
+    function = compiled_function(_FUNCTION, _ARGUMENTS)
+    if function is None:
         return None
-    try:
-        function = getattr(ctypes.CDLL(spec.origin), _FUNCTION)
-    except (OSError, AttributeError):  # of another system, or of older code
-        return None
-    function.restype = None
-    function.argtypes = [
-        ctypes.c_void_p, ctypes.c_int, *(ctypes.c_int64,) * 5, *(ctypes.c_void_p,) * len(_ROOM)
-    ]  # fmt: skip
     sweep = CompiledSweep(function)
     return sweep if _counts_as_it_should(sweep) else None
 

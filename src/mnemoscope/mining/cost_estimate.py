@@ -28,7 +28,7 @@ from mnemoscope.mining.removals import default_removals, removal_work
 from mnemoscope.mining.run_folder import encoder_of
 from mnemoscope.mining.sealing import model_facts
 from mnemoscope.mining.state import MiningState, StateShape
-from mnemoscope.mining.values import Targets, value_table, working_columns
+from mnemoscope.mining.values import Targets, ValuePass
 from mnemoscope.mining_options import MiningOptions, check_fields
 from mnemoscope.models import LanguageModel
 from mnemoscope.progress import Progress, ignore_progress
@@ -219,8 +219,9 @@ def _value_seconds(model: LanguageModel, progress: Progress) -> float:
     memories = model.sizes.memories[0]
     wanted = Targets(*(np.zeros(n, np.int64) for n in (memories, 0, 0)))
     began = time.perf_counter()
-    value_table(model, 0, wanted)
+    values = ValuePass(model)
+    values.columns(0, wanted)
     firing = {"memory": np.arange(memories), "sign": np.ones(memories, np.int8), "coefficient": np.ones(memories)}
-    working_columns(model, 0, pl.DataFrame(firing), scale=1.0)
+    values.working_columns(0, pl.DataFrame(firing), scale=1.0)
     NeighbourPass(model, range(model.sizes.layers), most=MiningOptions.neighbours).columns(0)
     return (time.perf_counter() - began) * sum(model.sizes.memories) / memories

@@ -32,6 +32,7 @@ from mnemoscope.mining.sealing import add_patterns, model_facts, seal_atlas, uns
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.steps import RunContext, read_saved
 from mnemoscope.mining.trigger_table import NamedSentences
+from mnemoscope.mining.values import ValuePass
 from mnemoscope.mining.writing import (
     is_made,
     neighbour_pass,
@@ -136,7 +137,7 @@ class LateStages:
     ) -> None:
         self._context, self._model, self._copy, self._plan = context, model, copy, plan
         self._directory, self._state, self._pieces = context.directory, state, pieces
-        self._asked: NeighbourPass | RemovalPass | PredictionPass | None = None
+        self._asked: ValuePass | NeighbourPass | RemovalPass | PredictionPass | None = None
         self._run: dict[str, Callable[[int], None]] = {
             "text tables": lambda _: self._write_text_tables(),
             "tables": self._write_tables,
@@ -198,11 +199,17 @@ class LateStages:
     def _write_values(self, layer: int) -> None:
         path = self._values(layer)
         if not is_made(path, self._plan, "values"):
-            write_values(path, self._plan, self._model, self._layer_state(layer), layer, self._sentences)
+            state = self._layer_state(layer)
+            write_values(path, self._plan, self._value_pass(), state, layer, self._sentences)
 
     def _values(self, layer: int) -> Path:
         """The values of a layer without what they are at work."""
         return self._context.work / f"values-{layer:03d}.parquet"
+
+    def _value_pass(self) -> ValuePass:
+        if not isinstance(self._asked, ValuePass):
+            self._asked = ValuePass(self._model)
+        return self._asked
 
     def _neighbours(self) -> NeighbourPass:
         if not isinstance(self._asked, NeighbourPass):
@@ -246,7 +253,7 @@ class LateStages:
         scales = WorkersFacts.read(self._context.work, self._plan).questions["value_scales"]
         scale = scales[self._plan.layers.index(layer)]
         source = self._made_values(layer)
-        write_working_values(source, self._directory, self._plan, self._model, layer, scale=scale)
+        write_working_values(source, self._directory, self._plan, self._value_pass(), layer, scale=scale)
 
     @cached_property
     def _atlas(self) -> Atlas:

@@ -19,7 +19,6 @@ from mnemoscope.mining.projector import Projector
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.projections import LinearHead
 from mnemoscope.tracing import top
-from mnemoscope.tracing.scores import block_extremes
 
 
 class NeighbourPass:
@@ -58,15 +57,13 @@ class NeighbourPass:
         if kept == 0:
             return {name: [] for name in TABLES["neighbours"].columns.names}
         begins = [sum(self._sizes[:place]) for place in range(len(self._sizes))]
-        step = self._projector.slice
 
         def read(cosines: Tensor, start: int, rows: slice) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
             cosines, own = cosines[rows], torch.arange(start + rows.start, start + rows.stop, device=cosines.device)
             with torch.inference_mode():
                 for place in same:
                     cosines[torch.arange(len(own), device=own.device), own + begins[place]] = -torch.inf
-                high = [block_extremes(part) for part in torch.split(cosines, step)]
-                nearest, value = top(cosines, kept, extremes=torch.cat(high))
+                nearest, value = top(cosines, kept)
             return nearest.cpu().numpy(), value.clamp(-1, 1).cpu().numpy()
 
         own = self._directions[begins[at] : begins[at] + self._sizes[at]]

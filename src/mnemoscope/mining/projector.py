@@ -5,7 +5,6 @@ What sweeps the scores does so some rows at a time, while a core's cache holds t
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Self, TypeVar
 
@@ -17,8 +16,7 @@ from mnemoscope.mining.batches import even_parts
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.projections import Head, room_for_scores
-from mnemoscope.tracing import Distribution, distribution, rank_of
-from mnemoscope.tracing.scores import block_extremes
+from mnemoscope.tracing import Distribution, Ranking, distribution, rank_tokens
 
 _SCORES = 1 << 24
 """Scores that exist at one time."""
@@ -82,38 +80,20 @@ class Projector:
         return [found[number] for number in range(len(shares))]
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """What rows of scores were swept for: extremes `[row, block]` as of `block_extremes`, ranks `[row]`, and the
-    distributions of the rows part by part; of what was not asked for nothing.
-    """
-
-    high: Tensor
-    low: Tensor | None
-    ranks: list[Tensor]
-    shapes: list[Distribution]
-
-    @property
-    def shape(self) -> Distribution:
-        """The distributions of all rows."""
-        return Distribution(*map(torch.cat, zip(*(vars(each).values() for each in self.shapes), strict=True)))
-
-
 def sweep_scores(
-    scores: Tensor, tokens: Sequence[Tensor], *, step: int, lowest: bool = False, shaped: bool = True
-) -> Sweep:
-    """What needs all of `scores [row, vocab]`, `step` rows at a time: their extremes, those of the other end with
-    `lowest`, their distributions where they are `shaped`, and the ranks of each of the `tokens [row]`.
+    scores: Tensor, *, step: int, best: int, worst: int = 0, of: Sequence[Tensor] = ()
+) -> tuple[Ranking, Distribution]:
+    """What needs all of `scores [row, vocab]`, `step` rows of each core at a time: their ranking, asked for as of
+    `rank_tokens` and with one best token at least, and their distributions.
     """
-    high, low, shapes, ranks = list[Tensor](), list[Tensor](), list[Distribution](), list[list[Tensor]]()
+    step *= torch.get_num_threads()
+    rankings, shapes = list[Ranking](), list[Distribution]()
     room = torch.empty_like(scores[:step])
-    for part, *own in zip(torch.split(scores, step), *(torch.split(each, step) for each in tokens), strict=True):
+    for start in range(0, len(scores), step):
+        rows = slice(start, start + step)
+        part = scores[rows]
         scratch = room[: len(part)]
-        high.append(block_extremes(part))
-        if lowest:
-            low.append(block_extremes(part, lowest=True))
-        if shaped:
-            shapes.append(distribution(part, highest=high[-1].amax(1), scratch=scratch))
-        ranks.append([rank_of(part, each, scratch=scratch) for each in own])
-    joined = [torch.cat(each) for each in zip(*ranks, strict=True)]
-    return Sweep(torch.cat(high), torch.cat(low) if low else None, joined, shapes)
+        found = rank_tokens(part, best=best, worst=worst, of=[tokens[rows] for tokens in of], scratch=scratch)
+        rankings.append(found)
+        shapes.append(distribution(part, highest=found.best[1][:, 0], scratch=scratch))
+    return Ranking.join(rankings), Distribution.join(shapes)

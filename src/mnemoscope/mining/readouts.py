@@ -81,11 +81,10 @@ def _read_values(
     memories, scores = slice(start + rows.start, start + rows.stop), scores[rows]
     with torch.inference_mode():
         tokens = [torch.from_numpy(each[memories]).clamp(min=0).to(scores.device) for each in wanted]
-        swept = sweep_scores(scores, tokens, step=step)
-        best, _ = top(scores, TOKENS_KEPT, extremes=swept.high)
-        target, control = (rank.int() for rank in swept.ranks)
+        ranking, shape = sweep_scores(scores, step=step, best=TOKENS_KEPT, of=tokens)
+        target, control = ranking.ranks.int()
         names = {
-            "top_tokens": best.int(), "max_probability": swept.shape.max_probability, "target_rank": target,
+            "top_tokens": ranking.best[0].int(), "max_probability": shape.max_probability, "target_rank": target,
             "control_rank": control,
         }  # fmt: skip
     return {name: tensor.cpu().numpy() for name, tensor in names.items()}

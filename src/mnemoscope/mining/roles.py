@@ -23,13 +23,13 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.circle import next_in_circle
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.projector import Projector, sweep_scores
+from mnemoscope.mining.projector import Projector
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining.writing import each_layer, is_made, write_columns
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.projections import LinearHead
 from mnemoscope.models.read_directions import input_embeddings, read_directions
-from mnemoscope.tracing import top
+from mnemoscope.tracing import rank_tokens
 
 KEPT = BEST_TRIGGERS
 """Top tokens kept of each key, and triggers that are looked for among them."""
@@ -107,7 +107,7 @@ def role_columns(
         words = normalize(words - words.mean(1, keepdim=True), dim=1, eps=_TINY)
         projector = Projector(LinearHead(words), len(words), device=words.device)
         directions = normalize(read_directions(model, layer), dim=1, eps=_TINY)
-        blocks = projector.read_all(directions, partial(_read, triggers=(own, dealt), step=projector.slice))
+        blocks = projector.read_all(directions, partial(_read, triggers=(own, dealt)))
     columns: dict[str, Any] = {"memory": np.arange(memories, dtype=np.int32)}
     if not blocks:
         columns |= {name: [[] for _ in range(memories)] for name in ("key_top_tokens", "key_top_cosines")}
@@ -129,7 +129,7 @@ _WHOSE = (("trigger", "triggers"), ("control", "controls"))
 
 
 def _read(
-    cosines: Tensor, start: int, rows: slice, *, triggers: tuple[LastTokens, LastTokens], step: int
+    cosines: Tensor, start: int, rows: slice, *, triggers: tuple[LastTokens, LastTokens]
 ) -> dict[str, NDArray[Any]]:
     """The columns of some rows of `cosines [memory, token]`, the first of which is the memory `start`; `triggers` are
     their own and the control's.
@@ -140,12 +140,12 @@ def _read(
     with torch.inference_mode():
         last = [torch.from_numpy(each.tokens[memories]).to(cosines.device) for each in triggers]
         first = [there[:, 0].clamp(min=0) for there in last]
-        swept = sweep_scores(cosines, first, step=step, shaped=False)
-        tokens, best = top(cosines, KEPT, extremes=swept.high)
+        ranking = rank_tokens(cosines, best=KEPT, of=first)
+        tokens, best = ranking.best
         found: dict[str, NDArray[Any]] = {
             "key_top_tokens": tokens.int().cpu().numpy(), "key_top_cosines": best.cpu().numpy()
         }  # fmt: skip
-        for (one, many), there, rank in zip(_WHOSE, last, swept.ranks, strict=True):
+        for (one, many), there, rank in zip(_WHOSE, last, ranking.ranks, strict=True):
             among = ((there[:, :, None] == tokens[:, None, :]).any(2) & (there >= 0)).sum(1)
             counted = (there >= 0).sum(1)
             numbers = {

@@ -7,13 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* One version for each generation of processors, chosen as the library is loaded. */
-#if defined(__x86_64__) && defined(__GLIBC__)
-#define FOR_EACH_PROCESSOR __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
-#else
-#define FOR_EACH_PROCESSOR
-#endif
-#define INLINE static inline __attribute__((always_inline))
+#include "processors.h"
 
 enum {
     TILE = 256, /* memories at a time, whose measures the first cache holds */
@@ -104,10 +98,11 @@ INLINE void add_counts(int64_t *counts, uint16_t *counted, int width)
    bins are counted. The number in its name goes up with what it is given, so that a library compiled
    of older code is left alone. */
 FOR_EACH_PROCESSOR
-void sweep_block_2(const void *block, int half, int64_t rows, int64_t places, int64_t memories, int64_t row_apart,
+void sweep_block_3(const void *block, int64_t half, int64_t rows, int64_t places, int64_t memories, int64_t row_apart,
                    int64_t place_apart, float *peaks, float *lows, int32_t *peak_places, int32_t *low_places,
                    float *above, float *sums, double *wide_sums, double *squares, int64_t *counts)
 {
+    const int is_half = half != 0;
     int power = 4;
     while (((int64_t)1 << (4 * (power + 1) - 1)) < places) power++;
     for (int64_t first = 0; first < memories; first += TILE) {
@@ -134,8 +129,8 @@ void sweep_block_2(const void *block, int half, int64_t rows, int64_t places, in
             }
             for (int64_t place = 0; place < places; place++) {
                 const int64_t at = row * row_apart + place * place_apart + first;
-                ask_for(block, half, at + AHEAD * place_apart, width);
-                read_numbers(numbers, block, half, at, width);
+                ask_for(block, is_half, at + AHEAD * place_apart, width);
+                read_numbers(numbers, block, is_half, at, width);
                 if (peaks) {
                     const int32_t here = (int32_t)place;
                     for (int m = 0; m < width; m++) {

@@ -8,7 +8,7 @@ the finished triggers; makes `values`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -57,59 +57,70 @@ def targets(triggers: pl.DataFrame, memories: int) -> Targets:
     return Targets(target, *following)
 
 
-def value_table(model: LanguageModel, layer: int, wanted: Targets) -> dict[str, Any]:
-    """The columns of `values` for one layer; raises NotFinite if a score is not a number."""
-    values = model.values(layer)
-    folded = fold_values(model, layer, values)
-    projection = Projector.of(model)
-    up = model.up_keys(layer)
-    memories = len(values)
-    columns: dict[str, Any] = {
-        "memory": np.arange(memories, dtype=np.int32),
-        "key_norm": _norms(model.keys(layer)),
-        "up_norm": np.ma.masked_invalid(np.full(memories, np.nan, np.float32)) if up is None else _norms(up),
-        "value_norm": _norms(values),
-    }
-    blocks = []
-    for start in range(0, memories, projection.rows):
-        block = folded[start : start + projection.rows]
-        scores, opposite = projection.scores(block), projection.opposite(block)
-        read = partial(_read_scores, scores, opposite, wanted, start, step=projection.slice)
-        blocks += projection.share_out(len(block), read)
-    columns |= {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
-    if not np.isfinite(columns["entropy"]).all():
-        memory = int(np.flatnonzero(~np.isfinite(columns["entropy"]))[0])
-        named = model.numbering(layer).name(layer, memory)
-        raise NotFinite(f"the value of {named} has scores that are not finite; check the model's weights")
-    columns["target"] = np.ma.masked_equal(wanted.target.astype(np.int32), -1)
-    columns["target_rank"] = np.ma.masked_equal(columns["target_rank"].astype(np.int32), -1)
-    columns["trigger_log_probability"] = np.ma.masked_invalid(columns["trigger_log_probability"].astype(np.float32))
-    return columns | dict.fromkeys(AT_WORK, np.ma.masked_invalid(np.full(memories, np.nan, np.float32)))
+class ValuePass:
+    """Projects the values of one model; the head and room for scores are made once for all layers."""
 
+    def __init__(self, model: LanguageModel) -> None:
+        self.model = model
 
-def working_columns(
-    model: LanguageModel, layer: int, triggers: pl.DataFrame, *, scale: Scale
-) -> dict[str, NDArray[np.float32]]:
-    """The columns of `values` that tell a layer's values at work (definitions.md section 2), `[memory]` each.
+    @cached_property
+    def _projector(self) -> Projector:
+        return Projector.of(self.model)
 
-    A value is multiplied by the median `coefficient` of its memory's positive `triggers` and divided by `scale`, what
-    the norms before the head divide by, one number for each branch of the layer where it has several; null without
-    positive triggers. Raises NotFinite.
-    """
-    folded = fold_values(model, layer, model.values(layer))
-    medians = triggers.filter(pl.col("sign") == 1).group_by("memory").agg(pl.col("coefficient").cast(float).median())
-    factor = np.full(len(folded), np.nan)
-    scales = np.atleast_1d(scale)[branch_of(model, layer).numpy()]
-    factor[medians["memory"].to_numpy()] = medians["coefficient"].to_numpy() * model.multiplier(layer)
-    factor /= scales
-    at_work = folded * torch.from_numpy(np.nan_to_num(factor)).to(folded)[:, None]
-    projection = Projector.of(model)
-    parts = projection.read_all(at_work, partial(_read_working, step=projection.slice))
-    found = np.concatenate(parts, axis=1)
-    if wrong := np.flatnonzero(~np.isnan(factor) & ~np.isfinite(found).all(0)).tolist():
-        named = model.numbering(layer).name(layer, wrong[0])
-        raise NotFinite(f"the value of {named} at work is not finite; check the model's weights")
-    return {name: np.ma.array(row, mask=np.isnan(factor)) for name, row in zip(AT_WORK, found, strict=True)}
+    def columns(self, layer: int, wanted: Targets) -> dict[str, Any]:
+        """The columns of `values` for one layer; raises NotFinite if a score is not a number."""
+        model, projector = self.model, self._projector
+        values = model.values(layer)
+        folded = fold_values(model, layer, values)
+        up = model.up_keys(layer)
+        memories = len(values)
+        unknown = np.ma.array(np.full(memories, np.nan, np.float32), mask=True)
+        columns: dict[str, Any] = {
+            "memory": np.arange(memories, dtype=np.int32),
+            "key_norm": _norms(model.keys(layer)),
+            "up_norm": unknown if up is None else _norms(up),
+            "value_norm": _norms(values),
+        }
+        blocks = []
+        for start in range(0, memories, projector.rows):
+            block = folded[start : start + projector.rows]
+            scores, opposite = projector.scores(block), projector.opposite(block)
+            read = partial(_read_scores, scores, opposite, wanted, start, step=projector.slice)
+            blocks += projector.share_out(len(block), read)
+        columns |= {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
+        if not np.isfinite(columns["entropy"]).all():
+            memory = int(np.flatnonzero(~np.isfinite(columns["entropy"]))[0])
+            named = model.numbering(layer).name(layer, memory)
+            raise NotFinite(f"the value of {named} has scores that are not finite; check the model's weights")
+        for name, found in (("target", wanted.target), ("target_rank", columns["target_rank"])):
+            columns[name] = np.ma.array(found.astype(np.int32), mask=wanted.target < 0)
+        means = columns["trigger_log_probability"].astype(np.float32)
+        columns["trigger_log_probability"] = np.ma.array(means, mask=~np.isfinite(means))
+        return columns | dict.fromkeys(AT_WORK, unknown)
+
+    def working_columns(self, layer: int, triggers: pl.DataFrame, *, scale: Scale) -> dict[str, NDArray[np.float32]]:
+        """The columns of `values` that tell a layer's values at work (definitions.md section 2), `[memory]` each.
+
+        A value is multiplied by the median `coefficient` of its memory's positive `triggers` and divided by `scale`,
+        what the norms before the head divide by, one number for each branch of the layer where it has several; null
+        without positive triggers. Raises NotFinite.
+        """
+        model, projector = self.model, self._projector
+        folded = fold_values(model, layer, model.values(layer))
+        medians = (
+            triggers.filter(pl.col("sign") == 1).group_by("memory").agg(pl.col("coefficient").cast(float).median())
+        )
+        factor = np.full(len(folded), np.nan)
+        scales = np.atleast_1d(scale)[branch_of(model, layer).numpy()]
+        factor[medians["memory"].to_numpy()] = medians["coefficient"].to_numpy() * model.multiplier(layer)
+        factor /= scales
+        at_work = folded * torch.from_numpy(np.nan_to_num(factor)).to(folded)[:, None]
+        parts = projector.read_all(at_work, partial(_read_working, step=projector.slice))
+        found = np.concatenate(parts, axis=1)
+        if wrong := np.flatnonzero(~np.isnan(factor) & ~np.isfinite(found).all(0)).tolist():
+            named = model.numbering(layer).name(layer, wrong[0])
+            raise NotFinite(f"the value of {named} at work is not finite; check the model's weights")
+        return {name: np.ma.array(row, mask=np.isnan(factor)) for name, row in zip(AT_WORK, found, strict=True)}
 
 
 def _read_working(scores: Tensor, _: int, rows: slice, *, step: int) -> NDArray[np.float32]:
@@ -137,15 +148,11 @@ def _read_scores(
     with torch.inference_mode():
         count = len(scores)
         target = torch.from_numpy(wanted.target[start : start + count]).to(scores.device)
-        swept = sweep_scores(scores, [target.clamp(min=0)], step=step, lowest=opposite is None)
-        shape, rank = swept.shape, swept.ranks[0]
-        tokens, best = top(scores, TOKENS_KEPT, extremes=swept.high)
-        if opposite is None:
-            low_tokens, low = top(scores, TOKENS_KEPT, lowest=True, extremes=swept.low)
-        else:
-            low_tokens, low = top(opposite, TOKENS_KEPT)
+        worst = TOKENS_KEPT if opposite is None else 0
+        ranking, shape = sweep_scores(scores, step=step, best=TOKENS_KEPT, worst=worst, of=[target.clamp(min=0)])
+        tokens, best = ranking.best
+        low_tokens, low = ranking.worst if opposite is None else top(opposite, TOKENS_KEPT)
         low = -low if opposite is None else low
-        rank = torch.where(target < 0, -1, rank)
         first, last = np.searchsorted(wanted.memory, (start, start + count))
         memory = wanted.memory[first:last] - start
         places = torch.from_numpy(memory).to(scores.device)
@@ -156,8 +163,8 @@ def _read_scores(
     mean = sums / torch.from_numpy(np.bincount(memory, minlength=count))  # 0 / 0: no next tokens, stays empty
     names = {
         "top_tokens": tokens.int(), "top_scores": best, "bottom_tokens": low_tokens.int(), "bottom_scores": low,
-        "max_probability": shape.max_probability, "entropy": shape.entropy.clamp(min=0), "target_rank": rank,
-        "trigger_log_probability": mean,
+        "max_probability": shape.max_probability, "entropy": shape.entropy.clamp(min=0),
+        "target_rank": ranking.ranks[0], "trigger_log_probability": mean,
     }  # fmt: skip
     return {name: tensor.cpu().numpy() for name, tensor in names.items()}
 

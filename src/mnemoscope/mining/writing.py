@@ -28,7 +28,7 @@ from mnemoscope.mining.removals import RemovalPass
 from mnemoscope.mining.state import MiningState
 from mnemoscope.mining.steps import RunContext, run_checkpointed
 from mnemoscope.mining.trigger_table import NamedSentences, layer_triggers
-from mnemoscope.mining.values import Scale, targets, value_table, working_columns
+from mnemoscope.mining.values import Scale, ValuePass, targets
 from mnemoscope.models import LanguageModel
 
 
@@ -113,22 +113,26 @@ def write_value_tables(context: RunContext, state: MiningState, model: LanguageM
     `sentences` must be there. What the values are at work is not known before the predictions (`write_working_values`).
     """
     sentences: NamedSentences | None = None
-    neighbours = neighbour_pass(model, plan)
+    values = ValuePass(model)
     for layer in each_layer(context, plan, "values"):
         path = context.directory / TABLES["values"].path(layer)
         if not is_made(path, plan, "values"):
             sentences = sentences or NamedSentences(context.directory)
-            write_values(path, plan, model, state, layer, sentences)
+            write_values(path, plan, values, state, layer, sentences)
+    del values  # the neighbours' room comes next
+    neighbours = neighbour_pass(model, plan)
+    for layer in each_layer(context, plan, "neighbours"):
         write_neighbours(context.directory, plan, model, neighbours, layer)
     context.end_stage("values")
 
 
 def write_values(
-    path: Path, plan: MiningPlan, model: LanguageModel, state: MiningState, layer: int, sentences: NamedSentences
+    path: Path, plan: MiningPlan, values: ValuePass, state: MiningState, layer: int, sentences: NamedSentences
 ) -> None:
     """Writes the table `values` of one layer, which the state must hold, to `path`."""
+    model = values.model
     wanted = targets(layer_triggers(state, layer, sentences), model.sizes.memories[layer])
-    columns = with_experts(value_table(model, layer, wanted), model.numberings, layer)
+    columns = with_experts(values.columns(layer, wanted), model.numberings, layer)
     write_table(path, columns, name="values", provenance=provenance_of(plan))
 
 
@@ -163,8 +167,9 @@ def write_question_tables(
     halved["predictions"] = run_checkpointed(context, predictions.steps)
     questions |= write_predictions(directory, model, plan, predictions) | {"out_of_memory_steps": halved}
     scales = dict(zip(plan.layers, questions["value_scales"], strict=True))
+    working = ValuePass(model)
     for layer in each_layer(context, plan, "values at work"):
-        write_working_values(values[layer], directory, plan, model, layer, scale=scales[layer])
+        write_working_values(values[layer], directory, plan, working, layer, scale=scales[layer])
     context.end_stage("values at work")
     return questions
 
@@ -185,7 +190,7 @@ def write_predictions(directory: Path, model: LanguageModel, plan: MiningPlan, a
 
 
 def write_working_values(
-    source: Path, directory: Path, plan: MiningPlan, model: LanguageModel, layer: int, *, scale: Scale | None
+    source: Path, directory: Path, plan: MiningPlan, values: ValuePass, layer: int, *, scale: Scale | None
 ) -> None:
     """Makes the finished table `values` of one layer of the one at `source`: fills in the columns that need `scale`.
 
@@ -196,12 +201,12 @@ def write_working_values(
         if path != source:
             copy_file(source, path)
         return
-    names = ["memory", "sign", "coefficient"]
+    names, numberings = ["memory", "sign", "coefficient"], values.model.numberings
     stored = pl.read_parquet(
-        directory / TABLES["triggers"].path(layer), columns=with_names(names) if model.numberings else names, glob=False
+        directory / TABLES["triggers"].path(layer), columns=with_names(names) if numberings else names, glob=False
     )
-    found = counted_through(stored, model.numberings, layer)
-    columns = columns_of(pq.read_table(source)) | working_columns(model, layer, found, scale=scale)
+    found = counted_through(stored, numberings, layer)
+    columns = columns_of(pq.read_table(source)) | values.working_columns(layer, found, scale=scale)
     write_columns(directory, plan, "values", columns, {}, layer=layer)
 
 

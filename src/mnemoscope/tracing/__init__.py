@@ -4,8 +4,9 @@ from mnemoscope.tracing.causal import CausalCheck, causal_check
 from mnemoscope.tracing.comparison import Comparison, Difference, Generated, Shift, compare, continuation_lines
 from mnemoscope.tracing.interventions import Intervention, as_python, intervene, interventions_of
 from mnemoscope.tracing.predictions import Step, generate
+from mnemoscope.tracing.ranking import Ranking, rank_of, rank_tokens, top
 from mnemoscope.tracing.records import Decision, Dominant, LayerState, Position, Prediction, Token
-from mnemoscope.tracing.scores import Distribution, adopt_votes, distribution, rank_of, top
+from mnemoscope.tracing.scores import Distribution, adopt_votes, distribution
 from mnemoscope.tracing.trace import Trace, trace
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "LayerState",
     "Position",
     "Prediction",
+    "Ranking",
     "Shift",
     "Step",
     "Token",
@@ -34,6 +36,7 @@ __all__ = [
     "intervene",
     "interventions_of",
     "rank_of",
+    "rank_tokens",
     "top",
     "trace",
 ]

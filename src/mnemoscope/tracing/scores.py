@@ -1,8 +1,8 @@
-"""The numbers of a layer at a position: best tokens, ranks and distributions of scores; contributions, votes, activity.
+"""The numbers of a layer at a position: distributions of scores, contributions, votes, activity.
 
-Ranks are 0-based and ties go to the lower token id, everywhere (definitions.md section 2). The contribution of a memory
-is c_i = |m_i| norm(v_i); its vote is top(sign(m_i) v_i) under the values' projection (sections 2 and 4). Serves mining,
-which has every vote from the value pass, and tracing, which projects only the memories that it shows.
+The contribution of a memory is c_i = |m_i| norm(v_i); its vote is top(sign(m_i) v_i) under the values' projection
+(definitions.md sections 2 and 4). Serves mining, which has every vote from the value pass, and tracing, which projects
+only the memories that it shows.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,10 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.errors import ModelDiffers, OptionError
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.branches import branch_scales, fold_values
-from mnemoscope.tracing.candidates import best_of_blocks, best_of_candidates
+from mnemoscope.tracing.ranking import top
 
-BLOCK = 64
-"""Neighbouring tokens whose maximum is looked at first: the best k tokens lie in the k blocks with the best maxima."""
 MAJOR = 0.9
 """Share of the sum of c_i = |m_i| norm(v_i) that the major memories hold together."""
-FEW = 8192
-"""Tokens up to which, on a CPU, it is faster to look at all scores a second time than at the best blocks alone."""
 EVENTS = ("residual", "agreement", "ffn", "composition")
 """How a layer's output comes about, as Figure 11 has it."""
 SCORES = 1 << 22
@@ -38,81 +34,10 @@ class Distribution:
     max_probability: Tensor
     entropy: Tensor
 
-
-def top(
-    scores: Tensor, count: int, *, lowest: bool = False, extremes: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """The `count` best tokens of every row and their scores: `([row, rank] int64, [row, rank])`, best first.
-
-    `scores [row, vocab]`; with `lowest` the lowest scores instead, most negative first. Equal scores go by token id.
-    Fewer columns than `count` give all of them. `block_extremes` of these scores, where they were taken before, save a
-    sweep.
-    """
-    vocabulary = scores.shape[1]
-    count = min(count, vocabulary)
-    if count == 0 or count == vocabulary:
-        return _sort(scores, count, lowest=lowest)
-    in_blocks = vocabulary > 4 * count * BLOCK
-    if scores.device.type == "cpu" and scores.dtype == torch.float32:
-        if vocabulary <= FEW or not in_blocks:
-            tokens, values, undecided = best_of_candidates(scores, count, lowest=lowest)
-        else:
-            extremes = block_extremes(scores, lowest=lowest) if extremes is None else extremes
-            tokens, values, undecided = best_of_blocks(scores, extremes, count, lowest=lowest, block=BLOCK)
-        if len(undecided):
-            rows = torch.from_numpy(undecided)
-            tokens[rows], values[rows] = _sort(scores[rows], count, lowest=lowest)
-        return tokens, values
-    candidates, columns, tied = scores, None, torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
-    if in_blocks:
-        extremes = block_extremes(scores, lowest=lowest) if extremes is None else extremes
-        best = extremes.topk(count + 1, dim=1, largest=not lowest)
-        tied = best.values[:, count - 1] == best.values[:, count]
-        chosen = best.indices[:, :count].sort(dim=1).values
-        columns = (chosen[:, :, None] * BLOCK + torch.arange(BLOCK, device=scores.device)).flatten(1)
-        worst = float("inf") if lowest else float("-inf")
-        candidates = scores.gather(1, columns.clamp(max=vocabulary - 1)).masked_fill(columns >= vocabulary, worst)
-    found = candidates.topk(count + 1, dim=1, largest=not lowest)
-    tied |= found.values[:, count - 1] == found.values[:, count]
-    # Candidates ascend in token id, so sorting by place first makes the stable sort by score break ties rightly.
-    place = found.indices[:, :count].sort(dim=1).values
-    values, order = candidates.gather(1, place).sort(dim=1, descending=not lowest, stable=True)
-    place = place.gather(1, order)
-    tokens = place if columns is None else columns.gather(1, place)
-    rows = tied.nonzero()[:, 0]
-    if len(rows):
-        tokens[rows], values[rows] = _sort(scores[rows], count, lowest=lowest)
-    return tokens, values
-
-
-def block_extremes(scores: Tensor, *, lowest: bool = False) -> Tensor:
-    """The highest (or lowest) score `[row, block]` of each BLOCK neighbouring tokens of `scores [row, vocab]`."""
-    whole = scores.shape[1] // BLOCK * BLOCK
-    blocks, tail = scores[:, :whole].reshape(len(scores), whole // BLOCK, BLOCK), scores[:, whole:]
-    found = blocks.amin(2) if lowest else blocks.amax(2)
-    if tail.shape[1]:
-        found = torch.cat([found, tail.amin(1, keepdim=True) if lowest else tail.amax(1, keepdim=True)], 1)
-    return found
-
-
-def _sort(scores: Tensor, count: int, *, lowest: bool) -> tuple[Tensor, Tensor]:
-    values, tokens = scores.sort(dim=1, descending=not lowest, stable=True)
-    return tokens[:, :count], values[:, :count]
-
-
-def rank_of(scores: Tensor, tokens: Tensor, *, scratch: Tensor | None = None) -> Tensor:
-    """The rank `[row]` of one token per row of `scores [row, vocab]`: how many come before it.
-
-    `scratch` of the same shape as `scores` saves an allocation.
-    """
-    own = scores.gather(1, tokens[:, None])
-    marks = torch.empty_like(scores) if scratch is None else scratch
-    rank = torch.gt(scores, own, out=marks).sum(1).long()
-    tied = (torch.eq(scores, own, out=marks).sum(1) > 1).nonzero()[:, 0]
-    if len(tied):
-        before = torch.arange(scores.shape[1], device=scores.device)[None] < tokens[tied, None]
-        rank[tied] += ((scores[tied] == own[tied]) & before).sum(1)
-    return rank
+    @classmethod
+    def join(cls, parts: "Sequence[Distribution]") -> "Distribution":
+        """Those of all rows of the parts."""
+        return cls(*map(torch.cat, zip(*(vars(part).values() for part in parts), strict=True)))
 
 
 def distribution(scores: Tensor, *, highest: Tensor | None = None, scratch: Tensor | None = None) -> Distribution:

@@ -17,6 +17,7 @@ from mnemoscope.models import Block, LanguageModel, read_blocks, read_final
 from mnemoscope.tracing.interventions import Intervention, Interventions, intervene
 from mnemoscope.tracing.logit_sums import LogitSum, logit_sums
 from mnemoscope.tracing.predictions import best_predictions, ids_of, prompt_tokens
+from mnemoscope.tracing.ranking import top as best_of
 from mnemoscope.tracing.records import Dominant, LayerState, Position, Prediction, Token, decision, plain
 from mnemoscope.tracing.rendering import WIDTH, choose_position, fit, layer_lines, position_lines, sum_lines, trace_html
 from mnemoscope.tracing.scores import (
@@ -30,7 +31,6 @@ from mnemoscope.tracing.scores import (
     vote_codes,
     votes,
 )
-from mnemoscope.tracing.scores import top as best_of
 
 STREAMS = ("residual", "ffn", "output")
 
