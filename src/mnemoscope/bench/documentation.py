@@ -99,6 +99,7 @@ def neighbour_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]
     projector = Projector(LinearHead(everything), len(everything), device=model.device)
     neighbours = NeighbourPass(model, every, most=MiningOptions.neighbours)
     neighbours.columns(0)
+    projector.scores(everything[: projector.rows])  # both rooms are touched before
     count = 0
     for layer in range(min(layers, model.sizes.layers)):
         own = model.values(layer).float()
