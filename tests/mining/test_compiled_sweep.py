@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import fields
@@ -13,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from compiled_functions import require_compiled
 from mining.conftest import byte_tokenizer, odd_text, tables_of
 from mnemoscope import compiled as library
 from mnemoscope.memory import HISTOGRAM_BINS, HISTOGRAM_EDGES
@@ -34,12 +34,7 @@ PLACES = (1, 2, 5, 15, 16, 17, 31, 33, 64, 100, 255, 256, 257, 300, 511, 700, 40
 
 @pytest.fixture
 def compiled() -> CompiledSweep:
-    found = compiled_sweep()
-    if found is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("nothing was compiled as the package was installed")
-        pytest.skip("nothing was compiled as the package was installed")
-    return found
+    return require_compiled(compiled_sweep())
 
 
 def numbers(rows: int, places: int, memories: int, *, negative: bool = True, seed: int = 0) -> Tensor:
@@ -223,7 +218,7 @@ def test_a_library_that_is_no_library_or_counts_otherwise_is_left_alone(
     for older in (None, object()):
         monkeypatch.setattr(library, "_library", lambda older=older: older)
         assert compiled_sweep.__wrapped__() is None
-    assert compiled_ranking.__wrapped__() is None
+        assert compiled_ranking.__wrapped__() is None
 
 
 WIDE = {
