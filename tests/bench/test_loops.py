@@ -1,11 +1,13 @@
 """The benchmark's loops do the work that they are timed for; no speed is asserted."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from mining.conftest import odd_text, tiny_model
+from mnemoscope.bench import documentation, loops
 from mnemoscope.bench.documentation import neighbour_rate, value_rate
 from mnemoscope.bench.loops import USER_BATCH, ResearchLoop, UserLoop, compare_loops, mine_batches, overlap
 from mnemoscope.corpus import open_source, prepare
@@ -81,12 +83,24 @@ def test_a_text_that_is_too_short_is_refused_at_once(model: LanguageModel, loade
         compare_loops(model, loader, rounds=1, warm=1_000_000)
 
 
-def test_the_value_pass_is_measured(model: LanguageModel) -> None:
-    rates = value_rate(model, layers=1)
-    assert set(rates) == {"value pass", "matrix product", "ratio"}
-    assert rates["ratio"] == pytest.approx(rates["value pass"] / rates["matrix product"])
-    rates = neighbour_rate(model, layers=1)
-    assert rates["ratio"] == pytest.approx(rates["neighbours"] / rates["matrix product"])
+@pytest.mark.parametrize(("rate", "name"), [(value_rate, "value pass"), (neighbour_rate, "neighbours")])
+def test_projecting_is_measured_in_turn_with_its_product(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch, rate: Callable[..., dict[str, float]], name: str
+) -> None:
+    rates = rate(model, layers=1)
+    assert set(rates) == {name, "matrix product", "ratio"}
+    assert min(rates.values()) > 0
+
+    read = iter([8.0, 2.0, 10.0, 4.0, 5.0, 1.0, 6.0, 3.0, 40.0, 8.0])  # seconds of both, round by round
+
+    class Stopwatch(loops.Stopwatch):
+        def __exit__(self, *error: object) -> None:
+            self.seconds = next(read)
+
+    monkeypatch.setattr(documentation, "Stopwatch", Stopwatch)
+    memories = sum(model.sizes.memories[:2])
+    assert rate(model) == {name: memories / 8, "matrix product": memories / 3, "ratio": 0.25}
+    assert next(read, None) is None
 
 
 def test_the_overlap_is_the_mean_share_of_common_sentences() -> None:

@@ -1,8 +1,9 @@
 """The built-in model and GPT-2's shape on real text: the documentation of the standard library; and the value pass."""
 
 import tempfile
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from mnemoscope.models.projections import LinearHead
 from mnemoscope.progress import Progress, ignore_progress
 
 TEXT = "builtin:pydocs:stdlib"
+_ROUNDS = 5
+"""In which the bare product and what is read off it are timed."""
 
 
 def measure_text(
@@ -68,24 +71,16 @@ def value_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]:
 
     Under an adaptive softmax the bare product is that of its matrices and its normalisation.
     """
-    seconds: dict[str, list[float]] = {"value pass": [], "matrix product": []}
-    count, projector, values = 0, Projector.of(model), ValuePass(model)
-    for layer in range(min(layers, model.sizes.layers)):
-        memories = model.sizes.memories[layer]
-        count += memories
-        wanted = Targets(*(np.zeros(n, np.int64) for n in (memories, 0, 0)))
-        folded = fold_values(model, layer, model.values(layer))
+    chosen = range(min(layers, model.sizes.layers))
+    projector, values = Projector.of(model), ValuePass(model)
+    wanted = [Targets(*(np.zeros(n, np.int64) for n in (model.sizes.memories[layer], 0, 0))) for layer in chosen]
+    folded = [fold_values(model, layer, model.values(layer)) for layer in chosen]
 
-        def product(folded: Tensor = folded) -> None:
-            for start in range(0, len(folded), projector.rows):
-                projector.scores(folded[start : start + projector.rows])
+    def project() -> None:
+        for layer in chosen:
+            values.columns(layer, wanted[layer])
 
-        product()
-        for name, work in (("matrix product", product), ("value pass", partial(values.columns, layer, wanted))):
-            with Stopwatch(model.device) as watch:
-                work()
-            seconds[name].append(watch.seconds)
-    return _rates(count, seconds)
+    return _against_product("value pass", project, projector, folded, model.device)
 
 
 def neighbour_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]:
@@ -93,29 +88,42 @@ def neighbour_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]
 
     What all layers share, the directions of all values, is made before.
     """
-    seconds: dict[str, list[float]] = {"neighbours": [], "matrix product": []}
     every = range(model.sizes.layers)
     everything = torch.cat([model.values(layer).float() for layer in every])
     projector = Projector(LinearHead(everything), len(everything), device=model.device)
     neighbours = NeighbourPass(model, every, most=MiningOptions.neighbours)
-    neighbours.columns(0)
-    projector.scores(everything[: projector.rows])  # both rooms are touched before
-    count = 0
-    for layer in range(min(layers, model.sizes.layers)):
-        own = model.values(layer).float()
-        count += len(own)
-        with Stopwatch(model.device) as watch:
+    chosen = every[:layers]
+    own = torch.split(everything, [model.sizes.memories[layer] for layer in every])[: len(chosen)]
+
+    def compare() -> None:
+        for layer in chosen:
+            neighbours.columns(layer)
+
+    return _against_product("neighbours", compare, projector, own, model.device)
+
+
+def _against_product(
+    name: str, work: Callable[[], None], projector: Projector, vectors: Sequence[Tensor], device: torch.device
+) -> dict[str, float]:
+    """Per second the vectors that `work` takes and those of the bare product, and `ratio`, that of the two.
+
+    Both ran once before, since the first of them asks the system for room; medians over rounds, in turn.
+    """
+
+    def multiply() -> None:
+        for own in vectors:
             for part in torch.split(own, projector.rows):
                 projector.scores(part)
-        seconds["matrix product"].append(watch.seconds)
-        with Stopwatch(model.device) as watch:
-            neighbours.columns(layer)
-        seconds["neighbours"].append(watch.seconds)
-    return _rates(count, seconds)
 
-
-def _rates(count: int, seconds: dict[str, list[float]]) -> dict[str, float]:
-    """Per second, the work and the bare product; `ratio` is that of the two."""
-    rates = {name: count / sum(times) for name, times in seconds.items()}
-    (work,) = rates.keys() - {"matrix product"}
-    return {**rates, "ratio": rates[work] / rates["matrix product"]}
+    works = {name: work, "matrix product": multiply}
+    seconds: dict[str, list[float]] = {each: [] for each in works}
+    for run in works.values():
+        run()
+    for _ in range(_ROUNDS):
+        for each, run in works.items():
+            with Stopwatch(device) as watch:
+                run()
+            seconds[each].append(watch.seconds)
+    count = sum(map(len, vectors))
+    ratio = median(bare / own for own, bare in zip(*seconds.values(), strict=True))
+    return {each: count / median(times) for each, times in seconds.items()} | {"ratio": ratio}

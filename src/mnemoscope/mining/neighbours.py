@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from mnemoscope.atlas.schema import TABLES
-from mnemoscope.mining.projector import Projector
+from mnemoscope.mining.projector import Projector, Share
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.projections import LinearHead
 from mnemoscope.tracing import top
@@ -58,11 +58,11 @@ class NeighbourPass:
             return {name: [] for name in TABLES["neighbours"].columns.names}
         begins = [sum(self._sizes[:place]) for place in range(len(self._sizes))]
 
-        def read(cosines: Tensor, start: int, rows: slice) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-            cosines, own = cosines[rows], torch.arange(start + rows.start, start + rows.stop, device=cosines.device)
+        def read(share: Share) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+            cosines, own = share.scores, share.vectors
             with torch.inference_mode():
                 for place in same:
-                    cosines[torch.arange(len(own), device=own.device), own + begins[place]] = -torch.inf
+                    cosines[:, begins[place] + own.start :].diagonal().fill_(-torch.inf)
                 nearest, value = top(cosines, kept)
             return nearest.cpu().numpy(), value.clamp(-1, 1).cpu().numpy()
 

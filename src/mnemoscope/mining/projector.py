@@ -5,6 +5,7 @@ What sweeps the scores does so some rows at a time, while a core's cache holds t
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Self, TypeVar
 
@@ -26,6 +27,28 @@ _SHARED = 1 << 22
 Found = TypeVar("Found")
 
 
+@dataclass(frozen=True)
+class Share:
+    """What one thread reads of a block: the scores of some vectors, the first of which is vector `start`.
+
+    `opposite` are scores(-v), if they were asked for and are not -scores(v). `room [row, vocab]` is for as many rows as
+    the thread's cores sweep at a time: on a CPU those that their caches hold.
+    """
+
+    start: int
+    scores: Tensor
+    opposite: Tensor | None
+    room: Tensor
+
+    @property
+    def vectors(self) -> slice:
+        """Whose scores they are."""
+        return slice(self.start, self.start + len(self.scores))
+
+
+Read = Callable[[Share], Found]
+
+
 class Projector:
     """A head, room for one block of scores, used again for every block, and threads that read it."""
 
@@ -34,10 +57,11 @@ class Projector:
         self.rows = max(16, min(1024, _SCORES // vocabulary))
         self._scores = room_for_scores(self.rows, vocabulary, device=device)
         self._opposite = None if self._head.linear else torch.empty(self.rows, vocabulary, device=device)
-        on_cpu = device.type == "cpu"
-        self.slice = max(1, min(self.rows, IN_CACHE // vocabulary)) if on_cpu else self.rows
-        """Rows read at a time: on a CPU as many as its cache holds, since every row is swept several times."""
         self._team = ThreadTeam.of_cores(device)
+        swept = self.rows
+        if device.type == "cpu":
+            swept = max(1, min(self.rows, IN_CACHE // vocabulary)) * torch.get_num_threads()
+        self._room = torch.empty(swept, vocabulary, device=device)
 
     @classmethod
     def of(cls, model: LanguageModel) -> Self:
@@ -49,28 +73,29 @@ class Projector:
         with torch.inference_mode():
             return self._head.scores(folded, out=self._scores[: len(folded)])
 
-    def opposite(self, folded: Tensor) -> Tensor | None:
-        """Scores `[row, vocab]` of the negated vectors, valid until the next call; None where they are -scores."""
-        if self._opposite is None:
-            return None
-        with torch.inference_mode():
-            return self._head.scores(-folded, out=self._opposite[: len(folded)])
-
-    def read_all(self, vectors: Tensor, read: Callable[[Tensor, int, slice], Found]) -> list[Found]:
-        """What is read off the scores of all vectors `[row, hidden']`, in their order.
-
-        `read(scores, start, rows)` takes some rows of a block's scores, the first of which are those of vector `start`.
+    def read_all(self, vectors: Tensor, read: Read[Found], *, opposite: bool = False) -> list[Found]:
+        """What is read off the scores of all vectors `[row, hidden']`, in their order; with `opposite` also off those
+        of the negated vectors.
         """
         found: list[Found] = []
         for start in range(0, len(vectors), self.rows):
-            scores = self.scores(vectors[start : start + self.rows])
-            found += self.share_out(len(scores), partial(read, scores, start))
+            block = vectors[start : start + self.rows]
+            scores, negated = self.scores(block), None
+            if opposite and self._opposite is not None:
+                with torch.inference_mode():
+                    negated = self._head.scores(-block, out=self._opposite[: len(block)])
+            found += self._share_out(Share(start, scores, negated, self._room), read)
         return found
 
-    def share_out(self, rows: int, read: Callable[[slice], Found]) -> list[Found]:
+    def _share_out(self, block: Share, read: Read[Found]) -> list[Found]:
         """What is read off all rows of a block, in their order: every thread reads as many rows, on one core."""
-        size = self._team.size if rows * self._scores.shape[1] >= _SHARED else 1
-        shares = even_parts(slice(0, rows), size)
+        rows, opposite = len(block.scores), block.opposite
+        size = self._team.size if block.scores.numel() >= _SHARED else 1
+        rooms = torch.tensor_split(block.room, size)
+        shares = [
+            Share(block.start + own.start, block.scores[own], None if opposite is None else opposite[own], room)
+            for own, room in zip(even_parts(slice(0, rows), size), rooms, strict=False)
+        ]
         found: dict[int, Found] = {}
 
         def take(number: int) -> None:
@@ -81,18 +106,16 @@ class Projector:
 
 
 def sweep_scores(
-    scores: Tensor, *, step: int, best: int, worst: int = 0, of: Sequence[Tensor] = ()
+    share: Share, *, best: int, worst: int = 0, of: Sequence[Tensor] = ()
 ) -> tuple[Ranking, Distribution]:
-    """What needs all of `scores [row, vocab]`, `step` rows of each core at a time: their ranking, asked for as of
+    """What needs all scores of a share, as many rows at a time as it has room for: their ranking, asked for as of
     `rank_tokens` and with one best token at least, and their distributions.
     """
-    step *= torch.get_num_threads()
-    rankings, shapes = list[Ranking](), list[Distribution]()
-    room = torch.empty_like(scores[:step])
-    for start in range(0, len(scores), step):
+    rankings, shapes, step = list[Ranking](), list[Distribution](), len(share.room)
+    for start in range(0, len(share.scores), step):
         rows = slice(start, start + step)
-        part = scores[rows]
-        scratch = room[: len(part)]
+        part = share.scores[rows]
+        scratch = share.room[: len(part)]
         found = rank_tokens(part, best=best, worst=worst, of=[tokens[rows] for tokens in of], scratch=scratch)
         rankings.append(found)
         shapes.append(distribution(part, highest=found.best[1][:, 0], scratch=scratch))

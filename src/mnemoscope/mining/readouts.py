@@ -23,7 +23,7 @@ from mnemoscope.mining.batches import pack, pad
 from mnemoscope.mining.circle import next_in_circle
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.predictions import ROWS, SCORES
-from mnemoscope.mining.projector import Projector, sweep_scores
+from mnemoscope.mining.projector import Projector, Share, sweep_scores
 from mnemoscope.mining.roles import last_tokens, role_columns
 from mnemoscope.mining.steps import PlannedSteps, digest, empty_answers
 from mnemoscope.mining.thread_team import ThreadTeam
@@ -58,7 +58,7 @@ def reading_columns(
         translator = lens.get(layer) or Translator.identity(model.sizes.hidden)
         with torch.inference_mode():
             folded = translated_values(model, layer, translator)
-        blocks = projector.read_all(folded, partial(_read_values, wanted=(targets, control), step=projector.slice))
+        blocks = projector.read_all(folded, partial(_read_values, (targets, control)))
         found = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
         if not np.isfinite(found["max_probability"]).all():
             raise NotFinite(f"the values of layer {layer} are not finite under the lens {name}")
@@ -74,14 +74,11 @@ def reading_columns(
     return whole | {name: _join(columns[name]) for name in ("target_rank", "control_rank")}
 
 
-def _read_values(
-    scores: Tensor, start: int, rows: slice, *, wanted: tuple[Ints, Ints], step: int
-) -> dict[str, NDArray[Any]]:
-    """The columns of some rows of `scores [memory, vocab]`, the first of which is the memory `start`, but for nulls."""
-    memories, scores = slice(start + rows.start, start + rows.stop), scores[rows]
+def _read_values(wanted: tuple[Ints, Ints], share: Share) -> dict[str, NDArray[Any]]:
+    """The columns of some memories, but for nulls."""
     with torch.inference_mode():
-        tokens = [torch.from_numpy(each[memories]).clamp(min=0).to(scores.device) for each in wanted]
-        ranking, shape = sweep_scores(scores, step=step, best=TOKENS_KEPT, of=tokens)
+        tokens = [torch.from_numpy(each[share.vectors]).clamp(min=0).to(share.scores.device) for each in wanted]
+        ranking, shape = sweep_scores(share, best=TOKENS_KEPT, of=tokens)
         target, control = ranking.ranks.int()
         names = {
             "top_tokens": ranking.best[0].int(), "max_probability": shape.max_probability, "target_rank": target,

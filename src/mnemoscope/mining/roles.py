@@ -23,7 +23,7 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.circle import next_in_circle
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.projector import Projector
+from mnemoscope.mining.projector import Projector, Share
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining.writing import each_layer, is_made, write_columns
 from mnemoscope.models import LanguageModel
@@ -107,7 +107,7 @@ def role_columns(
         words = normalize(words - words.mean(1, keepdim=True), dim=1, eps=_TINY)
         projector = Projector(LinearHead(words), len(words), device=words.device)
         directions = normalize(read_directions(model, layer), dim=1, eps=_TINY)
-        blocks = projector.read_all(directions, partial(_read, triggers=(own, dealt)))
+        blocks = projector.read_all(directions, partial(_read, (own, dealt)))
     columns: dict[str, Any] = {"memory": np.arange(memories, dtype=np.int32)}
     if not blocks:
         columns |= {name: [[] for _ in range(memories)] for name in ("key_top_tokens", "key_top_cosines")}
@@ -128,17 +128,14 @@ _NUMBERS: dict[str, type] = {
 _WHOSE = (("trigger", "triggers"), ("control", "controls"))
 
 
-def _read(
-    cosines: Tensor, start: int, rows: slice, *, triggers: tuple[LastTokens, LastTokens]
-) -> dict[str, NDArray[Any]]:
-    """The columns of some rows of `cosines [memory, token]`, the first of which is the memory `start`; `triggers` are
-    their own and the control's.
+def _read(triggers: tuple[LastTokens, LastTokens], share: Share) -> dict[str, NDArray[Any]]:
+    """The columns of some memories, off cosines `[memory, token]`; `triggers` are their own and the control's.
 
     The cosines of a key that is zero are zero, so every token ties and the lower id comes first.
     """
-    memories, cosines = slice(start + rows.start, start + rows.stop), cosines[rows]
+    cosines = share.scores
     with torch.inference_mode():
-        last = [torch.from_numpy(each.tokens[memories]).to(cosines.device) for each in triggers]
+        last = [torch.from_numpy(each.tokens[share.vectors]).to(cosines.device) for each in triggers]
         first = [there[:, 0].clamp(min=0) for there in last]
         ranking = rank_tokens(cosines, best=KEPT, of=first)
         tokens, best = ranking.best

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.errors import NotFinite
-from mnemoscope.mining.projector import Projector, sweep_scores
+from mnemoscope.mining.projector import Projector, Share, sweep_scores
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.branches import branch_of, fold_values
 from mnemoscope.tracing import distribution, top
@@ -81,12 +81,7 @@ class ValuePass:
             "up_norm": unknown if up is None else _norms(up),
             "value_norm": _norms(values),
         }
-        blocks = []
-        for start in range(0, memories, projector.rows):
-            block = folded[start : start + projector.rows]
-            scores, opposite = projector.scores(block), projector.opposite(block)
-            read = partial(_read_scores, scores, opposite, wanted, start, step=projector.slice)
-            blocks += projector.share_out(len(block), read)
+        blocks = projector.read_all(folded, partial(_read_scores, wanted), opposite=True)
         columns |= {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
         if not np.isfinite(columns["entropy"]).all():
             memory = int(np.flatnonzero(~np.isfinite(columns["entropy"]))[0])
@@ -115,7 +110,7 @@ class ValuePass:
         factor[medians["memory"].to_numpy()] = medians["coefficient"].to_numpy() * model.multiplier(layer)
         factor /= scales
         at_work = folded * torch.from_numpy(np.nan_to_num(factor)).to(folded)[:, None]
-        parts = projector.read_all(at_work, partial(_read_working, step=projector.slice))
+        parts = projector.read_all(at_work, _read_working)
         found = np.concatenate(parts, axis=1)
         if wrong := np.flatnonzero(~np.isnan(factor) & ~np.isfinite(found).all(0)).tolist():
             named = model.numbering(layer).name(layer, wrong[0])
@@ -123,38 +118,35 @@ class ValuePass:
         return {name: np.ma.array(row, mask=np.isnan(factor)) for name, row in zip(AT_WORK, found, strict=True)}
 
 
-def _read_working(scores: Tensor, _: int, rows: slice, *, step: int) -> NDArray[np.float32]:
-    """Of some rows of `scores [memory, vocab]` the best less the mean, and the largest probability: `[2, row]`."""
-    parts, scratch = [], torch.empty_like(scores[:step])
+def _read_working(share: Share) -> NDArray[np.float32]:
+    """Of each row of scores the best less the mean, and the largest probability: `[2, row]`."""
+    parts = []
     with torch.inference_mode():
-        for part in torch.split(scores[rows], step):
+        for part in torch.split(share.scores, len(share.room)):
             highest = part.amax(1)
-            shape = distribution(part, highest=highest, scratch=scratch[: len(part)])
+            shape = distribution(part, highest=highest, scratch=share.room[: len(part)])
             parts.append(torch.stack([highest - part.mean(1), shape.max_probability]))
     found: NDArray[np.float32] = torch.cat(parts, 1).cpu().numpy()
     return found
 
 
-def _read_scores(
-    scores: Tensor, opposite: Tensor | None, wanted: Targets, start: int, rows: slice, *, step: int
-) -> dict[str, NDArray[Any]]:
-    """The columns of some rows of `scores [memory, vocab]`, the first of which is the memory `start`.
+def _read_scores(wanted: Targets, share: Share) -> dict[str, NDArray[Any]]:
+    """The columns of some memories.
 
-    `opposite` are scores(-v); None under a linear head, where they are -scores(v). What sweeps the scores does so
-    `step` rows at a time, while the cache holds them; what takes many small steps does all rows together.
+    What sweeps the scores does so some rows at a time, while the cache holds them; what takes many small steps does all
+    rows together.
     """
-    start, scores = start + rows.start, scores[rows]
-    opposite = None if opposite is None else opposite[rows]
+    scores, opposite, memories = share.scores, share.opposite, share.vectors
     with torch.inference_mode():
         count = len(scores)
-        target = torch.from_numpy(wanted.target[start : start + count]).to(scores.device)
+        target = torch.from_numpy(wanted.target[memories]).to(scores.device)
         worst = TOKENS_KEPT if opposite is None else 0
-        ranking, shape = sweep_scores(scores, step=step, best=TOKENS_KEPT, worst=worst, of=[target.clamp(min=0)])
+        ranking, shape = sweep_scores(share, best=TOKENS_KEPT, worst=worst, of=[target.clamp(min=0)])
         tokens, best = ranking.best
         low_tokens, low = ranking.worst if opposite is None else top(opposite, TOKENS_KEPT)
         low = -low if opposite is None else low
-        first, last = np.searchsorted(wanted.memory, (start, start + count))
-        memory = wanted.memory[first:last] - start
+        first, last = np.searchsorted(wanted.memory, (memories.start, memories.stop))
+        memory = wanted.memory[first:last] - memories.start
         places = torch.from_numpy(memory).to(scores.device)
         following = torch.from_numpy(wanted.next_token[first:last]).to(scores.device)
         log_p = scores[places, following].double() - shape.log_normaliser[places].double()

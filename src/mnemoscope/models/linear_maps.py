@@ -78,7 +78,7 @@ class LinearMap:
         if self.is_probed:
             matrix = probe(self.module)
         else:
-            matrix = matrix_of(self.module).detach()
+            matrix = weight_of(self.module, "weight").detach()
             matrix = matrix.T if self.transposed else matrix
         return matrix[self.first : self.first + self.count]
 
