@@ -71,7 +71,7 @@ def build(folder: Path) -> Path:
 def begin_again_preloaded() -> None:
     """Starts this very program again with the library in it, unless it has it."""
     if os.environ.pop(_PRELOADED, None):
-        os.environ.pop("LD_PRELOAD")
+        shutil.rmtree(Path(os.environ.pop("LD_PRELOAD")).parent)
         return
     folder = Path(tempfile.mkdtemp(prefix="faulty-disk-"))
     os.environ.update({_PRELOADED: "1", "LD_PRELOAD": str(build(folder))})

@@ -21,7 +21,8 @@ from mnemoscope.mining.circle import next_in_circle
 from mnemoscope.mining.lenses import _SAYS, fit_lenses, read_lens
 from mnemoscope.mining.readouts import reading_columns, targets_of
 from mnemoscope.mining.ridge import PENALTIES, Moments, fit_ridge
-from mnemoscope.mining.roles import LastTokens, role_columns
+from mnemoscope.mining.roles import LastTokens, RolePass
+from mnemoscope.mining.values import ValuePass
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.read_directions import input_embeddings, read_directions
 from mnemoscope.models.translators import Translator
@@ -231,7 +232,7 @@ def test_a_key_of_a_turned_space_finds_its_word_through_the_map(tmp_path: Path) 
     for moments, part in ((fitted, embed[:200]), (judged, embed[200:])):
         moments.add(part, part @ turn)
     lens = fit_ridge(fitted, judged).translator
-    plain, moved = (role_columns(model, 1, own, own.dealt(0, 1), each) for each in (embed, lens(embed)))
+    plain, moved = (RolePass(model, each).columns(1, own, own.dealt(0, 1)) for each in (embed, lens(embed)))
     assert (moved["trigger_rank"] == 0).all()
     assert (plain["trigger_rank"] == 0).mean() < 0.2
     assert (moved["control_rank"] == 0).mean() < 0.2
@@ -288,9 +289,8 @@ def test_a_value_in_another_space_is_read_by_the_lens_that_knows_it(tmp_path: Pa
     down.weight.copy_(down.weight @ rotation.T)
     turned = load_model(hf, tokenizer=tokenizer)
     lenses = {"plain": {}, "ridge": {0: Translator(rotation, torch.zeros(hidden))}}
-    found = pl.DataFrame(
-        {name: list(column) for name, column in reading_columns(turned, 0, targets, lenses, seed=0).items()}
-    )
+    columns = reading_columns(ValuePass(turned), 0, targets, lenses, seed=0)
+    found = pl.DataFrame({name: list(column) for name, column in columns.items()})
     ranks = {name: found.filter(pl.col("lens") == name)["target_rank"] for name in lenses}
     assert (ranks["ridge"] == 0).all()
     assert (ranks["plain"] == 0).mean() < 0.2
@@ -340,7 +340,7 @@ def test_what_cannot_be_fitted_or_read_is_said(tmp_path: Path) -> None:
     assert verify(out) == []
     hf.transformer.h[0].mlp.c_proj.weight[:, 0] = float("nan")
     with pytest.raises(NotFinite, match="layer 0 are not finite under the lens plain"):
-        reading_columns(model, 0, targets_of(out, model, 0), {"plain": {}}, seed=0)
+        reading_columns(ValuePass(model), 0, targets_of(out, model, 0), {"plain": {}}, seed=0)
 
 
 def test_a_file_that_holds_no_lens_of_this_atlas_is_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from mnemoscope.errors import AtlasUnfinished, Interrupted, ModelDiffers, NotFin
 from mnemoscope.files import json_bytes
 from mnemoscope.mining import extend, mine
 from mnemoscope.mining.projector import Share
-from mnemoscope.mining.roles import KEPT, LastTokens, _read, role_columns
+from mnemoscope.mining.roles import KEPT, LastTokens, RolePass, _read
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.read_directions import input_embeddings
 from mnemoscope.questions import answer
@@ -107,7 +107,7 @@ def test_a_key_that_is_not_finite_is_named(text: Path) -> None:
     hf.transformer.h[1].mlp.c_fc.weight[:, 3] = float("nan")
     last = LastTokens(np.zeros((model.sizes.memories[1], 25), np.int64))
     with pytest.raises(NotFinite, match=r"L1\.M3"):
-        role_columns(model, 1, last, last, input_embeddings(model))
+        RolePass(model, input_embeddings(model)).columns(1, last, last)
 
 
 def test_the_first_token_of_a_vocabulary_is_a_token_as_any_other() -> None:
@@ -189,13 +189,15 @@ def test_a_stop_between_two_layers_costs_one_layer(
     old = _without(mined, "roles", tmp_path / "old")
     seen: list[int] = []
 
-    def stop(model: LanguageModel, layer: int, *rest: Any) -> dict[str, Any]:
+    columns = RolePass.columns
+
+    def stop(roles: RolePass, layer: int, *rest: Any) -> dict[str, Any]:
         seen.append(layer)
         if seen == [0, 1]:
             raise KeyboardInterrupt
-        return role_columns(model, layer, *rest)
+        return columns(roles, layer, *rest)
 
-    monkeypatch.setattr("mnemoscope.mining.roles.role_columns", stop)
+    monkeypatch.setattr(RolePass, "columns", stop)
     with pytest.raises(Interrupted, match="run the same command again"):
         extend(old, model, ["roles"])
     with pytest.raises(AtlasUnfinished):

@@ -16,17 +16,18 @@ from mnemoscope.models import linear_products
 from mnemoscope.models.linear_products import faster_product, use_faster_products, write_product
 from mnemoscope.models.projections import LinearHead, room_for_scores
 
-Choose = Callable[[str], None]
+Choose = Callable[..., None]
 
 
 @pytest.fixture
 def on_processor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Choose]:
-    """Says who made the processor."""
+    """Says who made the processor, and what it can do."""
     if not torch.backends.mkldnn.is_available() or not torch.backends.mkl.is_available():
         pytest.skip("PyTorch was built without one of the two libraries")
 
-    def choose(name: str) -> None:
+    def choose(name: str, instructions: str = "AVX512") -> None:
         monkeypatch.setattr(linear_products, "vendor", lambda: name)
+        monkeypatch.setattr(linear_products, "instructions", lambda: instructions)
         faster_product.cache_clear()
 
     yield choose
@@ -122,9 +123,9 @@ def test_few_shapes_are_kept_prepared_unless_the_user_says_otherwise(
         assert found == [kept, "7"]
 
 
-@pytest.mark.parametrize("name", ["GenuineIntel", ""])
-def test_on_other_processors_nothing_changes(name: str, on_processor: Choose) -> None:
-    on_processor(name)
+@pytest.mark.parametrize("processor", [("GenuineIntel",), ("",), ("AuthenticAMD", "AVX2")])
+def test_on_other_processors_nothing_changes(processor: tuple[str, ...], on_processor: Choose) -> None:
+    on_processor(*processor)
     module = nn.Linear(64, 96)
     use_faster_products(module)
     assert faster_product() is None

@@ -7,7 +7,7 @@ work there and looks at what came out of it once in many batches.
 
 import torch
 
-from mnemoscope.models.linear_products import faster_product
+from mnemoscope.models.linear_products import faster_product, instructions
 
 
 def may_look(device: torch.device) -> bool:
@@ -25,7 +25,7 @@ def device_name(device: torch.device) -> str:
     if device.type != "cpu":
         return device.type
     library = "" if faster_product() is None else " oneDNN"
-    return f"cpu {torch.backends.cpu.get_cpu_capability()}{library}"
+    return f"cpu {instructions()}{library}"
 
 
 def join_names(*devices: str) -> str:

@@ -27,7 +27,7 @@ from mnemoscope.mining.pieces import join_pieces, run_piece
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.predictions import PREFIXES, PredictionPass, Prefixes
 from mnemoscope.mining.removals import RemovalPass
-from mnemoscope.mining.roles import write_layer_roles
+from mnemoscope.mining.roles import RolePass, write_layer_roles
 from mnemoscope.mining.sealing import add_patterns, model_facts, seal_atlas, unsealed_atlas
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.steps import RunContext, read_saved
@@ -137,7 +137,7 @@ class LateStages:
     ) -> None:
         self._context, self._model, self._copy, self._plan = context, model, copy, plan
         self._directory, self._state, self._pieces = context.directory, state, pieces
-        self._asked: ValuePass | NeighbourPass | RemovalPass | PredictionPass | None = None
+        self._asked: ValuePass | NeighbourPass | RolePass | RemovalPass | PredictionPass | None = None
         self._run: dict[str, Callable[[int], None]] = {
             "text tables": lambda _: self._write_text_tables(),
             "tables": self._write_tables,
@@ -147,7 +147,7 @@ class LateStages:
             "predictions": lambda piece: run_piece(context, self._predictions().steps, piece, of=pieces),
             "questions": lambda _: self._write_questions(),
             "values at work": self._write_values_at_work,
-            "roles": lambda layer: write_layer_roles(context, model, plan, layer, input_embeddings(model)),
+            "roles": lambda layer: write_layer_roles(context, self._roles(), plan, layer),
             "attention": lambda piece: run_attention_piece(context, model, plan, piece, of=pieces),
             "attention table": lambda _: join_attention(context, model, plan, of=pieces),
             "pattern words": lambda _: write_words(self._atlas, progress=context.progress),
@@ -214,6 +214,11 @@ class LateStages:
     def _neighbours(self) -> NeighbourPass:
         if not isinstance(self._asked, NeighbourPass):
             self._asked = neighbour_pass(self._model, self._plan)
+        return self._asked
+
+    def _roles(self) -> RolePass:
+        if not isinstance(self._asked, RolePass):
+            self._asked = RolePass(self._model, input_embeddings(self._model))
         return self._asked
 
     def _removals(self) -> RemovalPass:

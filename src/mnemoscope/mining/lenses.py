@@ -35,9 +35,11 @@ from mnemoscope.mining.readouts import (
     targets_of,
 )
 from mnemoscope.mining.ridge import RidgeFit
+from mnemoscope.mining.roles import RolePass
 from mnemoscope.mining.steps import RunContext, digest, run_checkpointed
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.mining.tuned import STEPS, TunedFit
+from mnemoscope.mining.values import ValuePass
 from mnemoscope.mining.writing import each_layer, write_columns
 from mnemoscope.mining_options import AUTO, LENS_TOKENS, MiningOptions
 from mnemoscope.model_options import AS_USUAL, ModelOptions
@@ -136,11 +138,12 @@ def _write(
         files.append(f"{FOLDER}/{kind}.safetensors")
     write_columns(atlas.path, plan, "readouts", asked.columns(), {})
     words, moved = input_embeddings(model), kept.pop(WORDS)
+    values, roles = ValuePass(model), RolePass(model, words)
     for layer in each_layer(context, plan, "readings"):
-        columns = reading_columns(model, layer, targets_of(atlas.path, model, layer), kept, seed=plan.seed)
+        columns = reading_columns(values, layer, targets_of(atlas.path, model, layer), kept, seed=plan.seed)
         write_columns(atlas.path, plan, "readings", columns, model.numberings, layer=layer)
-        embeddings = {PLAIN: words, "ridge": None if words is None else moved[layer](words)}
-        columns = key_reading_columns(model, layer, atlas.path, embeddings, seed=plan.seed)
+        ridge = RolePass(model, None if words is None else moved[layer](words))
+        columns = key_reading_columns({PLAIN: roles, "ridge": ridge}, layer, atlas.path, seed=plan.seed)
         write_columns(atlas.path, plan, "key_readings", columns, model.numberings, layer=layer)
     cover(atlas, files, context)
     losses = {name: tuple(float(loss) for loss in each) for name, each in asked.losses().items()}

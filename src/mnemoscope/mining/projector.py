@@ -105,9 +105,7 @@ class Projector:
         return [found[number] for number in range(len(shares))]
 
 
-def sweep_scores(
-    share: Share, *, best: int, worst: int = 0, of: Sequence[Tensor] = ()
-) -> tuple[Ranking, Distribution]:
+def sweep_scores(share: Share, *, best: int, worst: int = 0, of: Sequence[Tensor] = ()) -> tuple[Ranking, Distribution]:
     """What needs all scores of a share, as many rows at a time as it has room for: their ranking, asked for as of
     `rank_tokens` and with one best token at least, and their distributions.
     """

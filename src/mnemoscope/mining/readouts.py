@@ -23,12 +23,12 @@ from mnemoscope.mining.batches import pack, pad
 from mnemoscope.mining.circle import next_in_circle
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.predictions import ROWS, SCORES
-from mnemoscope.mining.projector import Projector, Share, sweep_scores
-from mnemoscope.mining.roles import last_tokens, role_columns
+from mnemoscope.mining.projector import Share, sweep_scores
+from mnemoscope.mining.roles import RolePass, last_tokens
 from mnemoscope.mining.steps import PlannedSteps, digest, empty_answers
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.trigger_table import NamedSentences
-from mnemoscope.mining.values import TOKENS_KEPT
+from mnemoscope.mining.values import TOKENS_KEPT, ValuePass
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.hooks import Block, read_blocks
 from mnemoscope.models.translators import Lens, Translator, translated_scores, translated_values
@@ -44,16 +44,15 @@ Lenses = Mapping[str, Lens]
 """By name; the plain ruler has an empty one."""
 
 
-def reading_columns(
-    model: LanguageModel, layer: int, targets: Ints, lenses: Lenses, *, seed: int
-) -> dict[str, Any]:
+def reading_columns(values: ValuePass, layer: int, targets: Ints, lenses: Lenses, *, seed: int) -> dict[str, Any]:
     """The columns of `readings` for one layer; `targets [memory]` are -1 where there is none. Raises NotFinite."""
+    model, projector = values.model, values.projector
     owners = np.flatnonzero(targets >= 0)
     control = np.full_like(targets, -1)
     if len(owners) > 1:
         control[owners] = targets[owners[next_in_circle(len(owners), seed, 13, layer)]]
     columns: dict[str, list[Any]] = {name: [] for name in TABLES["readings"].columns.names}
-    projector, memories = Projector.of(model), model.sizes.memories[layer]
+    memories = model.sizes.memories[layer]
     for name, lens in lenses.items():
         translator = lens.get(layer) or Translator.identity(model.sizes.hidden)
         with torch.inference_mode():
@@ -87,17 +86,16 @@ def _read_values(wanted: tuple[Ints, Ints], share: Share) -> dict[str, NDArray[A
     return {name: tensor.cpu().numpy() for name, tensor in names.items()}
 
 
-def key_reading_columns(
-    model: LanguageModel, layer: int, directory: Path, embeddings: Mapping[str, Tensor | None], *, seed: int
-) -> dict[str, Any]:
-    """The columns of `key_readings` for one layer: what `roles` says of keys, with the `embeddings` of every lens."""
+def key_reading_columns(roles: Mapping[str, RolePass], layer: int, directory: Path, *, seed: int) -> dict[str, Any]:
+    """The columns of `key_readings` for one layer: what `roles` says of keys, with the embeddings of every lens."""
+    model = roles[PLAIN].model
     own = last_tokens(directory, model, layer)
     dealt = own.dealt(seed, layer)
-    found = [role_columns(model, layer, own, dealt, each) for each in embeddings.values()]
+    found = [each.columns(layer, own, dealt) for each in roles.values()]
     numbers = ("trigger_rank", "triggers_found", "control_rank", "controls_found")
     return {
         "memory": np.concatenate([columns["memory"] for columns in found]),
-        "lens": [lens for lens in embeddings for _ in range(model.sizes.memories[layer])],
+        "lens": [lens for lens in roles for _ in range(model.sizes.memories[layer])],
         "key_top_tokens": [tokens for columns in found for tokens in columns["key_top_tokens"]],
         **{name: _join([columns[name] for columns in found]) for name in numbers},
     }
@@ -140,9 +138,7 @@ class ReadoutPass:
             **{name: empty_answers(shape, np.int32) for name in _INTEGERS},
             **{name: empty_answers(shape, np.float32) for name in _NUMBERS},
         }
-        maps = (
-            part.numpy() for lens in lenses.values() for each in lens.values() for part in (each.weight, each.bias)
-        )
+        maps = (part.numpy() for lens in lenses.values() for each in lens.values() for part in (each.weight, each.bias))
         inputs = digest(plan.hash(), *lenses, self._sentence, self._position, self._final, *maps)
         self.steps = PlannedSteps(
             self.take, cuts, self.answers, stage="readouts", unit="prefixes", plan=plan.hash(), inputs=inputs,

@@ -66,21 +66,19 @@ class LastTokens:
 
 def write_roles(context: RunContext, model: LanguageModel, plan: MiningPlan) -> None:
     """Writes `roles` of every mined layer, but those of this plan that are there; raises NotFinite, StoreFailed."""
-    embeddings = input_embeddings(model)
+    roles = RolePass(model, input_embeddings(model))
     for layer in each_layer(context, plan, "roles"):
-        write_layer_roles(context, model, plan, layer, embeddings)
+        write_layer_roles(context, roles, plan, layer)
     context.end_stage("roles")
 
 
-def write_layer_roles(
-    context: RunContext, model: LanguageModel, plan: MiningPlan, layer: int, embeddings: Tensor | None
-) -> None:
+def write_layer_roles(context: RunContext, roles: "RolePass", plan: MiningPlan, layer: int) -> None:
     """Writes the table `roles` of one layer, if it is not there; its triggers must be."""
-    directory = context.directory
+    directory, model = context.directory, roles.model
     if is_made(directory / TABLES["roles"].path(layer), plan, "roles"):
         return
     own = last_tokens(directory, model, layer)
-    columns = role_columns(model, layer, own, own.dealt(plan.seed, layer), embeddings)
+    columns = roles.columns(layer, own, own.dealt(plan.seed, layer))
     write_columns(directory, plan, "roles", columns, model.numberings, layer=layer)
 
 
@@ -93,31 +91,44 @@ def last_tokens(directory: Path, model: LanguageModel, layer: int) -> LastTokens
     return LastTokens.of(counted_through(stored, model.numberings, layer), model.sizes.memories[layer])
 
 
-def role_columns(
-    model: LanguageModel, layer: int, own: LastTokens, dealt: LastTokens, embeddings: Tensor | None
-) -> dict[str, Any]:
-    """The columns of `roles` for one layer, whose keys are compared with `embeddings [token, hidden]`.
-
-    `dealt` are the triggers of the control. Without embeddings lists are empty and numbers null. Raises NotFinite.
+class RolePass:
+    """Compares the keys of one model with words, `embeddings [token, hidden]`; their directions and room for cosines
+    are made once for all layers of a device.
     """
-    memories = model.sizes.memories[layer]
-    blocks = []
-    if embeddings is not None:
-        words = embeddings.to(model.devices[layer])
-        words = normalize(words - words.mean(1, keepdim=True), dim=1, eps=_TINY)
-        projector = Projector(LinearHead(words), len(words), device=words.device)
+
+    def __init__(self, model: LanguageModel, embeddings: Tensor | None) -> None:
+        self.model = model
+        self._directions: Tensor | None = None
+        if embeddings is not None:
+            centred = embeddings - embeddings.mean(1, keepdim=True)
+            self._directions = normalize(centred, dim=1, eps=_TINY, out=centred)
+        self._projectors: dict[torch.device, Projector] = {}
+
+    def columns(self, layer: int, own: LastTokens, dealt: LastTokens) -> dict[str, Any]:
+        """The columns of `roles` for one layer.
+
+        `dealt` are the triggers of the control. Without embeddings lists are empty and numbers null. Raises NotFinite.
+        """
+        model, projector = self.model, self._projector(self.model.devices[layer])
+        memories = model.sizes.memories[layer]
+        columns: dict[str, Any] = {"memory": np.arange(memories, dtype=np.int32)}
+        if projector is None:
+            columns |= {name: [[] for _ in range(memories)] for name in ("key_top_tokens", "key_top_cosines")}
+            return columns | {name: np.ma.array(np.zeros(memories, kind), mask=True) for name, kind in _NUMBERS.items()}
         directions = normalize(read_directions(model, layer), dim=1, eps=_TINY)
         blocks = projector.read_all(directions, partial(_read, (own, dealt)))
-    columns: dict[str, Any] = {"memory": np.arange(memories, dtype=np.int32)}
-    if not blocks:
-        columns |= {name: [[] for _ in range(memories)] for name in ("key_top_tokens", "key_top_cosines")}
-        return columns | {name: np.ma.array(np.zeros(memories, kind), mask=True) for name, kind in _NUMBERS.items()}
-    found = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
-    if not np.isfinite(found["key_top_cosines"]).all():
-        memory = int(np.flatnonzero(~np.isfinite(found["key_top_cosines"]).all(1))[0])
-        raise NotFinite(f"the key of {model.numbering(layer).name(layer, memory)} is not finite; check the weights")
-    columns |= {name: list(found.pop(name)) for name in ("key_top_tokens", "key_top_cosines")}
-    return columns | {name: np.ma.array(found[name], mask=found[f"{name} unknown"]) for name in _NUMBERS}
+        found = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+        if not np.isfinite(found["key_top_cosines"]).all():
+            memory = int(np.flatnonzero(~np.isfinite(found["key_top_cosines"]).all(1))[0])
+            raise NotFinite(f"the key of {model.numbering(layer).name(layer, memory)} is not finite; check the weights")
+        columns |= {name: list(found.pop(name)) for name in ("key_top_tokens", "key_top_cosines")}
+        return columns | {name: np.ma.array(found[name], mask=found[f"{name} unknown"]) for name in _NUMBERS}
+
+    def _projector(self, device: torch.device) -> Projector | None:
+        if self._directions is not None and device not in self._projectors:
+            words = self._directions.to(device)
+            self._projectors[device] = Projector(LinearHead(words), len(words), device=device)
+        return self._projectors.get(device)
 
 
 _NUMBERS: dict[str, type] = {

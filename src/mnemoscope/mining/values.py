@@ -64,12 +64,13 @@ class ValuePass:
         self.model = model
 
     @cached_property
-    def _projector(self) -> Projector:
+    def projector(self) -> Projector:
+        """The model's head, with room for scores."""
         return Projector.of(self.model)
 
     def columns(self, layer: int, wanted: Targets) -> dict[str, Any]:
         """The columns of `values` for one layer; raises NotFinite if a score is not a number."""
-        model, projector = self.model, self._projector
+        model, projector = self.model, self.projector
         values = model.values(layer)
         folded = fold_values(model, layer, values)
         up = model.up_keys(layer)
@@ -100,7 +101,7 @@ class ValuePass:
         what the norms before the head divide by, one number for each branch of the layer where it has several; null
         without positive triggers. Raises NotFinite.
         """
-        model, projector = self.model, self._projector
+        model, projector = self.model, self.projector
         folded = fold_values(model, layer, model.values(layer))
         medians = (
             triggers.filter(pl.col("sign") == 1).group_by("memory").agg(pl.col("coefficient").cast(float).median())

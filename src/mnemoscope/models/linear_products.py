@@ -1,9 +1,10 @@
 """Products with the matrices of linear maps, by the faster of the two libraries that PyTorch holds for processors.
 
-PyTorch multiplies matrices in single precision by MKL, which is slower on processors of AMD than oneDNN, the library
-that PyTorch takes there for half precision alone (LOG.md has the figures). Both add up in single precision; the last
-bits differ. Which one it is follows from the processor and the product's shape, so the same products give the same
-bits. On other processors, and where oneDNN is not built in, everything stays PyTorch's own.
+PyTorch multiplies matrices in single precision by MKL, which leaves AVX-512 unused on processors of AMD. oneDNN, the
+library that PyTorch takes there for half precision alone, uses it; without AVX-512 it is the slower one (LOG.md has the
+figures). Both add up in single precision; the last bits differ. Which one it is follows from the processor and the
+product's shape, so the same products give the same bits. On other processors, and where oneDNN is not built in,
+everything stays PyTorch's own.
 """
 
 import os
@@ -19,7 +20,7 @@ from mnemoscope.models.offloading import take_kinds
 
 _LEAST = 1 << 27
 """Numbers times numbers of a product from which on: a new shape takes oneDNN a third of a millisecond to prepare."""
-_SLOWER_THERE = "AuthenticAMD"
+_SLOWER_THERE, _UNUSED_THERE = "AuthenticAMD", "AVX512"
 _CAPACITIES, _SHAPES_KEPT = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"), "32"
 """How many shapes oneDNN and PyTorch keep prepared: those of some batches that are multiplied side by side."""
 
@@ -46,7 +47,7 @@ def write_product(rows: Tensor, matrix: Tensor, *, out: Tensor) -> None:
 def faster_product() -> Product | None:
     """The product of oneDNN, where that is faster and does what it should; None elsewhere."""
     both = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
-    if not both or vendor() != _SLOWER_THERE:
+    if not both or vendor() != _SLOWER_THERE or instructions() != _UNUSED_THERE:
         return None
     for capacity in _CAPACITIES:  # read as the first product is made; a shape is half a megabyte, and batches differ
         os.environ.setdefault(capacity, _SHAPES_KEPT)
@@ -70,6 +71,11 @@ def vendor() -> str:
         return ""
     lines = (line.partition(":") for line in stated.splitlines())
     return next((value.strip() for name, _, value in lines if name.strip() == "vendor_id"), "")
+
+
+def instructions() -> str:
+    """The widest instructions that PyTorch uses on this processor: "AVX2", say."""
+    return torch.backends.cpu.get_cpu_capability()
 
 
 def _by_onednn(rows: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
