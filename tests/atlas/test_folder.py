@@ -96,6 +96,20 @@ def test_the_work_is_kept_where_it_is_asked_for(tmp_path: Path) -> None:
     assert files(directory) == {"work/text/chapter.txt"}
 
 
+@pytest.mark.parametrize(
+    "stray", ["beats/.w-1.json", ".pattern-words.json.7-c0ffee00", "states/w-1/.state.safetensors"]
+)
+def test_what_a_killed_worker_left_half_written_goes_with_the_work(tmp_path: Path, stray: str) -> None:
+    directory, elsewhere = build_atlas(tmp_path / "a"), tmp_path / "elsewhere"
+    put(directory, *OWN, f"work/{stray}.mnemoscope-tmp")
+    remove_work(directory)
+    assert not (directory / "work").exists()
+    put(elsewhere, f"{stray}.mnemoscope-tmp")
+    (directory / "work").symlink_to(elsewhere)
+    remove_work(directory)
+    assert files(elsewhere) == {f"{stray}.mnemoscope-tmp"}
+
+
 def test_what_a_manifest_lists_goes_only_if_it_is_what_was_listed(tmp_path: Path) -> None:
     """A newer version's table goes; a file that was changed since, or lies elsewhere, stays."""
     directory = build_atlas(tmp_path / "a")

@@ -26,8 +26,8 @@ from mnemoscope.atlas.manifest import (
     unfinished_plan,
 )
 from mnemoscope.atlas.schema import ANSWERS, TABLES, place
-from mnemoscope.errors import AtlasDamaged
-from mnemoscope.files import file_hash, flush, is_file_entry, read_object, storing
+from mnemoscope.errors import AtlasDamaged, StoreFailed
+from mnemoscope.files import file_hash, flush, is_file_entry, read_object, remove_strays, storing
 
 LOCK_FILE = ".lock"
 LENSES = "lenses"
@@ -129,8 +129,13 @@ def clear(directory: Path, *, keep_work: bool = False) -> None:
 
 
 def remove_work(directory: Path) -> None:
-    """Removes the working copy and the saved state of a run, and nothing else that lies beside them."""
-    with suppress(OSError):  # it is in nobody's way
+    """Removes the working copy and the saved state of a run, and what killed processes left half written there.
+
+    Nothing else that lies beside them.
+    """
+    with suppress(OSError, StoreFailed):  # it is in nobody's way
+        if not _is_linked(directory, WORK):
+            remove_strays(directory / WORK)
         _remove(directory, [path for path in _own_files(directory) if path.startswith(f"{WORK}/")])
 
 
