@@ -17,14 +17,13 @@ from pathlib import Path
 
 import torch
 
-from mnemoscope.bench.shapes import random_model
+from mnemoscope.bench.documentation import TEXT, named_model
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.mining import mine
 from mnemoscope.mining.batch_loader import BatchLoader
 from mnemoscope.mining.plan import default_batch_tokens
-from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models import LanguageModel
 
-TEXT = "builtin:pydocs:stdlib"
 FEWER, MORE = 20_000, 120_000
 
 
@@ -35,10 +34,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtype", default="float32")
     given = parser.parse_args()
-    if given.model == "builtin":
-        model = load_model("builtin:pydocs", device="cpu", dtype=given.dtype)
-    else:
-        model = random_model(given.model, dtype=given.dtype)
+    model = named_model(given.model, given.dtype, torch.device("cpu"))
     seconds: dict[str, list[float]] = {"mining": [], "forward": []}
     with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
         batches = {tokens: batches_of(model, Path(folder) / str(tokens), tokens) for tokens in (FEWER, MORE)}

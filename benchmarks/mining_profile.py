@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from mnemoscope.bench.documentation import TEXT
-from mnemoscope.bench.shapes import random_model
+import torch
+
+from mnemoscope.bench.documentation import TEXT, named_model
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.heap import HeapTrimmer
 from mnemoscope.mining.batch_loader import BatchLoader
@@ -27,7 +28,7 @@ from mnemoscope.mining.observer import Observer
 from mnemoscope.mining.plan import SAMPLED_TOKENS, default_batch_tokens, default_triggers
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.thread_team import ThreadTeam
-from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models import LanguageModel
 
 PARTS: dict[str, tuple[type, str]] = {
     "piece": (BatchReader, "_read_piece"),
@@ -80,10 +81,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtype", default="float32")
     given = parser.parse_args()
-    if given.model == "builtin":
-        model = load_model("builtin:pydocs", device="cpu", dtype=given.dtype)
-    else:
-        model = random_model(given.model, dtype=given.dtype)
+    model = named_model(given.model, given.dtype, torch.device("cpu"))
     clocks, team = Clocks(), ThreadTeam.of(model)
     with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder, ExitStack() as patches:
         copy = prepare(

@@ -33,7 +33,7 @@ def measure_text(
     name: str, *, device: torch.device, dtype: str, rounds: int, warm: int, progress: Progress = ignore_progress
 ) -> dict[str, Any]:
     """All figures for one model, `builtin` or `gpt2-small`; in float32 also what bfloat16 gains and changes."""
-    model = _model(name, dtype, device)
+    model = named_model(name, dtype, device)
     with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
         copy = prepare(
             open_source(TEXT), model, directory=Path(folder), longest=model.longest,
@@ -54,13 +54,14 @@ def measure_text(
     if dtype == "float32":
         progress("bfloat16", 0, None, "")
         single, speed = mine_batches(model, batches)
-        half, low_speed = mine_batches(_model(name, "bfloat16", device), batches)
+        half, low_speed = mine_batches(named_model(name, "bfloat16", device), batches)
         found |= {"bfloat16_speedup": low_speed / speed, "bfloat16_overlap": overlap(single, half)}
     progress("values", 0, None, "")
     return found | {"values": value_rate(model), "neighbours": neighbour_rate(model)}
 
 
-def _model(name: str, dtype: str, device: torch.device) -> LanguageModel:
+def named_model(name: str, dtype: str, device: torch.device) -> LanguageModel:
+    """The built-in model, `builtin`, or a random one of a shape."""
     if name == "builtin":
         return load_model("builtin:pydocs", dtype=dtype, device=device)
     return random_model(name, dtype=dtype, device=device)
