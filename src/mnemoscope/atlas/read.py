@@ -138,7 +138,8 @@ class Atlas(Tables):
 
         Of all columns, or of these, which takes a fraction of the time.
         """
-        read = None if columns is None else list(dict.fromkeys((*columns, "memory", "sign", "rank")))
+        chosen = ("memory", "sign") if count is None else ("memory", "sign", "rank")
+        read = None if columns is None else list(dict.fromkeys((*columns, *chosen)))
         if memories is None:
             rows = self.table("triggers", layer=layer, columns=read)
         else:

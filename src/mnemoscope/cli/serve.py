@@ -53,11 +53,8 @@ def serve(
 
     def ready(settings: Settings) -> None:
         if json:
-            from mnemoscope.campaigns.database import place_text
-
             place = {"url": settings.url, "host": settings.host, "port": settings.port, "token": settings.token}
-            judgements = None if annotations is None else place_text(annotations)
-            emit({**place, "atlas": str(settings.atlas), "model": settings.model, "annotations": judgements})
+            emit({**place, "atlas": str(settings.atlas), "model": settings.model, "annotations": _place(annotations)})
             return
         print(f"open {settings.url} in a browser; Ctrl-C ends it", flush=True)
 
@@ -65,3 +62,12 @@ def serve(
         atlas, model, force_model, host, port, annotations=annotations, device=device, opening=opening
     )
     run(settings, ready=ready)
+
+
+def _place(annotations: str | None) -> str | None:
+    """The database as it may be shown, without its password."""
+    if annotations is None:
+        return None
+    from mnemoscope.campaigns.database import place_text
+
+    return place_text(annotations)

@@ -8,6 +8,7 @@ more sentences than a million and a half, are larger and read for each page.
 
 import itertools
 import sys
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,27 +114,32 @@ class Edition:
 
     def top_token(self, memory: MemoryId) -> int:
         """The token that the memory's value ranks first; raises AtlasDamaged."""
-        tops = self.mined.get(
-            ("tops", memory.layer), lambda: self.table("values", memory.layer)["top_tokens"].list.first().to_numpy()
-        )
+        tops = self.mined.get(("tops", memory.layer), lambda: self._top_tokens(memory.layer))
         number = self.atlas.number(memory)
         if number >= len(tops):
             self.row("values", memory)  # says what is missing
         return int(tops[number])
+
+    def _top_tokens(self, layer: int) -> np.ndarray:
+        """The token that each value of a layer ranks first; one column of the table, which is read in less time."""
+        rows = self.mined.find(("values", layer), None)
+        if rows is None:
+            rows = self.atlas.table("values", layer=layer, columns=["memory", "top_tokens"]).sort("memory")
+        return rows["top_tokens"].list.first().to_numpy()
 
     def patterns(self, memory: MemoryId) -> list[dict[str, Any]] | None:
         """The memory's patterns in their order; None where patterns were not made."""
         if not self.has_patterns:
             return None
 
-        def make() -> tuple[pl.DataFrame, np.ndarray]:
-            rows = self.atlas.table("patterns").sort("layer", "memory", "pattern")
-            return rows, rows["layer"].to_numpy().astype(np.int64) * _SPAN + rows["memory"].to_numpy()
+        def make() -> pl.DataFrame:
+            of_layer = self.atlas.rows_where("patterns", column="layer", ids=[memory.layer])
+            return of_layer.sort("memory", "pattern")
 
-        rows, places = self.read_current("patterns", make)
-        here = memory.layer * _SPAN + self.atlas.number(memory)
-        first, last = np.searchsorted(places, [here, here + 1])
-        return rows.slice(int(first), int(last - first)).to_dicts()
+        rows = self.read_current(("patterns", memory.layer), make)
+        number = self.atlas.number(memory)
+        first, last = (rows["memory"].search_sorted(number, side) for side in ("left", "right"))
+        return rows.slice(first, last - first).to_dicts()
 
     def read_ahead(self) -> None:
         """Reads the two things that take long and that many pages need: the triggers of all layers, the sentences.
@@ -158,9 +164,8 @@ class Edition:
             places, memories = kept
             ends = zip(np.searchsorted(places, asked, "left"), np.searchsorted(places, asked, "right"), strict=True)
             pieces = [memories[first:last] for first, last in ends] or [memories[:0]]
-        names, counts = np.unique(np.concatenate(pieces), return_counts=True)
-        found = zip(names.tolist(), counts.tolist(), strict=True)
-        return {self.atlas.name(name // _SPAN, name % _SPAN): count for name, count in found}
+        found = Counter(np.concatenate(pieces).tolist())
+        return {self.atlas.name(name // _SPAN, name % _SPAN): count for name, count in found.items()}
 
     def _layer_places(self, layer: int, sentences: Sequence[int] | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The positive triggers of a layer, in all sentences or in these: sentence and position as one number, and the

@@ -5,14 +5,18 @@ a link, and in a file of its own, from which only some pages can be reached.
 """
 
 import re
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined
+from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
 from mnemoscope.formatting import DASH, format_value, show_text, show_token, times_chance
@@ -93,16 +97,42 @@ class Frame:
         return environment().get_template(template).render(usual | values)
 
 
+_SYNTAX: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+"""How templates are read, which says what they are compiled to."""
+
+
+class _CompiledTemplates(FileSystemBytecodeCache):
+    """Keeps templates where Python keeps this module once it is compiled, so that a server need not compile them anew.
+
+    Where nothing can be read or written there, nothing is kept.
+    """
+
+    def get_source_checksum(self, source: str) -> str:
+        """Of the template, and of how it is read."""
+        return super().get_source_checksum(f"{source}{_SYNTAX}")
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        """Reads the template's file, if there is one."""
+        with suppress(OSError):
+            super().load_bytecode(bucket)
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        """Writes a file beside it, which then takes its place; as Python, not where it is told to write none."""
+        if not sys.dont_write_bytecode:
+            with suppress(OSError):
+                super().dump_bytecode(bucket)
+
+
 @cache
 def environment() -> Environment:
     """The engine, with autoescape and undefined names refused; filters spell tokens and numbers."""
+    kept = _CompiledTemplates(str(Path(cache_from_source(__file__)).parent), "template-%s.cache")
     found = Environment(
         loader=PackageLoader("mnemoscope.pages"),
-        autoescape=True,
         undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
         auto_reload=False,
+        bytecode_cache=kept,
+        **_SYNTAX,
     )
     found.filters |= {
         "token": show_token,

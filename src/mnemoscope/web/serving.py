@@ -1,16 +1,17 @@
 """The server as a process: an address, the application behind it, until Ctrl-C."""
 
+import asyncio
 import errno
 import logging
 import secrets
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mnemoscope.errors import MnemoscopeError, ServeError
 from mnemoscope.formatting import show_text
@@ -27,6 +28,7 @@ from mnemoscope.web.site import Site
 
 if TYPE_CHECKING:
     import uvicorn
+    from fastapi import FastAPI
 
 _log = logging.getLogger("mnemoscope.web")
 
@@ -47,17 +49,33 @@ def serve(settings: Settings, *, ready: Callable[[Settings], None]) -> None:
     with listen(settings) as sock:
         settings = replace(settings, port=sock.getsockname()[1])
         app = create_app(settings)
-        # From here on the system takes connections; they wait for the loop below.
-        sock.listen(128)
-        ready(settings)
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, lifespan="off", server_header=False, use_colors=False
         )
+        # What the first reader would wait for.
+        config.load()
+        asyncio.run(_warm_up(app))
+        # From here on the system takes connections; they wait for the loop below.
+        sock.listen(128)
+        ready(settings)
         state = app.state
         with closing(state.site), prewarm(state.site, state.index.begin):
             server = uvicorn.Server(config)
             with _ended_by_sigusr1(server):
                 server.run(sockets=[sock])
+
+
+async def _warm_up(app: "FastAPI") -> None:
+    """Uses a thread, and asks for a page that no route leads to: FastAPI makes up routes as paths are compared."""
+    from starlette.concurrency import run_in_threadpool
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(_: MutableMapping[str, Any]) -> None: ...
+
+    await run_in_threadpool(environment)
+    await app.router({"type": "http", "method": "GET", "path": _NOWHERE, "headers": []}, receive, send)
 
 
 @contextmanager
@@ -85,6 +103,7 @@ def _ended_by_sigusr1(server: "uvicorn.Server") -> Iterator[None]:
         signal.raise_signal(signal.SIGUSR1)
 
 
+_NOWHERE = "/static/no/such/page"
 _AFTER, _LOOK_AGAIN = 1.0, 0.05
 """Seconds after the start in which nothing is made ahead, and between looks whether somebody waits for a page."""
 
