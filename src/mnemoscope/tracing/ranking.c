@@ -1,8 +1,9 @@
 /* What comparing the scores of a row says: the best tokens, the worst, and ranks. ranking.py calls it and says what is what;
    where nothing could be compiled, it has PyTorch do the same.
 
-   The tokens of a row are dealt to LANES lanes, in turn. The `count`-th best of the lanes' maxima is reached by at least
-   `count` scores, and by few more: one sweep takes the maxima and minima, and one picks out what reaches the limits. */
+   The tokens of each quarter of a row are dealt to a quarter of LANES lanes, in turn. The `count`-th best of the lanes' maxima
+   is reached by at least `count` scores, and by few more: one sweep takes the maxima and minima, and one picks out what
+   reaches the limits. */
 
 #include <math.h>
 #include <stdint.h>
@@ -12,11 +13,18 @@
 
 enum {
     LANES = 128,
+    TOGETHER = 32, /* lanes of one stretch of a row; a divisor of LANES */
     NEAR = 4, /* maxima beyond `count` that a limit may let pass */
-    PART = 256, /* tokens that are compared with the limits before any is picked out */
-    WORD = 8,
+    COLUMNS = 32,
+    LINES = 8,
+    PART = LINES * COLUMNS, /* tokens that are compared with the limits before any is picked out */
+    WIDTH = 8, /* numbers of one vector: half as many of 64 bits */
     ROOM = 512 /* candidates at most: more than `count` + PART, and enough that it is full only where many scores tie */
 };
+
+typedef float floats __attribute__((vector_size(32)));
+typedef int32_t ints __attribute__((vector_size(32)));
+typedef int64_t longs __attribute__((vector_size(32)));
 
 /* Integers that ascend with the numbers; of -0.0 that of 0.0. */
 INLINE int32_t ascending(float number)
@@ -60,26 +68,33 @@ INLINE float limit_of(const float *maxima, int count)
 
 /* Candidates for one end of a row: keys that ascend as the best first, of equal scores the lower token. */
 typedef struct {
-    int64_t key[ROOM];
+    int64_t key[ROOM + WIDTH];
     int found;
 } candidates;
 
 /* Leaves the `count` best of the candidates, in order. */
 INLINE void sort(candidates *all, int count)
 {
-    int64_t best[ROOM];
+    int64_t best[ROOM + 1];
     const int found = all->found;
-    for (int n = 0; n < found; n++) {
-        int64_t before = 0;
-        for (int other = 0; other < found; other++) before += all->key[other] < all->key[n];
-        best[before] = all->key[n];
+    for (int n = 0; n < WIDTH; n++) all->key[found + n] = INT64_MAX; /* behind the last, as often as there are */
+    for (int first = 0; first < found; first += WIDTH) {
+        longs one, two, before_one = {0}, before_two = {0};
+        memcpy(&one, all->key + first, sizeof one);
+        memcpy(&two, all->key + first + WIDTH / 2, sizeof two);
+        for (int other = 0; other < found; other++) {
+            before_one -= all->key[other] < one;
+            before_two -= all->key[other] < two;
+        }
+        for (int n = 0; n < WIDTH / 2; n++) best[before_one[n]] = one[n];
+        for (int n = 0; n < WIDTH / 2; n++) best[before_two[n]] = two[n];
     }
     all->found = found < count ? found : count;
     memcpy(all->key, best, sizeof *best * (size_t)all->found);
 }
 
-/* Room for what passes in one part more: what was found is cut to the `count` best, and what only equals the last of them, further on
-   in the row, is none; so the limit is what lies beyond it. */
+/* Room for what passes in one part more: what was found is cut to the `count` best, and what only equals the last of them,
+   further on in the row, is none; so the limit is what lies beyond it. */
 INLINE void make_room(candidates *all, int count, int high, float *limit)
 {
     if (all->found < ROOM - PART) return;
@@ -96,37 +111,73 @@ INLINE void write(const candidates *all, const float *row, int count, int64_t *t
     }
 }
 
+INLINE void widen(float score, int high, float *most, int low, float *least, int32_t *odd)
+{
+    if (high) *most = score > *most ? score : *most;
+    if (low) *least = score < *least ? score : *least;
+    *odd |= score != score;
+}
+
+/* The maxima and minima of the lanes, those that are asked for, a stretch of the row at a time, so that the extremes of its
+   lanes stay in registers; whether all scores are numbers. */
+INLINE int read_extremes(const float *row, int64_t vocabulary, int high, int low, float *maxima, float *minima)
+{
+    const int64_t stretch = (vocabulary + LANES - 1) / LANES * TOGETHER;
+    int32_t strange = 0;
+    for (int lane = 0; lane < LANES; lane += TOGETHER) {
+        float most[TOGETHER], least[TOGETHER];
+        int32_t odd[TOGETHER];
+        int64_t first = stretch * (lane / TOGETHER), end = first + stretch < vocabulary ? first + stretch : vocabulary;
+        for (int n = 0; n < TOGETHER; n++) {
+            most[n] = -INFINITY;
+            least[n] = INFINITY;
+            odd[n] = 0;
+        }
+        for (; first + TOGETHER <= end; first += TOGETHER)
+            for (int n = 0; n < TOGETHER; n++) widen(row[first + n], high, most + n, low, least + n, odd + n);
+        for (int n = 0; first + n < end; n++) widen(row[first + n], high, most + n, low, least + n, odd + n);
+        for (int n = 0; n < TOGETHER; n++) {
+            maxima[lane + n] = most[n];
+            minima[lane + n] = least[n];
+            strange |= odd[n];
+        }
+    }
+    return !strange;
+}
+
+/* Which scores of a part reach the limits: of column n, score `line * COLUMNS + n` as bit `line` where it is among the
+   high, as bit `line + LINES` among the low. Returns whether any does. */
+INLINE int compare(const float *scores, int high, float from, int low, float to, int32_t *passes)
+{
+    longs any = {0};
+    for (int column = 0; column < COLUMNS; column += WIDTH) {
+        ints found = {0};
+        for (int line = 0; line < LINES; line++) {
+            floats own;
+            memcpy(&own, scores + line * COLUMNS + column, sizeof own);
+            if (high) found |= (own >= from) & (1 << line);
+            if (low) found |= (own <= to) & (1 << (line + LINES));
+        }
+        memcpy(passes + column, &found, sizeof found);
+        any |= (longs)found;
+    }
+    return (any[0] | any[1] | any[2] | any[3]) != 0;
+}
+
+INLINE int compare_some(const float *scores, int width, int high, float from, int low, float to, int32_t *passes)
+{
+    float all[PART];
+    for (int n = 0; n < PART; n++) all[n] = n < width ? scores[n] : NAN;
+    return compare(all, high, from, low, to, passes);
+}
+
 /* The ends of one row, of so many tokens each, 0: not asked for; whether all its scores are numbers, else nothing is
    written. */
 INLINE int read_ends(const float *row, int64_t vocabulary, int high, int64_t *high_tokens, float *high_scores, int low,
                      int64_t *low_tokens, float *low_scores)
 {
     float maxima[LANES], minima[LANES];
-    int32_t strange[LANES], is_strange = 0;
-    for (int n = 0; n < LANES; n++) {
-        maxima[n] = -INFINITY;
-        minima[n] = INFINITY;
-        strange[n] = 0;
-    }
-    for (int64_t first = 0; first < vocabulary; first += LANES) {
-        const int width = vocabulary - first < LANES ? (int)(vocabulary - first) : LANES;
-        const float *scores = row + first;
-        if (width == LANES) {
-            for (int n = 0; n < LANES; n++) {
-                if (high) maxima[n] = scores[n] > maxima[n] ? scores[n] : maxima[n];
-                if (low) minima[n] = scores[n] < minima[n] ? scores[n] : minima[n];
-                strange[n] |= scores[n] != scores[n];
-            }
-        } else {
-            for (int n = 0; n < width; n++) {
-                if (high) maxima[n] = scores[n] > maxima[n] ? scores[n] : maxima[n];
-                if (low) minima[n] = scores[n] < minima[n] ? scores[n] : minima[n];
-                strange[n] |= scores[n] != scores[n];
-            }
-        }
-    }
-    for (int n = 0; n < LANES; n++) is_strange |= strange[n];
-    if (is_strange) return 0;
+    if (!read_extremes(row, vocabulary, high, low, maxima, minima)) return 0;
     candidates best, worst;
     best.found = worst.found = 0;
     float from = high ? limit_of(maxima, high) : 0, to = 0;
@@ -137,40 +188,27 @@ INLINE int read_ends(const float *row, int64_t vocabulary, int high, int64_t *hi
     for (int64_t first = 0; first < vocabulary; first += PART) {
         const int width = vocabulary - first < PART ? (int)(vocabulary - first) : PART;
         const float *scores = row + first;
-        uint8_t passes[PART], words[PART / WORD];
-        int32_t any = 0;
-        int found = 0;
-        if (width == PART) {
-            for (int n = 0; n < PART; n++) any |= (high && scores[n] >= from) | (low && scores[n] <= to);
-            if (!any) continue;
-        } else {
-            memset(passes, 0, sizeof passes);
-        }
-        for (int n = 0; n < width; n++)
-            passes[n] = (uint8_t)((high && scores[n] >= from) | (low && scores[n] <= to) << 1);
+        int32_t passes[COLUMNS];
+        uint32_t columns = 0;
+        const int any = width == PART ? compare(scores, high, from, low, to, passes)
+                                      : compare_some(scores, width, high, from, low, to, passes);
+        if (!any) continue;
+        for (int n = 0; n < COLUMNS; n++) columns |= (uint32_t)(passes[n] != 0) << n;
         if (high) make_room(&best, high, 1, &from);
         if (low) make_room(&worst, low, 0, &to);
-        /* Words in which something passes, without branches, since hardly one could be foretold; then what does. */
-        for (int word = 0; word < PART / WORD; word++) {
-            uint64_t in_word;
-            memcpy(&in_word, passes + word * WORD, sizeof in_word);
-            words[found] = (uint8_t)word;
-            found += in_word != 0;
-        }
-        for (int each = 0; each < found; each++) {
-            uint64_t rest;
-            memcpy(&rest, passes + words[each] * WORD, sizeof rest);
-            for (; rest; rest &= ~((uint64_t)0xff << (__builtin_ctzll(rest) & ~7))) {
-                const int n = words[each] * WORD + __builtin_ctzll(rest) / 8;
+        for (; columns; columns &= columns - 1) {
+            const int column = __builtin_ctz(columns);
+            for (uint32_t rest = (uint32_t)passes[column]; rest; rest &= rest - 1) {
+                const int bit = __builtin_ctz(rest), n = bit % LINES * COLUMNS + column;
                 const int32_t key = ascending(scores[n]);
                 const int64_t token = first + n;
                 if (high) {
                     best.key[best.found] = (int64_t)((uint64_t)(int64_t)~key << 32) | token;
-                    best.found += passes[n] & 1;
+                    best.found += bit < LINES;
                 }
                 if (low) {
                     worst.key[worst.found] = (int64_t)((uint64_t)(int64_t)key << 32) | token;
-                    worst.found += passes[n] >> 1;
+                    worst.found += bit >= LINES;
                 }
             }
         }
