@@ -9,7 +9,7 @@ from torch import Tensor
 from mining.conftest import byte_tokenizer, tiny_model
 from mnemoscope.mining import stream_readings
 from mnemoscope.mining.stream_readings import StreamReader, Streams
-from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models import LanguageModel, load_model, shared_readout
 from mnemoscope.models.hooks import Block, read_blocks, read_final
 from mnemoscope.models.shared_readout import SharedReadout
 from mnemoscope.tracing.scores import folded_updates
@@ -123,6 +123,6 @@ def test_streams_that_nearly_cancel_keep_their_digits(monkeypatch: pytest.Monkey
         expected = model.scores(streams[0].output, projection="lens").argmax(1)
         finals = torch.zeros(len(large), dtype=torch.int64)
         assert StreamReader(model).read(streams, finals)[0]["output_top"].equal(expected)
-        monkeypatch.setattr(stream_readings, "_CANCELS", 1e9)
+        monkeypatch.setattr(shared_readout, "_CANCELS", 1e9)
         added_up = StreamReader(model).read(streams, finals)[0]["output_top"]
     assert added_up[::2].ne(expected[::2]).any()

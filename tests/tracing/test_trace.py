@@ -17,7 +17,9 @@ from mining.slow_model import SlowTransformer
 from mnemoscope.errors import InterventionError, OptionError, PromptError
 from mnemoscope.mining import mine
 from mnemoscope.models import Beginning, LanguageModel, load_model
-from mnemoscope.tracing import Trace, adopt_votes, scores, trace
+from mnemoscope.models.shared_readout import SharedReadout
+from mnemoscope.tracing import Trace, adopt_votes, block_predictions, scores, trace
+from mnemoscope.tracing.block_predictions import STREAMS
 from mnemoscope.tracing.predictions import best_predictions
 from mnemoscope.tracing.records import decision
 from models.conftest import build
@@ -84,6 +86,7 @@ FAULTS: dict[str, Any] = {
     "signs": lambda model, layer, memories, signs: model.fold(model.values(layer)[memories], layer=layer),
     "position": property(lambda beginning: 0),
     "update": lambda model, layer, update: model.fold(update, layer=None),
+    "sum": lambda readout, residual, update, weights, outputs, out: torch.mul(residual, weights[0], out=out),
     "event": lambda residual, ffn, output: "residual",
     "decision": lambda tops, final: decision(tops, final + 1),
 }
@@ -92,6 +95,7 @@ NAMES = {
     "signs": "folded_values",
     "position": "length",
     "update": "folded_updates",
+    "sum": "add_up",
     "event": "event_of",
     "decision": "decision",
 }
@@ -100,7 +104,8 @@ NAMES = {
 @pytest.mark.parametrize("fault", list(FAULTS))
 def test_a_planted_fault_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, slow = tiny("opt-350m" if fault == "update" else "gpt2")
-    place: Any = {"signs": scores, "position": Beginning}.get(fault, import_module("mnemoscope.tracing.trace"))
+    places = {"signs": scores, "position": Beginning, "update": block_predictions, "sum": SharedReadout}
+    place: Any = places.get(fault, import_module("mnemoscope.tracing.trace"))
     monkeypatch.setattr(place, NAMES[fault], FAULTS[fault])
     with pytest.raises(AssertionError):
         check_trace(
@@ -268,6 +273,25 @@ def test_predictions_made_in_several_parts_are_those_of_each_row_alone(monkeypat
     for found, expected in zip(together, alone, strict=True):
         assert [one.token for one in found] == [one.token for one in expected]
         assert [one.probability for one in found] == pytest.approx([one.probability for one in expected], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2", "llama", "gptj"])
+def test_streams_that_share_products_say_what_each_says_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = tiny(name)
+    assert SharedReadout.of(model) is not None
+    traces = [trace(model, PROMPT, top=4)]
+    monkeypatch.setattr(block_predictions, "SCORES", 5 * model.sizes.vocabulary)  # parts of 5 rows
+    traces.append(trace(model, PROMPT, top=4))
+    monkeypatch.setattr(SharedReadout, "of", lambda model: None)
+    traces.append(trace(model, PROMPT, top=4))
+    states = [[state for places in found.places for state in places] for found in traces]
+    for of_shared in states[:2]:
+        for found, expected in zip(of_shared, states[2], strict=True):
+            assert found.ffn_vote == expected.ffn_vote
+            for stream in STREAMS:
+                own, other = getattr(found, stream), getattr(expected, stream)
+                assert [one.token for one in own] == [one.token for one in other]
+                assert [one.probability for one in own] == pytest.approx([one.probability for one in other], rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gemma2"])

@@ -22,9 +22,6 @@ from mnemoscope.tracing.scores import folded_updates
 
 SCORES = 1 << 23
 """Scores that exist at one time: 32 MiB."""
-_CANCELS = 8.0
-"""Where residual or update is so many times as large as their sum, the sum has a product of its own: the two nearly
-cancel, and adding their scores up would lose as many digits."""
 
 Readings = dict[str, Tensor]
 """Columns of `predictions`, each `[row]`."""
@@ -160,11 +157,7 @@ def _read_rows(
     residual, update = products
     scratch = scratch[: len(finals)]
     vote_top = top(update, 1)[0][:, 0]
-    output = torch.mul(residual, weights[0], out=scratch).addcmul_(update, weights[1])
-    cancelled = (weights.amax((0, 2)) > _CANCELS).nonzero()[:, 0]
-    if len(cancelled):
-        own_room = torch.empty_like(output[: len(cancelled)])
-        output[cancelled] = readout.products(readout.prepare(outputs[cancelled])[0], out=own_room)
+    output = readout.add_up(residual, update, weights, outputs, out=scratch)
     output_top = torch.where(known, finals, top(readout.add_offset(output), 1)[0][:, 0])
     residual, update = readout.add_offset(residual), readout.add_offset(update)
     tokens, best = top(residual, 1)

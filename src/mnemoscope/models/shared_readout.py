@@ -19,6 +19,9 @@ from mnemoscope.models.projections import gain_and_bias
 
 _TRIED = 4
 """Rows of made-up streams that are read both ways."""
+_CANCELS = 8.0
+"""Where residual or update is so many times as large as their sum, the sum has a product of its own: the two nearly
+cancel, and adding their scores up would lose as many digits."""
 
 
 @final
@@ -61,6 +64,21 @@ class SharedReadout:
     def products(self, prepared: Tensor, *, out: Tensor) -> Tensor:
         """The products `[row, vocab]` of what was prepared, written to `out`."""
         return self._head.scores(prepared, out=out)
+
+    def add_up(
+        self, residual: Tensor, update: Tensor, weights: Tensor, outputs: Tensor, *, out: Tensor
+    ) -> Tensor:
+        """The products `[row, vocab]` of a block's output, of those of its residual and its update; written to `out`.
+
+        `weights [2, row, 1]` are the shares of the two in what the norm leaves of `outputs [row, hidden]`: their own
+        scales divided by that of the outputs.
+        """
+        found = torch.mul(residual, weights[0], out=out).addcmul_(update, weights[1])
+        cancelled = (weights.amax((0, 2)) > _CANCELS).nonzero()[:, 0]
+        if len(cancelled):
+            own_room = torch.empty_like(found[: len(cancelled)])
+            found[cancelled] = self.products(self.prepare(outputs[cancelled])[0], out=own_room)
+        return found
 
     def add_offset(self, products: Tensor) -> Tensor:
         """Scores that are not finished, in the products' place."""

@@ -8,6 +8,7 @@ whatever the reader of the steps does.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor
@@ -75,6 +76,40 @@ def _short(prompt: str) -> str:
     return repr(prompt if len(prompt) <= 40 else prompt[:40] + "...")
 
 
+@final
+class PredictionReader:
+    """Reads the `count` best tokens of each row off scores; keeps the tokens, and room for as many scores as it is
+    given first, which is the most.
+    """
+
+    def __init__(self, model: LanguageModel, count: int, *, changed: bool) -> None:
+        self._texts, self._count, self._changed = model.vocabulary()[0], count, changed
+        self._known: dict[int, Token] = {}
+        self._room: Tensor | None = None
+
+    def read(self, scores: Tensor) -> Iterator[tuple[Prediction, ...]]:
+        """The predictions of each row of the model's own scores `[row, vocab]`.
+
+        Raises InterventionError (where memories were `changed`) or NotFinite for scores that are no numbers.
+        """
+        tokens, best = top(scores, self._count)
+        highest = best[:, :1]
+        # Not a number if any score is none, or if none is finite.
+        # All parts use one room: it is taken from the system, and cleared by it, once.
+        self._room = torch.empty_like(scores) if self._room is None else self._room
+        totals = torch.sub(scores, highest, out=self._room[: len(scores)]).exp_().sum(1, keepdim=True)
+        if not bool(totals.isfinite().all()):
+            if self._changed:
+                raise InterventionError("the changes make the model's numbers NaN or infinite; choose smaller ones")
+            raise NotFinite(
+                "the model gives NaN or infinite scores for this prompt; try --dtype float32, or check its weights"
+            )
+        shares = (best - highest).exp() / totals
+        for ids, probabilities in zip(tokens.tolist(), shares.tolist(), strict=True):
+            own = [self._known.get(id) or self._known.setdefault(id, Token(id, self._texts[id])) for id in ids]
+            yield tuple(map(Prediction, own, probabilities))
+
+
 def best_predictions(
     model: LanguageModel, streams: Tensor, count: int, *, changed: bool
 ) -> Iterator[tuple[Prediction, ...]]:
@@ -82,27 +117,9 @@ def best_predictions(
 
     Raises InterventionError (where memories were `changed`) or NotFinite for scores that are no numbers.
     """
-    texts = model.vocabulary()[0]
-    known: dict[int, Token] = {}
-    room: Tensor | None = None
+    reader = PredictionReader(model, count, changed=changed)
     for rows in split_rows(model, streams):
-        scores = model.scores(rows, projection="lens")
-        tokens, best = top(scores, count)
-        highest = best[:, :1]
-        # Not a number if any score is none, or if none is finite.
-        # All parts use one room: it is taken from the system, and cleared by it, once.
-        room = torch.empty_like(scores) if room is None else room
-        totals = torch.sub(scores, highest, out=room[: len(scores)]).exp_().sum(1, keepdim=True)
-        if not bool(totals.isfinite().all()):
-            if changed:
-                raise InterventionError("the changes make the model's numbers NaN or infinite; choose smaller ones")
-            raise NotFinite(
-                "the model gives NaN or infinite scores for this prompt; try --dtype float32, or check its weights"
-            )
-        shares = (best - highest).exp() / totals
-        for ids, probabilities in zip(tokens.tolist(), shares.tolist(), strict=True):
-            own = [known.get(id) or known.setdefault(id, Token(id, texts[id])) for id in ids]
-            yield tuple(map(Prediction, own, probabilities))
+        yield from reader.read(model.scores(rows, projection="lens"))
 
 
 def generate(

@@ -1,8 +1,8 @@
 """One prompt, once through the model: what every layer predicts at every position, and which memories dominate.
 
 Streams are read with the model's own readout, values and votes under the values' projection; the numbers are those of
-mining's predictions, for one text (paper, section 5 and Figures 7-11). One forward; the streams of all layers and
-positions are projected together, and of the memories only those that are shown.
+mining's predictions, for one text (paper, section 5 and Figures 7-11). One forward; of the memories only those are
+projected that are shown.
 """
 
 from dataclasses import dataclass
@@ -14,25 +14,22 @@ from torch import Tensor
 from mnemoscope.errors import OptionError
 from mnemoscope.memory import Numbering
 from mnemoscope.models import Block, LanguageModel, read_blocks, read_final
+from mnemoscope.tracing.block_predictions import STREAMS, BlockPredictions, Streams, predict_blocks
 from mnemoscope.tracing.interventions import Intervention, Interventions, intervene
 from mnemoscope.tracing.logit_sums import LogitSum, logit_sums
 from mnemoscope.tracing.predictions import best_predictions, ids_of, prompt_tokens
 from mnemoscope.tracing.ranking import top as best_of
-from mnemoscope.tracing.records import Dominant, LayerState, Position, Prediction, Token, decision, plain
+from mnemoscope.tracing.records import Dominant, LayerState, Position, Token, decision, plain
 from mnemoscope.tracing.rendering import WIDTH, choose_position, fit, layer_lines, position_lines, sum_lines, trace_html
 from mnemoscope.tracing.scores import (
     activity_of,
     check_wide_numbers,
     contributions,
     event_of,
-    folded_updates,
-    tops_of_folded,
     value_norms,
     vote_codes,
     votes,
 )
-
-STREAMS = ("residual", "ffn", "output")
 
 
 @dataclass(frozen=True)
@@ -118,12 +115,12 @@ def trace(
     tokens = prompt_tokens(model, prompt)
     with model.lock, torch.inference_mode(), intervene(model, interventions) as changes:
         blocks, last = run_blocks(model, tokens)
-        predicted = _predictions(model, blocks, top, changed=bool(changes))
+        read = predict_blocks(model, blocks, top, changed=bool(changes))
         if torch.equal(last, blocks[-1].output):
-            finals = [predicted["output", len(blocks) - 1, j] for j in range(len(tokens))]
+            finals = [read.predicted["output", len(blocks) - 1, j] for j in range(len(tokens))]
         else:  # the last block has no feed-forward layer
             finals = list(best_predictions(model, last, top, changed=bool(changes)))
-        places = _layer_states(model, blocks, predicted, memories)
+        places = _layer_states(model, blocks, read, memories)
         sums = logit_sums(model, tokens, [final[0].token.id for final in finals])
     texts = model.vocabulary()[0]
     positions = []
@@ -137,16 +134,6 @@ def trace(
     first = model.beginning.token
     beginning = None if first is None else Token(first, texts[first])
     return Trace(model.spec, model.fingerprint, prompt, beginning, tuple(positions), places, sums, changes)
-
-
-@dataclass(frozen=True)
-class Streams:
-    """One layer at the prompt's own positions, each `[position, ...]`."""
-
-    residual: Tensor
-    ffn: Tensor
-    output: Tensor
-    coefficients: Tensor
 
 
 def run_blocks(model: LanguageModel, tokens: list[int]) -> tuple[list[Streams], Tensor]:
@@ -164,50 +151,36 @@ def run_blocks(model: LanguageModel, tokens: list[int]) -> tuple[list[Streams], 
     return [found[layer] for layer in range(model.sizes.layers)], final[0]
 
 
-Predicted = dict[tuple[str, int, int], tuple[Prediction, ...]]
-"""The predictions by (stream, layer, position)."""
-
-
-def _predictions(model: LanguageModel, blocks: list[Streams], count: int, *, changed: bool) -> Predicted:
-    """The `count` best predictions of all streams, in few products."""
-    length = len(blocks[0].residual)
-    keys = [(name, layer, j) for name in STREAMS for layer in range(len(blocks)) for j in range(length)]
-    rows = torch.cat([getattr(block, name).to(model.device) for name in STREAMS for block in blocks])
-    return dict(zip(keys, best_predictions(model, rows, count, changed=changed), strict=True))
-
-
 def _layer_states(
-    model: LanguageModel, blocks: list[Streams], predicted: Predicted, count: int
+    model: LanguageModel, blocks: list[Streams], read: BlockPredictions, count: int
 ) -> tuple[tuple[LayerState, ...], ...]:
     """Every layer's state at every position; of its memories the `count` dominant ones, whose votes are projected."""
-    columns, codes, updates = [], [], []
+    columns, codes = [], []
     for layer, block in enumerate(blocks):
         norms = value_norms(model, layer)
         weight = contributions(block.coefficients, norms)
         memory, contribution = best_of(weight, count)
         coefficient = block.coefficients.gather(1, memory)
         codes.append(vote_codes(memory, coefficient))
-        updates.append(folded_updates(model, layer, block.ffn))
         activity = activity_of(block.coefficients, norms)
         numbers = (activity[name] for name in ("active", "effective", "top_share", "major"))
         columns.append([memory, coefficient, contribution, weight.sum(1), *numbers])
     voted = votes(model, codes)
-    ffn_votes = torch.split(tops_of_folded(model, updates), [len(part) for part in updates])
     texts = model.vocabulary()[0]
     states = []
     for layer, own in enumerate(columns):
-        rows = zip(*(column.tolist() for column in (voted[layer], ffn_votes[layer], *own)), strict=True)
+        rows = zip(*(column.tolist() for column in (voted[layer], read.votes[layer], *own)), strict=True)
         naming = model.numbering(layer)
-        states.append(tuple(_layer_state(layer, j, predicted, row, texts, naming) for j, row in enumerate(rows)))
+        states.append(tuple(_layer_state(layer, j, read, row, texts, naming) for j, row in enumerate(rows)))
     return tuple(states)
 
 
 def _layer_state(
-    layer: int, j: int, predicted: Predicted, row: tuple[Any, ...], texts: list[str], naming: Numbering
+    layer: int, j: int, read: BlockPredictions, row: tuple[Any, ...], texts: list[str], naming: Numbering
 ) -> LayerState:
     """One state, of a row of the columns that `_layer_states` makes."""
     own_votes, ffn_vote, dominant, coefficients, parts, total, active, effective, top_share, major = row
-    residual, ffn, output = (predicted[name, layer, j] for name in STREAMS)
+    residual, ffn, output = (read.predicted[name, layer, j] for name in STREAMS)
     event = event_of(residual[0].token.id, ffn[0].token.id, output[0].token.id)
     memories = tuple(
         Dominant(naming.name(layer, i), m, 1 if m > 0 else -1, c, c / total, Token(vote, texts[vote]), vote == ffn_vote)

@@ -1,0 +1,85 @@
+"""What the vocabulary says of the streams of all blocks of one prompt: the best tokens of each, and the updates' votes.
+
+For most models two products with the head serve all streams of a block (models/shared_readout.py), as they do in
+mining; others have each stream read on its own. The streams of all layers and positions are projected together.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mnemoscope.models import LanguageModel
+from mnemoscope.models.projections import room_for_scores
+from mnemoscope.models.shared_readout import SharedReadout
+from mnemoscope.tracing.predictions import PredictionReader, best_predictions
+from mnemoscope.tracing.ranking import top
+from mnemoscope.tracing.records import Prediction
+from mnemoscope.tracing.scores import SCORES, folded_updates, tops_of_folded
+
+STREAMS = ("residual", "ffn", "output")
+
+Predictions = tuple[Prediction, ...]
+
+
+@dataclass(frozen=True)
+class Streams:
+    """One layer at the prompt's own positions, each `[position, ...]`."""
+
+    residual: Tensor
+    ffn: Tensor
+    output: Tensor
+    coefficients: Tensor
+
+
+@dataclass(frozen=True)
+class BlockPredictions:
+    """The best predictions by `(stream, layer, position)`, and the vote `[position]` of each layer's update."""
+
+    predicted: dict[tuple[str, int, int], Predictions]
+    votes: list[Tensor]
+
+
+def predict_blocks(model: LanguageModel, blocks: list[Streams], count: int, *, changed: bool) -> BlockPredictions:
+    """The `count` best predictions of all streams; raises InterventionError (where memories were `changed`) or
+    NotFinite for scores that are no numbers.
+    """
+    length, readout = len(blocks[0].residual), SharedReadout.of(model)
+    residual, update, output = (torch.cat([getattr(b, name).to(model.device) for b in blocks]) for name in STREAMS)
+    found: dict[str, list[Predictions]]
+    if readout is None:
+        best = list(best_predictions(model, torch.cat([residual, update, output]), count, changed=changed))
+        found = {name: best[n * len(output) : (n + 1) * len(output)] for n, name in enumerate(STREAMS)}
+        votes = tops_of_folded(model, [folded_updates(model, layer, block.ffn) for layer, block in enumerate(blocks)])
+    else:
+        found = {name: [] for name in STREAMS}
+        reader, voted = PredictionReader(model, count, changed=changed), list[Tensor]()
+        for scores, vote in _shared_scores(model, readout, residual, update, output):
+            for name, own in zip(STREAMS, scores, strict=True):
+                found[name] += reader.read(own)
+            voted.append(vote)
+        votes = torch.cat(voted)
+        # What the model itself reads off its last block, as a prompt that goes on has it.
+        found["output"][-length:] = best_predictions(model, output[-length:], count, changed=changed)
+    keys = [(layer, j) for layer in range(len(blocks)) for j in range(length)]
+    predicted = {(name, *key): one for name, own in found.items() for key, one in zip(keys, own, strict=True)}
+    return BlockPredictions(predicted, list(torch.split(votes, length)))
+
+
+def _shared_scores(
+    model: LanguageModel, readout: SharedReadout, residual: Tensor, update: Tensor, output: Tensor
+) -> Iterator[tuple[Iterator[Tensor], Tensor]]:
+    """Some rows at a time the scores of the three streams, each valid until the next, and the updates' votes."""
+    vocabulary = model.sizes.vocabulary
+    step = max(1, SCORES // vocabulary)
+    room, scratch = (room_for_scores(count * step, vocabulary, device=model.device) for count in (2, 1))
+    for three in zip(*(torch.split(rows, step) for rows in (residual, update, output)), strict=True):
+        rows = len(three[0])
+        both, scales = readout.prepare(torch.cat(three[:2]))
+        weights = (scales.view(2, rows) / readout.scale(three[2]))[:, :, None]
+        products = readout.products(both, out=room[: 2 * rows])
+        of_residual, of_update = products[:rows], products[rows:]
+        vote = top(of_update, 1)[0][:, 0]
+        of_output = readout.add_up(of_residual, of_update, weights, three[2], out=scratch[:rows])
+        yield (readout.finish(readout.add_offset(own)) for own in (of_residual, of_update, of_output)), vote
