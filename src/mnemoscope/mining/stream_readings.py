@@ -99,12 +99,9 @@ class StreamReader:
         scratch = room_for_scores(at_once, model.sizes.vocabulary, device=model.device)
         parts = []
         for part in _slices(len(residual), len(room) // 2):
-            rows = len(residual[part])
-            both, scales = readout.prepare(torch.cat([residual[part], update[part]]))
-            weights = (scales.view(2, rows) / readout.scale(output[part]))[:, :, None]
-            products = readout.products(both, out=room[: 2 * rows])
-            for own in _slices(rows, at_once):
-                two = products[:rows][own], products[rows:][own]
+            *both, weights = readout.multiply(residual[part], update[part], output[part], out=room)
+            for own in _slices(len(both[0]), at_once):
+                two = both[0][own], both[1][own]
                 place = slice(part.start + own.start, part.start + own.start + len(two[0]))
                 parts.append(
                     _read_rows(readout, two, weights[:, own], output[place], finals[place], known[place], scratch)

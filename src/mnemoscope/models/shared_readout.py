@@ -65,6 +65,19 @@ class SharedReadout:
         """The products `[row, vocab]` of what was prepared, written to `out`."""
         return self._head.scores(prepared, out=out)
 
+    def multiply(
+        self, residual: Tensor, update: Tensor, output: Tensor, *, out: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The products `[row, vocab]` of a block's residual and of its update, in `out [2 row, vocab]`; and `weights`.
+
+        All three streams are `[row, hidden]`; see `add_up`.
+        """
+        rows = len(residual)
+        both, scales = self.prepare(torch.cat([residual, update]))
+        weights = (scales.view(2, rows) / self.scale(output))[:, :, None]
+        products = self.products(both, out=out[: 2 * rows])
+        return products[:rows], products[rows:], weights
+
     def add_up(
         self, residual: Tensor, update: Tensor, weights: Tensor, outputs: Tensor, *, out: Tensor
     ) -> Tensor:

@@ -75,11 +75,7 @@ def _shared_scores(
     step = max(1, SCORES // vocabulary)
     room, scratch = (room_for_scores(count * step, vocabulary, device=model.device) for count in (2, 1))
     for three in zip(*(torch.split(rows, step) for rows in (residual, update, output)), strict=True):
-        rows = len(three[0])
-        both, scales = readout.prepare(torch.cat(three[:2]))
-        weights = (scales.view(2, rows) / readout.scale(three[2]))[:, :, None]
-        products = readout.products(both, out=room[: 2 * rows])
-        of_residual, of_update = products[:rows], products[rows:]
+        of_residual, of_update, weights = readout.multiply(*three, out=room)
         vote = top(of_update, 1)[0][:, 0]
-        of_output = readout.add_up(of_residual, of_update, weights, three[2], out=scratch[:rows])
+        of_output = readout.add_up(of_residual, of_update, weights, three[2], out=scratch[: len(vote)])
         yield (readout.finish(readout.add_offset(own)) for own in (of_residual, of_update, of_output)), vote
