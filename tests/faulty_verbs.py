@@ -204,29 +204,38 @@ def _prepare_report(base: Path) -> None:
     atlas = base / "copy"
     shutil.copytree(base / "start" / "atlas", atlas)
     drawn: dict[str, dict[str, str]] = {}
-    export = writing.export_figure
+    charts: dict[str, object] = {}
+    draw, export = writing.drawn_figure, writing.export_figure
 
     def kept(chart: dict[str, object]) -> dict[str, bytes]:
         done = export(chart)
         drawn[json.dumps(chart, sort_keys=True)] = {ending: data.hex() for ending, data in done.items()}
         return done
 
-    writing.export_figure = kept
+    def kept_chart(opened: object, answers: object, question: str) -> object:
+        charts[question] = draw(opened, answers, question)
+        return charts[question]
+
+    writing.export_figure, writing.drawn_figure = kept, kept_chart
     writing.write_report(atlas)
     shutil.rmtree(atlas)
-    (base / "figures.json").write_text(json.dumps(drawn))
+    made = {"figures": drawn, "charts": charts, "vega": writing._vega()}
+    (base / "drawn.json").write_text(json.dumps(made))
 
 
 def _report(root: Path) -> int:
-    """`mnemoscope report`, with figures that were drawn before: they take seconds, and are drawn before any call."""
+    """`mnemoscope report`, with charts and scripts that were made before: they take seconds, before any call."""
     from mnemoscope.reports import writing
 
-    drawn = json.loads((root.parent / "figures.json").read_text())
+    made = json.loads((root.parent / "drawn.json").read_text())
 
     def export(chart: dict[str, object]) -> dict[str, bytes]:
-        return {ending: bytes.fromhex(data) for ending, data in drawn[json.dumps(chart, sort_keys=True)].items()}
+        figure = made["figures"][json.dumps(chart, sort_keys=True)]
+        return {ending: bytes.fromhex(data) for ending, data in figure.items()}
 
     writing.export_figure = export
+    writing.drawn_figure = lambda opened, answers, question: made["charts"][question]
+    writing._vega = lambda: made["vega"]
     return run_verb(["report", str(root / "atlas")])
 
 

@@ -217,6 +217,11 @@ def test_sums_of_resamples_do_not_depend_on_the_order_of_adding(values: list[flo
     assert sums == pytest.approx(weights @ column, abs=1e-9)
 
 
+def order(drawn: NDArray[np.int64], level: float) -> int:
+    """The smallest value that this share of them does not exceed: NumPy's `inverted_cdf`, which takes far longer."""
+    return int(np.sort(drawn)[math.ceil(level * len(drawn)) - 1])
+
+
 @given(
     st.lists(st.tuples(st.integers(-5, 5), st.integers(0, 5)), min_size=1, max_size=40),
     st.sampled_from([0.25, 0.5, 0.75]),
@@ -232,7 +237,7 @@ def test_bootstrapped_quantiles_are_those_of_drawing_them_all(
     for weights in resamples.sums(np.eye(6)):
         drawn = np.repeat(values, weights[codes].astype(int))
         if len(drawn):
-            quantiles.append(np.quantile(drawn, level, method="inverted_cdf"))
+            quantiles.append(order(drawn, level))
     low, high = (np.quantile(quantiles, end, method="inverted_cdf") for end in LEVELS)
     value = np.quantile(values, level)
     assert found == Estimate(value, len(values), min(low, value), max(high, value))
@@ -243,7 +248,7 @@ def test_bootstrapped_medians_are_those_of_drawing_them_all(rows: list[tuple[int
     values, codes = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
     resamples = Resamples(6, seed)
     drawn = [np.repeat(values, weights[codes].astype(int)) for weights in resamples.sums(np.eye(6))]
-    medians = [np.quantile(some, 0.5, method="inverted_cdf") if len(some) else np.nan for some in drawn]
+    medians = [order(some, 0.5) if len(some) else np.nan for some in drawn]
     np.testing.assert_array_equal(resamples.median_draws(values, codes), medians)
 
 
