@@ -1,10 +1,16 @@
-"""How fast the pages of a GPT-2-small-sized atlas come: `python benchmarks/serve.py [FOLDER] [SECONDS] [analyze]`.
+"""How fast the pages of a GPT-2-small-sized atlas come.
+
+    python benchmarks/serve.py [FOLDER] [SECONDS] [analyze]
+    python benchmarks/serve.py FOLDER starts COUNT [OTHER/src]
 
 Makes the atlas of search.py (12 layers of 3,072 memories, 50 triggers of each sign, 700,000 sentences; removed
 afterwards unless FOLDER is given) and its index, starts `mnemoscope serve` as a process, and lets 20 readers each ask
 for one page a second over kept connections: memories, layers, searches, tokens, the overview, half as JSON. Prints the
 time to start, median and p99 of every kind, errors, and the server's processor time for a page. With `analyze` that
 verb runs on the atlas all the while, again and again.
+
+With `starts` the server is started so many times, and asked for its first pages; with the sources of another version
+both are, in turn. Templates stay compiled only where Python may write what it compiles, so that is allowed.
 """
 
 import http.client
@@ -21,6 +27,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from statistics import median
 from urllib.parse import quote
 
 import psutil
@@ -32,6 +39,8 @@ from search import build
 READERS = 20
 KINDS = ("memory", "memory", "memory", "layer", "search", "tokens", "overview")
 """What is asked for, as often as it stands here."""
+FIRST = ("/L0.M0", "/", "/search?q=a")
+"""What is asked for first after a start."""
 
 
 def address(kind: str, draw: random.Random, words: list[str]) -> str:
@@ -114,43 +123,79 @@ def run_beside(verb: str, atlas: Path) -> Iterator[None]:
     print(f"{verb} ended {ended} times")
 
 
+@contextmanager
+def running_server(atlas: Path, *, sources: Path | None = None) -> Iterator[tuple[int, str, float]]:
+    """The process, the place and the seconds until it was told of a server of the atlas, by this code or by other."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    if sources is not None:
+        kept["PYTHONPATH"] = str(sources.resolve())
+    began = time.perf_counter()
+    command = [sys.executable, "-m", "mnemoscope", "serve", str(atlas), "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=kept) as server:
+        assert server.stdout is not None
+        lines = ""
+        while not lines.endswith("}\n"):
+            if not (line := server.stdout.readline()):
+                raise SystemExit(f"the server ended with {server.wait()}")
+            lines += line
+        seconds = time.perf_counter() - began
+        try:
+            yield server.pid, f"127.0.0.1:{json.loads(lines)['port']}", seconds
+        finally:
+            server.send_signal(signal.SIGINT)
+
+
+def first_pages(place: str) -> dict[str, float]:
+    """The seconds that each of the first pages took, asked for one after the other."""
+    connection = http.client.HTTPConnection(place, timeout=120)
+    seconds = {}
+    for path in FIRST:
+        began = time.perf_counter()
+        connection.request("GET", path)
+        connection.getresponse().read()
+        seconds[path] = time.perf_counter() - began
+    connection.close()
+    return seconds
+
+
+def measure_starts(atlas: Path, count: int, other: Path | None) -> None:
+    """Starts the server again and again, this code and the other in turn; prints a line for each, then medians."""
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    versions = {"now": None} if other is None else {"before": other, "now": None}
+    for _ in range(count):
+        for version, sources in versions.items():
+            with running_server(atlas, sources=sources) as (_, place, started):
+                seconds = {"start": started} | first_pages(place)
+            print(version, *(f"{name} {taken:.2f}" for name, taken in seconds.items()), flush=True)
+            for name, taken in seconds.items():
+                found[version][name].append(taken)
+    for version, times in found.items():
+        print(f"{version}, medians:", *(f"{name} {median(taken):.2f}" for name, taken in times.items()))
+
+
 def measure(atlas: Path, seconds: float, *, verb: str | None = None) -> None:
     """Starts the server, reads, prints."""
     import mnemoscope as ms
 
     words = [text for text in ms.open_atlas(atlas).table("vocabulary")["text"].to_list() if text.strip()]
-    began = time.perf_counter()
-    command = [sys.executable, "-m", "mnemoscope", "serve", str(atlas), "--port", "0", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        lines = ""
-        while not lines.endswith("}\n"):
-            lines += server.stdout.readline()
-        print(f"started in {time.perf_counter() - began:.2f} s at load {os.getloadavg()[0]:.1f}")
-        place = f"127.0.0.1:{json.loads(lines)['port']}"
-        try:
-            first = http.client.HTTPConnection(place, timeout=120)
-            for path in ("/L0.M0", "/", "/search?q=a"):
-                asked = time.perf_counter()
-                first.request("GET", path)
-                first.getresponse().read()
-                print(f"first {path}: {time.perf_counter() - asked:.2f} s")
-            # What the server makes in the background after its start is not what is measured.
-            time.sleep(5)
-            process = psutil.Process(server.pid)
-            before = process.cpu_times()
-            end = time.perf_counter() + seconds
-            readers = [Reader(number, place, words, end) for number in range(READERS)]
-            with nullcontext() if verb is None else run_beside(verb, atlas):
-                for reader in readers:
-                    reader.start()
-                for reader in readers:
-                    reader.join()
-            after = process.cpu_times()
-            report(readers, after.user + after.system - before.user - before.system)
-            print(f"{process.memory_info().rss / 1e6:.0f} MB resident; load {os.getloadavg()[0]:.1f}")
-        finally:
-            server.send_signal(signal.SIGINT)
+    with running_server(atlas) as (pid, place, started):
+        print(f"started in {started:.2f} s at load {os.getloadavg()[0]:.1f}")
+        for path, taken in first_pages(place).items():
+            print(f"first {path}: {taken:.2f} s")
+        # What the server makes in the background after its start is not what is measured.
+        time.sleep(5)
+        process = psutil.Process(pid)
+        before = process.cpu_times()
+        end = time.perf_counter() + seconds
+        readers = [Reader(number, place, words, end) for number in range(READERS)]
+        with nullcontext() if verb is None else run_beside(verb, atlas):
+            for reader in readers:
+                reader.start()
+            for reader in readers:
+                reader.join()
+        after = process.cpu_times()
+        report(readers, after.user + after.system - before.user - before.system)
+        print(f"{process.memory_info().rss / 1e6:.0f} MB resident; load {os.getloadavg()[0]:.1f}")
 
 
 def report(readers: list[Reader], worked: float) -> None:
@@ -178,6 +223,9 @@ def main() -> None:
         import mnemoscope as ms
 
         build_index(ms.open_atlas(directory))
+        if sys.argv[2:3] == ["starts"]:
+            measure_starts(directory, int(sys.argv[3]), Path(sys.argv[4]) if len(sys.argv) > 4 else None)
+            return
         verb = sys.argv[3] if len(sys.argv) > 3 else None
         measure(directory, float(sys.argv[2]) if len(sys.argv) > 2 else 30.0, verb=verb)
 

@@ -146,7 +146,7 @@ def create_app(settings):
     async def answer(scope, receive, send):
         await inner(scope, receive, send)
         os.kill(os.getpid(), signal.{name})
-    answer.state, answer.router = inner.state, inner.router
+    answer.state = inner.state
     return answer
 app.create_app = create_app
 """

@@ -142,7 +142,8 @@ def test_the_benchmark_and_the_estimate_take_such_a_model(tmp_path: Path, briefl
     assert min(cost.seconds.values()) > 0
     assert cost_estimate.describe(model)["head"] == "adaptive softmax"
     rates = value_rate(model, layers=1)
-    assert min(rates.values()) > 0
+    assert rates.keys() == {"value pass", "matrix product", "ratio"}
+    assert all(0 < rate < np.inf for rate in rates.values())
     copy = prepare(
         open_source(str(path), split="line"), model, directory=tmp_path / "copy", longest=model.longest, split="line",
         vocabulary=model.sizes.vocabulary,

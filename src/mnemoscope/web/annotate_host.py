@@ -5,6 +5,7 @@ judgements add up to is computed once for as long as nobody says more.
 """
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlencode
@@ -36,9 +37,8 @@ Ending = Literal["csv", "jsonl"]
 TYPES = {"csv": "text/csv; charset=utf-8", "jsonl": "application/x-ndjson"}
 
 
-def router(session: AnnotatorSession) -> APIRouter:
+def add_pages(routes: APIRouter, session: AnnotatorSession) -> None:
     """The routes of a host, and the door by which annotators come in."""
-    routes = APIRouter()
     site = session.site
     tables, drawings = Cache(1), Cache(1)
     existing = Depends(session.judged_store)
@@ -107,8 +107,7 @@ def router(session: AnnotatorSession) -> APIRouter:
         to = PLACE if session.has_full_access(request) else f"{PLACE}/join"
         return session.set_annotator_cookie(done(request, {"name": None}, to=to), "")
 
-    routes.include_router(_host_posts(session))
-    return routes
+    _add_posts(routes, session)
 
 
 def _find_invited(session: AnnotatorSession, invitation: str) -> "Annotator":
@@ -126,9 +125,9 @@ def _join_as(session: AnnotatorSession, annotator: "Annotator", invitation: str)
     return session.set_annotator_cookie(RedirectResponse(place, 303), invitation)
 
 
-def _host_posts(session: AnnotatorSession) -> APIRouter:
+def _add_posts(routes: APIRouter, session: AnnotatorSession) -> None:
     """What a host alone may send."""
-    routes = APIRouter(dependencies=[Depends(session.check_form), Depends(session.host)])
+    post = partial(routes.post, dependencies=[Depends(session.check_form), Depends(session.host)])
     opened = Depends(session.site.judgements.store)
 
     def show_campaign(request: Request, store: Any) -> Response:
@@ -143,7 +142,7 @@ def _host_posts(session: AnnotatorSession) -> APIRouter:
         values = {"title": "Annotate", **campaign_view(store), "invitation": told}
         return form_page(session.site, request, HOME, values, status=201)
 
-    @routes.post(f"{PLACE}/campaign")
+    @post(f"{PLACE}/campaign")
     def begin(
         request: Request, store: Annotated[Any, opened], keys_per_layer: Number = 10, controls: Perhaps = "",
         cases: Number = 100, seed: Number = 0,
@@ -153,23 +152,23 @@ def _host_posts(session: AnnotatorSession) -> APIRouter:
         store.start_campaign(keys_per_layer=keys_per_layer, controls=given, cases=cases, seed=seed)
         return show_campaign(request, store)
 
-    @routes.post(f"{PLACE}/invite")
+    @post(f"{PLACE}/invite")
     def invite(request: Request, store: Annotated[Any, opened], name: Person = "") -> Response:
         """Invites somebody; the answer holds the link, this once."""
         return show_invitation(request, store, store.invite(name))
 
-    @routes.post(f"{PLACE}/renew")
+    @post(f"{PLACE}/renew")
     def renew(request: Request, store: Annotated[Any, opened], name: Person = "") -> Response:
         """Makes a new link for somebody who lost theirs; the old one is void."""
         return show_invitation(request, store, store.renew(name))
 
-    @routes.post(f"{PLACE}/withdraw")
+    @post(f"{PLACE}/withdraw")
     def withdraw(request: Request, store: Annotated[Any, opened], name: Person = "") -> Response:
         """Makes somebody's link void; what they judged stays."""
         store.withdraw(name)
         return show_campaign(request, store)
 
-    @routes.post(f"{PLACE}/import", name="take_in")
+    @post(f"{PLACE}/import", name="take_in")
     def import_file(request: Request, store: Annotated[Any, opened], file: UploadFile) -> Response:
         """Adds the judgements of a file that another server exported."""
         from mnemoscope.campaigns.import_export import import_judgements
@@ -187,7 +186,7 @@ def _host_posts(session: AnnotatorSession) -> APIRouter:
                 raise AnnotationError(str(problem).replace(str(path), path.name)) from problem.__cause__
         return show_campaign(request, store)
 
-    @routes.post(f"{PLACE}/name", name="named")
+    @post(f"{PLACE}/name", name="named")
     def choose_name(
         request: Request, store: Annotated[Any, opened], name: Person = "",
         memory: Annotated[str, Form(max_length=100)] = "",
@@ -199,5 +198,3 @@ def _host_posts(session: AnnotatorSession) -> APIRouter:
         # Whoever may see all pages may take a host's name up again in another browser.
         invitation = store.renew(hosts[0]) if hosts else store.invite(name, role="host")
         return session.set_annotator_cookie(done(request, {"name": invitation.annotator.name}, to=to), invitation.token)
-
-    return routes

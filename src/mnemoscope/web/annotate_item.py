@@ -6,6 +6,7 @@ key of its own and stored once, however often it is sent.
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Form, Path, Query
@@ -93,9 +94,8 @@ class Visit:
         return done(self.request, {"finished": True, "again": saved.again, "next": to}, to=to)
 
 
-def router(session: AnnotatorSession) -> APIRouter:
+def add_pages(routes: APIRouter, session: AnnotatorSession) -> None:
     """The routes of an annotator."""
-    routes = APIRouter()
     site = session.site
     known, opened = Depends(session.annotator), Depends(site.judgements.store)
 
@@ -131,13 +131,12 @@ def router(session: AnnotatorSession) -> APIRouter:
         data = judging.item_view(store, annotator, store.view_memory(wanted, annotator))
         return judging.item_page(data, annotator, pattern)
 
-    routes.include_router(_posts(session))
-    return routes
+    _add_posts(routes, session)
 
 
-def _posts(session: AnnotatorSession) -> APIRouter:
+def _add_posts(routes: APIRouter, session: AnnotatorSession) -> None:
     """Every judgement that an annotator may send."""
-    routes = APIRouter(dependencies=[Depends(session.check_form)])
+    post = partial(routes.post, dependencies=[Depends(session.check_form)])
     known, opened = Depends(session.annotator), Depends(session.site.judgements.store)
 
     def visit_item(
@@ -158,7 +157,7 @@ def _posts(session: AnnotatorSession) -> APIRouter:
 
     on_item = Depends(visit_item)
 
-    @routes.post(f"{ITEMS}/save")
+    @post(f"{ITEMS}/save")
     def save(visit: Annotated[Visit, on_item], form: Annotated[Given, Form()]) -> Response:
         """Stores one pattern of the annotator in one item."""
         given = form.judgement()
@@ -168,7 +167,7 @@ def _posts(session: AnnotatorSession) -> APIRouter:
             return show_problem(visit, problem, given)
         return visit.stay(saved, "pattern", "made_at", at=saved.pattern)
 
-    @routes.post(f"{ITEMS}/retract")
+    @post(f"{ITEMS}/retract")
     def retract(visit: Annotated[Visit, on_item], pattern: Pattern = "", key: Key = "") -> Response:
         """Takes one of the annotator's patterns back."""
         if not pattern:
@@ -176,12 +175,12 @@ def _posts(session: AnnotatorSession) -> APIRouter:
         saved = visit.store.retract(visit.code, visit.annotator, pattern=int(pattern), key=key or None)
         return visit.stay(saved, "pattern")
 
-    @routes.post(f"{ITEMS}/undo")
+    @post(f"{ITEMS}/undo")
     def undo(visit: Annotated[Visit, on_item], key: Key = "") -> Response:
         """Takes the annotator's latest step on the item back."""
         return visit.stay(visit.store.undo(visit.code, visit.annotator, key=key or None), "pattern")
 
-    @routes.post(f"{ITEMS}/finish")
+    @post(f"{ITEMS}/finish")
     def finish(visit: Annotated[Visit, on_item], form: Annotated[Given, Form()]) -> Response:
         """Stores that the item is finished, and a pattern that the form still holds before that."""
         given = form.judgement()
@@ -193,7 +192,7 @@ def _posts(session: AnnotatorSession) -> APIRouter:
             return show_problem(visit, problem, given)
         return visit.go_on(saved)
 
-    @routes.post(f"{ITEMS}/none")
+    @post(f"{ITEMS}/none")
     def none(visit: Annotated[Visit, on_item], key: Key = "") -> Response:
         """Stores that the item is finished and that there is no pattern."""
         try:
@@ -202,12 +201,12 @@ def _posts(session: AnnotatorSession) -> APIRouter:
             return show_problem(visit, problem)
         return visit.go_on(saved)
 
-    @routes.post(f"{ITEMS}/reopen")
+    @post(f"{ITEMS}/reopen")
     def reopen(visit: Annotated[Visit, on_item], key: Key = "") -> Response:
         """Takes a finished item up again."""
         return visit.stay(visit.store.finish(visit.code, visit.annotator, done=False, key=key or None))
 
-    @routes.post(f"{ITEMS}/judge")
+    @post(f"{ITEMS}/judge")
     def judge(
         visit: Annotated[Visit, on_item],
         verdict: Annotated[str, Form(max_length=20, description="related, distant, or none")] = "", key: Key = "",
@@ -216,15 +215,13 @@ def _posts(session: AnnotatorSession) -> APIRouter:
         saved = visit.store.judge(visit.code, visit.annotator, verdict=verdict, key=key or None)
         return visit.stay(saved) if verdict == "none" else visit.go_on(saved)
 
-    @routes.post(f"{PLACE}/hand-in")
+    @post(f"{PLACE}/hand-in")
     def hand_in(
         request: Request, annotator: Annotated[Any, known], store: Annotated[Any, opened], key: Key = ""
     ) -> Response:
         """Hands all work in, for good."""
         saved = store.hand_in(annotator, key=key or None)
         return done(request, {"handed_in": True, "again": saved.again}, to=f"{PLACE}/work")
-
-    return routes
 
 
 def _view(store: "Store", annotator: "Annotator", code: str) -> "KeyView | CaseView":

@@ -27,15 +27,20 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        default_response_class=Response,
+        responses=REFUSALS,
     )
     app.state.site, app.state.index = site, index
     _add_assets(app)
-    for routes in (
-        *(browsing.router(site), search.router(site, index), annotate_host.router(session)),
-        *(annotate_item.router(session), trace.router(site), audit.router(site)),
-        browsing.memory_router(site),
-    ):
-        app.include_router(routes, default_response_class=Response, responses=REFUSALS)
+    # Into the application's own router: those of a router that is included are made twice.
+    routes = app.router
+    browsing.add_pages(routes, site)
+    search.add_pages(routes, site, index)
+    annotate_host.add_pages(routes, session)
+    annotate_item.add_pages(routes, session)
+    trace.add_pages(routes, site)
+    audit.add_pages(routes, site)
+    browsing.add_memories(routes, site)
     add_error_pages(app, site)
     app.add_middleware(Security, site=site, admits=session.admits)
     return app

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 NAME = "auditing_pages_audit"
 
 
-def router(site: Site) -> APIRouter:
+def add_pages(routes: APIRouter, site: Site) -> None:
     """The route that audits, or the one that says how to have it."""
-    routes, worker = APIRouter(), site.model
+    worker = site.model
     if worker is None:
         add_without_model(
             routes, site, "/audit", name=NAME, heading="Audit a string", lacking="audit a string",
             purpose="ask which memories carry a string", command="mnemoscope audit MODEL --secrets FILE",
         )  # fmt: skip
-        return routes
+        return
 
     @both(routes, site, "/audit", name=NAME, kept=False)
     def audit(request: Request, wanted: Annotated[AuditAddress, Query()]) -> Page:
@@ -41,8 +41,6 @@ def router(site: Site) -> APIRouter:
         except MnemoscopeError as problem:
             extra = {"asked": wanted, "limits": _limits(worker), "audit": None}
             return problem_page("audit.html", "Audit", problem, extra)
-
-    return routes
 
 
 def _audit_page(site: Site, worker: "ModelWorker", wanted: AuditAddress) -> Page:

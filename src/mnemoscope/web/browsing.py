@@ -29,9 +29,8 @@ Prompt = Annotated[str | None, Query(max_length=PROMPT, description="A traced pr
 At = Annotated[str, Query(max_length=10, description="Where those interventions hold, to carry along")]
 
 
-def router(site: Site) -> APIRouter:
+def add_pages(routes: APIRouter, site: Site) -> None:
     """The routes of the overview, of layers and of questions."""
-    routes = APIRouter()
 
     @both(routes, site, "/", name="browse_overview")
     def overview(request: Request) -> Page:
@@ -71,12 +70,9 @@ def router(site: Site) -> APIRouter:
             raise HTTPException(404, f"There is no question {question!r}; they are {', '.join(answers)}.")
         return question_page(site.edition(), question)
 
-    return routes
 
-
-def memory_router(site: Site) -> APIRouter:
+def add_memories(routes: APIRouter, site: Site) -> None:
     """The route of memories, which answers any single name at the top, and so comes last."""
-    routes = APIRouter()
 
     def published_judgements(name: str, **_: object) -> object:
         """What people say of a memory, who may go on doing so while the rest of its page stays."""
@@ -106,5 +102,3 @@ def memory_router(site: Site) -> APIRouter:
             carried=TraceAddress(prompt=prompt, changes=carried, at=at),
             traces=site.model is not None,
         )
-
-    return routes

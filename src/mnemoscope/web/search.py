@@ -36,9 +36,8 @@ Number = Annotated[int, Query(ge=1, le=LAST, description="Which page of hits, fr
 _MEMORY = re.compile(r"\s*[lL]\d+(\.[eEsS]\d+)?\.[mM]\d+\s*")
 
 
-def router(site: Site, background: "BackgroundIndex") -> APIRouter:
+def add_pages(routes: APIRouter, site: Site, background: "BackgroundIndex") -> None:
     """The routes of searching."""
-    routes = APIRouter()
 
     @both(routes, site, "/search", name="searching_search", kept=False)
     def search(
@@ -68,8 +67,6 @@ def router(site: Site, background: "BackgroundIndex") -> APIRouter:
         if token > last:
             raise HTTPException(404, f"Token {token} is not in the vocabulary, which has tokens 0-{last}.")
         return token_page(site.edition(), background.index, token=token, layers=layers, page=page)
-
-    return routes
 
 
 class BackgroundIndex:

@@ -7,11 +7,11 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mnemoscope.errors import MnemoscopeError, ServeError
 from mnemoscope.formatting import show_text
@@ -28,7 +28,6 @@ from mnemoscope.web.site import Site
 
 if TYPE_CHECKING:
     import uvicorn
-    from fastapi import FastAPI
 
 _log = logging.getLogger("mnemoscope.web")
 
@@ -40,6 +39,7 @@ def serve(settings: Settings, *, ready: Callable[[Settings], None]) -> None:
     or what the handler of SIGTERM or SIGUSR1 raises.
     """
     import uvicorn
+    from starlette.concurrency import run_in_threadpool
 
     from mnemoscope.web.app import create_app
 
@@ -54,7 +54,7 @@ def serve(settings: Settings, *, ready: Callable[[Settings], None]) -> None:
         )
         # What the first reader would wait for.
         config.load()
-        asyncio.run(_warm_up(app))
+        asyncio.run(run_in_threadpool(environment))
         # From here on the system takes connections; they wait for the loop below.
         sock.listen(128)
         ready(settings)
@@ -63,19 +63,6 @@ def serve(settings: Settings, *, ready: Callable[[Settings], None]) -> None:
             server = uvicorn.Server(config)
             with _ended_by_sigusr1(server):
                 server.run(sockets=[sock])
-
-
-async def _warm_up(app: "FastAPI") -> None:
-    """Uses a thread, and asks for a page that no route leads to: FastAPI makes up routes as paths are compared."""
-    from starlette.concurrency import run_in_threadpool
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.disconnect"}
-
-    async def send(_: MutableMapping[str, Any]) -> None: ...
-
-    await run_in_threadpool(environment)
-    await app.router({"type": "http", "method": "GET", "path": _NOWHERE, "headers": []}, receive, send)
 
 
 @contextmanager
@@ -103,7 +90,6 @@ def _ended_by_sigusr1(server: "uvicorn.Server") -> Iterator[None]:
         signal.raise_signal(signal.SIGUSR1)
 
 
-_NOWHERE = "/static/no/such/page"
 _AFTER, _LOOK_AGAIN = 1.0, 0.05
 """Seconds after the start in which nothing is made ahead, and between looks whether somebody waits for a page."""
 

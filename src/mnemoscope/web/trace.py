@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 Name = Annotated[str, Path(max_length=100, description="A memory, such as L10.M222")]
 
 
-def router(site: Site) -> APIRouter:
+def add_pages(routes: APIRouter, site: Site) -> None:
     """The routes that run the model, or the one that says how to have them."""
-    routes, worker = APIRouter(), site.model
+    worker = site.model
     if worker is None:
         add_without_model(
             routes, site, "/trace", name="tracing_pages_trace", heading="Trace a prompt", lacking="trace a prompt",
             purpose="follow a prompt through the layers, and to switch memories off",
             command='mnemoscope trace MODEL "a prompt" --set L0.M0=0',
         )  # fmt: skip
-        return routes
+        return
 
     @both(routes, site, "/trace", name="tracing_pages_trace", kept=False)
     def trace(request: Request, wanted: Annotated[TraceAddress, Query()]) -> Page:
@@ -73,8 +73,6 @@ def router(site: Site) -> APIRouter:
         turned = site.atlas[memory].triggers(sign=-int(sign)).height > 0
         title = f"{memory}: causal check"
         return Page("causal.html", title, data, lambda: causal_view(data, worker.words) | {"turned": turned})
-
-    return routes
 
 
 def _trace_page(worker: "ModelWorker", wanted: TraceAddress) -> Page:
