@@ -139,7 +139,10 @@ def test_stored_answers_are_read_and_none_is_made(tmp_path: Path) -> None:
     assert [question for question, answer in stored.items() if not answer.missing] == ["value_rank", "refinement_match"]
     assert stored["value_rank"].names()
     assert stored["refinement_match"].interval == "over documents (bootstrap, 2000 draws, seed 7)"
-    assert stored["width"].missing == f"make it with `mnemoscope analyze {shlex.quote(str(atlas.path))}`"
+    where = shlex.quote(str(atlas.path))
+    assert stored["value_agreement"].missing == f"make it with `mnemoscope analyze {where}`"
+    # Which would not answer this one.
+    assert stored["width"].missing == f"make its table width with `mnemoscope extend {where} --model gpt2 width`"
     assert files_of(atlas) == before
 
 

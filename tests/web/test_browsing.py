@@ -1,6 +1,7 @@
 """Overview, search and tokens: right numbers, hostile text shown and never markup, and refusals in one sentence."""
 
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from starlette.testclient import TestClient
 from handbuilt_atlas import build_atlas
 from mnemoscope.atlas import open_atlas
 from mnemoscope.figures.examples import best_examples
-from mnemoscope.questions import QUESTIONS
+from mnemoscope.questions import BEYOND, QUESTIONS
 from mnemoscope.questions.answers import write_all
 from reports.reported_atlas import reported
 from web.served import client, patient
@@ -134,7 +135,7 @@ def test_answers_appear_when_they_are_made(tmp_path: Path) -> None:
     opened = reported(tmp_path / "atlas")
     reader = client(opened.path)
     assert len(reader.get("/index.json").json()["unanswered"]) == len(QUESTIONS)
-    assert "mnemoscope analyze" in reader.get("/").text
+    assert "Not answered yet (10 of 10 questions): run <code>mnemoscope analyze" in reader.get("/").text
     mark = reader.get("/").headers["etag"]
     write_all(opened)
     data = reader.get("/index.json").json()
@@ -144,6 +145,22 @@ def test_answers_appear_when_they_are_made(tmp_path: Path) -> None:
     page = reader.get("/")
     assert page.headers["etag"] != mark
     assert "What keys detect" in page.text
+
+
+def test_what_the_paper_does_not_ask_hides_no_answer(answered_atlas: Path, tmp_path: Path) -> None:
+    """Most atlases never get the optional tables of questions beyond the paper."""
+    atlas = shutil.copytree(answered_atlas, tmp_path / "atlas")
+    for question in BEYOND:
+        (atlas / f"analyses/{question}.json").unlink(missing_ok=True)
+    reader = client(atlas)
+    assert reader.get("/index.json").json()["unanswered"] == [*BEYOND]
+    page = reader.get("/").text
+    assert "Not answered yet" not in page
+    assert "What a value speaks most for is what follows" in page
+    (atlas / "analyses/key_removals.json").unlink()
+    page = client(atlas).get("/").text
+    assert "Not answered yet (1 of 10 questions)" in page
+    assert "What a value speaks most for is what follows" in page
 
 
 def test_a_search_finds_memories_and_marks_what_matched(tmp_path: Path) -> None:

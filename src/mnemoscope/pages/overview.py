@@ -13,6 +13,7 @@ from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.page import Page
 from mnemoscope.pages.questions import answers_of, draw_small
 from mnemoscope.pages.triggers import group_triggers, triggers_view
+from mnemoscope.questions.registry import THE_PAPERS
 
 STRIKING = 10
 GLANCE = ("key_patterns", "value_agreement", "layer_activity", "refinement_match")
@@ -57,7 +58,7 @@ def overview_view(edition: Edition) -> dict[str, Any]:
 
 
 def overview_words(edition: Edition, data: dict[str, Any]) -> dict[str, Any]:
-    """What the template needs besides: small figures, and the report's sentences where all questions are answered."""
+    """What the template needs besides: small figures; sentences as soon as one of the paper's ten is answered."""
     # The room of figures loads the drawing library; only this page needs it.
     from mnemoscope.figures.summary import cards, describe_mining, warnings
 
@@ -69,8 +70,10 @@ def overview_words(edition: Edition, data: dict[str, Any]) -> dict[str, Any]:
         "opened_by": model_words(manifest, otherwise=manifest.model.spec or "MODEL"),
     }
     mined = edition.mined.get("mined", lambda: describe_mining(edition.atlas))
-    found = [] if data["unanswered"] else cards(mined, answers_of(edition))[1:]
-    return {**said, "mined": mined, "cards": found}
+    # Those beyond the paper need tables that most atlases never get.
+    waiting = [question for question in data["unanswered"] if question in THE_PAPERS]
+    found = cards(mined, answers_of(edition))[1:] if len(waiting) < len(THE_PAPERS) else []
+    return {**said, "mined": mined, "cards": found, "waiting": waiting, "asked": len(THE_PAPERS)}
 
 
 def _run(edition: Edition) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import record_hashes, recorded_hashes, write_beside
 from mnemoscope.atlas.schema import ANSWER_COLUMNS, TABLES
 from mnemoscope.atlas.store import write_free_table
+from mnemoscope.atlas.tables import rebuild_command
 from mnemoscope.errors import AtlasUnfinished, StoreFailed
 from mnemoscope.files import write_json
 from mnemoscope.patterns import write_patterns
@@ -212,9 +213,15 @@ def stored_answers(atlas: Atlas) -> dict[str, Answer]:
 
     What people have said since an answer was made is not in it.
     """
-    remedy = f"make it with `mnemoscope analyze {shlex.quote(str(atlas.path))}`"
     stored = {question: _parse(own) if own else None for question, own in _read_answers(atlas).items()}
-    return {question: _answer(atlas, question, own, remedy) for question, own in stored.items()}
+    return {question: _answer(atlas, question, own, _remedy(atlas, question)) for question, own in stored.items()}
+
+
+def _remedy(atlas: Atlas, question: str) -> str:
+    """Which command leads to an answer: the one that makes an optional table that it needs, else `analyze`."""
+    if lacking := _lacking_table(atlas, question):
+        return f"make its table {lacking} with {rebuild_command(atlas.path, lacking, atlas.manifest)}"
+    return f"make it with `mnemoscope analyze {shlex.quote(str(atlas.path))}`"
 
 
 def answers_with(atlas: Atlas, question: str) -> dict[str, Answer]:
@@ -241,10 +248,13 @@ def all_are_current(atlas: Atlas) -> bool:
 
 def lacks_tables(atlas: Atlas, question: str) -> bool:
     """Whether the question needs an optional table that the atlas does not have."""
-    return any(
-        not atlas.has(name, layer=atlas.layers[0] if TABLES[name].numbered else None)
-        for name in load_question(question).optional
-    )
+    return _lacking_table(atlas, question) is not None
+
+
+def _lacking_table(atlas: Atlas, question: str) -> str | None:
+    optional = load_question(question).optional
+    numbered = {name: atlas.layers[0] if TABLES[name].numbered else None for name in optional}
+    return next((name for name in optional if not atlas.has(name, layer=numbered[name])), None)
 
 
 def _is_current(atlas: Atlas, question: str, contents: Sequence[bytes]) -> bool:
