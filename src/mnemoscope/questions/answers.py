@@ -214,7 +214,7 @@ def stored_answers(atlas: Atlas) -> dict[str, Answer]:
     What people have said since an answer was made is not in it.
     """
     stored = {question: _parse(own) if own else None for question, own in _read_answers(atlas).items()}
-    return {question: _answer(atlas, question, own, _remedy(atlas, question)) for question, own in stored.items()}
+    return {one: _answer(atlas, one, own, "" if own else _remedy(atlas, one)) for one, own in stored.items()}
 
 
 def _remedy(atlas: Atlas, question: str) -> str:
