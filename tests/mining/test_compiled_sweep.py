@@ -23,6 +23,7 @@ from mnemoscope.mining.compiled_sweep import CompiledSweep, compiled_sweep
 from mnemoscope.mining.observer import Observer, Swept
 from mnemoscope.models import load_model
 from mnemoscope.tracing import ranking
+from mnemoscope.tracing.distributions import compiled_distribution
 from mnemoscope.tracing.ranking import compiled_ranking
 from models.conftest import build
 from models.expert_models import build_mixture
@@ -211,6 +212,7 @@ def test_a_library_that_is_no_library_or_counts_otherwise_is_left_alone(
     monkeypatch.undo()
     assert compiled_sweep.__wrapped__() is not None
     assert compiled_ranking.__wrapped__() is not None
+    assert compiled_distribution.__wrapped__() is not None
     monkeypatch.setattr(compiled_module.CompiledSweep, "count", lambda self, block, counts: counts.add_(1))
     assert compiled_sweep.__wrapped__() is None
     monkeypatch.setattr(ranking, "_rank", lambda scores, tokens, _: tokens)
@@ -219,6 +221,7 @@ def test_a_library_that_is_no_library_or_counts_otherwise_is_left_alone(
         monkeypatch.setattr(library, "_library", lambda older=older: older)
         assert compiled_sweep.__wrapped__() is None
         assert compiled_ranking.__wrapped__() is None
+        assert compiled_distribution.__wrapped__() is None
 
 
 WIDE = {

@@ -1,4 +1,4 @@
-"""Top tokens, ranks and distributions against plain loops, ties above all."""
+"""Top tokens, ranks and lengths against plain loops, ties above all."""
 
 import math
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compiled_functions import require_compiled
-from mnemoscope.tracing import distribution, rank_of, rank_tokens, ranking, top
+from mnemoscope.tracing import norms_of, rank_of, rank_tokens, ranking, top
 from mnemoscope.tracing import scores as scoring
 from mnemoscope.tracing.ranking import BLOCK, CompiledRanking, compiled_ranking
 
@@ -199,39 +199,6 @@ def test_the_rank_is_the_place_in_the_sorted_row(size: int, data) -> None:
     assert ranks.tolist() == [order.index(token) for token in range(size)]
 
 
-@given(st.lists(st.floats(-40, 40, width=32), min_size=1, max_size=40), st.floats(-50, 50))
-def test_the_distribution_is_the_softmax(row: list[float], shift: float) -> None:
-    scores = torch.tensor([row], dtype=torch.float32) + shift
-    exact = [float(x) for x in scores[0].double()]
-    normaliser = max(exact) + math.log(sum(math.exp(x - max(exact)) for x in exact))
-    p = [math.exp(x - normaliser) for x in exact]
-    entropy = -sum(q * math.log(q) for q in p if q > 0)
-    before = scores.clone()
-    shape = distribution(scores)
-    assert scores.equal(before)  # what was given is not changed
-    assert float(shape.log_normaliser) == pytest.approx(normaliser, abs=1e-5 * max(1, abs(normaliser)))
-    assert float(shape.max_probability) == pytest.approx(max(p), abs=1e-5)
-    assert float(shape.entropy) == pytest.approx(entropy, abs=3e-5)
-
-
-def test_room_given_for_the_distribution_is_used_and_changes_nothing() -> None:
-    scores = torch.randn(4, 100, generator=torch.Generator().manual_seed(2))
-    room = torch.full_like(scores, 7.0)
-    with_room, without = distribution(scores, scratch=room), distribution(scores)
-    assert (room != 7.0).all()
-    for name in ("log_normaliser", "max_probability", "entropy"):
-        assert getattr(with_room, name).equal(getattr(without, name))
-
-
-def test_the_highest_scores_may_be_given() -> None:
-    scores = torch.tensor([[0.0, math.log(3.0)], [2.0, 2.0]])
-    for given_ in (None, scores.amax(1)):
-        shape = distribution(scores, highest=given_)
-        assert shape.max_probability.tolist() == pytest.approx([0.75, 0.5])
-        assert shape.log_normaliser.tolist() == pytest.approx([math.log(4.0), 2.0 + math.log(2.0)])
-        assert shape.entropy.tolist() == pytest.approx([math.log(4.0) - 0.75 * math.log(3.0), math.log(2.0)])
-
-
 @pytest.mark.parametrize("size", [640, 641, 130])
 def test_the_extremes_of_blocks_of_64(size: int) -> None:
     scores = torch.randn(3, size, generator=torch.Generator().manual_seed(size))
@@ -257,10 +224,17 @@ def test_a_vote_depends_on_the_memory_and_its_sign() -> None:
     assert codes.tolist() == [[0, 7, 6, 2]]
 
 
-def test_large_scores_keep_a_small_entropy() -> None:
-    # Next to 1,000 float32 has steps of 6e-5, and so have the scores themselves.
-    scores = torch.full((1, 5000), 900.0)
-    scores[0, 17] = 1000.0
-    assert float(distribution(scores).entropy[0]) == pytest.approx(0.0, abs=1e-4)
-    scores[0, 18] = 1000.0
-    assert float(distribution(scores).entropy[0]) == pytest.approx(math.log(2), abs=1e-4)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lengths_do_not_depend_on_which_way_a_matrix_lies(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor on how many rows are measured at a time: 3 here, so that the last part is a smaller one."""
+    monkeypatch.setattr(scoring, "IN_CACHE", 3 * 4096)
+    stored = torch.randn(4096, 7, generator=torch.Generator().manual_seed(3)).to(dtype)
+    before = stored.clone()
+    for vectors in (stored.T, stored.T.contiguous()):
+        wanted = [math.sqrt(math.fsum(x * x for x in row)) for row in vectors.double().tolist()]
+        found = norms_of(vectors)
+        assert found.dtype == torch.float32
+        assert found.tolist() == pytest.approx(wanted, rel=2e-7)
+    assert stored.equal(before)

@@ -7,9 +7,11 @@ What sweeps the scores does so some rows at a time, while a core's cache holds t
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.cores import IN_CACHE
@@ -25,6 +27,8 @@ _SHARED = 1 << 22
 """Scores from which on threads share them: of fewer, handing them over takes longer than it saves."""
 
 Found = TypeVar("Found")
+Columns = dict[str, NDArray[Any]]
+"""By name, `[vector, ...]` each."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +93,9 @@ class Projector:
 
     def _share_out(self, block: Share, read: Read[Found]) -> list[Found]:
         """What is read off all rows of a block, in their order: every thread reads as many rows, on one core."""
-        rows, opposite = len(block.scores), block.opposite
-        size = self._team.size if block.scores.numel() >= _SHARED else 1
+        if block.scores.numel() < _SHARED:
+            return [read(block)]
+        rows, size, opposite = len(block.scores), self._team.size, block.opposite
         rooms = torch.tensor_split(block.room, size)
         shares = [
             Share(block.start + own.start, block.scores[own], None if opposite is None else opposite[own], room)
@@ -105,6 +110,13 @@ class Projector:
         return [found[number] for number in range(len(shares))]
 
 
+def join_columns(parts: Sequence[Columns]) -> Columns:
+    """The columns of all vectors, of what was read off their shares."""
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
 def sweep_scores(share: Share, *, best: int, worst: int = 0, of: Sequence[Tensor] = ()) -> tuple[Ranking, Distribution]:
     """What needs all scores of a share, as many rows at a time as it has room for: their ranking, asked for as of
     `rank_tokens` and with one best token at least, and their distributions.
@@ -116,5 +128,5 @@ def sweep_scores(share: Share, *, best: int, worst: int = 0, of: Sequence[Tensor
         scratch = share.room[: len(part)]
         found = rank_tokens(part, best=best, worst=worst, of=[tokens[rows] for tokens in of], scratch=scratch)
         rankings.append(found)
-        shapes.append(distribution(part, highest=found.best[1][:, 0], scratch=scratch))
+        shapes.append(distribution(part, highest=found.best[1][:, 0]))
     return Ranking.join(rankings), Distribution.join(shapes)

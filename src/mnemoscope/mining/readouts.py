@@ -23,7 +23,7 @@ from mnemoscope.mining.batches import pack, pad
 from mnemoscope.mining.circle import next_in_circle
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.predictions import ROWS, SCORES
-from mnemoscope.mining.projector import Share, sweep_scores
+from mnemoscope.mining.projector import Share, join_columns, sweep_scores
 from mnemoscope.mining.roles import RolePass, last_tokens
 from mnemoscope.mining.steps import PlannedSteps, digest, empty_answers
 from mnemoscope.mining.thread_team import ThreadTeam
@@ -57,8 +57,7 @@ def reading_columns(values: ValuePass, layer: int, targets: Ints, lenses: Lenses
         translator = lens.get(layer) or Translator.identity(model.sizes.hidden)
         with torch.inference_mode():
             folded = translated_values(model, layer, translator)
-        blocks = projector.read_all(folded, partial(_read_values, (targets, control)))
-        found = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+        found = join_columns(projector.read_all(folded, partial(_read_values, (targets, control))))
         if not np.isfinite(found["max_probability"]).all():
             raise NotFinite(f"the values of layer {layer} are not finite under the lens {name}")
         columns["memory"].append(np.arange(memories, dtype=np.int32))

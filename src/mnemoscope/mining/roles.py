@@ -23,7 +23,7 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.circle import next_in_circle
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.projector import Projector, Share
+from mnemoscope.mining.projector import Projector, Share, join_columns
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining.writing import each_layer, is_made, write_columns
 from mnemoscope.models import LanguageModel
@@ -116,8 +116,7 @@ class RolePass:
             columns |= {name: [[] for _ in range(memories)] for name in ("key_top_tokens", "key_top_cosines")}
             return columns | {name: np.ma.array(np.zeros(memories, kind), mask=True) for name, kind in _NUMBERS.items()}
         directions = normalize(read_directions(model, layer), dim=1, eps=_TINY)
-        blocks = projector.read_all(directions, partial(_read, (own, dealt)))
-        found = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+        found = join_columns(projector.read_all(directions, partial(_read, (own, dealt))))
         if not np.isfinite(found["key_top_cosines"]).all():
             memory = int(np.flatnonzero(~np.isfinite(found["key_top_cosines"]).all(1))[0])
             raise NotFinite(f"the key of {model.numbering(layer).name(layer, memory)} is not finite; check the weights")

@@ -15,13 +15,12 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from mnemoscope.errors import NotFinite
-from mnemoscope.mining.projector import Projector, Share, sweep_scores
+from mnemoscope.mining.projector import Projector, Share, join_columns, sweep_scores
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.branches import branch_of, fold_values
-from mnemoscope.tracing import distribution, top
+from mnemoscope.tracing import distribution, norms_of, top
 
 TOKENS_KEPT = 20
 """Top and bottom tokens kept of each value."""
@@ -78,12 +77,11 @@ class ValuePass:
         unknown = np.ma.array(np.full(memories, np.nan, np.float32), mask=True)
         columns: dict[str, Any] = {
             "memory": np.arange(memories, dtype=np.int32),
-            "key_norm": _norms(model.keys(layer)),
-            "up_norm": unknown if up is None else _norms(up),
-            "value_norm": _norms(values),
+            "key_norm": norms_of(model.keys(layer)).cpu().numpy(),
+            "up_norm": unknown if up is None else norms_of(up).cpu().numpy(),
+            "value_norm": norms_of(values).cpu().numpy(),
         }
-        blocks = projector.read_all(folded, partial(_read_scores, wanted), opposite=True)
-        columns |= {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
+        columns |= join_columns(projector.read_all(folded, partial(_read_scores, wanted), opposite=True))
         if not np.isfinite(columns["entropy"]).all():
             memory = int(np.flatnonzero(~np.isfinite(columns["entropy"]))[0])
             named = model.numbering(layer).name(layer, memory)
@@ -125,7 +123,7 @@ def _read_working(share: Share) -> NDArray[np.float32]:
     with torch.inference_mode():
         for part in torch.split(share.scores, len(share.room)):
             highest = part.amax(1)
-            shape = distribution(part, highest=highest, scratch=share.room[: len(part)])
+            shape = distribution(part, highest=highest)
             parts.append(torch.stack([highest - part.mean(1), shape.max_probability]))
     found: NDArray[np.float32] = torch.cat(parts, 1).cpu().numpy()
     return found
@@ -160,8 +158,3 @@ def _read_scores(wanted: Targets, share: Share) -> dict[str, NDArray[Any]]:
         "target_rank": ranking.ranks[0], "trigger_log_probability": mean,
     }  # fmt: skip
     return {name: tensor.cpu().numpy() for name, tensor in names.items()}
-
-
-def _norms(rows: Tensor) -> NDArray[np.float32]:
-    norms: NDArray[np.float32] = torch.linalg.vector_norm(rows.float(), dim=1).cpu().numpy()
-    return norms

@@ -91,8 +91,8 @@ class LanguageModel:
         self.has_negative = any(goes_negative(layer.ffn, dtype=self.dtype, device=self.device) for layer in layers)
         self.signs = (1, -1) if self.has_negative else (1,)
         self.linear_head = anatomy.two_level is None
-        self._values = ProbedValues()
         self.probed = any(layer.ffn.is_probed for layer in layers)
+        self._values = ProbedValues(some=self.probed)
         _ = self.probed and self._values.of(0, layers[0].ffn)  # what cannot be is told before anything runs
         self._running = local()
         self.lock = RLock()

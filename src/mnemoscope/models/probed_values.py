@@ -18,9 +18,10 @@ MOST_BYTES = 1 << 30
 
 @final
 class ProbedValues:
-    """The values of one model's layers that were probed; several threads may ask."""
+    """The values of one model's layers, `some` of which are probed; several threads may ask."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, some: bool) -> None:
+        self._some = some
         self._kept: dict[int, Tensor] = {}
         self._bytes = 0
         self._lock = Lock()
@@ -30,7 +31,7 @@ class ProbedValues:
         if (kept := self._kept.get(layer)) is not None:
             return kept
         values = ffn.values()
-        size = values.untyped_storage().nbytes() if ffn.is_probed else 0
+        size = values.untyped_storage().nbytes() if self._some and ffn.is_probed else 0
         with self._lock:
             if size and layer not in self._kept and self._bytes + size <= MOST_BYTES:
                 self._kept[layer] = values

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "processors.h"
+#include "threads.h"
 
 enum {
     LANES = 128,
@@ -250,8 +251,9 @@ typedef struct {
 } request;
 
 FOR_EACH_PROCESSOR
-void rank_rows(const request *asked, int64_t begin, int64_t end)
+void rank_rows(const void *given, int64_t begin, int64_t end)
 {
+    const request *asked = given;
     const int high = asked->high, low = asked->low;
     for (int64_t n = begin; n < end; n++) {
         const float *row = asked->scores + n * asked->apart;
@@ -271,33 +273,6 @@ void rank_rows(const request *asked, int64_t begin, int64_t end)
     }
 }
 
-/* PyTorch's own threads, where it has brought GNU's OpenMP with it: their share of the rows is each one's. Nothing here is
-   compiled with OpenMP, which not every compiler has; without it the caller's thread does all rows. */
-#if defined(__GNUC__) && defined(__linux__)
-extern void GOMP_parallel(void (*work)(void *), void *asked, unsigned threads, unsigned flags) __attribute__((weak));
-extern int omp_get_thread_num(void) __attribute__((weak));
-extern int omp_get_num_threads(void) __attribute__((weak));
-
-static void rank_share(void *asked)
-{
-    const int64_t rows = ((const request *)asked)->rows, number = omp_get_thread_num(), shares = omp_get_num_threads();
-    rank_rows(asked, rows * number / shares, rows * (number + 1) / shares);
-}
-
-static int rank_together(request *asked, int64_t threads)
-{
-    if (threads < 2 || !GOMP_parallel || !omp_get_thread_num || !omp_get_num_threads) return 0;
-    GOMP_parallel(rank_share, asked, (unsigned)threads, 0);
-    return 1;
-}
-#else
-static int rank_together(request *asked, int64_t threads)
-{
-    (void)asked, (void)threads;
-    return 0;
-}
-#endif
-
 /* Reads `scores [row, token]`, whose rows lie so many numbers apart, with so many threads where there are some. Written are,
    without gaps, so many best tokens of each row and their scores, and so many of the worst, `[row, count]`; to `undecided
    [row]` 1 where a row has a NaN and nothing else of its ends is written; and the `ranks [of, row]` of `tokens [of, row]`.
@@ -313,6 +288,6 @@ int64_t rank_tokens_1(const float *scores, int64_t rows, int64_t vocabulary, int
     int64_t outside = 0;
     for (int64_t at = 0; at < of * rows; at++) outside += tokens[at] < 0 || tokens[at] >= vocabulary;
     if (outside) return outside;
-    if (!rank_together(&asked, threads < rows ? threads : rows)) rank_rows(&asked, 0, rows);
+    for_all_rows(rank_rows, &asked, rows, threads);
     return 0;
 }

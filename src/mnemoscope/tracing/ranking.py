@@ -38,6 +38,8 @@ class Ranking:
     @classmethod
     def join(cls, parts: "Sequence[Ranking]") -> "Ranking":
         """That of all rows of the parts."""
+        if len(parts) == 1:
+            return parts[0]
         ranks = torch.cat([part.ranks for part in parts], 1)
         return cls(_join([part.best for part in parts]), _join([part.worst for part in parts]), ranks)
 
@@ -77,6 +79,11 @@ def rank_of(scores: Tensor, tokens: Tensor, *, scratch: Tensor | None = None) ->
     return rank_tokens(scores, of=[tokens], scratch=scratch).ranks[0]
 
 
+def threads_for(scores: Tensor) -> int:
+    """How many threads a compiled function deals the rows of `scores` to."""
+    return min(torch.get_num_threads(), scores.numel() // _SHARED)
+
+
 class CompiledRanking:
     """Calls the compiled function."""
 
@@ -102,9 +109,8 @@ class CompiledRanking:
         undecided = scores.new_empty(rows, dtype=torch.uint8)
         tokens = torch.stack([each.long() for each in of]) if of else whole(0, rows)
         ranks = torch.empty_like(tokens)
-        threads = min(torch.get_num_threads(), scores.numel() // _SHARED)
         outside = self._function(
-            scores.data_ptr(), rows, vocabulary, scores.stride(0), threads,
+            scores.data_ptr(), rows, vocabulary, scores.stride(0), threads_for(scores),
             best, high[0].data_ptr(), high[1].data_ptr(), worst, low[0].data_ptr(), low[1].data_ptr(),
             undecided.data_ptr(), len(of), tokens.data_ptr(), ranks.data_ptr(),
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The numbers of a layer at a position: distributions of scores, contributions, votes, activity.
+"""The numbers of a layer at a position: contributions, votes, activity.
 
 The contribution of a memory is c_i = |m_i| norm(v_i); its vote is top(sign(m_i) v_i) under the values' projection
 (definitions.md sections 2 and 4). Serves mining, which has every vote from the value pass, and tracing, which projects
@@ -6,13 +6,13 @@ only the memories that it shows.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import polars as pl
 import torch
 from torch import Tensor
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.cores import IN_CACHE
 from mnemoscope.errors import ModelDiffers, OptionError
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.branches import branch_scales, fold_values
@@ -24,33 +24,6 @@ EVENTS = ("residual", "agreement", "ffn", "composition")
 """How a layer's output comes about, as Figure 11 has it."""
 SCORES = 1 << 22
 """Scores that exist at one time: 16 MiB, which an allocator keeps: no fresh memory for each product."""
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """`softmax(scores)` as three numbers a row, each `[row]`; log of the normaliser and entropy in nats."""
-
-    log_normaliser: Tensor
-    max_probability: Tensor
-    entropy: Tensor
-
-    @classmethod
-    def join(cls, parts: "Sequence[Distribution]") -> "Distribution":
-        """Those of all rows of the parts."""
-        return cls(*map(torch.cat, zip(*(vars(part).values() for part in parts), strict=True)))
-
-
-def distribution(scores: Tensor, *, highest: Tensor | None = None, scratch: Tensor | None = None) -> Distribution:
-    """The shape of `softmax(scores)`, `scores [row, vocab]`.
-
-    `highest [row]`, each row's largest score, saves a sweep; `scratch` of the same shape as `scores` an allocation.
-    """
-    shift = (scores.amax(1) if highest is None else highest)[:, None]
-    terms = torch.sub(scores, shift, out=scratch).exp_()
-    total = terms.sum(1)
-    mean = terms.mul_(scores).sum(1) / total
-    log_normaliser = total.log() + shift[:, 0]
-    return Distribution(log_normaliser, 1 / total, log_normaliser - mean)
 
 
 def check_wide_numbers(model: LanguageModel) -> None:
@@ -74,8 +47,18 @@ def contributions(coefficients: Tensor, norm: Tensor) -> Tensor:
 def value_norms(model: LanguageModel, layer: int) -> Tensor:
     """The length `[memory]`, float32, of every value of a layer; measured once for each model and kept."""
     if layer not in model.known_norms:
-        model.known_norms[layer] = torch.linalg.vector_norm(model.values(layer).float(), dim=1)
+        model.known_norms[layer] = norms_of(model.values(layer))
     return model.known_norms[layer]
+
+
+def norms_of(vectors: Tensor) -> Tensor:
+    """The lengths `[row]`, float32, of vectors `[row, hidden]`."""
+    if vectors.dtype == torch.float32 and vectors.stride(1) == 1:
+        lengths: Tensor = torch.linalg.vector_norm(vectors, dim=1)
+        return lengths
+    # Of others PyTorch's norm adds one square after the other: five times as long, and off by 1e-6 in place of 1e-7.
+    parts = torch.split(vectors, max(1, IN_CACHE // vectors.shape[1]))
+    return torch.cat([part.float().square().sum(1) for part in parts]).sqrt_()
 
 
 def activity_of(coefficients: Tensor, norm: Tensor) -> dict[str, Tensor]:

@@ -1,0 +1,162 @@
+"""The shape of a softmax against plain sums in double precision, compiled and by PyTorch, which agree to the bit."""
+
+import math
+from collections.abc import Iterable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compiled_functions import require_compiled
+from mnemoscope.tracing import Distribution, distribution, distributions
+from mnemoscope.tracing.distributions import CompiledDistribution, compiled_distribution
+
+NAMES = ("log_normaliser", "max_probability", "entropy")
+
+
+def plain(row: Iterable[float]) -> tuple[float, float, float]:
+    """The three numbers of a row, each sum rounded once."""
+    scores = list(row)
+    highest = max(scores)
+    below = [score - highest for score in scores]
+    terms = [math.exp(x) for x in below]
+    total = math.fsum(terms)
+    return (
+        highest + math.log(total),
+        1 / total,
+        math.log(total) - math.fsum(term * x for term, x in zip(terms, below, strict=True)) / total,
+    )
+
+
+def as_float32(number: float) -> float:
+    return float(torch.tensor(number, dtype=torch.float64).float())
+
+
+def shapes_of(scores: torch.Tensor) -> dict[str, Distribution]:
+    """By the compiled function, where there is one, and, as on a graphics card, by PyTorch."""
+    ways = {"pytorch": distributions._measure(scores, scores.amax(1))}
+    compiled = compiled_distribution()
+    return ways if compiled is None else ways | {"compiled": compiled.measure(scores, scores.amax(1))}
+
+
+@pytest.fixture
+def compiled() -> CompiledDistribution:
+    return require_compiled(compiled_distribution())
+
+
+@given(st.lists(st.floats(-40, 40, width=32), min_size=1, max_size=40), st.floats(-50, 50))
+def test_the_distribution_is_the_softmax(row: list[float], shift: float) -> None:
+    scores = torch.tensor([row], dtype=torch.float32) + shift
+    before = scores.clone()
+    wanted = plain(scores[0].double().tolist())
+    for shape in (*shapes_of(scores).values(), distribution(scores)):
+        for name, exact in zip(NAMES, wanted, strict=True):
+            assert float(getattr(shape, name)) == pytest.approx(exact, rel=1.2e-7, abs=1e-12)
+    assert scores.equal(before)  # what was given is not changed
+
+
+@pytest.mark.parametrize("size", [*range(1, 18), 1000, 50_257])
+@pytest.mark.parametrize("spread", [0.1, 3.0, 30.0, 400.0])
+def test_what_is_told_is_the_rounded_exact_number(size: int, spread: float) -> None:
+    """To the bit, either way: of rows that lie apart, in two threads, of any number of tokens."""
+    chance = torch.Generator().manual_seed(size)
+    rows = 40 if size < 18 else 5
+    scores = (spread * torch.randn(rows, size + 3, generator=chance))[:, :size]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        found = shapes_of(scores)
+    finally:
+        torch.set_num_threads(threads)
+    wanted = [[as_float32(number) for number in plain(row)] for row in scores.double().tolist()]
+    for way, shape in found.items():
+        own = [list(row) for row in zip(*(getattr(shape, name).tolist() for name in NAMES), strict=True)]
+        if spread < 30 and size > 1:
+            assert own == wanted, way
+        else:  # a normaliser of nearly 1 has few digits to tell an entropy of nearly 0
+            assert own == [pytest.approx(row, rel=1.2e-7, abs=1e-14) for row in wanted], way
+
+
+def test_each_power_is_exact_however_far_off(compiled: CompiledDistribution) -> None:
+    """A row of one score and its best: the entropy of two tokens, from equal ones to where nothing is left."""
+    below = torch.cat([torch.linspace(-720, 0, 20_001), torch.linspace(-2, 0, 2_001), torch.tensor([-1e30, -1e-30])])
+    scores = torch.stack([torch.zeros_like(below), below], 1)
+    shape = compiled.measure(scores, scores.amax(1))
+    p = below.double().exp() / (1 + below.double().exp())
+    wanted = torch.log1p(below.double().exp()) - p * below.double()
+    assert torch.allclose(shape.entropy.double(), wanted, rtol=1e-7, atol=1e-15)
+    assert shape.max_probability.equal((1 / (1 + below.double().exp())).float())
+
+
+def test_the_highest_scores_may_be_given() -> None:
+    """Also as a column of something wider."""
+    scores = torch.tensor([[0.0, math.log(3.0)], [2.0, 2.0]])
+    for given_ in (None, scores.amax(1), scores.sort(1, descending=True).values[:, 0]):
+        shape = distribution(scores, highest=given_)
+        assert shape.max_probability.tolist() == pytest.approx([0.75, 0.5])
+        assert shape.log_normaliser.tolist() == pytest.approx([math.log(4.0), 2.0 + math.log(2.0)])
+        assert shape.entropy.tolist() == pytest.approx([math.log(4.0) - 0.75 * math.log(3.0), math.log(2.0)])
+
+
+def test_large_scores_keep_a_small_entropy() -> None:
+    scores = torch.full((1, 5000), 900.0)
+    scores[0, 17] = 1000.0
+    assert float(distribution(scores).entropy[0]) == pytest.approx(0.0, abs=1e-12)
+    scores[0, 18] = 1000.0
+    assert float(distribution(scores).entropy[0]) == pytest.approx(math.log(2), rel=1e-7)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", [0, 7, 8, 16, 18])
+def test_what_is_not_finite_shows_in_the_entropy_of_its_row(wrong: float, place: int) -> None:
+    """Wherever it is, the last and smaller part of a row too; and in no other row."""
+    scores = torch.randn(3, 19, generator=torch.Generator().manual_seed(1))
+    scores[1, place] = wrong
+    for shape in shapes_of(scores).values():
+        assert shape.entropy.isfinite().tolist() == [True, False, True]
+        assert shape.entropy.isnan()[1]
+
+
+def test_no_rows_have_no_distributions() -> None:
+    for shape in shapes_of(torch.empty(0, 9)).values():
+        assert [tuple(getattr(shape, name).shape) for name in NAMES] == [(0,)] * 3
+
+
+def test_scores_that_the_compiled_function_does_not_read_are_pytorchs(compiled: CompiledDistribution) -> None:
+    scores = torch.randn(9, 30, generator=torch.Generator().manual_seed(4))
+    for other in (scores.double(), scores.half(), scores.T.contiguous().T, scores.to("meta")):
+        assert not compiled.fits(other)
+    assert compiled.fits(scores[:, 3:20])
+    for other in (scores.double(), scores.T.contiguous().T):
+        found = distribution(other)
+        assert found.entropy.dtype == other.dtype
+        assert found.entropy.float().equal(compiled.measure(scores, scores.amax(1)).entropy)
+
+
+def test_highest_scores_that_are_not_those_of_the_rows_are_refused(compiled: CompiledDistribution) -> None:
+    scores = torch.zeros(4, 30)
+    for wrong in (torch.zeros(3), torch.zeros(4, 1), torch.zeros(4).double()):
+        with pytest.raises(ValueError, match="no highest score for each of 4 rows"):
+            compiled.measure(scores, wrong)
+
+
+@pytest.mark.parametrize("at_once", [1, 30, 61, 1000])
+def test_however_many_terms_exist_at_a_time(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = torch.randn(7, 30, generator=torch.Generator().manual_seed(5))
+    whole = distributions._measure(scores, scores.amax(1))
+    monkeypatch.setattr(distributions, "_TERMS", at_once)
+    parts = distributions._measure(scores, scores.amax(1))
+    assert all(getattr(parts, name).equal(getattr(whole, name)) for name in NAMES)
+
+
+def test_a_function_that_measures_otherwise_is_left_alone(
+    compiled: CompiledDistribution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = CompiledDistribution.measure
+
+    def shifted(self: CompiledDistribution, scores: torch.Tensor, highest: torch.Tensor) -> Distribution:
+        return measure(self, scores, highest + 1)
+
+    monkeypatch.setattr(CompiledDistribution, "measure", shifted)
+    assert compiled_distribution.__wrapped__() is None
