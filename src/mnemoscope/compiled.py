@@ -8,9 +8,11 @@ import ctypes
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 _LIBRARY = "mnemoscope._compiled"
+
+Caller = TypeVar("Caller")
 
 
 def compiled_function(name: str, arguments: str, result: type[Any] | None = None) -> Callable[..., Any] | None:
@@ -27,6 +29,14 @@ def compiled_function(name: str, arguments: str, result: type[Any] | None = None
         function.restype = result
         function.argtypes = [{"p": ctypes.c_void_p, "n": ctypes.c_int64}[letter] for letter in arguments]
     return function
+
+
+def caller_of(
+    function: Callable[..., Any] | None, call: Callable[[Callable[..., Any]], Caller], works: Callable[[Caller], bool]
+) -> Caller | None:
+    """What calls a function that was compiled, if it does what it should; None elsewhere."""
+    caller = call(function) if function is not None else None
+    return caller if caller is not None and works(caller) else None
 
 
 @cache

@@ -11,7 +11,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from mnemoscope.compiled import compiled_function
+from mnemoscope.compiled import caller_of, compiled_function
 from mnemoscope.memory import HISTOGRAM_BINS, HISTOGRAM_EDGES
 
 _FUNCTION, _ARGUMENTS = "sweep_block_3", "pnnnnnn" + 9 * "p"
@@ -89,11 +89,7 @@ def _shapes(rows: int, memories: int) -> list[tuple[int, int]]:
 @cache
 def compiled_sweep() -> CompiledSweep | None:
     """What was compiled as the package was installed, if it does what it should; None elsewhere."""
-    function = compiled_function(_FUNCTION, _ARGUMENTS)
-    if function is None:
-        return None
-    sweep = CompiledSweep(function)
-    return sweep if _counts_as_it_should(sweep) else None
+    return caller_of(compiled_function(_FUNCTION, _ARGUMENTS), CompiledSweep, _counts_as_it_should)
 
 
 def _counts_as_it_should(sweep: CompiledSweep) -> bool:

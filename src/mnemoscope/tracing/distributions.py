@@ -12,7 +12,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from mnemoscope.compiled import compiled_function
+from mnemoscope.compiled import caller_of, compiled_function
 from mnemoscope.tracing.ranking import threads_for
 
 _FUNCTION, _ARGUMENTS = "measure_distributions_1", "pnnnnpnppp"
@@ -76,9 +76,7 @@ class CompiledDistribution:
 @cache
 def compiled_distribution() -> CompiledDistribution | None:
     """What was compiled as the package was installed, if it does what it should; None elsewhere."""
-    function = compiled_function(_FUNCTION, _ARGUMENTS)
-    found = CompiledDistribution(function) if function is not None else None
-    return found if found is not None and _measures_as_it_should(found) else None
+    return caller_of(compiled_function(_FUNCTION, _ARGUMENTS), CompiledDistribution, _measures_as_it_should)
 
 
 def _measures_as_it_should(compiled: CompiledDistribution) -> bool:

@@ -13,7 +13,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from mnemoscope.compiled import compiled_function
+from mnemoscope.compiled import caller_of, compiled_function
 
 BLOCK = 64
 """Neighbouring tokens whose maximum is looked at first: the best k tokens lie in the k blocks with the best maxima."""
@@ -126,9 +126,7 @@ class CompiledRanking:
 @cache
 def compiled_ranking() -> CompiledRanking | None:
     """What was compiled as the package was installed, if it does what it should; None elsewhere."""
-    function = compiled_function(_FUNCTION, _ARGUMENTS, ctypes.c_int64)
-    found = CompiledRanking(function) if function is not None else None
-    return found if found is not None and _ranks_as_it_should(found) else None
+    return caller_of(compiled_function(_FUNCTION, _ARGUMENTS, ctypes.c_int64), CompiledRanking, _ranks_as_it_should)
 
 
 def _ranks_as_it_should(compiled: CompiledRanking) -> bool:
