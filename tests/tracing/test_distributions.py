@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiled_functions import require_compiled
+from compiled_functions import in_two_threads, require_compiled
 from mnemoscope.tracing import Distribution, distribution, distributions
 from mnemoscope.tracing.distributions import CompiledDistribution, compiled_distribution
 
@@ -63,12 +63,8 @@ def test_what_is_told_is_the_rounded_exact_number(size: int, spread: float) -> N
     chance = torch.Generator().manual_seed(size)
     rows = 40 if size < 18 else 5
     scores = (spread * torch.randn(rows, size + 3, generator=chance))[:, :size]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
+    with in_two_threads():
         found = shapes_of(scores)
-    finally:
-        torch.set_num_threads(threads)
     wanted = [[as_float32(number) for number in plain(row)] for row in scores.double().tolist()]
     for way, shape in found.items():
         own = [list(row) for row in zip(*(getattr(shape, name).tolist() for name in NAMES), strict=True)]

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiled_functions import require_compiled
+from compiled_functions import in_two_threads, require_compiled
 from mnemoscope.tracing import norms_of, rank_of, rank_tokens, ranking, top
 from mnemoscope.tracing import scores as scoring
 from mnemoscope.tracing.ranking import BLOCK, CompiledRanking, compiled_ranking
@@ -138,12 +138,8 @@ def test_the_compiled_function_says_what_plain_sorting_says(
     scores[9, 5] = 0.0
     of = [torch.randint(size, (10,), generator=chance), torch.full((10,), size - 1)]
     assert compiled.fits(scores, max(best, worst))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
+    with in_two_threads():
         found = rank_tokens(scores, best=best, worst=worst, of=of)
-    finally:
-        torch.set_num_threads(threads)
     for row, own in enumerate(scores.tolist()):
         order = plain_top(own, size, False)
         assert found.best[0][row].tolist() == order[:best]
