@@ -22,9 +22,8 @@ from mnemoscope.mining import observer as observer_module
 from mnemoscope.mining.compiled_sweep import CompiledSweep, compiled_sweep
 from mnemoscope.mining.observer import Observer, Swept
 from mnemoscope.models import load_model
-from mnemoscope.tracing import ranking
-from mnemoscope.tracing.distributions import compiled_distribution
-from mnemoscope.tracing.ranking import compiled_ranking
+from mnemoscope.tracing import distributions, ranking
+from mnemoscope.tracing.readings import compiled_reading
 from models.conftest import build
 from models.expert_models import build_mixture
 
@@ -211,17 +210,20 @@ def test_a_library_that_is_no_library_or_counts_otherwise_is_left_alone(
         assert library._library.__wrapped__() is None
     monkeypatch.undo()
     assert compiled_sweep.__wrapped__() is not None
-    assert compiled_ranking.__wrapped__() is not None
-    assert compiled_distribution.__wrapped__() is not None
+    assert compiled_reading.__wrapped__() is not None
     monkeypatch.setattr(compiled_module.CompiledSweep, "count", lambda self, block, counts: counts.add_(1))
     assert compiled_sweep.__wrapped__() is None
-    monkeypatch.setattr(ranking, "_rank", lambda scores, tokens, _: tokens)
-    assert compiled_ranking.__wrapped__() is None
+    for module, name, otherwise in (
+        (ranking, "_rank", lambda scores, tokens, _: tokens),
+        (distributions, "_measure", lambda scores: distributions.Distribution(*(scores.new_ones(len(scores)),) * 3)),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, otherwise)
+            assert compiled_reading.__wrapped__() is None
     for older in (None, object()):
         monkeypatch.setattr(library, "_library", lambda older=older: older)
         assert compiled_sweep.__wrapped__() is None
-        assert compiled_ranking.__wrapped__() is None
-        assert compiled_distribution.__wrapped__() is None
+        assert compiled_reading.__wrapped__() is None
 
 
 WIDE = {

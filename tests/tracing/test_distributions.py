@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compiled_functions import in_two_threads, require_compiled
-from mnemoscope.tracing import Distribution, distribution, distributions
-from mnemoscope.tracing.distributions import CompiledDistribution, compiled_distribution
+from mnemoscope.tracing import Distribution, distribution, distributions, read_scores, top
+from mnemoscope.tracing.readings import CompiledReading, compiled_reading
 
 NAMES = ("log_normaliser", "max_probability", "entropy")
 
@@ -35,14 +35,19 @@ def as_float32(number: float) -> float:
 
 def shapes_of(scores: torch.Tensor) -> dict[str, Distribution]:
     """By the compiled function, where there is one, and, as on a graphics card, by PyTorch."""
-    ways = {"pytorch": distributions._measure(scores, scores.amax(1))}
-    compiled = compiled_distribution()
-    return ways if compiled is None else ways | {"compiled": compiled.measure(scores, scores.amax(1))}
+    ways = {"pytorch": distributions.measure_rows(scores)}
+    compiled = compiled_reading()
+    if compiled is None:
+        return ways
+    ways["compiled"] = compiled.read(scores, 0, 0, ())[1]
+    if compiled.fits(scores, 1):  # the highest score is known then
+        ways["compiled, with the best token"] = compiled.read(scores, 1, 0, ())[1]
+    return ways
 
 
 @pytest.fixture
-def compiled() -> CompiledDistribution:
-    return require_compiled(compiled_distribution())
+def compiled() -> CompiledReading:
+    return require_compiled(compiled_reading())
 
 
 @given(st.lists(st.floats(-40, 40, width=32), min_size=1, max_size=40), st.floats(-50, 50))
@@ -56,7 +61,7 @@ def test_the_distribution_is_the_softmax(row: list[float], shift: float) -> None
     assert scores.equal(before)  # what was given is not changed
 
 
-@pytest.mark.parametrize("size", [*range(1, 18), 1000, 50_257])
+@pytest.mark.parametrize("size", [*range(1, 18), 128, 1000, 50_257])
 @pytest.mark.parametrize("spread", [0.1, 3.0, 30.0, 400.0])
 def test_what_is_told_is_the_rounded_exact_number(size: int, spread: float) -> None:
     """To the bit, either way: of rows that lie apart, in two threads, of any number of tokens."""
@@ -74,25 +79,45 @@ def test_what_is_told_is_the_rounded_exact_number(size: int, spread: float) -> N
             assert own == [pytest.approx(row, rel=1.2e-7, abs=1e-14) for row in wanted], way
 
 
-def test_each_power_is_exact_however_far_off(compiled: CompiledDistribution) -> None:
+def test_each_power_is_exact_however_far_off(compiled: CompiledReading) -> None:
     """A row of one score and its best: the entropy of two tokens, from equal ones to where nothing is left."""
     below = torch.cat([torch.linspace(-720, 0, 20_001), torch.linspace(-2, 0, 2_001), torch.tensor([-1e30, -1e-30])])
     scores = torch.stack([torch.zeros_like(below), below], 1)
-    shape = compiled.measure(scores, scores.amax(1))
+    shape = compiled.read(scores, 0, 0, ())[1]
     p = below.double().exp() / (1 + below.double().exp())
     wanted = torch.log1p(below.double().exp()) - p * below.double()
     assert torch.allclose(shape.entropy.double(), wanted, rtol=1e-7, atol=1e-15)
     assert shape.max_probability.equal((1 / (1 + below.double().exp())).float())
 
 
-def test_the_highest_scores_may_be_given() -> None:
-    """Also as a column of something wider."""
-    scores = torch.tensor([[0.0, math.log(3.0)], [2.0, 2.0]])
-    for given_ in (None, scores.amax(1), scores.sort(1, descending=True).values[:, 0]):
-        shape = distribution(scores, highest=given_)
-        assert shape.max_probability.tolist() == pytest.approx([0.75, 0.5])
-        assert shape.log_normaliser.tolist() == pytest.approx([math.log(4.0), 2.0 + math.log(2.0)])
-        assert shape.entropy.tolist() == pytest.approx([math.log(4.0) - 0.75 * math.log(3.0), math.log(2.0)])
+def test_a_distribution_by_hand() -> None:
+    shape = distribution(torch.tensor([[0.0, math.log(3.0)], [2.0, 2.0]]))
+    assert shape.max_probability.tolist() == pytest.approx([0.75, 0.5])
+    assert shape.log_normaliser.tolist() == pytest.approx([math.log(4.0), 2.0 + math.log(2.0)])
+    assert shape.entropy.tolist() == pytest.approx([math.log(4.0) - 0.75 * math.log(3.0), math.log(2.0)])
+
+
+@pytest.mark.parametrize("room", [None, 1, 3, 100])
+@pytest.mark.parametrize("size", [9, 300])
+def test_scores_are_read_as_they_are_ranked_and_measured(size: int, room: int | None) -> None:
+    """By the compiled function and by PyTorch, some rows at a time; what is no number in one row changes no other."""
+    scores = torch.randn(7, size, generator=torch.Generator().manual_seed(size)).round(decimals=1)
+    scores[4, 2] = math.nan
+    of = [torch.arange(7), torch.zeros(7, dtype=torch.int64)]
+    for one in (scores, scores.double()):
+        given = None if room is None else one.new_empty(room, size)
+        ranking, shape = read_scores(one, best=5, worst=2, of=of, room=given)
+        for found, wanted in ((ranking.best, top(one, 5)), (ranking.worst, top(one, 2, lowest=True))):
+            assert found[0].equal(wanted[0])
+            assert found[1].allclose(wanted[1], equal_nan=True)
+        above = [[(row > row[token]).sum() + (row[:token] == row[token]).sum() for token in range(7)] for row in one]
+        assert ranking.ranks.tolist() == [
+            [int(row[n]) for n, row in enumerate(above)], [int(row[0]) for row in above]
+        ]  # fmt: skip
+        for name in NAMES:
+            told, alone = getattr(shape, name), getattr(distribution(one), name)
+            assert told.isnan().tolist() == alone.isnan().tolist() == [n == 4 for n in range(7)]
+            assert told.nan_to_num().equal(alone.nan_to_num())
 
 
 def test_large_scores_keep_a_small_entropy() -> None:
@@ -119,40 +144,22 @@ def test_no_rows_have_no_distributions() -> None:
         assert [tuple(getattr(shape, name).shape) for name in NAMES] == [(0,)] * 3
 
 
-def test_scores_that_the_compiled_function_does_not_read_are_pytorchs(compiled: CompiledDistribution) -> None:
+def test_scores_that_the_compiled_function_does_not_read_are_pytorchs(compiled: CompiledReading) -> None:
     scores = torch.randn(9, 30, generator=torch.Generator().manual_seed(4))
-    for other in (scores.double(), scores.half(), scores.T.contiguous().T, scores.to("meta")):
-        assert not compiled.fits(other)
-    assert compiled.fits(scores[:, 3:20])
+    for other in (scores.double(), scores.half(), scores.to("meta")):
+        assert not compiled.fits(other, 0)
+    assert compiled.fits(scores[:, 3:20], 0)
+    assert not compiled.fits(scores, 1)  # few tokens, of which PyTorch finds the best
     for other in (scores.double(), scores.T.contiguous().T):
         found = distribution(other)
         assert found.entropy.dtype == other.dtype
-        assert found.entropy.float().equal(compiled.measure(scores, scores.amax(1)).entropy)
-
-
-def test_highest_scores_that_are_not_those_of_the_rows_are_refused(compiled: CompiledDistribution) -> None:
-    scores = torch.zeros(4, 30)
-    for wrong in (torch.zeros(3), torch.zeros(4, 1), torch.zeros(4).double()):
-        with pytest.raises(ValueError, match="no highest score for each of 4 rows"):
-            compiled.measure(scores, wrong)
+        assert found.entropy.float().equal(compiled.read(scores, 0, 0, ())[1].entropy)
 
 
 @pytest.mark.parametrize("at_once", [1, 30, 61, 1000])
 def test_however_many_terms_exist_at_a_time(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = torch.randn(7, 30, generator=torch.Generator().manual_seed(5))
-    whole = distributions._measure(scores, scores.amax(1))
+    whole = distributions.measure_rows(scores)
     monkeypatch.setattr(distributions, "_TERMS", at_once)
-    parts = distributions._measure(scores, scores.amax(1))
+    parts = distributions.measure_rows(scores)
     assert all(getattr(parts, name).equal(getattr(whole, name)) for name in NAMES)
-
-
-def test_a_function_that_measures_otherwise_is_left_alone(
-    compiled: CompiledDistribution, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measure = CompiledDistribution.measure
-
-    def shifted(self: CompiledDistribution, scores: torch.Tensor, highest: torch.Tensor) -> Distribution:
-        return measure(self, scores, highest + 1)
-
-    monkeypatch.setattr(CompiledDistribution, "measure", shifted)
-    assert compiled_distribution.__wrapped__() is None

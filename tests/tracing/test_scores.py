@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from compiled_functions import in_two_threads, require_compiled
 from mnemoscope.tracing import norms_of, rank_of, rank_tokens, ranking, top
 from mnemoscope.tracing import scores as scoring
-from mnemoscope.tracing.ranking import BLOCK, CompiledRanking, compiled_ranking
+from mnemoscope.tracing.ranking import BLOCK
+from mnemoscope.tracing.readings import CompiledReading, compiled_reading
 
 
 def plain_top(row: list[float], count: int, lowest: bool) -> list[int]:
@@ -115,14 +116,14 @@ def test_rows_with_nan_are_sorted_whole(size: int) -> None:
 
 
 @pytest.fixture
-def compiled() -> CompiledRanking:
-    return require_compiled(compiled_ranking())
+def compiled() -> CompiledReading:
+    return require_compiled(compiled_reading())
 
 
 @pytest.mark.parametrize("size", [128, 129, 255, 257, 511, 1000, 50_257])
 @pytest.mark.parametrize(("best", "worst"), [(20, 20), (1, 0), (0, 3), (64, 7), (0, 0)])
 def test_the_compiled_function_says_what_plain_sorting_says(
-    compiled: CompiledRanking, size: int, best: int, worst: int
+    compiled: CompiledReading, size: int, best: int, worst: int
 ) -> None:
     """In two threads, of rows of many kinds that lie apart: both ends and two ranks at once."""
     chance = torch.Generator().manual_seed(size)
@@ -149,7 +150,7 @@ def test_the_compiled_function_says_what_plain_sorting_says(
     assert found.worst[1].equal(scores.gather(1, found.worst[0]))
 
 
-def test_a_token_outside_the_vocabulary_is_an_error(compiled: CompiledRanking) -> None:
+def test_a_token_outside_the_vocabulary_is_an_error(compiled: CompiledReading) -> None:
     for token in (-1, 300):
         with pytest.raises(IndexError, match="1 tokens are outside a vocabulary of 300"):
             compiled.rank(torch.zeros(2, 300), 0, 0, [torch.tensor([0, token])])

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mnemoscope.errors import NotFinite
 from mnemoscope.models import LanguageModel
-from mnemoscope.tracing.ranking import rank_of
+from mnemoscope.tracing.readings import rank_of
 from mnemoscope.tracing.scores import SCORES
 
 Tokens = Sequence[int]

@@ -19,7 +19,6 @@ from mnemoscope.mining.batches import even_parts
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.projections import Head, room_for_scores
-from mnemoscope.tracing import Distribution, Ranking, distribution, rank_tokens
 
 _SCORES = 1 << 24
 """Scores that exist at one time."""
@@ -115,18 +114,3 @@ def join_columns(parts: Sequence[Columns]) -> Columns:
     if len(parts) == 1:
         return parts[0]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def sweep_scores(share: Share, *, best: int, worst: int = 0, of: Sequence[Tensor] = ()) -> tuple[Ranking, Distribution]:
-    """What needs all scores of a share, as many rows at a time as it has room for: their ranking, asked for as of
-    `rank_tokens` and with one best token at least, and their distributions.
-    """
-    rankings, shapes, step = list[Ranking](), list[Distribution](), len(share.room)
-    for start in range(0, len(share.scores), step):
-        rows = slice(start, start + step)
-        part = share.scores[rows]
-        scratch = share.room[: len(part)]
-        found = rank_tokens(part, best=best, worst=worst, of=[tokens[rows] for tokens in of], scratch=scratch)
-        rankings.append(found)
-        shapes.append(distribution(part, highest=found.best[1][:, 0]))
-    return Ranking.join(rankings), Distribution.join(shapes)

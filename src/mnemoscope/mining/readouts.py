@@ -23,7 +23,7 @@ from mnemoscope.mining.batches import pack, pad
 from mnemoscope.mining.circle import next_in_circle
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.predictions import ROWS, SCORES
-from mnemoscope.mining.projector import Share, join_columns, sweep_scores
+from mnemoscope.mining.projector import Share, join_columns
 from mnemoscope.mining.roles import RolePass, last_tokens
 from mnemoscope.mining.steps import PlannedSteps, digest, empty_answers
 from mnemoscope.mining.thread_team import ThreadTeam
@@ -32,7 +32,7 @@ from mnemoscope.mining.values import TOKENS_KEPT, ValuePass
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.hooks import Block, read_blocks
 from mnemoscope.models.translators import Lens, Translator, translated_scores, translated_values
-from mnemoscope.tracing import distribution, rank_of, top
+from mnemoscope.tracing import read_scores, top
 
 PLAIN = "plain"
 """The ruler that every atlas has: `gain` for values, `lens` for streams."""
@@ -76,7 +76,7 @@ def _read_values(wanted: tuple[Ints, Ints], share: Share) -> dict[str, NDArray[A
     """The columns of some memories, but for nulls."""
     with torch.inference_mode():
         tokens = [torch.from_numpy(each[share.vectors]).clamp(min=0).to(share.scores.device) for each in wanted]
-        ranking, shape = sweep_scores(share, best=TOKENS_KEPT, of=tokens)
+        ranking, shape = read_scores(share.scores, best=TOKENS_KEPT, of=tokens, room=share.room)
         target, control = ranking.ranks.int()
         names = {
             "top_tokens": ranking.best[0].int(), "max_probability": shape.max_probability, "target_rank": target,
@@ -174,12 +174,11 @@ class ReadoutPass:
             translator = lens.get(layer)
             scores = translated_scores(model, streams[0], translator)
             final, control, following = (ids.to(scores.device) for ids in wanted)
-            tokens, best = top(scores, 1)
-            shape = distribution(scores, highest=best[:, 0])
+            ranking, shape = read_scores(scores, best=1, of=[final, control])
             found = {
-                "residual_top": tokens[:, 0],
-                "residual_final_rank": rank_of(scores, final),
-                "residual_control_rank": rank_of(scores, control),
+                "residual_top": ranking.best[0][:, 0],
+                "residual_final_rank": ranking.ranks[0],
+                "residual_control_rank": ranking.ranks[1],
                 "residual_final_probability": (scores.gather(1, final[:, None])[:, 0] - shape.log_normaliser).exp(),
                 "residual_loss": shape.log_normaliser - scores.gather(1, following[:, None])[:, 0],
             }

@@ -17,7 +17,7 @@ from mnemoscope.cores import IN_CACHE
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.projections import room_for_scores
 from mnemoscope.models.shared_readout import SharedReadout
-from mnemoscope.tracing import distribution, rank_of, top
+from mnemoscope.tracing import rank_tokens, read_scores, top
 from mnemoscope.tracing.scores import folded_updates
 
 SCORES = 1 << 23
@@ -116,23 +116,23 @@ def _read_one_by_one(model: LanguageModel, layer: int, streams: Streams, finals:
     scores = model.scores(streams.output, projection="lens")
     output_top = top(scores, 1)[0][:, 0]
     scores = model.scores(streams.residual, projection="lens")
-    tokens, best = top(scores, 1)
-    residual_top = tokens[:, 0]
+    residual, shape = read_scores(scores, best=1, of=[output_top, finals])
+    residual_top, highest = (each[:, 0] for each in residual.best)
     final_score = scores.gather(1, finals[:, None])[:, 0]
-    max_probability = distribution(scores, highest=best[:, 0]).max_probability
     found = {
         "output_top": output_top,
-        "output_top_residual_rank": rank_of(scores, output_top),
+        "output_top_residual_rank": residual.ranks[0],
         "residual_top": residual_top,
-        "residual_final_rank": rank_of(scores, finals),
-        "residual_final_probability": (final_score - best[:, 0]).exp() * max_probability,
+        "residual_final_rank": residual.ranks[1],
+        "residual_final_probability": (final_score - highest).exp() * shape.max_probability,
     }
     scores = model.scores(streams.update, projection="lens")
+    update = rank_tokens(scores, best=1, of=[finals, residual_top])
     voted = model.scorer().scores(folded_updates(model, layer, streams.update))
     return found | {
-        "ffn_top": top(scores, 1)[0][:, 0],
-        "ffn_final_rank": rank_of(scores, finals),
-        "residual_top_ffn_rank": rank_of(scores, residual_top),
+        "ffn_top": update.best[0][:, 0],
+        "ffn_final_rank": update.ranks[0],
+        "residual_top_ffn_rank": update.ranks[1],
         "ffn_vote_top": top(voted, 1)[0][:, 0],
     }
 
@@ -153,23 +153,25 @@ def _read_rows(
     """
     residual, update = products
     scratch = scratch[: len(finals)]
-    vote_top = top(update, 1)[0][:, 0]
+    vote_top = None if readout.offset is None else top(update, 1)[0][:, 0]
     output = readout.add_up(residual, update, weights, outputs, out=scratch)
     output_top = torch.where(known, finals, top(readout.add_offset(output), 1)[0][:, 0])
     residual, update = readout.add_offset(residual), readout.add_offset(update)
-    tokens, best = top(residual, 1)
-    residual_top = tokens[:, 0]
+    of_residual = rank_tokens(residual, best=1, of=[output_top, finals], scratch=scratch)
+    residual_top = of_residual.best[0][:, 0]
+    of_update = rank_tokens(update, best=1, of=[finals, residual_top], scratch=scratch)
+    ffn_top = of_update.best[0][:, 0]
     found = {
         "output_top": output_top,
-        "output_top_residual_rank": rank_of(residual, output_top, scratch=scratch),
+        "output_top_residual_rank": of_residual.ranks[0],
         "residual_top": residual_top,
-        "residual_final_rank": rank_of(residual, finals, scratch=scratch),
-        "ffn_top": vote_top if readout.offset is None else top(update, 1)[0][:, 0],
-        "ffn_final_rank": rank_of(update, finals, scratch=scratch),
-        "residual_top_ffn_rank": rank_of(update, residual_top, scratch=scratch),
-        "ffn_vote_top": vote_top,
+        "residual_final_rank": of_residual.ranks[1],
+        "ffn_top": ffn_top,
+        "ffn_final_rank": of_update.ranks[0],
+        "residual_top_ffn_rank": of_update.ranks[1],
+        "ffn_vote_top": ffn_top if vote_top is None else vote_top,
     }
-    own, highest = readout.finish(residual.gather(1, finals[:, None])), readout.finish(best)
+    own, highest = readout.finish(residual.gather(1, finals[:, None])), readout.finish(of_residual.best[1])
     total = torch.sub(readout.finish(residual), highest, out=scratch).exp_().sum(1)
     return found | {"residual_final_probability": (own - highest)[:, 0].exp() / total}
 

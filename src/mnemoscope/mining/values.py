@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 
 from mnemoscope.errors import NotFinite
-from mnemoscope.mining.projector import Projector, Share, join_columns, sweep_scores
+from mnemoscope.mining.projector import Projector, Share, join_columns
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.branches import branch_of, fold_values
-from mnemoscope.tracing import distribution, norms_of, top
+from mnemoscope.tracing import distribution, norms_of, read_scores, top
 
 TOKENS_KEPT = 20
 """Top and bottom tokens kept of each value."""
@@ -122,25 +122,21 @@ def _read_working(share: Share) -> NDArray[np.float32]:
     parts = []
     with torch.inference_mode():
         for part in torch.split(share.scores, len(share.room)):
-            highest = part.amax(1)
-            shape = distribution(part, highest=highest)
-            parts.append(torch.stack([highest - part.mean(1), shape.max_probability]))
+            parts.append(torch.stack([part.amax(1) - part.mean(1), distribution(part).max_probability]))
     found: NDArray[np.float32] = torch.cat(parts, 1).cpu().numpy()
     return found
 
 
 def _read_scores(wanted: Targets, share: Share) -> dict[str, NDArray[Any]]:
-    """The columns of some memories.
-
-    What sweeps the scores does so some rows at a time, while the cache holds them; what takes many small steps does all
-    rows together.
-    """
+    """The columns of some memories."""
     scores, opposite, memories = share.scores, share.opposite, share.vectors
     with torch.inference_mode():
         count = len(scores)
         target = torch.from_numpy(wanted.target[memories]).to(scores.device)
         worst = TOKENS_KEPT if opposite is None else 0
-        ranking, shape = sweep_scores(share, best=TOKENS_KEPT, worst=worst, of=[target.clamp(min=0)])
+        ranking, shape = read_scores(
+            scores, best=TOKENS_KEPT, worst=worst, of=[target.clamp(min=0)], room=share.room
+        )
         tokens, best = ranking.best
         low_tokens, low = ranking.worst if opposite is None else top(opposite, TOKENS_KEPT)
         low = -low if opposite is None else low

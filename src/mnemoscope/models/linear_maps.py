@@ -112,7 +112,7 @@ def is_plain(module: nn.Module) -> bool:
 
 def _has_more(module: nn.Module) -> bool:
     """Whether there is more to the module than its matrix and bias: an adapter that somebody wrote into it, say."""
-    names = (name_inside(name) for name, _ in module.named_parameters())
+    names = [name_inside(name) for name, _ in module.named_parameters()] if module._modules else module._parameters
     return any(name not in ("weight", "bias") and not name.startswith("parametrizations.") for name in names)
 
 

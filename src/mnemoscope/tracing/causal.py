@@ -21,7 +21,7 @@ from mnemoscope.memory import MemoryId
 from mnemoscope.models import LanguageModel, overwrite_coefficients
 from mnemoscope.tracing.interventions import Intervention, check
 from mnemoscope.tracing.predictions import ids_of, last_streams
-from mnemoscope.tracing.ranking import top
+from mnemoscope.tracing.readings import top
 from mnemoscope.tracing.records import Token, plain
 from mnemoscope.tracing.rendering import WIDTH, Column, fit, table
 from mnemoscope.tracing.scores import folded_values, require_model_of

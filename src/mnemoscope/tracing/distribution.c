@@ -1,12 +1,12 @@
-/* The shape of softmax(row) of many rows of scores, in double precision, so that its rounding to float32 does not depend on how
-   it was added up. distributions.py calls it and says what is what; where nothing could be compiled, PyTorch does the same. */
+/* The shape of softmax(row) of a row of scores, in double precision, so that its rounding to float32 does not depend on how it
+   was added up. distributions.py says what is what. */
 
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "processors.h"
-#include "threads.h"
+#include "reading.h"
 
 /* Unlike elsewhere a product and a sum may be one instruction: what is told of them is rounded anyway. */
 #ifdef __clang__
@@ -41,15 +41,6 @@ INLINE doubles exponential(doubles power)
     return (doubles)((longs)found & ~(power < LEAST));
 }
 
-/* What was asked, and what is written: of the function below. */
-typedef struct {
-    const float *scores;
-    int64_t vocabulary, apart;
-    const float *highest;
-    int64_t highest_apart;
-    float *log_normaliser, *max_probability, *entropy;
-} request;
-
 /* Adds e to `below` to the sums, and the products of both. */
 INLINE void add(doubles below, doubles *sum, doubles *products)
 {
@@ -58,43 +49,39 @@ INLINE void add(doubles below, doubles *sum, doubles *products)
     *products += term * below;
 }
 
-FOR_EACH_PROCESSOR
-void measure_rows(const void *asked, int64_t begin, int64_t end)
+INLINE double highest_of(const float *row, int64_t vocabulary)
 {
-    const request all = *(const request *)asked;
-    for (int64_t n = begin; n < end; n++) {
-        const float *row = all.scores + n * all.apart;
-        const double highest = all.highest[n * all.highest_apart];
-        doubles sums[2] = {{0}}, products[2] = {{0}}, below[2];
-        int64_t first = 0;
-        for (; first + TOGETHER <= all.vocabulary; first += TOGETHER) {
-            for (int k = 0; k < WIDTH; k++) below[0][k] = row[first + k];
-            for (int k = 0; k < WIDTH; k++) below[1][k] = row[first + WIDTH + k];
-            add(below[0] - highest, sums, products);
-            add(below[1] - highest, sums + 1, products + 1);
-        }
-        if (first < all.vocabulary) {
-            double last[TOGETHER]; /* of what is beyond the row the power is 0 */
-            for (int k = 0; k < TOGETHER; k++)
-                last[k] = first + k < all.vocabulary ? row[first + k] - highest : 2 * LEAST;
-            memcpy(below, last, sizeof below);
-            add(below[0], sums, products);
-            add(below[1], sums + 1, products + 1);
-        }
-        const doubles sum = sums[0] + sums[1], product = products[0] + products[1];
-        const double total = (sum[0] + sum[1]) + (sum[2] + sum[3]), logarithm = log(total);
-        all.log_normaliser[n] = (float)(highest + logarithm);
-        all.max_probability[n] = (float)(1 / total);
-        all.entropy[n] = (float)(logarithm - ((product[0] + product[1]) + (product[2] + product[3])) / total);
-    }
+    float most[TOGETHER];
+    int64_t first = 0;
+    for (int n = 0; n < TOGETHER; n++) most[n] = -INFINITY;
+    for (; first + TOGETHER <= vocabulary; first += TOGETHER)
+        for (int n = 0; n < TOGETHER; n++) most[n] = row[first + n] > most[n] ? row[first + n] : most[n];
+    for (int n = 0; first + n < vocabulary; n++) most[n] = row[first + n] > most[n] ? row[first + n] : most[n];
+    for (int n = 1; n < TOGETHER; n++) most[0] = most[n] > most[0] ? most[n] : most[0];
+    return most[0];
 }
 
-/* Reads `scores [row, token]`, whose rows lie so many numbers apart, and the `highest [row]` of each, with so many threads where
-   there are some; writes the logarithms of the normalisers, the largest probabilities and the entropies, `[row]` each. */
-void measure_distributions_1(const float *scores, int64_t rows, int64_t vocabulary, int64_t apart, int64_t threads,
-                             const float *highest, int64_t highest_apart, float *log_normaliser, float *max_probability,
-                             float *entropy)
+FOR_EACH_PROCESSOR
+row_shape measure_row(const float *row, int64_t vocabulary, const float *known)
 {
-    const request asked = {scores, vocabulary, apart, highest, highest_apart, log_normaliser, max_probability, entropy};
-    for_all_rows(measure_rows, &asked, rows, threads);
+    const double highest = known ? *known : highest_of(row, vocabulary);
+    doubles sums[2] = {{0}}, products[2] = {{0}}, below[2];
+    int64_t first = 0;
+    for (; first + TOGETHER <= vocabulary; first += TOGETHER) {
+        for (int k = 0; k < WIDTH; k++) below[0][k] = row[first + k];
+        for (int k = 0; k < WIDTH; k++) below[1][k] = row[first + WIDTH + k];
+        add(below[0] - highest, sums, products);
+        add(below[1] - highest, sums + 1, products + 1);
+    }
+    if (first < vocabulary) {
+        double last[TOGETHER]; /* of what is beyond the row the power is 0 */
+        for (int k = 0; k < TOGETHER; k++) last[k] = first + k < vocabulary ? row[first + k] - highest : 2 * LEAST;
+        memcpy(below, last, sizeof below);
+        add(below[0], sums, products);
+        add(below[1], sums + 1, products + 1);
+    }
+    const doubles sum = sums[0] + sums[1], product = products[0] + products[1];
+    const double total = (sum[0] + sum[1]) + (sum[2] + sum[3]), logarithm = log(total);
+    const double products_of_all = (product[0] + product[1]) + (product[2] + product[3]);
+    return (row_shape){(float)(highest + logarithm), (float)(1 / total), (float)(logarithm - products_of_all / total)};
 }

@@ -1,5 +1,4 @@
-/* What comparing the scores of a row says: the best tokens, the worst, and ranks. ranking.py calls it and says what is what;
-   where nothing could be compiled, it has PyTorch do the same.
+/* What comparing the scores of a row says: the best tokens, the worst, and ranks. ranking.py says what is what.
 
    The tokens of each quarter of a row are dealt to a quarter of LANES lanes, in turn. The `count`-th best of the lanes' maxima
    is reached by at least `count` scores, and by few more: one sweep takes the maxima and minima, and one picks out what
@@ -10,7 +9,7 @@
 #include <string.h>
 
 #include "processors.h"
-#include "threads.h"
+#include "reading.h"
 
 enum {
     LANES = 128,
@@ -20,6 +19,7 @@ enum {
     LINES = 8,
     PART = LINES * COLUMNS, /* tokens that are compared with the limits before any is picked out */
     WIDTH = 8, /* numbers of one vector: half as many of 64 bits */
+    COUNTED = 1 << 20, /* scores that are counted in 32 bits */
     ROOM = 512 /* candidates at most: more than `count` + PART, and enough that it is full only where many scores tie */
 };
 
@@ -172,8 +172,7 @@ INLINE int compare_some(const float *scores, int width, int high, float from, in
     return compare(all, high, from, low, to, passes);
 }
 
-/* The ends of one row, of so many tokens each, 0: not asked for; whether all its scores are numbers, else nothing is
-   written. */
+/* What `read_row_ends` does; a version of its own for each kind of request. */
 INLINE int read_ends(const float *row, int64_t vocabulary, int high, int64_t *high_tokens, float *high_scores, int low,
                      int64_t *low_tokens, float *low_scores)
 {
@@ -225,69 +224,32 @@ INLINE int read_ends(const float *row, int64_t vocabulary, int high, int64_t *hi
     return 1;
 }
 
-/* How many tokens come before this one: those with more, and of those with as much the ones before it. */
-INLINE int64_t rank_in(const float *row, int64_t vocabulary, int64_t token)
+FOR_EACH_PROCESSOR
+int read_row_ends(const float *row, int64_t vocabulary, int high, int64_t *high_tokens, float *high_scores, int low,
+                  int64_t *low_tokens, float *low_scores)
 {
-    const float own = row[token];
-    int64_t rank = 0;
-    for (int64_t n = 0; n < token; n++) rank += row[n] >= own;
-    for (int64_t n = token + 1; n < vocabulary; n++) rank += row[n] > own;
-    return rank;
+    if (high && low) return read_ends(row, vocabulary, high, high_tokens, high_scores, low, low_tokens, low_scores);
+    if (high) return read_ends(row, vocabulary, high, high_tokens, high_scores, 0, NULL, NULL);
+    if (low) return read_ends(row, vocabulary, 0, NULL, NULL, low, low_tokens, low_scores);
+    return 1;
 }
 
-/* What was asked, and what is written: of the function below. */
-typedef struct {
-    const float *scores;
-    int64_t rows, vocabulary, apart;
-    int high, low;
-    int64_t *best;
-    float *best_scores;
-    int64_t *worst;
-    float *worst_scores;
-    uint8_t *undecided;
-    int64_t of;
-    const int64_t *tokens;
-    int64_t *ranks;
-} request;
+/* How many of these scores are above, or equal to, this one, counted in 32 bits, some at a time. */
+INLINE int64_t count_above(const float *scores, int64_t size, float own, int or_equal)
+{
+    int64_t count = 0;
+    for (int64_t first = 0; first < size; first += COUNTED) {
+        const int64_t end = size - first < COUNTED ? size : first + COUNTED;
+        int32_t here = 0;
+        for (int64_t n = first; n < end; n++) here += or_equal ? scores[n] >= own : scores[n] > own;
+        count += here;
+    }
+    return count;
+}
 
 FOR_EACH_PROCESSOR
-void rank_rows(const void *given, int64_t begin, int64_t end)
+int64_t rank_in_row(const float *row, int64_t vocabulary, int64_t token)
 {
-    const request *asked = given;
-    const int high = asked->high, low = asked->low;
-    for (int64_t n = begin; n < end; n++) {
-        const float *row = asked->scores + n * asked->apart;
-        int64_t *best = high ? asked->best + n * high : NULL, *worst = low ? asked->worst + n * low : NULL;
-        float *best_scores = high ? asked->best_scores + n * high : NULL;
-        float *worst_scores = low ? asked->worst_scores + n * low : NULL;
-        int read = 1;
-        if (high && low) /* three versions, each without what is not asked for */
-            read = read_ends(row, asked->vocabulary, high, best, best_scores, low, worst, worst_scores);
-        else if (high)
-            read = read_ends(row, asked->vocabulary, high, best, best_scores, 0, NULL, NULL);
-        else if (low)
-            read = read_ends(row, asked->vocabulary, 0, NULL, NULL, low, worst, worst_scores);
-        asked->undecided[n] = (uint8_t)!read;
-        for (int64_t at = n; at < asked->of * asked->rows; at += asked->rows)
-            asked->ranks[at] = rank_in(row, asked->vocabulary, asked->tokens[at]);
-    }
-}
-
-/* Reads `scores [row, token]`, whose rows lie so many numbers apart, with so many threads where there are some. Written are,
-   without gaps, so many best tokens of each row and their scores, and so many of the worst, `[row, count]`; to `undecided
-   [row]` 1 where a row has a NaN and nothing else of its ends is written; and the `ranks [of, row]` of `tokens [of, row]`.
-   At least LANES tokens, at most LANES / 2 of an end, of which 0 are not asked for. Returns how many `tokens` have no score;
-   if any, nothing is written. The number in its name goes up with what it is given, so that a library compiled of older
-   code is left alone. */
-int64_t rank_tokens_1(const float *scores, int64_t rows, int64_t vocabulary, int64_t apart, int64_t threads, int64_t best_count,
-                      int64_t *best, float *best_scores, int64_t worst_count, int64_t *worst, float *worst_scores,
-                      uint8_t *undecided, int64_t of, const int64_t *tokens, int64_t *ranks)
-{
-    request asked = {scores, rows, vocabulary, apart, (int)best_count, (int)worst_count, best, best_scores, worst,
-                     worst_scores, undecided, of, tokens, ranks};
-    int64_t outside = 0;
-    for (int64_t at = 0; at < of * rows; at++) outside += tokens[at] < 0 || tokens[at] >= vocabulary;
-    if (outside) return outside;
-    for_all_rows(rank_rows, &asked, rows, threads);
-    return 0;
+    const float own = row[token];
+    return count_above(row, token, own, 1) + count_above(row + token + 1, vocabulary - token - 1, own, 0);
 }

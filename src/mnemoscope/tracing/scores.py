@@ -16,7 +16,7 @@ from mnemoscope.cores import IN_CACHE
 from mnemoscope.errors import ModelDiffers, OptionError
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.branches import branch_scales, fold_values
-from mnemoscope.tracing.ranking import top
+from mnemoscope.tracing.readings import top
 
 MAJOR = 0.9
 """Share of the sum of c_i = |m_i| norm(v_i) that the major memories hold together."""
@@ -57,8 +57,8 @@ def norms_of(vectors: Tensor) -> Tensor:
         lengths: Tensor = torch.linalg.vector_norm(vectors, dim=1)
         return lengths
     # Of others PyTorch's norm adds one square after the other: five times as long, and off by 1e-6 in place of 1e-7.
-    parts = torch.split(vectors, max(1, IN_CACHE // vectors.shape[1]))
-    return torch.cat([part.float().square().sum(1) for part in parts]).sqrt_()
+    squares = [part.float().square().sum(1) for part in torch.split(vectors, max(1, IN_CACHE // vectors.shape[1]))]
+    return (squares[0] if len(squares) == 1 else torch.cat(squares)).sqrt_()
 
 
 def activity_of(coefficients: Tensor, norm: Tensor) -> dict[str, Tensor]:
