@@ -8,6 +8,8 @@ is looked at here.
 import copy
 import re
 import shutil
+from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,7 @@ class ExpertReference(Reference):
 def flattened(atlas: Path, hand: HandRead, out: Path) -> Path:
     """A copy of the atlas whose memories are counted through their layer's experts."""
     shutil.copytree(atlas, out)
+    firsts = cache(lambda layer: [0, *accumulate(hand.widths(layer))])
     for path in sorted(out.rglob("*.parquet")):
         table = pl.read_parquet(path)
         if "expert" not in table.columns or path.stem == "routing":
@@ -73,7 +76,7 @@ def flattened(atlas: Path, hand: HandRead, out: Path) -> Path:
             if memory in table.columns:
                 rows = table.select(pl.lit(own).alias("l") if layer not in table.columns else pl.col(layer).alias("l"),
                                     pl.col(expert).alias("e"), pl.col(memory).alias("m")).rows()  # fmt: skip
-                flat = [m if e is None else sum(hand.widths(at)[:e]) + m for at, e, m in rows]
+                flat = [m if e is None else firsts(at)[e] + m for at, e, m in rows]
                 table = table.with_columns(pl.Series(memory, flat, dtype=pl.Int32))
         table.drop("expert", "other_expert", strict=False).write_parquet(path)
     return out

@@ -172,7 +172,7 @@ INLINE int compare_some(const float *scores, int width, int high, float from, in
     return compare(all, high, from, low, to, passes);
 }
 
-/* What `read_row_ends` does; a version of its own for each kind of request. */
+/* What `read_row_ends` does, of one kind of request. */
 INLINE int read_ends(const float *row, int64_t vocabulary, int high, int64_t *high_tokens, float *high_scores, int low,
                      int64_t *low_tokens, float *low_scores)
 {
@@ -225,13 +225,19 @@ INLINE int read_ends(const float *row, int64_t vocabulary, int high, int64_t *hi
 }
 
 FOR_EACH_PROCESSOR
-int read_row_ends(const float *row, int64_t vocabulary, int high, int64_t *high_tokens, float *high_scores, int low,
-                  int64_t *low_tokens, float *low_scores)
+static int read_asked_ends(const float *row, int64_t vocabulary, int high, int64_t *high_tokens, float *high_scores, int low,
+                           int64_t *low_tokens, float *low_scores)
 {
     if (high && low) return read_ends(row, vocabulary, high, high_tokens, high_scores, low, low_tokens, low_scores);
     if (high) return read_ends(row, vocabulary, high, high_tokens, high_scores, 0, NULL, NULL);
     if (low) return read_ends(row, vocabulary, 0, NULL, NULL, low, low_tokens, low_scores);
     return 1;
+}
+
+int read_row_ends(const float *row, int64_t vocabulary, int high, int64_t *high_tokens, float *high_scores, int low,
+                  int64_t *low_tokens, float *low_scores)
+{
+    return read_asked_ends(row, vocabulary, high, high_tokens, high_scores, low, low_tokens, low_scores);
 }
 
 /* How many of these scores are above, or equal to, this one, counted in 32 bits, some at a time. */
@@ -248,8 +254,13 @@ INLINE int64_t count_above(const float *scores, int64_t size, float own, int or_
 }
 
 FOR_EACH_PROCESSOR
-int64_t rank_in_row(const float *row, int64_t vocabulary, int64_t token)
+static int64_t count_before(const float *row, int64_t vocabulary, int64_t token)
 {
     const float own = row[token];
     return count_above(row, token, own, 1) + count_above(row + token + 1, vocabulary - token - 1, own, 0);
+}
+
+int64_t rank_in_row(const float *row, int64_t vocabulary, int64_t token)
+{
+    return count_before(row, vocabulary, token);
 }
