@@ -144,6 +144,15 @@ def test_no_rows_have_no_distributions() -> None:
         assert [tuple(getattr(shape, name).shape) for name in NAMES] == [(0,)] * 3
 
 
+@pytest.mark.parametrize("scores", [torch.empty(0, 300), torch.empty(0, 300).double()])
+def test_nothing_is_read_off_no_rows(scores: torch.Tensor) -> None:
+    none = torch.empty(0, dtype=torch.int64)
+    ranking, shape = read_scores(scores, best=3, of=[none, none], room=torch.empty(4, 300))
+    assert ranking.best[0].shape == ranking.best[1].shape == (0, 3)
+    assert ranking.ranks.shape == (2, 0)
+    assert shape.entropy.shape == (0,)
+
+
 def test_scores_that_the_compiled_function_does_not_read_are_pytorchs(compiled: CompiledReading) -> None:
     scores = torch.randn(9, 30, generator=torch.Generator().manual_seed(4))
     for other in (scores.double(), scores.half(), scores.to("meta")):

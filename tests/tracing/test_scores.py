@@ -150,6 +150,18 @@ def test_the_compiled_function_says_what_plain_sorting_says(
     assert found.worst[1].equal(scores.gather(1, found.worst[0]))
 
 
+def test_a_rank_is_counted_to_the_end_of_a_very_long_row(compiled: CompiledReading) -> None:
+    """Longer than the stretches of 2 ** 20 scores that are counted one after the other."""
+    size = (1 << 20) * 2 + 5
+    scores = torch.zeros(2, size)
+    scores[0], scores[1, :9] = 1.0, 2.0
+    tokens = torch.tensor([size - 1, size - 2])
+    assert compiled.rank(scores, 0, 0, [tokens, tokens * 0 + 9]).ranks.tolist() == [[size - 1, size - 2], [9, 9]]
+    scores[1, -1] = 2.0
+    assert compiled.rank(scores, 0, 0, [tokens * 0 + 3]).ranks.tolist() == [[3, 3]]
+    assert compiled.rank(scores, 0, 0, [tokens * 0 + 9]).ranks.tolist() == [[9, 10]]
+
+
 def test_a_token_outside_the_vocabulary_is_an_error(compiled: CompiledReading) -> None:
     for token in (-1, 300):
         with pytest.raises(IndexError, match="1 tokens are outside a vocabulary of 300"):
