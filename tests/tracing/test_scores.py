@@ -168,6 +168,12 @@ def test_a_token_outside_the_vocabulary_is_an_error(compiled: CompiledReading) -
             compiled.rank(torch.zeros(2, 300), 0, 0, [torch.tensor([0, token])])
 
 
+def test_one_token_for_each_row_is_ranked(compiled: CompiledReading) -> None:
+    for tokens in (torch.tensor([0]), torch.tensor([0, 1, 2])):
+        with pytest.raises(ValueError, match=f"of {len(tokens)} tokens, in 2 rows"):
+            compiled.rank(torch.zeros(2, 300), 0, 0, [tokens])
+
+
 @pytest.mark.parametrize("size", [8193, 8256, 20_011, 50_257])
 @pytest.mark.parametrize("count", [1, 20, 25])
 def test_top_of_a_large_vocabulary(size: int, count: int) -> None:

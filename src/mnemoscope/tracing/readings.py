@@ -112,6 +112,8 @@ class CompiledReading:
         high, low = ((whole(rows, count), room(rows, count)) for count in (best, worst))
         undecided = room(rows, dtype=torch.uint8)
         tokens = torch.stack([each.long() for each in of]) if of else whole(0, rows)
+        if tokens.shape != (len(of), rows):
+            raise ValueError(f"ranks are asked for of {tokens.shape[1]} tokens, in {rows} rows")
         ranks = torch.empty_like(tokens)
         outputs = (shape.log_normaliser, shape.max_probability, shape.entropy) if shape is not None else ()
         found = self._function(
