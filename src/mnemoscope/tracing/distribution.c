@@ -62,7 +62,7 @@ INLINE double highest_of(const float *row, int64_t vocabulary)
 }
 
 FOR_EACH_PROCESSOR
-static void measure(const float *row, int64_t vocabulary, const float *known, row_shape *shape)
+static row_shape measure(const float *row, int64_t vocabulary, const float *known)
 {
     const double highest = known ? *known : highest_of(row, vocabulary);
     doubles sums[2] = {{0}}, products[2] = {{0}}, below[2];
@@ -83,14 +83,10 @@ static void measure(const float *row, int64_t vocabulary, const float *known, ro
     const doubles sum = sums[0] + sums[1], product = products[0] + products[1];
     const double total = (sum[0] + sum[1]) + (sum[2] + sum[3]), logarithm = log(total);
     const double products_of_all = (product[0] + product[1]) + (product[2] + product[3]);
-    shape->log_normaliser = (float)(highest + logarithm);
-    shape->max_probability = (float)(1 / total);
-    shape->entropy = (float)(logarithm - products_of_all / total);
+    return (row_shape){(float)(highest + logarithm), (float)(1 / total), (float)(logarithm - products_of_all / total)};
 }
 
 row_shape measure_row(const float *row, int64_t vocabulary, const float *known)
 {
-    row_shape shape;
-    measure(row, vocabulary, known, &shape);
-    return shape;
+    return measure(row, vocabulary, known);
 }

@@ -29,8 +29,7 @@ def read_scores(
 
     Where PyTorch reads them it takes as many rows at a time as `room [row, vocab]` has, which saves an allocation.
     """
-    compiled = compiled_reading()
-    if compiled is not None and compiled.fits(scores, max(best, worst)):
+    if (compiled := _compiled_for(scores, max(best, worst))) is not None:
         return compiled.read(scores, best, worst, of)
     rankings, shapes, step = list[Ranking](), list[Distribution](), max(1, len(scores) if room is None else len(room))
     for start in range(0, max(1, len(scores)), step):
@@ -49,8 +48,7 @@ def rank_tokens(
 
     Fewer columns than asked for give all of them. `scratch` of the same shape as `scores` may save an allocation.
     """
-    compiled = compiled_reading()
-    if compiled is not None and compiled.fits(scores, max(best, worst)):
+    if (compiled := _compiled_for(scores, max(best, worst))) is not None:
         return compiled.rank(scores, best, worst, of)
     return rank_rows(scores, best=best, worst=worst, of=of, scratch=scratch)
 
@@ -64,18 +62,14 @@ def top(scores: Tensor, count: int, *, lowest: bool = False) -> Best:
     return rank_tokens(scores, worst=count).worst if lowest else rank_tokens(scores, best=count).best
 
 
-def rank_of(scores: Tensor, tokens: Tensor, *, scratch: Tensor | None = None) -> Tensor:
-    """The rank `[row]` of one token per row of `scores [row, vocab]`: how many come before it.
-
-    `scratch` of the same shape as `scores` may save an allocation.
-    """
-    return rank_tokens(scores, of=[tokens], scratch=scratch).ranks[0]
+def rank_of(scores: Tensor, tokens: Tensor) -> Tensor:
+    """The rank `[row]` of one token per row of `scores [row, vocab]`: how many come before it."""
+    return rank_tokens(scores, of=[tokens]).ranks[0]
 
 
 def distribution(scores: Tensor) -> Distribution:
     """The shape of `softmax(scores)`, `scores [row, vocab]`; not a number where a score is not, or is infinite."""
-    compiled = compiled_reading()
-    if compiled is not None and compiled.fits(scores, 0):
+    if (compiled := _compiled_for(scores, 0)) is not None:
         return compiled.read(scores, 0, 0, ())[1]
     return measure_rows(scores)
 
@@ -115,12 +109,12 @@ class CompiledReading:
         if tokens.shape != (len(of), rows):
             raise ValueError(f"ranks are asked for of {tokens.shape[1]} tokens, in {rows} rows")
         ranks = torch.empty_like(tokens)
-        outputs = (shape.log_normaliser, shape.max_probability, shape.entropy) if shape is not None else ()
+        numbers = [None] * 3 if shape is None else [each.data_ptr() for each in vars(shape).values()]
         found = self._function(
             scores.data_ptr(), rows, vocabulary, scores.stride(0), _threads_for(scores),
             best, high[0].data_ptr(), high[1].data_ptr(), worst, low[0].data_ptr(), low[1].data_ptr(),
             undecided.data_ptr(), len(of), tokens.data_ptr(), ranks.data_ptr(),
-            *((each.data_ptr() for each in outputs) if outputs else (None, None, None)),
+            *numbers,
         )  # fmt: skip
         if found > 0:
             raise IndexError(f"{found} tokens are outside a vocabulary of {vocabulary}")
@@ -133,6 +127,12 @@ class CompiledReading:
 
 def _threads_for(scores: Tensor) -> int:
     return min(torch.get_num_threads(), scores.numel() // _SHARED)
+
+
+def _compiled_for(scores: Tensor, count: int) -> CompiledReading | None:
+    """What reads these scores and finds so many best tokens, or None: PyTorch does."""
+    compiled = compiled_reading()
+    return compiled if compiled is not None and compiled.fits(scores, count) else None
 
 
 @cache
