@@ -13,6 +13,7 @@ os.environ.setdefault("RAYON_NUM_THREADS", "1")
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
 # What a test says of numbers and bytes is true of the CPU.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
+os.environ["TRITON_INTERPRET"] = "1"  # and so what a card does is done there, too
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 # A shell starts what runs in its background deaf to Ctrl-C, and children inherit that.

@@ -23,6 +23,7 @@ from transformers import (
 
 from mnemoscope.bench.loops import Rates, Stopwatch, compare_loops, mine_batches, overlap
 from mnemoscope.mining.batches import Batch, pack, pad, send
+from mnemoscope.mining.host import device_name
 from mnemoscope.mining.plan import SAMPLED_EVERY, SAMPLED_TOKENS, batch_order, default_batch_tokens
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.activation_pieces import use_pieces
@@ -148,7 +149,7 @@ def measure_shape(
     same = None if device.type == "cpu" else same_as_on_the_host(shape, device)
     return {
         "model": shape,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "device": device_name(device) if device.type == "cuda" else str(device),
         "dtype": str(model.dtype).removeprefix("torch."),
         "layers": model.sizes.layers,
         "parameters": model.sizes.parameters,
@@ -211,7 +212,7 @@ def same_as_on_the_host(shape: str, device: torch.device) -> dict[str, float]:
         text = RandomText(model, tokens=4 * _COMPARED * 2048, batch_tokens=2048)
         states.append(mine_batches(model, [text(number) for number in range(_COMPARED)])[0])
     differences = []
-    for key, triggers in states[0].triggers.items():
-        own, found = triggers.magnitude, states[1].triggers[key].magnitude.cpu()
+    for key, triggers in states[0].triggers.items():  # of the whole state, with what still waits to be merged
+        own, found = (one.state()["magnitude"].cpu() for one in (triggers, states[1].triggers[key]))
         differences.append(float(((own - found).abs() / own.clamp(min=1)).max()))
     return {"shared_triggers": overlap(*states), "coefficient_difference": max(differences)}

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.memory import HISTOGRAM_BINS
+from mnemoscope.mining.card import Rows, SweptRows
 from mnemoscope.mining.observer import Swept
 
 FRACTION = 1 << 40
@@ -43,6 +44,19 @@ class Measured:
             least=_join([part.least[None] for part in parts]).amin(0),
             greatest=_join([part.peaks for part in parts]).amax(0).float(),
             squares=_join(squares).sum(0) if squares else None,
+        )
+
+    @classmethod
+    def of_card(cls, swept: SweptRows, rows: Rows, *, negative: bool) -> Self:
+        """What a card has read off a batch; without `negative` no coefficient is below zero."""
+        least = swept.least.amin(0)
+        return cls(
+            positions=rows.positions,
+            positive=swept.fired.sum(0),
+            total=swept.sums.sum(0),
+            least=least if negative else least + 0.0,  # of -0.0 it makes 0.0
+            greatest=swept.greatest.amax(0),
+            squares=None if swept.squares is None else swept.squares.sum(0),
         )
 
     def finite(self) -> Tensor:

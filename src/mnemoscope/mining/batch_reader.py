@@ -19,6 +19,7 @@ from mnemoscope.errors import NotFinite
 from mnemoscope.mining.activity import Measured
 from mnemoscope.mining.batches import Batch, run_in_halves
 from mnemoscope.mining.blocks import CoefficientBlock, Places
+from mnemoscope.mining.card import Best, CardKernels, Rows, card_kernels
 from mnemoscope.mining.host import may_look
 from mnemoscope.mining.observer import Observer, Swept
 from mnemoscope.mining.state import MiningState, StateShape
@@ -44,6 +45,10 @@ class ExpertMeasures:
         self.histogram: Tensor | None = None
         self._swept: dict[int, list[Swept]] = {}
         self._shares, self._lock = shares, Lock()
+
+    def take_measured(self, measured: Measured, histogram: Tensor | None) -> None:
+        """Takes in what a card measured, which takes pieces whole."""
+        self.measured, self.histogram = [measured], histogram
 
     def take(self, share: int, swept: list[Swept], histogram: Tensor | None) -> None:
         """Takes in the blocks of one share, in order of length."""
@@ -96,7 +101,7 @@ class BatchReader:
         self._team = ThreadTeam.of(model)
         self._observers = [Observer() for _ in range(self._team.size)]
         self._pieces: list[Batch] = []
-        self._found: list[tuple[int, int, Survivors]] = []
+        self._found: list[tuple[int, int, Survivors | Best]] = []
         self._measured: list[PieceMeasures] = []
         self._unchecked: list[tuple[list[Batch], Tensor]] = []
         """Batches that were counted where the host may not look, and whether their numbers are finite."""
@@ -126,10 +131,16 @@ class BatchReader:
         """Runs the model over some rows of a piece, in the thread that has this number."""
         places = Places(share, self.model.beginning.length, self._first)
         own = places.own() if self.state.shape.experts else None
+        rows: dict[torch.device, Rows] = {}
 
         def measure(layer: int, group: Group) -> None:
             observer = self._observers[number]
             if own is None or layer not in self.state.shape.experts:
+                if (kernels := self._kernels_of(layer)) is not None:
+                    on = group.coefficients.device
+                    rows[on] = rows[on] if on in rows else places.rows(on)
+                    self._sweep_on_card(kernels, measures, group.coefficients, rows[on], layer, sampled=share.sampled)
+                    return
                 swept = self._sweep(observer, places.whole(group.coefficients), layer, sampled=share.sampled)
                 measures.experts[layer, 0].take(number, *swept)
                 return
@@ -141,6 +152,28 @@ class BatchReader:
 
         with read_groups(self.model, measure, layers=self.layers, own_thread=True):
             self.model.backbone(share.ids, stop_after=self.layers[-1])
+
+    def _kernels_of(self, layer: int) -> CardKernels | None:
+        """What measures a dense layer on a graphics card, where it can."""
+        if self.everywhere or not CardKernels.fit(self.state.shape.keep):
+            return None
+        return card_kernels(self.state.triggers[layer, 1].device)
+
+    def _sweep_on_card(
+        self, kernels: CardKernels, measures: PieceMeasures, block: Tensor, rows: Rows, layer: int, *, sampled: bool
+    ) -> None:
+        """Measures a dense layer's coefficients `[batch, position, memory]` where the host may not look."""
+        if not rows.positions:
+            return
+        negative = -1 in self.state.shape.signs
+        swept = kernels.sweep(block[:, 1:], rows, negative=negative, sampled=sampled)
+        measures.experts[layer, 0].take_measured(Measured.of_card(swept, rows, negative=negative), swept.histogram)
+        for sign in self.state.shape.signs:
+            triggers = self.state.triggers[layer, sign]
+            best = kernels.best(
+                swept.peaks[sign], rows, triggers.threshold, sign=sign, keep=triggers.keep, first=self._first
+            )
+            self._found.append((layer, sign, best))
 
     def _sweep(
         self, observer: Observer, blocks: list[CoefficientBlock], layer: int, *, sampled: bool

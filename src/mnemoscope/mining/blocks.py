@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mnemoscope.mining.batches import Batch
+from mnemoscope.mining.batches import Batch, send
+from mnemoscope.mining.card import Rows
 from mnemoscope.mining.triggers import Routed
 from mnemoscope.models import Group
 
@@ -52,6 +53,12 @@ class Places:
             for a, b in pairwise(edges)
         ]
         return [block for block in blocks if block.coefficients.shape[1]]
+
+    def rows(self, device: torch.device) -> Rows:
+        """The sentences as a graphics card takes them: whole, of all lengths."""
+        lengths = np.maximum(self.batch.lengths - self.skipped, 0)
+        sent = send(lengths, device), self.batch.sentences.to(device, non_blocking=True)
+        return Rows.of(*sent, positions=int(lengths.sum()))
 
     def own(self) -> Tensor:
         """Which columns `[token]` of the batch, row by row, are positions that count."""

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import PartsDiffer
+from mnemoscope.mining.card import Best, card_kernels
 from mnemoscope.mining.host import may_look
 
 NEVER = -1
@@ -66,9 +67,7 @@ class Triggers:
     With `weighted` (a layer of experts) the router's weights are kept, too.
     """
 
-    def __init__(
-        self, memories: int, keep: int, *, weighted: bool = False, device: torch.device | str = "cpu"
-    ) -> None:
+    def __init__(self, memories: int, keep: int, *, weighted: bool = False, device: torch.device | str = "cpu") -> None:
         self.memories, self.keep = memories, keep
         self.device = torch.device(device)
         self.magnitude = torch.zeros(memories, keep, device=device)
@@ -173,9 +172,11 @@ class Triggers:
         if self.is_due:
             self.settle()
 
-    def enqueue(self, found: Survivors) -> None:
-        """Has the survivors of a batch wait; who calls it settles when that `is_due`."""
-        if len(found):
+    def enqueue(self, found: Survivors | Best) -> None:
+        """Has the survivors of a batch wait; who calls it settles when that `is_due`. What a card chose does not."""
+        if isinstance(found, Best):
+            self._merge_best(found)
+        elif len(found):
             self._queue.append(found)
             self._queued += len(found)
 
@@ -193,6 +194,16 @@ class Triggers:
         self._queue, self._queued = [], 0
         names = list(Survivors.__dataclass_fields__)[: 4 if self.weight is None else 5]
         self._take(Survivors(*(torch.cat([getattr(p, name) for p in parts]) for name in names)))
+
+    def _merge_best(self, best: Best) -> None:
+        """Merges what a card chose, on the card."""
+        self.settle()
+        kernels = card_kernels(self.device)
+        assert kernels is not None
+        self.magnitude, self.sentence, self.position = kernels.merge(
+            (self.magnitude, self.sentence, self.position), best
+        )
+        self._raise_threshold()
 
     def merge(self, other: Self) -> None:
         """Takes in another accumulator of the same memories (a part of the same plan)."""
@@ -238,6 +249,9 @@ class Triggers:
             best = torch.full((most + 1,), 0 if own.is_floating_point() else NEVER, dtype=own.dtype, device=self.device)
             best[at] = found[order]
             own.copy_(best[:-1].view_as(own))
+        self._raise_threshold()
+
+    def _raise_threshold(self) -> None:
         self.threshold = self.magnitude[:, -1].clamp(min=_LEAST_POSITIVE)
 
     def _tensors(self) -> tuple[Tensor, ...]:
@@ -253,7 +267,7 @@ class Triggers:
         """Becomes the accumulator whose `state` this is."""
         for name, tensor in state.items():
             getattr(self, name).copy_(tensor)
-        self.threshold = self.magnitude[:, -1].clamp(min=_LEAST_POSITIVE)
+        self._raise_threshold()
 
 
 def _order_of_pairs(keys: Tensor, places: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ that works in place cannot change the evidence.
 
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeGuard
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from mnemoscope.models.loaded_parts import suppress_warnings
 from mnemoscope.models.offloading import device_of_module
-from mnemoscope.models.wrappers import run_uncompiled
+from mnemoscope.models.wrappers import run_uncompiled, run_unpacked
 
 IDS = ((5, 1, 8, 3, 11, 2), (7, 4, 0, 9, 6, 10))
 
@@ -140,7 +140,8 @@ def ids_for(model: nn.Module, rows: int) -> Tensor:
 
 def run(module: nn.Module, ids: Tensor, told: Told = None) -> Tensor:
     """The logits of a language model, or the last hidden states of a backbone, for ids and what else it is told."""
-    with torch.inference_mode(), suppress_warnings(), run_uncompiled():
+    waits = told is None and ids.device.type != "cpu"
+    with torch.inference_mode(), suppress_warnings(), run_uncompiled(), run_unpacked() if waits else nullcontext():
         keywords = {"use_cache": False} if takes(module, "use_cache") else {}
         output = module(input_ids=ids, **keywords, **(told or {}))
     if isinstance(output, Tensor):

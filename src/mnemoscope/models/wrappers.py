@@ -4,13 +4,14 @@ A compiled part runs as it was written while the package reads it, since nothing
 What shares a model's weights out among processes is refused: one process sees only its own part of them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from transformers import masking_utils
 
 from mnemoscope.errors import ModelUnsupported
 
@@ -22,6 +23,10 @@ _SHARDING = {"FSDPModule", "FullyShardedDataParallel"}
 _changing = Lock()
 _running: list[Any] = []
 """What the first of those that run now changed, to be changed back; and one more entry for each of the others."""
+_LOOK = "find_packed_sequence_indices"
+"""By which transformers looks whether sequences lie behind one another in a row."""
+_unpacked: list[int] = []
+"""The threads whose rows are one sequence each."""
 
 
 def unwrap(source: Any) -> Any:
@@ -57,3 +62,36 @@ def run_uncompiled() -> Iterator[None]:
             if len(_running) == 1:
                 _running[0].__exit__(None, None, None)
             _running.pop()
+
+
+@contextmanager
+def run_unpacked() -> Iterator[None]:
+    """Transformers takes it from us that every row is one sequence, in this thread.
+
+    It looks at the numbers for it, once in a forward, and on a graphics card a look waits until all is done.
+    """
+    look = getattr(masking_utils, _LOOK, None)
+    if look is None:  # another version, which has no such function
+        yield
+        return
+    with _changing:
+        if not _unpacked:
+            setattr(masking_utils, _LOOK, _Unlooked(look))
+        _unpacked.append(get_ident())
+    try:
+        yield
+    finally:
+        with _changing:
+            _unpacked.remove(get_ident())
+            if not _unpacked:
+                setattr(masking_utils, _LOOK, getattr(masking_utils, _LOOK).look)
+
+
+class _Unlooked:
+    """No packed sequences in the threads that said so; what the library finds in others."""
+
+    def __init__(self, look: Callable[[Tensor], Tensor | None]) -> None:
+        self.look = look
+
+    def __call__(self, position_ids: Tensor) -> Tensor | None:
+        return None if get_ident() in _unpacked else self.look(position_ids)
