@@ -149,8 +149,8 @@ def test_pins_meet_what_is_asked_for() -> None:
 
 
 def test_what_is_imported_is_asked_for() -> None:
-    """At the top of a file only what every installation has; inside a function also what an extra brings, and at the top
-    of a file that is written in an extra's language.
+    """At the top of a file only what every installation has; inside a function also what an extra brings, and at
+    the top of a file that is written in an extra's language.
     """
     declared = {canonicalize_name(Requirement(text).name) for text in PROJECT["project"]["dependencies"]}
     extra = {requirement.name for requirement in requirements()}

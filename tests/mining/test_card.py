@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from mining.conftest import odd_text, tables_of, tiny_model
 from mining.test_accumulators import MEMORIES, POSITIONS, ids_of, oracle, rows, streams
-from mining.test_without_looking import Watch
+from mining.test_without_looking import Watch, look_away
 from mnemoscope.errors import Interrupted, NotFinite
 from mnemoscope.memory import HISTOGRAM_EDGES
-from mnemoscope.mining import batch_reader, card, histogram, host, mine, observer, triggers
+from mnemoscope.mining import batch_reader, card, host, mine, triggers
 from mnemoscope.mining.batches import Batch
 from mnemoscope.mining.histogram import BinCounter
 from mnemoscope.mining.state import MiningState, StateShape
@@ -58,9 +58,7 @@ def on_card(kernels: card.CardKernels, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything as on a card, by one thread."""
-    for module in (batch_reader, histogram, observer, triggers):
-        monkeypatch.setattr(module, "may_look", lambda device: False)
-    monkeypatch.setattr(histogram, "_DEVICE_BYTES", 1 << 16)
+    look_away(monkeypatch)
     monkeypatch.setattr(ThreadTeam, "of", classmethod(lambda cls, model: cls(1)))
 
 

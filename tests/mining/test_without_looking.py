@@ -30,6 +30,11 @@ WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "bincount", "unique"
 
 @pytest.fixture
 def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    look_away(monkeypatch)
+
+
+def look_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a device whose numbers the host may not look at."""
     for module in (batch_reader, histogram, observer, triggers):
         monkeypatch.setattr(module, "may_look", lambda device: False)
     monkeypatch.setattr(histogram, "_DEVICE_BYTES", 1 << 16)
