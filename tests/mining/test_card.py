@@ -93,8 +93,9 @@ def test_more_rows_than_are_kept_with_ties_among_the_last(kernels: card.CardKern
         for block, sentences in zip(blocks, ids, strict=True):
             own = of_rows([POSITIONS] * 23, sentences)
             swept = kernels.sweep(block, own, negative=True, sampled=False)
-            found.enqueue(kernels.best(swept.peaks[-1], own, found.threshold, sign=-1, keep=keep, first=0))
-        assert rows(found) == oracle(keep, blocks, ids, -1, all_=False)
+            found.enqueue(kernels.best(swept.peaks[-1], own, found.threshold, sign=-1, keep=keep, first=2))
+        expected = oracle(keep, blocks, ids, -1, all_=False)
+        assert rows(found) == [[(magnitude, of, place + 2) for magnitude, of, place in each] for each in expected]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -105,7 +106,7 @@ def test_what_is_read_off_rows_of_all_lengths(kernels: card.CardKernels, dtype: 
     scales = torch.exp2(torch.randint(-14, 9, (6, 7, 11), generator=generator))
     block = torch.randn(6, 7, 11, generator=generator) * scales
     block.view(-1)[: len(HISTOGRAM_EDGES)] = torch.tensor(HISTOGRAM_EDGES)
-    block[4, 0] = -0.0
+    block[4, 1] = -0.0
     block = (block if negative else block.relu()).to(dtype)
     inside = torch.arange(6)[None, :, None] < torch.tensor(lengths)[:, None, None]
     own, ids = block[:, 1:].float(), torch.arange(6)
@@ -152,10 +153,18 @@ def test_mining_finds_what_pytorch_finds(name: str, kernels: card.CardKernels, m
             assert torch.equal(tensor, others[key]), key
 
 
-def read_batches(model: Any, *, keep: int) -> dict[str, torch.Tensor]:
+@pytest.mark.usefixtures("on_card")
+def test_every_position_of_a_sentence_is_pytorch_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = read_batches(tiny_model("gpt2"), keep=3, everywhere=True)
+    monkeypatch.setattr(batch_reader, "card_kernels", lambda device: None)
+    others = read_batches(tiny_model("gpt2"), keep=3, everywhere=True)
+    assert [name for name in found if not torch.equal(found[name], others[name])] == []
+
+
+def read_batches(model: Any, *, keep: int, everywhere: bool = False) -> dict[str, torch.Tensor]:
     """The state after some batches, of which every other one is sampled."""
     state = MiningState(StateShape.of(model, keep=keep))
-    reader = batch_reader.BatchReader(model, state)
+    reader = batch_reader.BatchReader(model, state, everywhere=everywhere)
     for number in range(3):
         generator = torch.Generator().manual_seed(number)
         lengths = np.sort(torch.randint(1, 9, (9,), generator=generator).numpy())
