@@ -247,9 +247,10 @@ def test_where_there_is_no_card_or_no_triton_pytorch_does_it(monkeypatch: pytest
     assert host.device_name(torch.device("cuda:7")) == "Some Card Triton"
 
 
-def test_more_triggers_than_a_program_ranks_are_pytorch_s() -> None:
-    assert card.CardKernels.fit(50)
-    assert not card.CardKernels.fit(1000)
+def test_more_triggers_than_a_program_ranks_and_other_formats_are_pytorch_s() -> None:
+    assert card.CardKernels.fit(50, torch.bfloat16)
+    assert not card.CardKernels.fit(1000, torch.bfloat16)
+    assert not card.CardKernels.fit(50, torch.float64)
 
 
 COMPILE = """

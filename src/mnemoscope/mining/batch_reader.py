@@ -136,7 +136,7 @@ class BatchReader:
         def measure(layer: int, group: Group) -> None:
             observer = self._observers[number]
             if own is None or layer not in self.state.shape.experts:
-                if (kernels := self._kernels_of(layer)) is not None:
+                if (kernels := self._kernels_of(layer, group.coefficients.dtype)) is not None:
                     on = group.coefficients.device
                     rows[on] = rows[on] if on in rows else places.rows(on)
                     self._sweep_on_card(kernels, measures, group.coefficients, rows[on], layer, sampled=share.sampled)
@@ -153,9 +153,9 @@ class BatchReader:
         with read_groups(self.model, measure, layers=self.layers, own_thread=True):
             self.model.backbone(share.ids, stop_after=self.layers[-1])
 
-    def _kernels_of(self, layer: int) -> CardKernels | None:
+    def _kernels_of(self, layer: int, dtype: torch.dtype) -> CardKernels | None:
         """What measures a dense layer on a graphics card, where it can."""
-        if self.everywhere or not CardKernels.fit(self.state.shape.keep):
+        if self.everywhere or not CardKernels.fit(self.state.shape.keep, dtype):
             return None
         return card_kernels(self.state.triggers[layer, 1].device)
 

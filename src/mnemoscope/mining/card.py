@@ -21,8 +21,8 @@ _ZERO = HISTOGRAM_EDGES.index(0.0) + 1
 """The bin from zero to the least positive edge."""
 _PROGRAMS = 4096
 """Programs that sweep a block, about: rows are dealt out to so many that all of a card's units are at work."""
-_SWEPT = {2: 512, 4: 1024}
-"""Memories that one program sweeps, by the bytes of a coefficient."""
+_SWEPT = {torch.float32: 1024, torch.bfloat16: 512, torch.float16: 512}
+"""Memories that one program sweeps, by the format of a coefficient."""
 _CHOSEN, _ROWS = 8, 128
 """Memories that one program chooses for, and the rows that it looks at together."""
 _MOST_KEPT, _RANKED = 128, 16
@@ -78,15 +78,15 @@ class CardKernels:
         self._kernels = kernels
 
     @staticmethod
-    def fit(keep: int) -> bool:
-        """Whether so many triggers of a memory can be kept."""
-        return keep <= _MOST_KEPT
+    def fit(keep: int, dtype: torch.dtype) -> bool:
+        """Whether so many triggers of a memory can be kept, and coefficients of this format be read."""
+        return keep <= _MOST_KEPT and dtype in _SWEPT
 
     def sweep(self, block: Tensor, rows: Rows, *, negative: bool, sampled: bool) -> SweptRows:
         """Reads `block [row, place, memory]` of a batch's coefficients, from each row's first candidate on."""
         block = block if block.stride(2) == 1 else block.contiguous()
         memories, device = block.shape[2], block.device
-        width = min(_SWEPT[block.element_size()], _power_of_two(memories))
+        width = min(_SWEPT[block.dtype], _power_of_two(memories))
         tiles = -(-memories // width)
         groups = min(rows.count, max(1, _PROGRAMS // tiles))
 

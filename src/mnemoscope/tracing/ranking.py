@@ -35,13 +35,13 @@ class Ranking:
 
 
 def rank_rows(
-    scores: Tensor, *, best: int = 0, worst: int = 0, of: Sequence[Tensor] = (), scratch: Tensor | None = None
+    scores: Tensor, *, best: int = 0, worst: int = 0, of: Sequence[Tensor] = (), room: Tensor | None = None
 ) -> Ranking:
     """So many best and worst tokens of every row of `scores [row, vocab]`, and the ranks of tokens `of [row]`.
 
-    Fewer columns than asked for give all of them. `scratch` of the same shape as `scores` may save an allocation.
+    Fewer columns than asked for give all of them. `room` of the same shape as `scores` may save an allocation.
     """
-    ranks = [_rank(scores, tokens, scratch) for tokens in of]
+    ranks = [_rank(scores, tokens, room) for tokens in of]
     return Ranking(
         _best(scores, best, lowest=False),
         _best(scores, worst, lowest=True),
@@ -98,9 +98,9 @@ def _join(parts: Sequence[Best]) -> Best:
     return torch.cat(tokens), torch.cat(scores)
 
 
-def _rank(scores: Tensor, tokens: Tensor, scratch: Tensor | None) -> Tensor:
+def _rank(scores: Tensor, tokens: Tensor, room: Tensor | None) -> Tensor:
     own = scores.gather(1, tokens[:, None])
-    marks = torch.empty_like(scores) if scratch is None else scratch
+    marks = torch.empty_like(scores) if room is None else room
     rank = torch.gt(scores, own, out=marks).sum(1).long()
     tied = (torch.eq(scores, own, out=marks).sum(1) > 1).nonzero()[:, 0]
     if len(tied):

@@ -35,22 +35,22 @@ def read_scores(
     for start in range(0, max(1, len(scores)), step):
         rows = slice(start, start + step)
         part = scores[rows]
-        scratch = None if room is None else room[: len(part)]
-        rankings.append(rank_rows(part, best=best, worst=worst, of=[tokens[rows] for tokens in of], scratch=scratch))
+        own = None if room is None else room[: len(part)]
+        rankings.append(rank_rows(part, best=best, worst=worst, of=[tokens[rows] for tokens in of], room=own))
         shapes.append(measure_rows(part))
     return Ranking.join(rankings), Distribution.join(shapes)
 
 
 def rank_tokens(
-    scores: Tensor, *, best: int = 0, worst: int = 0, of: Sequence[Tensor] = (), scratch: Tensor | None = None
+    scores: Tensor, *, best: int = 0, worst: int = 0, of: Sequence[Tensor] = (), room: Tensor | None = None
 ) -> Ranking:
     """So many best and worst tokens of every row of `scores [row, vocab]`, 0: none; and the ranks of tokens `of [row]`.
 
-    Fewer columns than asked for give all of them. `scratch` of the same shape as `scores` may save an allocation.
+    Fewer columns than asked for give all of them. `room` of the same shape as `scores` may save an allocation.
     """
     if (compiled := _compiled_for(scores, max(best, worst))) is not None:
         return compiled.rank(scores, best, worst, of)
-    return rank_rows(scores, best=best, worst=worst, of=of, scratch=scratch)
+    return rank_rows(scores, best=best, worst=worst, of=of, room=room)
 
 
 def top(scores: Tensor, count: int, *, lowest: bool = False) -> Best:
