@@ -69,7 +69,7 @@ def of_rows(lengths: list[int], ids: torch.Tensor) -> card.Rows:
     return card.Rows.of(torch.tensor(lengths), ids, positions=sum(lengths))
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
 @given(streams(), st.integers(0, 5), st.sampled_from([1, -1]))
 def test_the_best_are_what_sorting_everything_gives(
     kernels: card.CardKernels, stream: Any, seed: int, sign: int
@@ -136,7 +136,7 @@ def test_what_is_read_off_rows_of_all_lengths(kernels: card.CardKernels, dtype: 
     torch.testing.assert_close(plain.sums.sum(0), wide.sum((0, 1)), rtol=1e-5, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["gpt2-relu", "gpt2", "llama"])
+@pytest.mark.parametrize("name", ["gpt2-relu", "llama"])
 def test_mining_finds_what_pytorch_finds(name: str, kernels: card.CardKernels, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything but sums, whose order is another."""
     unseen(monkeypatch)
