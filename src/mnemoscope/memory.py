@@ -26,6 +26,8 @@ HISTOGRAM_EDGES: tuple[float, ...] = (
 )
 """Between which numbers coefficients are counted together: `edges[i-1] <= x < edges[i]`; both ends are open."""
 HISTOGRAM_BINS = len(HISTOGRAM_EDGES) + 1
+ZERO_BIN = HISTOGRAM_EDGES.index(0.0) + 1
+"""The bin from zero to the least positive edge; so many bins are below zero."""
 
 ABLATED_PARTS: tuple[float, ...] = (0.0625, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 0.9375, 1.0)
 """Parts of a layer's memories that are taken out to see how wide it need be; of n memories `int(part * n)`."""

@@ -7,7 +7,7 @@ Knows neither texts nor tables.
 """
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import chain, groupby
 from threading import Lock
 from typing import NoReturn
@@ -131,15 +131,14 @@ class BatchReader:
         """Runs the model over some rows of a piece, in the thread that has this number."""
         places = Places(share, self.model.beginning.length, self._first)
         own = places.own() if self.state.shape.experts else None
-        rows: dict[torch.device, Rows] = {}
+        rows_on = cache(places.rows)
 
         def measure(layer: int, group: Group) -> None:
             observer = self._observers[number]
             if own is None or layer not in self.state.shape.experts:
                 if (kernels := self._kernels_of(layer, group.coefficients.dtype)) is not None:
-                    on = group.coefficients.device
-                    rows[on] = rows[on] if on in rows else places.rows(on)
-                    self._sweep_on_card(kernels, measures, group.coefficients, rows[on], layer, sampled=share.sampled)
+                    block = group.coefficients
+                    self._sweep_on_card(kernels, measures, block, rows_on(block.device), layer, sampled=share.sampled)
                     return
                 swept = self._sweep(observer, places.whole(group.coefficients), layer, sampled=share.sampled)
                 measures.experts[layer, 0].take(number, *swept)

@@ -15,10 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mnemoscope.memory import HISTOGRAM_BINS, HISTOGRAM_EDGES
+from mnemoscope.memory import HISTOGRAM_BINS, HISTOGRAM_EDGES, ZERO_BIN
 
-_ZERO = HISTOGRAM_EDGES.index(0.0) + 1
-"""The bin from zero to the least positive edge."""
 _PROGRAMS = 4096
 """Programs that sweep a block, about: rows are dealt out to so many that all of a card's units are at work."""
 _SWEPT = {torch.float32: 1024, torch.bfloat16: 512, torch.float16: 512}
@@ -109,7 +107,7 @@ class CardKernels:
                 *peaks[1], *peaks[-1 if negative else 1], swept.greatest, swept.least, swept.fired, swept.sums,
                 swept.sums if swept.squares is None else swept.squares,
                 swept.fired if counts is None else counts,
-                NEGATIVE=negative, SAMPLED=sampled, ZERO=_ZERO, BLOCK=width,
+                NEGATIVE=negative, SAMPLED=sampled, ZERO=ZERO_BIN, BLOCK=width,
             )  # fmt: skip
         return swept if counts is None else replace(swept, histogram=_with_zeros(counts, rows.positions))
 
@@ -182,7 +180,7 @@ def _does_what_it_should(kernels: CardKernels, device: torch.device) -> bool:
 def _with_zeros(counts: Tensor, positions: int) -> Tensor:
     """The counts `[bin, memory]` of all bins but that of zero as `[memory, bin]` of all."""
     counts = counts.to(torch.int64)
-    counts[_ZERO] = positions - counts.sum(0)
+    counts[ZERO_BIN] = positions - counts.sum(0)
     return counts.T.contiguous()
 
 

@@ -8,7 +8,7 @@ holds; looking bins up among the edges and raising 36 counters a memory one by o
 import torch
 from torch import Tensor
 
-from mnemoscope.memory import HISTOGRAM_BINS, HISTOGRAM_EDGES
+from mnemoscope.memory import HISTOGRAM_BINS, ZERO_BIN
 from mnemoscope.mining.compiled_sweep import CompiledSweep
 from mnemoscope.mining.host import may_look
 
@@ -20,8 +20,6 @@ _ROWS = 255
 """Positions that a byte can count."""
 _BYTES, _DEVICE_BYTES = 1 << 20, 1 << 26
 """Bins that wait to be counted: on a CPU what its cache holds, elsewhere so many that counting takes few steps."""
-_ZERO = HISTOGRAM_EDGES.index(0.0) + 1
-"""The bin from zero to the least positive edge."""
 
 
 class BinCounter:
@@ -61,7 +59,7 @@ class BinCounter:
         """The counts `[memory, bin]` of all that was added since the last time."""
         self._count()
         counts = self._counts.clone()
-        counts[_ZERO] = self._rows - counts.sum(0)
+        counts[ZERO_BIN] = self._rows - counts.sum(0)
         self.forget()
         return counts.T.contiguous()
 
@@ -121,7 +119,7 @@ class CompiledCounter:
         return taken
 
 
-_INDEX = {_LEAST + step: _ZERO + step for step in range(1, _MOST - _LEAST + 1)} | {
-    _LEAST + _BELOW_ZERO + step: _ZERO - 1 - step for step in range(_MOST - _LEAST + 1)
+_INDEX = {_LEAST + step: ZERO_BIN + step for step in range(1, _MOST - _LEAST + 1)} | {
+    _LEAST + _BELOW_ZERO + step: ZERO_BIN - 1 - step for step in range(_MOST - _LEAST + 1)
 }
 """The bin of each byte but that of zero's."""

@@ -12,13 +12,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from mnemoscope.errors import NotFinite
-from mnemoscope.memory import HISTOGRAM_EDGES
+from mnemoscope.memory import HISTOGRAM_EDGES, ZERO_BIN
 from mnemoscope.models import LanguageModel
 
 SAME = 0.9
 """Cosine above which two values, or two keys, count as the same."""
-_NEGATIVE = HISTOGRAM_EDGES.index(0.0) + 1
-"""Bins of a histogram that hold what is below zero."""
 _COSINES = 1 << 24
 """Cosines that exist at one time."""
 
@@ -35,9 +33,9 @@ def mean_magnitude(activity: pl.DataFrame) -> Floats:
     what the sample misses). It lies between |mean| and the largest |m|.
     """
     mean, least, most = (activity[name].cast(pl.Float64).to_numpy() for name in ("mean", "min", "max"))
-    counts = np.array(activity["histogram"].to_list(), np.float64).reshape(len(mean), -1)[:, :_NEGATIVE]
-    lows = np.array([-np.inf, *HISTOGRAM_EDGES[: _NEGATIVE - 1]])
-    highs = np.array(HISTOGRAM_EDGES[:_NEGATIVE])
+    counts = np.array(activity["histogram"].to_list(), np.float64).reshape(len(mean), -1)[:, :ZERO_BIN]
+    lows = np.array([-np.inf, *HISTOGRAM_EDGES[: ZERO_BIN - 1]])
+    highs = np.array(HISTOGRAM_EDGES[:ZERO_BIN])
     # No coefficient lies below the least one.
     middles = (np.maximum(lows, np.minimum(least, 0.0)[:, None]) + highs) / 2
     sampled = np.maximum(activity["sampled"].to_numpy(), 1)
