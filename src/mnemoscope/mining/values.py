@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
@@ -74,7 +75,7 @@ class ValuePass:
         folded = fold_values(model, layer, values)
         up = model.up_keys(layer)
         memories = len(values)
-        unknown = np.ma.array(np.full(memories, np.nan, np.float32), mask=True)
+        unknown = pa.nulls(memories, pa.float32())
         columns: dict[str, Any] = {
             "memory": np.arange(memories, dtype=np.int32),
             "key_norm": norms_of(model.keys(layer)).cpu().numpy(),
@@ -87,9 +88,9 @@ class ValuePass:
             named = model.numbering(layer).name(layer, memory)
             raise NotFinite(f"the value of {named} has scores that are not finite; check the model's weights")
         for name, found in (("target", wanted.target), ("target_rank", columns["target_rank"])):
-            columns[name] = np.ma.array(found.astype(np.int32), mask=wanted.target < 0)
+            columns[name] = pa.array(found.astype(np.int32), mask=wanted.target < 0)
         means = columns["trigger_log_probability"].astype(np.float32)
-        columns["trigger_log_probability"] = np.ma.array(means, mask=~np.isfinite(means))
+        columns["trigger_log_probability"] = pa.array(means, mask=~np.isfinite(means))
         return columns | dict.fromkeys(AT_WORK, unknown)
 
     def working_columns(self, layer: int, triggers: pl.DataFrame, *, scale: Scale) -> dict[str, NDArray[np.float32]]:

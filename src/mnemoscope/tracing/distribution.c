@@ -30,15 +30,15 @@ INLINE doubles exponential(doubles power)
 {
     const double to_whole = 0x1.8p52; /* numbers of this size have no fractions: adding it rounds */
     const doubles shifted = power * 1.4426950408889634 + to_whole;
-    const longs two_to_whole = ((longs)shifted + 1023) << 52;
+    const longs whole = (longs)shifted << 52; /* where exponents are; 0 of what is no number, which stays that */
     const doubles rest = power - (shifted - to_whole) * 0.6931471805599453; /* within half a logarithm of 2 */
     const doubles two = rest * rest, four = two * two, eight = four * four;
     /* Taylor's series to the tenth power */
     const doubles first = (1.0 + rest) + (1 / 2.0 + rest * (1 / 6.0)) * two;
     const doubles second = (1 / 24.0 + rest * (1 / 120.0)) + (1 / 720.0 + rest * (1 / 5040.0)) * two;
     const doubles third = (1 / 40320.0 + rest * (1 / 362880.0)) + two * (1 / 3628800.0);
-    const doubles found = (first + second * four + third * eight) * (doubles)two_to_whole;
-    return (doubles)((longs)found & ~(power < LEAST));
+    const doubles found = first + second * four + third * eight;
+    return (doubles)(((longs)found + whole) & ~(power < LEAST));
 }
 
 /* Adds e to `below` to the sums, and the products of both. */

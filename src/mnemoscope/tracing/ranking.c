@@ -19,7 +19,8 @@ enum {
     LINES = 8,
     PART = LINES * COLUMNS, /* tokens that are compared with the limits before any is picked out */
     WIDTH = 8, /* numbers of one vector: half as many of 64 bits */
-    COUNTED = 1 << 20, /* scores that are counted in 32 bits */
+    ABREAST = 4, /* vectors that are counted side by side */
+    COUNTED = 1 << 20, /* scores that are counted in 32 bits, a multiple of those of ABREAST vectors */
     ROOM = 512 /* candidates at most: more than `count` + PART, and enough that it is full only where many scores tie */
 };
 
@@ -240,16 +241,23 @@ int read_row_ends(const float *row, int64_t vocabulary, int high, int64_t *high_
     return read_asked_ends(row, vocabulary, high, high_tokens, high_scores, low, low_tokens, low_scores);
 }
 
-/* How many of these scores are above, or equal to, this one, counted in 32 bits, some at a time. */
+/* How many of these scores are above, or equal to, this one; some vectors of 32 bits count side by side. */
 INLINE int64_t count_above(const float *scores, int64_t size, float own, int or_equal)
 {
-    int64_t count = 0;
-    for (int64_t first = 0; first < size; first += COUNTED) {
+    int64_t count = 0, first = 0;
+    while (first + ABREAST * WIDTH <= size) {
         const int64_t end = size - first < COUNTED ? size : first + COUNTED;
-        int32_t here = 0;
-        for (int64_t n = first; n < end; n++) here += or_equal ? scores[n] >= own : scores[n] > own;
-        count += here;
+        ints here[ABREAST] = {{0}};
+        for (; first + ABREAST * WIDTH <= end; first += ABREAST * WIDTH)
+            for (int n = 0; n < ABREAST; n++) {
+                floats some;
+                memcpy(&some, scores + first + n * WIDTH, sizeof some);
+                here[n] -= or_equal ? some >= own : some > own;
+            }
+        for (int n = 1; n < ABREAST; n++) here[0] += here[n];
+        for (int n = 0; n < WIDTH; n++) count += here[0][n];
     }
+    for (; first < size; first++) count += or_equal ? scores[first] >= own : scores[first] > own;
     return count;
 }
 
