@@ -1,5 +1,6 @@
 """Overview, search and tokens: right numbers, hostile text shown and never markup, and refusals in one sentence."""
 
+import html
 import re
 import shutil
 from html.parser import HTMLParser
@@ -11,8 +12,9 @@ from starlette.testclient import TestClient
 from handbuilt_atlas import build_atlas
 from mnemoscope.atlas import open_atlas
 from mnemoscope.figures.examples import best_examples
+from mnemoscope.mining import mine
 from mnemoscope.questions import BEYOND, QUESTIONS
-from mnemoscope.questions.answers import write_all
+from mnemoscope.questions.answers import all_are_current, write_all
 from reports.reported_atlas import reported
 from web.served import client, patient
 
@@ -161,6 +163,19 @@ def test_what_the_paper_does_not_ask_hides_no_answer(answered_atlas: Path, tmp_p
     page = client(atlas).get("/").text
     assert "Not answered yet (1 of 10 questions)" in page
     assert "What a value speaks most for is what follows" in page
+
+
+def test_a_question_whose_table_was_not_asked_for_names_the_command_that_makes_it(tmp_path: Path) -> None:
+    """`analyze` cannot answer it, so nobody is sent there."""
+    (tmp_path / "text.txt").write_text("one two three four five six\n" * 40)
+    out = mine("handmade:planted", tmp_path / "text.txt", out=tmp_path / "atlas", split="line", removals=0)
+    write_all(open_atlas(out))
+    reader = client(out)
+    page, own = reader.get("/").text, reader.get("/questions/key_removals").text
+    assert "Not answered yet" not in page
+    assert re.search(r'was not mined: <a href="/questions/key_removals"[^>]*>[^<]+</a></p>', page)
+    assert "make its table removals with `mnemoscope mine" in html.unescape(own)
+    assert all_are_current(open_atlas(out))
 
 
 def test_a_search_finds_memories_and_marks_what_matched(tmp_path: Path) -> None:

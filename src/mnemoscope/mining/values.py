@@ -135,9 +135,7 @@ def _read_scores(wanted: Targets, share: Share) -> dict[str, NDArray[Any]]:
         count = len(scores)
         target = torch.from_numpy(wanted.target[memories]).to(scores.device)
         worst = TOKENS_KEPT if opposite is None else 0
-        ranking, shape = read_scores(
-            scores, best=TOKENS_KEPT, worst=worst, of=[target.clamp(min=0)], room=share.room
-        )
+        ranking, shape = read_scores(scores, best=TOKENS_KEPT, worst=worst, of=[target.clamp(min=0)], room=share.room)
         tokens, best = ranking.best
         low_tokens, low = ranking.worst if opposite is None else top(opposite, TOKENS_KEPT)
         low = -low if opposite is None else low

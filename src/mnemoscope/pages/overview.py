@@ -13,6 +13,7 @@ from mnemoscope.pages.edition import Edition
 from mnemoscope.pages.page import Page
 from mnemoscope.pages.questions import answers_of, draw_small
 from mnemoscope.pages.triggers import group_triggers, triggers_view
+from mnemoscope.questions.answers import lacks_tables
 from mnemoscope.questions.registry import THE_PAPERS
 
 STRIKING = 10
@@ -71,9 +72,15 @@ def overview_words(edition: Edition, data: dict[str, Any]) -> dict[str, Any]:
     }
     mined = edition.mined.get("mined", lambda: describe_mining(edition.atlas))
     # Those beyond the paper need tables that most atlases never get.
-    waiting = [question for question in data["unanswered"] if question in THE_PAPERS]
-    found = cards(mined, answers_of(edition))[1:] if len(waiting) < len(THE_PAPERS) else []
-    return {**said, "mined": mined, "cards": found, "waiting": waiting, "asked": len(THE_PAPERS)}
+    unanswered = [question for question in data["unanswered"] if question in THE_PAPERS]
+    not_mined = [question for question in unanswered if lacks_tables(edition.atlas, question)]
+    waiting = [question for question in unanswered if question not in not_mined]
+    answers = answers_of(edition)
+    found = cards(mined, answers)[1:] if len(unanswered) < len(THE_PAPERS) else []
+    left_out = {question: answers[question].question.title for question in not_mined}
+    return {
+        **said, "mined": mined, "cards": found, "waiting": waiting, "left_out": left_out, "asked": len(THE_PAPERS),
+    }  # fmt: skip
 
 
 def _run(edition: Edition) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from mnemoscope.patterns import write_patterns
 from mnemoscope.progress import Progress, ignore_progress
 from mnemoscope.questions.question import EMPTY, Answer
 from mnemoscope.questions.registry import QUESTIONS, answer, load_question
-from mnemoscope.questions.sources import model_layers, plan_seed, projection, refuse_part
+from mnemoscope.questions.sources import is_switched_off, model_layers, plan_seed, projection, refuse_part
 
 Document = dict[str, Any]
 _Made = TypeVar("_Made")
@@ -218,7 +218,7 @@ def stored_answers(atlas: Atlas) -> dict[str, Answer]:
 
 
 def _remedy(atlas: Atlas, question: str) -> str:
-    """Which command leads to an answer: the one that makes an optional table that it needs, else `analyze`."""
+    """Which command leads to an answer: the one that makes a table that it needs and lacks, else `analyze`."""
     if lacking := _lacking_table(atlas, question):
         return f"make its table {lacking} with {rebuild_command(atlas.path, lacking, atlas.manifest)}"
     return f"make it with `mnemoscope analyze {shlex.quote(str(atlas.path))}`"
@@ -238,7 +238,7 @@ def answers_with(atlas: Atlas, question: str) -> dict[str, Answer]:
 def all_are_current(atlas: Atlas) -> bool:
     """Whether every answer lies in the atlas, and counts what people say now; raises what `judgements_hash` raises.
 
-    Those that need an optional table which the atlas lacks are left out.
+    Those that need a table which the atlas lacks are left out.
     """
     return all(
         _is_current(atlas, question, contents) or lacks_tables(atlas, question)
@@ -247,14 +247,15 @@ def all_are_current(atlas: Atlas) -> bool:
 
 
 def lacks_tables(atlas: Atlas, question: str) -> bool:
-    """Whether the question needs an optional table that the atlas does not have."""
+    """Whether the question needs a table that the atlas does not have, or that was switched off."""
     return _lacking_table(atlas, question) is not None
 
 
 def _lacking_table(atlas: Atlas, question: str) -> str | None:
-    optional = load_question(question).optional
-    numbered = {name: atlas.layers[0] if TABLES[name].numbered else None for name in optional}
-    return next((name for name in optional if not atlas.has(name, layer=numbered[name])), None)
+    may_lack = load_question(question).may_lack
+    numbered = {name: atlas.layers[0] if TABLES[name].numbered else None for name in may_lack}
+    lacking = (name for name in may_lack if is_switched_off(atlas, name) or not atlas.has(name, layer=numbered[name]))
+    return next(lacking, None)
 
 
 def _is_current(atlas: Atlas, question: str, contents: Sequence[bytes]) -> bool:

@@ -97,7 +97,7 @@ QUESTION = Question(
     main="ffn_share",
     headline=("attention_share", "ffn_share", "attention_changed", "ffn_changed", "attended", "effective"),
     layer_page=("attention_share", "ffn_share", "attention_changed", "attended"),
-    optional=("attention",),
+    may_lack=("predictions", "attention"),
     nothing=NO_PREFIX, interval=DOCUMENTS, projections=("streams",),
 )  # fmt: skip
 

@@ -40,7 +40,7 @@ QUESTION = Question(
     main="agreement",
     headline=("agreement", "control", "rank", "control_rank", "found", "control_found"),
     layer_page=("agreement", "control", "found"),
-    optional=("roles",),
+    may_lack=("roles",),
     nothing=NOTHING, interval=MEMORIES,
 )  # fmt: skip
 

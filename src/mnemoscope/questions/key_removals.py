@@ -78,6 +78,7 @@ QUESTION = Question(
     nothing="no memory of this atlas has the triggers that this question is about; mine more text",
     interval=f"over memories (bootstrap, {DRAWS} draws, seed {{seed}})",
     needs_patterns=True,
+    may_lack=("removals",),
 )
 
 FEWEST = 10

@@ -95,7 +95,7 @@ QUESTION = Question(
     main="active",
     headline=("active", "effective", "effective_share", "dominated"),
     layer_page=("active", "effective"),
-    nothing=NO_PREFIX, interval=DOCUMENTS, needs_patterns=True,
+    nothing=NO_PREFIX, interval=DOCUMENTS, may_lack=("predictions",), needs_patterns=True,
 )
 
 FEWEST_LAYERS = 3

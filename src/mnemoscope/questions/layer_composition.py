@@ -61,7 +61,7 @@ QUESTION = Question(
         "agreeing_short",
     ),
     layer_page=("zero_agreement",),
-    nothing=NO_PREFIX, interval=DOCUMENTS, projections=("votes", "streams"),
+    nothing=NO_PREFIX, interval=DOCUMENTS, may_lack=("predictions",), projections=("votes", "streams"),
 )
 
 SHORT = 5

@@ -69,7 +69,7 @@ QUESTION = Question(
     main="agreement_plain",
     headline=("agreement_plain", "agreement_ridge", "agreement_tuned", "loss_plain", "loss_ridge", "loss_tuned"),
     layer_page=("agreement_plain", "agreement_ridge", "agreement_tuned"),
-    optional=("readings", "key_readings", "readouts"),
+    may_lack=("readings", "key_readings", "readouts"),
     nothing="no memory of this atlas has a target, and the validation text gave no prefix",
     interval="over memories (Wilson), of streams over documents (bootstrap, seed {seed})",
 )  # fmt: skip

@@ -59,7 +59,7 @@ QUESTION = Question(
     main="base_rate",
     headline=("base_rate", "triggers_asked", "memories_asked", "memories_above", "control_above"),
     layer_page=("base_rate", "memories_above", "control_above"),
-    optional=("memorised",),
+    may_lack=("memorised",),
     nothing=f"no document has {MEMORISED_TOKENS} tokens, or the model's context is shorter, so none was asked about",
     interval="over documents (Wilson); over memories (Wilson)",
 )  # fmt: skip

@@ -131,9 +131,9 @@ class Question:
     `nothing` what is said then; `headline` are the numbers of the terminal's table, `layer_page` those that a layer's
     page shows; `projections` and `interval` are what the answer says of its vectors and intervals.
 
-    `needs_patterns`: it reads patterns.parquet; `optional` are the optional tables that it reads. `judgements` gives
-    what people say, where the answer counts it (None where nobody said anything); `cases` lists cases beside the
-    answer, for people to judge.
+    `needs_patterns`: it reads patterns.parquet; `may_lack` are the tables that it cannot do without and that an atlas
+    may not have, or have empty because its plan asked for none. `judgements` gives what people say, where the answer
+    counts it (None where nobody said anything); `cases` lists cases beside the answer, for people to judge.
     """
 
     id: str
@@ -148,7 +148,7 @@ class Question:
     projections: tuple[str, ...] = ()
     finding: Finding | None = None
     needs_patterns: bool = False
-    optional: tuple[str, ...] = ()
+    may_lack: tuple[str, ...] = ()
     judgements: Callable[[Atlas], pl.DataFrame | None] | None = None
     cases: Callable[[Atlas], pl.DataFrame] | None = None
 

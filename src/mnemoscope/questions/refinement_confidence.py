@@ -54,7 +54,7 @@ QUESTION = Question(
     main="probability",
     headline=("probability", "probability_matching", "probability_q25", "probability_q50", "probability_q75"),
     layer_page=("probability",),
-    nothing=NO_PREFIX, interval=DOCUMENTS, projections=("streams",),
+    nothing=NO_PREFIX, interval=DOCUMENTS, may_lack=("predictions",), projections=("streams",),
 )
 
 

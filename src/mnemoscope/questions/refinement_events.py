@@ -84,7 +84,8 @@ QUESTION = Question(
     main="changed",
     headline=("residual", "agreement", "composition", "ffn", "changed", "composition_of_changed"),
     layer_page=("changed", "composition_of_changed"),
-    nothing=NO_PREFIX, interval=DOCUMENTS, projections=("streams",), judgements=judgements, cases=cases,
+    nothing=NO_PREFIX, interval=DOCUMENTS, may_lack=("predictions",), projections=("streams",),
+    judgements=judgements, cases=cases,
 )
 
 def answer(atlas: Atlas) -> pl.DataFrame:

@@ -70,7 +70,7 @@ QUESTION = Question(
     main="match",
     headline=("match",),
     layer_page=("match",),
-    nothing=NO_PREFIX, interval=DOCUMENTS, projections=("streams",),
+    nothing=NO_PREFIX, interval=DOCUMENTS, may_lack=("predictions",), projections=("streams",),
 )
 
 

@@ -43,17 +43,20 @@ def require_table(atlas: Atlas, name: str, *, layer: int | None = None) -> pl.Da
     Raises AtlasUnfinished, AtlasDamaged.
     """
     refuse_part(atlas)
-    option = _SWITCHED_OFF.get(name)
-    plan = atlas.manifest.plan
-    if option is not None and option in plan and plan[option] in (0, "0"):
+    if is_switched_off(atlas, name):
         raise AtlasUnfinished(
-            f"{atlas.path} has an empty table {name} (--{option} 0); make it with"
+            f"{atlas.path} has an empty table {name} (--{_SWITCHED_OFF[name]} 0); make it with"
             f" {rebuild_command(atlas.path, name, atlas.manifest)}"
         )
     table = atlas.table(name, layer=layer)
     if name in _FILLED:
         _refuse_impossible(atlas, name, table)
     return table
+
+
+def is_switched_off(atlas: Atlas, name: str) -> bool:
+    """Whether the table is empty because the plan asked for none."""
+    return atlas.manifest.plan.get(_SWITCHED_OFF.get(name, "")) in (0, "0")
 
 
 def _refuse_impossible(atlas: Atlas, name: str, table: pl.DataFrame) -> None:
