@@ -165,16 +165,27 @@ def test_what_the_paper_does_not_ask_hides_no_answer(answered_atlas: Path, tmp_p
     assert "What a value speaks most for is what follows" in page
 
 
-def test_a_question_whose_table_was_not_asked_for_names_the_command_that_makes_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("option", "table", "questions"), [
+    ("removals", "removals", ["key_removals"]),
+    ("prefixes", "predictions", [
+        "layer_activity", "layer_composition", "refinement_match", "refinement_confidence", "refinement_events"
+    ]),
+])  # fmt: skip
+def test_a_question_whose_table_was_not_asked_for_names_the_command_that_makes_it(
+    option: str, table: str, questions: list[str], tmp_path: Path
+) -> None:
     """`analyze` cannot answer it, so nobody is sent there."""
     (tmp_path / "text.txt").write_text("one two three four five six\n" * 40)
-    out = mine("handmade:planted", tmp_path / "text.txt", out=tmp_path / "atlas", split="line", removals=0)
+    out = mine("handmade:planted", tmp_path / "text.txt", out=tmp_path / "atlas", split="line", **{option: 0})
     write_all(open_atlas(out))
     reader = client(out)
-    page, own = reader.get("/").text, reader.get("/questions/key_removals").text
+    page = reader.get("/").text
     assert "Not answered yet" not in page
-    assert re.search(r'was not mined: <a href="/questions/key_removals"[^>]*>[^<]+</a></p>', page)
-    assert "make its table removals with `mnemoscope mine" in html.unescape(own)
+    left_out = page[page.index("was not mined: ") :].partition("</p>")[0]
+    assert re.findall(r'<a href="/questions/(\w+)"[^>]*>[^<]+</a>', left_out) == questions
+    for question in questions:
+        own = html.unescape(reader.get(f"/questions/{question}").text)
+        assert f"make its table {table} with `mnemoscope mine" in own
     assert all_are_current(open_atlas(out))
 
 
