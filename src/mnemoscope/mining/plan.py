@@ -7,7 +7,7 @@ the whole. What is known only after the texts have been read (their fingerprints
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from mnemoscope.errors import OptionError, PlanDiffers
 from mnemoscope.mining_options import TRIGGERS, TRIGGERS_OF_EXPERTS, MiningOptions, choose_layers, parse_removals
 from mnemoscope.models import LanguageModel
 
-RULES = 7
+RULES = 8
 """Raised when this package's own rules change a number: atlases of different rules are of different plans."""
 LIBRARIES = ("torch", "transformers", "tokenizers", "sentencex")
 """Libraries that decide numbers, too; each one's version is the plan's entry of that name."""
@@ -39,6 +39,14 @@ _MOST_KEPT = 30_000
 
 _SETTLED_LATER = ("corpus_fingerprint", "validation_fingerprint", "removals")
 """Entries that may be open until the text has been read."""
+
+
+def _added(default: Any) -> Any:
+    """A field that plans did not always have; `default` means "as before", and a plan in which it is so leaves it out.
+
+    So a plan made before the field was keeps its hash, and a field added tomorrow makes no old plan another one.
+    """
+    return field(default=default, metadata={"added": True})
 
 
 @dataclass(frozen=True)
@@ -114,8 +122,9 @@ class MiningPlan:
     @classmethod
     def from_document(cls, stored: Mapping[str, Any], where: Path) -> "MiningPlan":
         """The plan that `document` gave; raises PlanDiffers for one made by another version of this package."""
-        names = {field.name for field in fields(cls)}
-        if wrong := sorted(names ^ set(stored)):
+        names = {each.name for each in fields(cls)}
+        needed = {each.name for each in fields(cls) if not each.metadata.get("added")}
+        if wrong := sorted((needed - set(stored)) | (set(stored) - names)):
             raise PlanDiffers(
                 f"{where} was mined by another version of mnemoscope (its plan differs in {', '.join(wrong)}); "
                 "mine it again with this one"
@@ -123,8 +132,10 @@ class MiningPlan:
         return cls(**{**stored, "layers": tuple(stored["layers"])})
 
     def document(self) -> dict[str, Any]:
-        """The plan as JSON has it."""
-        return asdict(self) | {"layers": list(self.layers)}
+        """The plan as JSON has it; fields added later are left out where they are as before."""
+        as_before = {each.name for each in fields(self) if _is_as_before(each, getattr(self, each.name))}
+        values = asdict(self) | {"layers": list(self.layers)}
+        return {name: value for name, value in values.items() if name not in as_before}
 
     def hash(self) -> str:
         """The hash that every table of the atlas carries."""
@@ -142,7 +153,8 @@ class MiningPlan:
 
     def check_same(self, begun: dict[str, Any], directory: Path) -> None:
         """Raises PlanDiffers, naming each difference, unless `begun` is this plan; what is not known yet is none."""
-        own = self.document()
+        usual = {each.name: each.default for each in fields(self) if each.metadata.get("added")}
+        own, begun = usual | self.document(), usual | begun
         changed = [
             name
             for name, value in own.items()
@@ -156,6 +168,10 @@ class MiningPlan:
                 f"{directory} was begun with another plan ({said}); "
                 f"use {advice}, another folder, or --force to begin anew"
             )
+
+
+def _is_as_before(each: Field[Any], value: object) -> bool:
+    return bool(each.metadata.get("added")) and value == each.default
 
 
 def all_versions(begun: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
