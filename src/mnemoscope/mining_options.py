@@ -64,6 +64,10 @@ class MiningOptions:
     """The text's field in JSONL or Parquet."""
     ids_field: str | None = None
     """The field of token ids that takes the place of a text; a row is one sentence then, whatever `split` says."""
+    name: str | None = None
+    """What the model is called where it is shown; None: as its folder, file or id on the hub. Decides no byte."""
+    text_name: str | None = None
+    """What the text is called where it is shown; None: as its file or data set."""
     opening: ModelOptions = AS_USUAL
     """How the model is opened; of a model already loaded, its own count."""
     accept_versions: bool = False

@@ -13,6 +13,51 @@ from typing import Any
 
 from mnemoscope.errors import OptionError
 
+_SCHEMES = ("builtin:", "handmade:", "hub:", "memory:")
+_FAIRSEQ = "fairseq:"
+
+
+def is_path(name: str, *, of_text: bool = False) -> bool:
+    """Whether a name looks like a file's or folder's; a relative one of two parts looks like a hub id."""
+    return not name.startswith(_SCHEMES) and (
+        of_text or name.startswith((".", "/", "~", _FAIRSEQ)) or name.count("/") > 1 or "\\" in name
+        or name.endswith(".gguf")
+    )  # fmt: skip
+
+
+def display_name(name: str, *, of_text: bool = False) -> str:
+    """What readers are shown of what opens a model, an adapter, a tokenizer or a text: of a path its last part.
+
+    What is no path (`is_path`) stays whole, such as the hub id `org/name`.
+    """
+    scheme = _FAIRSEQ if name.startswith(_FAIRSEQ) else ""
+    parts = [part for part in re.split(r"[/\\]", name.removeprefix(scheme)) if part]
+    return scheme + parts[-1] if parts and is_path(name, of_text=of_text) else name
+
+
+def full_name(name: str, *, of_text: bool = False) -> str:
+    """What opens the same from every folder of this machine: a path from its root, everything else as it is."""
+    scheme = _FAIRSEQ if name.startswith(_FAIRSEQ) else ""
+    path = os.path.abspath(os.path.expanduser(name.removeprefix(scheme)))
+    known = os.path.exists(path) or is_path(name, of_text=of_text)
+    return scheme + path if known and not name.startswith(_SCHEMES) else name
+
+
+def shown_manifest(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A manifest with display names in place of the paths that atlases of rules 7 and before hold."""
+    stored, model, corpus = document["plan"], document["model"], document["corpus"]
+    texts = ("corpus", "validation")
+    plan = {
+        name: display_name(value, of_text=name in texts)
+        if name in ("model", "adapter", "tokenizer", *texts) and isinstance(value, str) else value
+        for name, value in stored.items()
+    }  # fmt: skip
+    specs = ["+".join(str(each[name]) for name in ("model", "adapter") if each.get(name)) for each in (stored, plan)]
+    spec = model.get("spec")
+    spec = specs[1] if spec == specs[0] else spec and display_name(spec)
+    text = corpus.get("spec") and display_name(corpus["spec"], of_text=True)
+    return {**document, "plan": plan, "model": {**model, "spec": spec}, "corpus": {**corpus, "spec": text}}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
@@ -38,7 +83,12 @@ class ModelOptions:
 
     def spec_of(self, source: str) -> str:
         """What the model of that name is called with its adapter: `gpt2+my-adapter`."""
-        return source if self.adapter is None else f"{source}+{self.adapter}"
+        return source if self.adapter is None else f"{source}+{self.shown().adapter}"
+
+    def shown(self) -> "ModelOptions":
+        """The same with display names in place of paths."""
+        named = {name: value for name in NAMED if (value := getattr(self, name)) is not None}
+        return replace(self, **{name: display_name(full_name(str(value))) for name, value in named.items()})
 
     def keywords(self) -> dict[str, Any]:
         """Those that are not as usual, as arguments of `load_model`."""
@@ -59,13 +109,14 @@ class ModelOptions:
         return f"model = ms.load_model({', '.join(given)})"
 
     def plan_entries(self) -> dict[str, Any]:
-        """Those that a plan of mining holds, by their names there."""
-        return {name: getattr(self, name) for name in PLANNED}
+        """Those that a plan of mining holds, by their names there; display names in place of paths."""
+        return {name: getattr(self.shown(), name) for name in PLANNED}
 
     def or_planned(self, plan: Mapping[str, Any]) -> "ModelOptions":
-        """These, and what a plan holds in place of those that were left out."""
+        """These, and what a plan holds, or the paths beside it, in place of those that were left out."""
         own = self._unusual()
-        return replace(self, **{name: plan[name] for name in PLANNED if name in plan and name not in own})
+        names = (*PLANNED, "dictionary")
+        return replace(self, **{name: plan[name] for name in names if name in plan and name not in own})
 
     def _unusual(self) -> dict[str, Any]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -76,6 +127,8 @@ AS_USUAL = ModelOptions()
 """Nothing said."""
 PLANNED = ("revision", "adapter", "tokenizer", "dequantize")
 """What is part of a plan: `dict.txt` is known by its content there, and code by its text."""
+NAMED = ("adapter", "tokenizer", "dictionary")
+"""What may be a path."""
 _KEYWORDS = {"dictionary": "dict"}
 """Fields whose option has another name."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import MemoryIdError
 from mnemoscope.memory import MemoryId
+from mnemoscope.model_options import is_path
 
 if TYPE_CHECKING:
     from mnemoscope.models import LanguageModel
@@ -33,33 +34,37 @@ def names(memory: str | MemoryId, *, model: "str | LanguageModel | Atlas") -> di
     that the model does not have, and what `load_model` raises.
     """
     named = MemoryId.parse(memory) if isinstance(memory, str) else memory
-    spec, path, sizes = _look_up(model, named.layer)
+    spec, hub, path, sizes = _look_up(model, named.layer)
     if named.expert is not None or named.layer >= len(sizes) or named.memory >= sizes[named.layer]:
         raise MemoryIdError(f"{named} is not in {spec}, which has {len(sizes)} layers of {max(sizes)} memories")
-    last = spec.rpartition("/")[2].lower()
-    on_the_hub = not spec.startswith((".", "/", "~")) and ":" not in spec and "+" not in spec
+    last = hub.rpartition("/")[2].lower()
     index, written = named.memory, None if path is None else re.sub(r"\.(\d+)\b", r"[\1]", path)
     return {
         "transformer_lens": f"blocks.{named.layer}.mlp.hook_post[..., {index}]",
         "nnsight": None if written is None else f"model.{written}.input[..., {index}]",
-        "neuronpedia": f"{NEURONPEDIA.get(last, last)}/{named.layer}/{index}" if on_the_hub else None,
+        "neuronpedia": f"{NEURONPEDIA.get(last, last)}/{named.layer}/{index}" if hub else None,
         "module": path,
     }
 
 
-def _look_up(model: "str | LanguageModel | Atlas", layer: int) -> tuple[str, str | None, tuple[int, ...]]:
-    """The model's spec, the path of the layer's down-projection, and how many memories every layer has."""
+def _look_up(model: "str | LanguageModel | Atlas", layer: int) -> tuple[str, str, str | None, tuple[int, ...]]:
+    """The model's spec and id on the hub (empty where it has none, or an adapter), the path of the layer's
+    down-projection, and how many memories every layer has."""
     from mnemoscope.models.families import FAMILIES
 
     if isinstance(model, Atlas):
         mined = model.manifest.model
         rows = [row for row in FAMILIES if row.name == mined.family]
         path = f"{rows[0].blocks}.{layer}.{rows[0].down}" if rows else None
-        return mined.spec or "", path, tuple(mined.sizes.memories)
+        spec, stored = mined.spec or "", model.manifest["model"]
+        hub = stored.get("hub") if "hub" in stored or is_path(str(stored.get("spec"))) or ":" in spec else spec
+        whole = not model.manifest.plan.get("adapter") and "+" not in spec
+        return spec, hub if hub and whole else "", path, tuple(mined.sizes.memories)
     from mnemoscope.models import load_model
 
     loaded = load_model(model) if isinstance(model, str) else model
     layers = loaded.anatomy.layers
     down = layers[layer].ffn.exits[-1] if layer < len(layers) else None
     modules = () if loaded.spec.startswith("fairseq:") else loaded.anatomy.model.named_modules()
-    return loaded.spec, next((name for name, module in modules if module is down), None), loaded.sizes.memories
+    hub = loaded.hub if loaded.hub and loaded.opening.adapter is None else ""
+    return loaded.spec, hub, next((name for name, module in modules if module is down), None), loaded.sizes.memories

@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import tarfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ WORDS = (
     *("fox", "slept", "under", "old", "house", "at", "night", "and", ".", "small", "green", "hill", "far", "river"),
 )
 OPTIONS: dict[str, Any] = {
-    "triggers": 4, "batch_tokens": 128, "removals": 2, "prefixes": 40, "neighbours": 2, "validation": HOME / "texts/held.txt",
+    "triggers": 4, "batch_tokens": 128, "removals": 2, "prefixes": 40, "neighbours": 2,
+    "validation": HOME / "texts" / "held.txt",
 }  # fmt: skip
 
 
@@ -41,8 +43,8 @@ def make_models() -> None:
     factors = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
     long = Phi3ForCausalLM(Phi3Config(
         hidden_size=16, intermediate_size=12, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
-        max_position_embeddings=96, original_max_position_embeddings=12, rope_scaling={**factors, "rope_theta": 10_000.0},
-        **ends,
+        max_position_embeddings=96, original_max_position_embeddings=12,
+        rope_scaling={**factors, "rope_theta": 10_000.0}, **ends,
     ))  # fmt: skip
     for name, model in (("tiny", tiny), ("long", long)):
         for parameter in model.parameters():
@@ -90,10 +92,8 @@ def main(archive: Path) -> None:
         mine(tiny, text, out=HOME / "parts" / str(number), part=(number, 2), **OPTIONS)
     merge(HOME / "merged", [HOME / "parts" / "1", HOME / "parts" / "2"])
     shutil.rmtree(HOME / "merged")
-    try:
+    with suppress(Interrupted):
         mine(tiny, text, out=HOME / "unfinished", progress=stop, **OPTIONS)
-    except Interrupted:
-        pass
     for run in HOME.rglob("run.json"):
         run.write_text(json.dumps(json.loads(run.read_text()) | {"host": "somewhere"}, indent=1))
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, get_args, get_origin
 from mnemoscope.atlas.plain_json import short, unwritable, wrong
 from mnemoscope.atlas.schema import SCHEMA_VERSION, Provenance
 from mnemoscope.files import is_file_entry
+from mnemoscope.model_options import shown_manifest
 
 MOST = 2**24
 """Memories of a layer, and rows of the vocabulary: some sixty times what the largest models have."""
@@ -73,10 +74,8 @@ _PLAN = Form(_OBJECT.test, _OBJECT.words, counts=("seed", "triggers"))
 _COUNTS = Form(_OBJECT.test, _OBJECT.words, counts=(
     "documents", "sentences", "duplicates", "mined_sentences", "mined_tokens", "held_out_sentences"
 ))  # fmt: skip
-_OVERLAP = Form(
-    _or_null(lambda value: _OBJECT.test(value) and {"sentences", "of", "share"} <= value.keys()),
-    "an object of sentences, of and share",
-)
+_OVERLAP = Form(_or_null(lambda value: _OBJECT.test(value) and {"sentences", "of", "share"} <= value.keys()),
+                "an object of sentences, of and share")  # fmt: skip
 _EXPERTS = Form(
     _or_null(lambda value: _LIST.test(value) and all(each is None or _is_numbering(each) for each in value)),
     'a list of null or such as {"routed": 8, "memories": 64, "shared": []} for each layer',
@@ -120,11 +119,12 @@ class Beginning:
 
 @dataclass(frozen=True)
 class MinedModel:
-    """The model that was mined: where it is from, and what it is."""
+    """The model that was mined: where it is from (`hub`: its id there, if it is), and what it is."""
 
     fingerprint: Text
     sizes: Annotated[Sizes, _OBJECT]
     spec: Name = None
+    hub: Name = None
     revision: Name = None
     family: Name = None
     block: Name = None
@@ -200,8 +200,8 @@ class Manifest(Mapping[str, Any]):
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> "Manifest":
-        """The manifest that a JSON object without `form_faults` is."""
-        made: Manifest = _record(Manifest, {**document, "document": document})
+        """The manifest that a JSON object without `form_faults` is; what it is called is as it is shown."""
+        made: Manifest = _record(Manifest, {**shown_manifest(document), "document": document})
         return made
 
     @cached_property
@@ -245,7 +245,7 @@ def _record(kind: Any, document: Mapping[str, Any]) -> Any:
 
 
 def form_faults(manifest: dict[str, Any]) -> list[str]:
-    """What keeps a JSON object from being a manifest that can be read, one line each; empty where nothing does."""
+    """What keeps a JSON object from being a manifest that can be read, one line each."""
     if fault := unwritable(manifest):
         return [fault]
     found = [*_wrong_entries(Manifest, manifest)]

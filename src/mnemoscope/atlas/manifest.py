@@ -6,8 +6,11 @@ the manifest, then the manifest, last). Reading refuses whatever is unfinished, 
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
+from glob import glob
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -25,12 +28,16 @@ from mnemoscope.files import (
     write_bytes,
     write_json,
 )
+from mnemoscope.model_options import NAMED, ModelOptions, display_name
 
 MANIFEST = "manifest.json"
 SEAL = "manifest.sha256"
 RUN = "run.json"
 UNFINISHED = "unfinished.json"
 STATE = "state"
+TEXTS = ("corpus", "validation")
+OPENED = ("model", *NAMED, *TEXTS)
+"""What a plan calls by display names; a `dictionary` it knows by its content."""
 WORK = "work"
 EXTENSIONS = "extensions"
 """The folder whose manifest covers what was made in the atlas after it was finished, with the model."""
@@ -47,6 +54,48 @@ def unfinished_plan(directory: Path) -> dict[str, Any] | None:
         return None
     begun = read_object(directory / UNFINISHED)
     return begun if isinstance(begun.get("plan"), dict) and "part" in begun else None
+
+
+def plan_of(directory: Path) -> dict[str, Any]:
+    """The plan of what lies in the folder, finished or not, unchecked; empty where there is none."""
+    plan = (unfinished_plan(directory) or read_object(directory / MANIFEST)).get("plan")
+    return plan if isinstance(plan, dict) else {}
+
+
+def mined_from(directory: Path) -> dict[str, str]:
+    """What opened the model and the texts of an atlas, by their names in its plan: full paths.
+
+    They stand in run.json, which no hash covers and nothing that is shared carries, and of a run that is not finished
+    in what it said of itself; where they are not told, the plan's names take their place, which once were paths.
+    """
+    paths = (unfinished_plan(directory) or read_object(directory / RUN)).get("paths")
+    found = plan_of(directory) | (paths if isinstance(paths, dict) else {})
+    return {name: value for name in OPENED if isinstance(value := found.get(name), str)}
+
+
+def as_mined(directory: Path, name: str, given: str) -> str:
+    """What opens the `model`, `corpus`, ... of an atlas that is called so where it is shown, or else `given` itself.
+
+    What lies at `given` comes first.
+    """
+    stored, path = plan_of(directory).get(name), os.path.expanduser(given.removeprefix("fairseq:"))
+    called = {stored, display_name(stored, of_text=name in TEXTS)} if isinstance(stored, str) else set()
+    return given if given not in called or os.path.exists(path) or glob(path) else mined_from(directory)[name]
+
+
+def open_as_mined(directory: Path, model: str | None, opening: ModelOptions) -> tuple[str, ModelOptions]:
+    """The model that an atlas was mined from, if it is not said otherwise, and how it is opened."""
+    name = None if model is None else as_mined(directory, "model", model)
+    found = plan_of(directory) | mined_from(directory)
+    if name not in (None, found.get("model")):
+        found.pop("dictionary", None)  # which lies beside the model, wherever that is now
+    return str(found["model"]) if name is None else name, resolve_opening(directory, opening).or_planned(found)
+
+
+def resolve_opening(directory: Path, opening: ModelOptions) -> ModelOptions:
+    """The same with what opens its adapter and tokenizer, as `as_mined` says."""
+    given = {each: value for each in NAMED if (value := getattr(opening, each)) is not None}
+    return replace(opening, **{each: as_mined(directory, each, str(value)) for each, value in given.items()})
 
 
 def work_of(begun: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -70,6 +70,8 @@ def mine(
     keep_work: Annotated[bool, typer.Option("--keep-work", help="Keep the working copy of the text.")] = False,
     text_field: arg.TextField = MiningOptions.text_field,
     ids_field: arg.IdsField = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="What readers see the model called.")] = None,
+    text_name: Annotated[str | None, typer.Option(metavar="NAME", help="What readers see the text called.")] = None,
     *,
     opening: ModelOptions,
     accept_versions: arg.AcceptVersions = False,
@@ -115,7 +117,8 @@ def mine(
         prefixes=prefixes, removals=None if removals is None else parse_removals(removals),
         neighbours=neighbours, part=None if part is None else parse_part(part), batch_tokens=batch_tokens, dtype=dtype,
         device=device, seed=seed, checkpoint_every=checkpoint_every, keep_work=keep_work, text_field=text_field,
-        ids_field=ids_field, opening=opening, accept_versions=accept_versions, force=force,
+        ids_field=ids_field, name=name, text_name=text_name, opening=opening, accept_versions=accept_versions,
+        force=force,
     )  # fmt: skip
     asked = Asked(workers, gpus_per_worker, ray, prepare, launch, print_, allow_mixed_devices)
     if is_for_workers(out, asked):

@@ -18,6 +18,7 @@ from mnemoscope.corpus.row_fields import RowField
 from mnemoscope.corpus.sentences import check_split
 from mnemoscope.corpus.streams import COMPRESSED, LONGEST, Meter, too_long
 from mnemoscope.errors import CorpusNotFound, CorpusUnreadable, OptionError
+from mnemoscope.model_options import display_name
 
 _ENDINGS = (".txt", ".jsonl", ".parquet")
 _BUILT_IN = {"builtin:pydocs": "all", "builtin:pydocs:stdlib": "stdlib"}
@@ -34,7 +35,7 @@ class Source:
     spec: str
     identity: dict[str, object]
     """What must be the same for a tokenized corpus to be the same, as plain JSON values: of files (the built-in text's,
-    too) sizes and dates, of a data set on the hub its commit."""
+    too) names, sizes and dates, wherever they lie, of a data set on the hub its commit."""
     read: Callable[[Meter, int, int | None], Iterator[Piece]]
     """Yields the pieces of the documents after the first so many, metering bytes of the files; token ids that reach the
     last number, the rows of a model's head, are refused there."""
@@ -44,6 +45,11 @@ class Source:
     """Keys of the documents that are held out whatever the hash rule says (the built-in corpus), or None."""
     meter: Meter = field(default_factory=Meter)
     """How far the latest reading is, in bytes of `size`."""
+
+    @property
+    def name(self) -> str:
+        """What readers are shown of `spec`: of a path its last part."""
+        return display_name(self.spec, of_text=True)
 
     def pieces(self, skip: int = 0, *, vocabulary: int | None = None) -> Iterator[Piece]:
         """Yields `(piece, ends)`: a document is its pieces put together, `ends` is True on its last.
@@ -161,8 +167,7 @@ def _files(spec: str, *, field: RowField, split: str) -> Source:
                 raise CorpusUnreadable(f"{path} changed while it was read; run the same command again")
 
     identity: dict[str, object] = {
-        "spec": spec,
-        "files": [[str(path), stat.st_size, stat.st_mtime_ns] for path, stat in zip(paths, stats, strict=True)],
+        "files": [[path.name, stat.st_size, stat.st_mtime_ns] for path, stat in zip(paths, stats, strict=True)],
         **_identity(field),
         "split": split,
     }

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import torch
 
-from mnemoscope.atlas.manifest import unfinished_plan
+from mnemoscope.atlas.manifest import open_as_mined, unfinished_plan
 from mnemoscope.distributed.desk import Desk
 from mnemoscope.distributed.heartbeats import BEATS, DRIVER, Heartbeat
 from mnemoscope.distributed.leases import DONE, Lease, LeaseFolder
@@ -25,7 +25,7 @@ from mnemoscope.distributed.state_folders import WorkerClosed, closed_folders
 from mnemoscope.distributed.tasks import Tasks
 from mnemoscope.distributed.text_work import TextWork
 from mnemoscope.errors import OptionError, PartsDiffer
-from mnemoscope.mining.plan import MiningPlan, library_versions
+from mnemoscope.mining.plan import RULES, MiningPlan, library_versions
 from mnemoscope.mining.state import StateFacts
 from mnemoscope.mining.steps import CHECKPOINT
 from mnemoscope.model_options import AS_USUAL, ModelOptions
@@ -71,7 +71,7 @@ def work(
     _check_libraries(plan, directory)
     copy = run.open_text(directory, plan)
     torch.set_num_threads(plan.threads)
-    desk = Desk(directory, name, plan, run, _load(plan, model, opening, device), copy, stop)
+    desk = Desk(directory, name, plan, run, _load(directory, plan, model, opening, device), copy, stop)
     for count in range(1, 1_000_000):
         with Heartbeat(directory, desk.name, lambda: desk.said, patience=run.patience):
             _check_devices(desk)
@@ -84,6 +84,9 @@ def work(
 
 def _check_libraries(plan: MiningPlan, directory: Path) -> None:
     """Raises PartsDiffer where this process has other versions than the plan, and than any that were accepted."""
+    if plan.rules != RULES:
+        said = f"rules {plan.rules}, this worker mines by rules {RULES}"
+        raise PartsDiffer(f"{directory} was begun by {said}; install the version that began it")
     here, begun = library_versions(), unfinished_plan(directory) or {}
     if here in (begun.get("versions") or []):
         return
@@ -92,13 +95,15 @@ def _check_libraries(plan: MiningPlan, directory: Path) -> None:
         raise PartsDiffer(f"this worker has {said}; install the plan's version here")
 
 
-def _load(plan: MiningPlan, model: str | None, opening: ModelOptions, device: str | None) -> LanguageModel:
+def _load(
+    directory: Path, plan: MiningPlan, model: str | None, opening: ModelOptions, device: str | None
+) -> LanguageModel:
     """The plan's model, as it is here."""
     load = load_model if plan.ids_field is None else load_for_ids
-    opening = opening.or_planned(plan.document())
+    model, opening = open_as_mined(directory, model, opening)
     card = card_from_environment(os.environ) if device is None and plan.device == "cuda" else None
     device = device or (plan.device if card is None else f"cuda:{card}")
-    loaded = load(model or plan.model, dtype=plan.dtype, device=device, **opening.keywords())
+    loaded = load(model, dtype=plan.dtype, device=device, **opening.keywords())
     if loaded.fingerprint != plan.model_fingerprint:
         raise PartsDiffer(
             f"{loaded.spec} is another model here than the one that the run was prepared with; give that as --model"

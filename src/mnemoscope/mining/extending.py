@@ -15,9 +15,10 @@ import torch
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import record_hashes, write_beside
 from mnemoscope.atlas.manifest import EXTENSIONS as SIDE
-from mnemoscope.atlas.manifest import WORK
+from mnemoscope.atlas.manifest import WORK, open_as_mined
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import AtlasUnfinished, ModelDiffers, OptionError
+from mnemoscope.mining.changed_rules import check_rules
 from mnemoscope.mining.extensions import EXTENSIONS
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.steps import RunContext
@@ -88,8 +89,8 @@ def run_extension(
     kept = mined if force else there
     made = [name for name in wanted if name not in kept]
     if made:
-        plan = MiningPlan.from_document(atlas.manifest.plan, atlas.path)
-        loaded = load_mined(atlas, plan, model, device=device, opening=opening, progress=progress)
+        plan = MiningPlan.from_document(atlas.manifest["plan"], atlas.path)
+        loaded = load_mined(atlas, plan, model, made, device=device, opening=opening, progress=progress)
         with hold_atlas(atlas):
             context = RunContext(atlas.path, checkpoint_every, progress)
             for name in made:
@@ -128,6 +129,7 @@ def load_mined(
     atlas: Atlas,
     plan: MiningPlan,
     model: LanguageModel | str | None,
+    tables: Sequence[str],
     *,
     device: str = AUTO,
     opening: ModelOptions,
@@ -136,20 +138,21 @@ def load_mined(
     """The model that an atlas was mined from, in the plan's number format; `model` None is the plan's own.
 
     The threads of this process become the plan's, so that last bits are. Raises ModelDiffers, AtlasUnfinished for a
-    part, and what loading raises.
+    part, PlanDiffers where later rules changed one of the `tables`, and what loading raises.
     """
     if part := atlas.manifest.part:
         raise AtlasUnfinished(f"{atlas.path} is {part}; join all parts with `mnemoscope merge`, then extend it")
     torch.set_num_threads(plan.threads)
     if not isinstance(model, LanguageModel):
-        name = plan.model if model is None else model
+        name, opening = open_as_mined(atlas.path, model, opening)
         progress("loading", 0, None, name)
         load = load_model if plan.ids_field is None else load_for_ids
         where = plan.device if device == AUTO else device
-        model = load(name, dtype=plan.dtype, device=where, **opening.or_planned(plan.document()).keywords())
+        model = load(name, dtype=plan.dtype, device=where, **opening.keywords())
     require_model_of(model, atlas)
     if str(model.dtype) != f"torch.{plan.dtype}":
         raise ModelDiffers(f"{atlas.path} was mined in {plan.dtype}, {model.spec} is loaded in {model.dtype}")
+    check_rules(atlas.path, plan, model, tables)
     return model
 
 

@@ -98,8 +98,8 @@ def fit_lenses(
         found = {kind: lens for kind, lens in found.items() if kind not in ("ridge", WORDS)}
     # A tuned lens begins as the ridge one.
     wanted = [kind for kind in KINDS if (kind in kinds or "tuned" in kinds) and kind not in found]
-    plan = MiningPlan.from_document(opened.manifest.plan, opened.path)
-    loaded = load_mined(opened, plan, model, device=device, opening=opening, progress=progress)
+    plan = MiningPlan.from_document(opened.manifest["plan"], opened.path)
+    loaded = load_mined(opened, plan, model, LENS_TABLES, device=device, opening=opening, progress=progress)
     with hold_atlas(opened):
         context = RunContext(opened.path, checkpoint_every, progress)
         facts: dict[str, dict[str, Any]] = {}

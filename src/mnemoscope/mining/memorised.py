@@ -6,6 +6,7 @@ so one forward of the text answers what decoding token by token would. Makes the
 memories fire there is the question's business.
 """
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.atlas import open_atlas
+from mnemoscope.atlas.manifest import mined_from
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.corpus import Source, open_source
 from mnemoscope.corpus.document_sample import DocumentSample, SampledDocument
@@ -107,7 +109,7 @@ def write_memorised(context: RunContext, model: LanguageModel, plan: MiningPlan)
 def draw_documents(context: RunContext, model: LanguageModel, plan: MiningPlan) -> list[SampledDocument]:
     """The documents asked about, drawn from the text by the plan's seed."""
     directory = context.directory
-    source = _open_text(plan)
+    source = _open_text(directory, plan)
     counts = open_atlas(directory).manifest.corpus.counts
     own_validation = plan.validation is not None or not counts["held_out_documents"]
     encoder, _ = encoder_of(model, ids=plan.ids_field is not None)
@@ -125,10 +127,12 @@ def draw_documents(context: RunContext, model: LanguageModel, plan: MiningPlan) 
     return sample.draw(source, stored.filter(~pl.col("held_out")).drop("held_out"), tell=tell)
 
 
-def _open_text(plan: MiningPlan) -> Source:
+def _open_text(directory: Path, plan: MiningPlan) -> Source:
+    text = mined_from(directory)["corpus"]
     try:
-        return open_source(plan.corpus, text_field=plan.text_field, ids_field=plan.ids_field, split=plan.split)
+        return open_source(text, text_field=plan.text_field, ids_field=plan.ids_field, split=plan.split)
     except CorpusNotFound as error:
         raise CorpusNotFound(
-            f"{error}; the mined text is read again, so run this where `mnemoscope mine` was run"
+            f"{error}; the mined text is read again, so run this where `mnemoscope mine` was run (run.json says what it"
+            " read)"
         ) from None

@@ -19,15 +19,15 @@ import torch
 from mnemoscope.atlas import verify
 from mnemoscope.atlas.folder import clear
 from mnemoscope.atlas.form import Manifest
-from mnemoscope.atlas.manifest import STATE, read_manifest
+from mnemoscope.atlas.manifest import STATE, mined_from, open_as_mined, read_manifest
 from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES
 from mnemoscope.atlas.store import write_sentences
 from mnemoscope.errors import AtlasDamaged, OptionError, PartsDiffer
 from mnemoscope.files import copy_file, make_folder
 from mnemoscope.mining.finishing import finish_atlas
-from mnemoscope.mining.plan import MiningPlan, all_versions, library_versions
+from mnemoscope.mining.plan import RULES, MiningPlan, all_versions, library_versions
 from mnemoscope.mining.predictions import PREFIXES, Prefixes
-from mnemoscope.mining.run_folder import FoundFolder, begin_run, check_writable, hold_folder, look_into
+from mnemoscope.mining.run_folder import FoundFolder, begin_run, check_writable, hold_folder, look_into, paths_of
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.writing import provenance_of, write_mined_tables
@@ -80,13 +80,19 @@ def merge(
     for folder in folders:
         if problems := verify(folder):
             raise AtlasDamaged(f"part {folder} is damaged: {problems[0]}; mine that part again")
-    plan = MiningPlan.from_document(manifests[0].plan, folders[0])
+    plan = MiningPlan.from_document(manifests[0]["plan"], folders[0])
+    if plan.rules != RULES:
+        raise PartsDiffer(
+            f"{folders[0]} was mined by rules {plan.rules}, this version merges parts of rules {RULES}; merge them with"
+            " the version that mined them, or mine them again"
+        )
     _check_devices(folders, plan, mixed=allow_mixed_devices)
-    loaded = _plans_model(plan, model, opening, accept_versions=accept_versions)
+    loaded = _plans_model(folders[0], plan, model, opening, accept_versions=accept_versions)
     with hold_folder(directory):
         # Again, now that nobody else can write.
         check_writable(directory, force=force, advice=_ADVICE)
-        versions = _begin(directory, plan, manifests, force=force)
+        paths = mined_from(folders[0]) | ({} if isinstance(model, LanguageModel) else paths_of(loaded))
+        versions = _begin(directory, plan, manifests, paths, force=force)
         context = RunContext(directory, progress=progress or ignore_progress)
         state = merge_states(context, folders, plan, loaded, mixed=allow_mixed_devices)
         prefixes = copy_text_tables(directory, folders, plan, state)
@@ -96,7 +102,9 @@ def merge(
     return directory
 
 
-def _begin(directory: Path, plan: MiningPlan, manifests: list[Manifest], *, force: bool) -> list[dict[str, str]]:
+def _begin(
+    directory: Path, plan: MiningPlan, manifests: list[Manifest], paths: Mapping[str, str], *, force: bool
+) -> list[dict[str, str]]:
     """Begins the merged atlas, or goes on with it; returns the versions that had a hand in it. Raises PlanDiffers."""
     found = look_into(directory, plan, part=None, otherwise="; choose another folder, or --force")
     if found.differs is not None and not force:
@@ -106,7 +114,7 @@ def _begin(directory: Path, plan: MiningPlan, manifests: list[Manifest], *, forc
         versions = all_versions([found.begun, *manifests])
     elif found != FoundFolder():
         clear(directory)
-    begin_run(directory, plan, None, versions)
+    begin_run(directory, plan, None, versions, opened={"paths": dict(paths)})
     return versions
 
 
@@ -167,7 +175,7 @@ def _check_devices(folders: list[Path], plan: MiningPlan, *, mixed: bool) -> Non
 
 
 def _plans_model(
-    plan: MiningPlan, model: LanguageModel | str | None, opening: ModelOptions, *, accept_versions: bool
+    part: Path, plan: MiningPlan, model: LanguageModel | str | None, opening: ModelOptions, *, accept_versions: bool
 ) -> LanguageModel:
     here = library_versions()
     if not accept_versions and (others := [name for name in here if here[name] != plan.versions[name]]):
@@ -175,7 +183,7 @@ def _plans_model(
         raise PartsDiffer(f"the parts were mined with {said}; install that, or --accept-versions to merge with these")
     torch.set_num_threads(plan.threads)
     if not isinstance(model, LanguageModel):
-        name, opening = plan.model if model is None else model, opening.or_planned(plan.document())
+        name, opening = open_as_mined(part, model, opening)
         model = load_model(name, dtype=plan.dtype, device=plan.device, **opening.keywords())
     if model.fingerprint != plan.model_fingerprint:
         raise PartsDiffer(

@@ -22,6 +22,8 @@ from mnemoscope.models import LanguageModel
 
 RULES = 8
 """Raised when this package's own rules change a number: atlases of different rules are of different plans."""
+_NAMES_ARE_SHOWN = 8
+"""The rules since which a plan calls model and texts by display names."""
 LIBRARIES = ("torch", "transformers", "tokenizers", "sentencex")
 """Libraries that decide numbers, too; each one's version is the plan's entry of that name."""
 
@@ -37,6 +39,8 @@ _COEFFICIENTS = 1 << 22
 _MOST_KEPT = 30_000
 """Rows of one memory, at most: tables number them in 16 bits."""
 
+_SHOWN = ("model", "adapter", "tokenizer", "corpus", "validation")
+"""Display names, of which fingerprints say what they are; up to rules 7 they were paths, and part of the hash."""
 _SETTLED_LATER = ("corpus_fingerprint", "validation_fingerprint", "removals")
 """Entries that may be open until the text has been read."""
 
@@ -105,9 +109,9 @@ class MiningPlan:
         """The plan of a run with these options; `corpus` and `validation` are how the texts are named."""
         versions: Mapping[str, Any] = library_versions()
         return cls(
-            model=model.source, **model.opening.plan_entries(), model_fingerprint=model.fingerprint,
-            corpus=corpus, text_field=options.text_field, ids_field=options.ids_field, validation=validation,
-            split=options.cut,
+            model=options.name or model.name, **model.opening.plan_entries(), model_fingerprint=model.fingerprint,
+            corpus=options.text_name or corpus, text_field=options.text_field, ids_field=options.ids_field,
+            validation=validation, split=options.cut,
             triggers=default_triggers(model) if options.triggers is None else options.triggers,
             per_sentence=str(options.per_sentence),
             layers=choose_layers(options.layers, model.sizes.layers),
@@ -138,8 +142,15 @@ class MiningPlan:
         return {name: value for name, value in values.items() if name not in as_before}
 
     def hash(self) -> str:
-        """The hash that every table of the atlas carries."""
-        return hashlib.sha256(json.dumps(self.document(), sort_keys=True).encode()).hexdigest()
+        """The hash that every table of the atlas carries; what model and texts are called is no part of it."""
+        left_out = _SHOWN if self.rules >= _NAMES_ARE_SHOWN else ()
+        hashed = {name: value for name, value in self.document().items() if name not in left_out}
+        return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def spec(self) -> str:
+        """What the model is called with its adapter."""
+        return self.model if self.adapter is None else f"{self.model}+{self.adapter}"
 
     def with_versions_of(self, begun: Mapping[str, Any]) -> "MiningPlan":
         """The same plan with the versions of libraries that `begun` states."""
@@ -155,15 +166,22 @@ class MiningPlan:
         """Raises PlanDiffers, naming each difference, unless `begun` is this plan; what is not known yet is none."""
         usual = {each.name: each.default for each in fields(self) if each.metadata.get("added")}
         own, begun = usual | self.document(), usual | begun
-        changed = [
+        other = {name: value for name, value in own.items() if begun.get(name) != value}
+        changed = {
             name
-            for name, value in own.items()
-            if begun.get(name) != value and not (name in _SETTLED_LATER and None in (value, begun.get(name)))
-        ]
+            for name, value in other.items()
+            if name not in _SHOWN and not (name in _SETTLED_LATER and None in (value, begun.get(name)))
+        }
+        if "validation" in other and None in (other["validation"], begun.get("validation")):
+            changed.add("validation")
         if changed:
-            said = "; ".join(f"{name.replace('_', ' ')} was {begun.get(name)!r}, now {own[name]!r}" for name in changed)
-            only_versions = set(changed) <= set(LIBRARIES)
-            advice = "those versions, --accept-versions to go on with these" if only_versions else "the old options"
+            told = ["rules"] if "rules" in changed else [name for name in other if name in (*changed, *_SHOWN)]
+            said = "; ".join(f"{name.replace('_', ' ')} was {begun.get(name)!r}, now {other[name]!r}" for name in told)
+            advice = "the old options"
+            if changed <= set(LIBRARIES):
+                advice = "those versions, --accept-versions to go on with these"
+            elif "rules" in changed:
+                advice = "the version of mnemoscope that began it"
             raise PlanDiffers(
                 f"{directory} was begun with another plan ({said}); "
                 f"use {advice}, another folder, or --force to begin anew"

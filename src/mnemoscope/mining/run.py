@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from mnemoscope.atlas.manifest import unfinished_plan, work_of
+from mnemoscope.atlas.manifest import as_mined, resolve_opening, unfinished_plan, work_of
 from mnemoscope.corpus import Source, open_source
 from mnemoscope.errors import OptionError, PlanDiffers
 from mnemoscope.mining.finishing import finish_atlas
@@ -51,6 +51,8 @@ def mine(
     keep_work: bool = False,
     text_field: str = MiningOptions.text_field,
     ids_field: str | None = None,
+    name: str | None = None,
+    text_name: str | None = None,
     adapter: str | None = None,
     tokenizer: str | None = None,
     dequantize: bool = False,
@@ -78,7 +80,8 @@ def mine(
         max_sentences=max_sentences, max_tokens=max_tokens, prefixes=prefixes, removals=removals,
         neighbours=neighbours, part=part, batch_tokens=batch_tokens, dtype=dtype, device=device, seed=seed,
         checkpoint_every=checkpoint_every, keep_work=keep_work, text_field=text_field,
-        ids_field=ids_field, opening=opening, accept_versions=accept_versions, force=force,
+        ids_field=ids_field, name=name, text_name=text_name, opening=opening, accept_versions=accept_versions,
+        force=force,
     )  # fmt: skip
     return run_mining(model, corpus, Path(out), options, progress=progress or ignore_progress)
 
@@ -124,8 +127,9 @@ def begin_mining(
     begun with. Raises what cannot be, without having written anything.
     """
     check_folder(directory, options)
-    source = _open(corpus, options)
-    validation = None if options.validation is None else _open(options.validation, options)
+    source = _open(as_mined(directory, "corpus", os.fspath(corpus)), options)
+    held_out = None if options.validation is None else os.fspath(options.validation)
+    validation = None if held_out is None else _open(as_mined(directory, "validation", held_out), options)
     if options.dtype not in DTYPES:
         raise OptionError(f"--dtype must be one of {', '.join(DTYPES)}, not {options.dtype!r}")
     # Setting it also forbids the matrix library to use fewer when it likes.
@@ -137,12 +141,11 @@ def begin_mining(
     else:
         progress("loading", 0, None, str(model))
         load = load_model if options.ids_field is None else load_for_ids
-        model = load(
-            model, dtype=options.dtype, device=_device(directory, options), **options.opening.keywords()
-        )
+        name, opening = as_mined(directory, "model", str(model)), resolve_opening(directory, options.opening)
+        model = load(name, dtype=options.dtype, device=_device(directory, options), **opening.keywords())
     check_wide_numbers(model)
     plan = MiningPlan.derive(
-        options, model, corpus=source.spec, validation=None if validation is None else validation.spec
+        options, model, corpus=source.name, validation=None if validation is None else validation.name
     )
     return Beginning(model, plan, source, validation)
 

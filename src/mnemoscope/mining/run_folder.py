@@ -14,7 +14,7 @@ from typing import Any
 
 from mnemoscope.atlas.folder import clear, occupancy, remove_work
 from mnemoscope.atlas.lock import lock_folder
-from mnemoscope.atlas.manifest import MANIFEST, STATE, begin, files_beside, unfinished_plan
+from mnemoscope.atlas.manifest import MANIFEST, STATE, TEXTS, begin, files_beside, unfinished_plan
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.corpus import Encoder, Source, TokenizedCorpus, prepare
@@ -24,6 +24,7 @@ from mnemoscope.mining.plan import RULES, MiningPlan, all_versions, library_vers
 from mnemoscope.mining.removals import default_removals
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining_options import MiningOptions
+from mnemoscope.model_options import NAMED, full_name
 from mnemoscope.models import IdTokens, LanguageModel
 from mnemoscope.progress import StopSignal, interruption
 
@@ -104,6 +105,25 @@ class Beginning:
     source: Source
     validation: Source | None
 
+    @property
+    def opened(self) -> dict[str, dict[str, Any]]:
+        """Where model and texts lie, and how large the texts are, which no plan tells."""
+        texts = {"corpus": self.source} | ({} if self.validation is None else {"validation": self.validation})
+        paths = {name: full_name(text.spec, of_text=True) for name, text in texts.items()}
+        return {"paths": paths_of(self.model) | paths, "sizes": {name: text.size for name, text in texts.items()}}
+
+    def other_text(self, begun: Mapping[str, Any]) -> str:
+        """Which text is another than that with which a run was begun, as far as it is seen before it is read.
+
+        One that lies elsewhere and is as large is read; what it holds decides.
+        """
+        own = self.opened
+        for name, path in own["paths"].items():
+            was, size = (begun.get(entry, {}).get(name) for entry in ("paths", "sizes"))
+            if name in TEXTS and was != path and (size is None or size != own["sizes"][name]):
+                return f"{name} was {was!r}, now {path!r}"
+        return ""
+
 
 @dataclass(frozen=True)
 class SettledText:
@@ -132,6 +152,9 @@ def settle_text(context: RunContext, beginning: Beginning, options: MiningOption
             raise found.differs
         clear(directory)
         plan, found = plan.with_versions_of(library_versions()), FoundFolder()
+    if found.begun and not options.force and (other := beginning.other_text(found.begun)):
+        advice = "use the old text, another folder, or --force to begin anew"
+        raise PlanDiffers(f"{directory} was begun with another plan ({other}); {advice}")
     versions = all_versions([] if found.begun is None else [found.begun])
     goes_on = found.begun is not None
     fresh = not goes_on and not found.finished
@@ -139,7 +162,7 @@ def settle_text(context: RunContext, beginning: Beginning, options: MiningOption
     if not goes_on:
         checkpoint.unlink(missing_ok=True)
     if fresh:
-        begin_run(directory, plan, part, versions)
+        begin_run(directory, plan, part, versions, opened=beginning.opened)
     try:
         copy = _prepare(context, beginning, plan)
     except (CorpusError, ModelError):
@@ -160,7 +183,7 @@ def settle_text(context: RunContext, beginning: Beginning, options: MiningOption
         checkpoint.unlink(missing_ok=True)
         clear(directory, keep_work=True)
         plan, versions, work = plan.with_versions_of(library_versions()), all_versions([]), None
-    begin_run(directory, plan, part, versions, work=work)
+    begin_run(directory, plan, part, versions, opened=beginning.opened, work=work)
     context.end_stage("text")
     return SettledText(copy, plan, versions, work)
 
@@ -171,11 +194,21 @@ def begin_run(
     part: list[int] | None,
     versions: list[dict[str, str]],
     *,
+    opened: Mapping[str, Any],
     work: Mapping[str, Any] | None = None,
 ) -> None:
-    """Marks the folder as one in which this is made, so that it can be gone on with; `work` is what workers share."""
+    """Marks the folder as one in which this is made, so that it can be gone on with.
+
+    `opened` tells the `paths` of model and texts, which the plan does not; `work` is what workers share.
+    """
     shared = {} if work is None else {"work": dict(work)}
-    begin(directory, plan={"plan": plan.document(), "part": part, "versions": versions, **shared})
+    begin(directory, plan={"plan": plan.document(), "part": part, "versions": versions, **opened, **shared})
+
+
+def paths_of(model: LanguageModel) -> dict[str, str]:
+    """What opens a model again, from every folder of this machine, by its names in a plan."""
+    found = {"model": model.source, **{name: getattr(model.opening, name) for name in NAMED}}
+    return {name: full_name(str(value)) for name, value in found.items() if value is not None}
 
 
 def encoder_of(model: LanguageModel, *, ids: bool) -> tuple[Encoder, str]:

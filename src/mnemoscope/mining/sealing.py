@@ -13,7 +13,7 @@ from typing import Any
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.folder import remove_work
 from mnemoscope.atlas.form import Manifest
-from mnemoscope.atlas.manifest import RUN, seal, table_files
+from mnemoscope.atlas.manifest import RUN, mined_from, seal, table_files
 from mnemoscope.atlas.schema import place
 from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.errors import StoreFailed
@@ -55,6 +55,7 @@ def seal_atlas(
         "machine": platform.machine(),
         "waiting": os.environ.get("OMP_WAIT_POLICY"),
         "compiled_sweep": compiled_sweep() is not None,
+        "paths": mined_from(directory),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     })  # fmt: skip
     document = manifest_of(
@@ -101,6 +102,7 @@ def model_facts(model: LanguageModel) -> dict[str, Any]:
     experts = [numbering.document() for numbering in model.numberings.values()]
     return {
         "spec": model.spec,
+        "hub": model.hub,
         "revision": model.revision,
         "fingerprint": model.fingerprint,
         "family": model.family,
@@ -136,7 +138,7 @@ def manifest_of(
     """What the manifest says, but for the schema, the package and the hashes; as of `seal_atlas`."""
     sentences = max(1, int(counts["sentences"]))
     document: dict[str, Any] = {
-        "model": dict(facts),
+        "model": {**facts, "spec": plan.spec},
         "corpus": {
             "spec": plan.corpus,
             "fingerprint": plan.corpus_fingerprint,

@@ -11,10 +11,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from mnemoscope.errors import ModelDamaged, ModelUnsupported
+from mnemoscope.model_options import display_name
 
 SUFFIX = ".gguf"
 _MAGIC = b"GGUF"
 _TOKENIZER_KEY = b"tokenizer.ggml.model"
+_NAME_KEY = (12).to_bytes(8, "little") + b"general.name" + (8).to_bytes(4, "little")
+"""The key as it is stored, its length before it, and that a text follows."""
 _LOOK_AT = 1 << 26
 """Bytes of the head of a file, where its metadata are, that are looked at for its tokenizer."""
 
@@ -33,6 +36,15 @@ def lone_file(path: Path) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
         (Path(folder) / path.name).symlink_to(path.resolve())
         yield folder
+
+
+def name_in(path: Path) -> str | None:
+    """What the metadata of a file call the model, where they do: `general.name`, of a path its last part."""
+    with path.open("rb") as file:
+        _, found, rest = file.read(_LOOK_AT).partition(_NAME_KEY)
+    size = int.from_bytes(rest[:8], "little")
+    name = display_name(rest[8 : 8 + size].decode("utf-8", errors="replace").strip()) if found and size < 1000 else ""
+    return name if name.isprintable() and name else None
 
 
 def has_tokenizer(path: Path) -> bool:

@@ -31,7 +31,7 @@ from mnemoscope.models.adapters import ADAPTER_CONFIG, base_name, base_of, put_a
 from mnemoscope.models.anatomy import check_supported, find_layers, text_config
 from mnemoscope.models.dequantization import check_quantised, dequantize, format_of, widen_at_load
 from mnemoscope.models.fingerprint import active_adapters
-from mnemoscope.models.gguf_file import SUFFIX, lone_file
+from mnemoscope.models.gguf_file import SUFFIX, lone_file, name_in
 from mnemoscope.models.hub import one_line_errors, where
 from mnemoscope.models.id_tokens import IDS, IdTokens
 from mnemoscope.models.loaded_parts import LoadedParts, first_line
@@ -98,6 +98,7 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
         network=model,
         own=own,
         spec=spec,
+        name=name_in(Path(spec).expanduser()) if spec.endswith(SUFFIX) else None,
         opening=opening,
         config=model.config.to_dict() | {"adapters": active_adapters(model) or None},
         tokens=tokens,

@@ -26,6 +26,7 @@ class LoadedParts:
 
     own        the network is a user's object: a change of dtype or device works on a copy
     spec       its name without what `opening` adds to it
+    name       what it calls itself, where a file of it does; else it is called as `spec`
     config     what the fingerprint covers beside weights and tokens
     context    tokens of the longest input
     anatomy    finds the parts of the network once it is placed
@@ -43,6 +44,7 @@ class LoadedParts:
     beginning: Callable[[int], Beginning]
     ends: Callable[[int], frozenset[int]]
     opening: ModelOptions = AS_USUAL
+    name: str | None = None
 
 
 _quiet = Lock()

@@ -32,17 +32,18 @@ def overview_page(edition: Edition) -> Page:
 def overview_view(edition: Edition) -> dict[str, Any]:
     """Model, text, plan, run, the totals of every question, warnings, and the most striking memories."""
     manifest = edition.atlas.manifest
-    model, corpus, mined = manifest["model"], manifest["corpus"], manifest.model
+    mined, corpus = manifest.model, manifest["corpus"]
     blocks = format_blocks(mined.layer_blocks, mined.other_blocks) if mined.other_blocks else None
     answers = answers_of(edition)
     # An answer may lie in the atlas and have nothing to draw.
     there = {question: found for question, found in answers.items() if not found.table.is_empty()}
     return {
         "model": {
-            name: model.get(name) for name in ("spec", "revision", "fingerprint", "family", "block", "activation")
+            name: getattr(mined, name) for name in ("spec", "revision", "fingerprint", "family", "block", "activation")
         }
-        | {"sizes": model["sizes"], "blocks": blocks},
-        "text": {name: corpus.get(name) for name in ("spec", "fingerprint", "counts", "held_out_share", "overlap")},
+        | {"sizes": manifest["model"]["sizes"], "blocks": blocks},
+        "text": {"spec": manifest.corpus.spec}
+        | {name: corpus.get(name) for name in ("fingerprint", "counts", "held_out_share", "overlap")},
         "plan": manifest.plan,
         "finished": _run(edition).get("finished"),
         "package": manifest.get("package"),

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,8 @@ def render_page(
         "inside": inside,
     }
     frame = Frame(edition, found.atlas.path, "/", asset=str, place=_place, dead="")
-    return frame.render(page.template, page.values() | values)
+    text = frame.render(page.template, page.values() | values)
+    return text.replace(escape(str(found.atlas.path)), "ATLAS")
 
 
 def _place(link: str) -> str | None:

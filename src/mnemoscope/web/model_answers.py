@@ -148,12 +148,12 @@ def audit_string(worker: ModelWorker, atlas: Atlas, hash: str, text: str, given:
 def audit_script(worker: ModelWorker, atlas: Atlas, text: str, given: Mapping[str, Any]) -> str:
     """The same audit as a Python script."""
     options = AuditOptions(**given)
-    return audit_as_python(worker.spec, text, options, atlas=atlas.path, opening=worker.model.opening)
+    return audit_as_python(worker.spec, text, options, atlas=atlas.path, opening=worker.model.opening.shown())
 
 
 def trace_script(worker: ModelWorker, prompt: str, changes: Changes) -> str:
     """The trace as a Python script."""
-    return as_python(worker.spec, prompt, changes, opening=worker.model.opening)
+    return as_python(worker.spec, prompt, changes, opening=worker.model.opening.shown())
 
 
 def _count_places(found: dict[str, Any]) -> int:

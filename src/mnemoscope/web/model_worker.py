@@ -19,9 +19,11 @@ import torch
 from starlette.exceptions import HTTPException
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.manifest import as_mined, mined_from, open_as_mined, resolve_opening
 from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.cache import Cache
 from mnemoscope.errors import MnemoscopeError, ModelDiffers
+from mnemoscope.model_options import full_name
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.tracing import adopt_votes, trace
 from mnemoscope.web.settings import Settings
@@ -141,11 +143,12 @@ def load_worker(settings: Settings, atlas: Atlas) -> ModelWorker:
     assert settings.model is not None
     # A core stays with the readers.
     torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 2) - 1)))
-    plan, opening = atlas.manifest.plan, settings.opening
-    if settings.model == plan.get("model"):
-        opening = opening.or_planned(plan)
-    model = load_model(settings.model, device=settings.device, **opening.keywords())
-    worker = ModelWorker(model, settings.model, differs=describe_difference(settings, model, atlas))
+    name = as_mined(atlas.path, "model", settings.model)
+    opening = resolve_opening(atlas.path, settings.opening)
+    if full_name(name) == full_name(mined_from(atlas.path).get("model", "")):
+        name, opening = open_as_mined(atlas.path, name, opening)
+    model = load_model(name, device=settings.device, **opening.keywords())
+    worker = ModelWorker(model, model.name, differs=describe_difference(settings, model, atlas))
     worker.warm(atlas)
     return worker
 
@@ -155,7 +158,7 @@ def describe_difference(settings: Settings, model: LanguageModel, atlas: Atlas) 
     mined = atlas.manifest.model
     if model.is_model_of(atlas.manifest["model"]):
         return ""
-    name = settings.opening.spec_of(str(settings.model))
+    name = model.spec
     said = f"{name} is not the model that {atlas.path} was mined from ({mined.spec}):"
     shape = list(model.sizes.memories)
     if shape != list(mined.sizes.memories):
