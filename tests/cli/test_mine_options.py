@@ -17,7 +17,7 @@ EVERY_OPTION = """
     --validation v.txt --split line --triggers 7 --per-sentence all --layers 0-3,7 --max-sentences 9 --max-tokens 99
     --prefixes 5 --removals all --neighbours 4 --part 2/3 --batch-tokens 512 --dtype bfloat16 --device cuda:1 --seed 3
     --checkpoint-every 0.5 --keep-work --text-field body --revision main --trust-remote-code --force --json
-    --adapter lora --tokenizer words --dequantize --dict dict.txt --max-memory 0=20GiB,cpu=60GiB
+    --name N --text-name T --adapter lora --tokenizer words --dequantize --dict dict.txt --max-memory 0=20GiB,cpu=60GiB
 """
 
 Capture = pytest.CaptureFixture[str]
@@ -64,6 +64,7 @@ def test_defaults_are_the_contract_s(mining: FakeMining, tmp_path: Path, capsys:
         "max_sentences": None, "max_tokens": None, "prefixes": 4000, "removals": None, "neighbours": 10, "part": None,
         "batch_tokens": None, "dtype": "float32", "device": "auto", "seed": 0, "checkpoint_every": 60.0,
         "keep_work": False, "text_field": "text", "ids_field": None, "force": False, "accept_versions": False,
+        "name": None, "text_name": None,
         "opening": {
             "adapter": None, "tokenizer": None, "dequantize": False, "revision": None, "dictionary": None,
             "trust_remote_code": False, "max_memory": None,
@@ -82,7 +83,7 @@ def test_every_option_arrives(mining: FakeMining, tmp_path: Path, capsys: Captur
         "layers": (0, 1, 2, 3, 7), "max_sentences": 9, "max_tokens": 99, "prefixes": 5, "removals": "all",
         "neighbours": 4, "part": (2, 3), "batch_tokens": 512, "dtype": "bfloat16", "device": "cuda:1", "seed": 3,
         "checkpoint_every": 0.5, "keep_work": True, "text_field": "body",
-        "ids_field": None, "force": True, "accept_versions": False,
+        "ids_field": None, "force": True, "accept_versions": False, "name": "N", "text_name": "T",
         "opening": {
             "adapter": "lora", "tokenizer": "words", "dequantize": True, "revision": "main",
             "dictionary": Path("dict.txt"), "trust_remote_code": True, "max_memory": "0=20GiB,cpu=60GiB",

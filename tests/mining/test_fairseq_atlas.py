@@ -72,7 +72,7 @@ def test_brute_force_is_what_is_mined(name: str, text: Path, tmp_path: Path) -> 
     assert_agrees(out, WrittenReference(slow, found), keep=7, layers=range(LAYERS), vocabulary=ROWS)
     assert verify(out) == []
     model_facts = open_atlas(out).manifest["model"]
-    assert model_facts["spec"] == model
+    assert model_facts["spec"] == "fairseq:model.pt"
     assert model_facts["head"] == ("linear" if slow.args.adaptive_softmax_cutoff is None else "adaptive softmax")
     assert model_facts["beginning"] == {"token": END, "kind": "end-of-text"}
 

@@ -5,7 +5,9 @@ import json
 import re
 import shutil
 import tarfile
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -13,11 +15,12 @@ import pytest
 
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.atlas.manifest import unfinished_plan
+from mnemoscope.atlas.schema import TABLES
 from mnemoscope.cli import main
 from mnemoscope.distributed.worker import new_name, work
 from mnemoscope.errors import CorpusNotFound, PartsDiffer, PlanDiffers
 from mnemoscope.mining import extend, merge, mine
-from mnemoscope.mining.changed_rules import CHANGES
+from mnemoscope.mining.changed_rules import check_rules
 from mnemoscope.mining.lenses import fit_lenses
 from mnemoscope.mining.plan import RULES, MiningPlan
 from mnemoscope.model_options import AS_USUAL
@@ -31,6 +34,7 @@ from web.served import client
 ARCHIVE = Path(__file__).parents[1] / "atlas" / "rules-7.tar.gz"
 OLD = "/tmp/somebody"
 """Where everything was, as the manifests say."""
+OPTIONAL = [name for name, kind in TABLES.items() if kind.optional]
 
 
 @pytest.fixture(scope="module")
@@ -136,11 +140,32 @@ def test_what_later_rules_changed_is_refused_by_name(old: Path, tmp_path: Path) 
     assert verify(old / "long") == []
 
 
-def test_a_change_of_rules_names_tables_that_there_are(old: Path) -> None:
-    plan = MiningPlan.from_document(open_atlas(old / "atlas").manifest["plan"], old)
-    assert all(change.tables and change.rules <= RULES and change.why for change in CHANGES)
-    assert {change.rules for change in CHANGES} == {8}
-    assert plan.rules == 7
+@pytest.mark.parametrize(
+    ("config", "ids_field", "refused"),
+    [
+        ({}, None, []),
+        ({"rope_parameters": {"rope_type": "yarn"}}, None, []),
+        ({"rope_parameters": {"full": {"rope_type": "dynamic"}, "sliding": {"rope_type": "default"}}}, None, OPTIONAL),
+        ({"model_type": "falcon", "alibi": True}, None, ["attention"]),
+        ({"model_type": "falcon", "alibi": False}, None, []),
+        ({}, "ids", ["memorised"]),
+    ],
+)
+def test_which_tables_rules_8_changed(
+    old: Path, config: dict[str, Any], ids_field: str | None, refused: list[str]
+) -> None:
+    plan = replace(MiningPlan.from_document(open_atlas(old / "atlas").manifest["plan"], old), ids_field=ids_field)
+    model: Any = SimpleNamespace(anatomy=SimpleNamespace(model=SimpleNamespace(config=SimpleNamespace(**config))))
+
+    def is_refused(table: str, rules: int) -> bool:
+        try:
+            check_rules(old, replace(plan, rules=rules), model, [table])
+        except PlanDiffers:
+            return True
+        return False
+
+    assert [table for table in OPTIONAL if is_refused(table, 7)] == refused
+    assert not [table for table in OPTIONAL if is_refused(table, RULES)]
 
 
 def test_parts_of_other_rules_are_not_joined(old: Path, tmp_path: Path) -> None:

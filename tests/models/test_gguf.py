@@ -124,7 +124,8 @@ def same_numbers(one: LanguageModel, other: LanguageModel) -> None:
 def test_a_file_is_the_model_of_its_rounded_weights(kind: str, tmp_path: Path) -> None:
     source = write(tmp_path / "model.gguf", network(), kind)
     model, twin = load_model(source), load_model(rounded(kind), tokenizer=byte_tokenizer(rows=280))
-    assert (model.spec, model.family, model.probed, model.dtype) == (source, "llama", False, torch.float32)
+    assert (model.source, model.spec, model.hub) == (source, "model.gguf", None)
+    assert (model.family, model.probed, model.dtype) == ("llama", False, torch.float32)
     assert model.sizes == twin.sizes
     same_numbers(model, twin)
     text = ["the cat sat on the mat", " x<|endoftext|>y", "Straße\n"]

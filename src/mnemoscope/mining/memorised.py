@@ -133,6 +133,5 @@ def _open_text(directory: Path, plan: MiningPlan) -> Source:
         return open_source(text, text_field=plan.text_field, ids_field=plan.ids_field, split=plan.split)
     except CorpusNotFound as error:
         raise CorpusNotFound(
-            f"{error}; the mined text is read again, so run this where `mnemoscope mine` was run (run.json says what it"
-            " read)"
+            f"{error}; the mined text is read again, so run this where `mnemoscope mine` was run"
         ) from None

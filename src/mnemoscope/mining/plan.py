@@ -177,11 +177,9 @@ class MiningPlan:
         if changed:
             told = ["rules"] if "rules" in changed else [name for name in other if name in (*changed, *_SHOWN)]
             said = "; ".join(f"{name.replace('_', ' ')} was {begun.get(name)!r}, now {other[name]!r}" for name in told)
-            advice = "the old options"
-            if changed <= set(LIBRARIES):
-                advice = "those versions, --accept-versions to go on with these"
-            elif "rules" in changed:
-                advice = "the version of mnemoscope that began it"
+            only_versions = changed <= set(LIBRARIES)
+            advice = "those versions, --accept-versions to go on with these" if only_versions else "the old options"
+            advice = "the version of mnemoscope that began it" if "rules" in changed else advice
             raise PlanDiffers(
                 f"{directory} was begun with another plan ({said}); "
                 f"use {advice}, another folder, or --force to begin anew"

@@ -14,7 +14,7 @@ from typing import Any
 
 from mnemoscope.atlas.folder import clear, occupancy, remove_work
 from mnemoscope.atlas.lock import lock_folder
-from mnemoscope.atlas.manifest import MANIFEST, STATE, TEXTS, begin, files_beside, unfinished_plan
+from mnemoscope.atlas.manifest import MANIFEST, STATE, begin, files_beside, unfinished_plan
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.corpus import Encoder, Source, TokenizedCorpus, prepare
@@ -112,17 +112,15 @@ class Beginning:
         paths = {name: full_name(text.spec, of_text=True) for name, text in texts.items()}
         return {"paths": paths_of(self.model) | paths, "sizes": {name: text.size for name, text in texts.items()}}
 
-    def other_text(self, begun: Mapping[str, Any]) -> str:
-        """Which text is another than that with which a run was begun, as far as it is seen before it is read.
-
-        One that lies elsewhere and is as large is read; what it holds decides.
-        """
-        own = self.opened
-        for name, path in own["paths"].items():
-            was, size = (begun.get(entry, {}).get(name) for entry in ("paths", "sizes"))
-            if name in TEXTS and was != path and (size is None or size != own["sizes"][name]):
-                return f"{name} was {was!r}, now {path!r}"
-        return ""
+    def check_texts(self, begun: Mapping[str, Any], directory: Path) -> None:
+        """Raises PlanDiffers for a text of another place and size than begun with; what one as large holds decides."""
+        for name, size in self.opened["sizes"].items():
+            was, now = begun.get("paths", {}).get(name), self.opened["paths"][name]
+            if was != now and (size is None or size != begun.get("sizes", {}).get(name)):
+                raise PlanDiffers(
+                    f"{directory} was begun with another plan ({name} was {was!r}, now {now!r}); use the old text,"
+                    " another folder, or --force to begin anew"
+                )
 
 
 @dataclass(frozen=True)
@@ -152,9 +150,8 @@ def settle_text(context: RunContext, beginning: Beginning, options: MiningOption
             raise found.differs
         clear(directory)
         plan, found = plan.with_versions_of(library_versions()), FoundFolder()
-    if found.begun and not options.force and (other := beginning.other_text(found.begun)):
-        advice = "use the old text, another folder, or --force to begin anew"
-        raise PlanDiffers(f"{directory} was begun with another plan ({other}); {advice}")
+    if found.begun and not options.force:
+        beginning.check_texts(found.begun, directory)
     versions = all_versions([] if found.begun is None else [found.begun])
     goes_on = found.begun is not None
     fresh = not goes_on and not found.finished

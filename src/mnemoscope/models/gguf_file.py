@@ -16,8 +16,7 @@ from mnemoscope.model_options import display_name
 SUFFIX = ".gguf"
 _MAGIC = b"GGUF"
 _TOKENIZER_KEY = b"tokenizer.ggml.model"
-_NAME_KEY = (12).to_bytes(8, "little") + b"general.name" + (8).to_bytes(4, "little")
-"""The key as it is stored, its length before it, and that a text follows."""
+_NAME_KEY = (12).to_bytes(8, "little") + b"general.name" + (8).to_bytes(4, "little")  # of 12 bytes; a text follows
 _LOOK_AT = 1 << 26
 """Bytes of the head of a file, where its metadata are, that are looked at for its tokenizer."""
 

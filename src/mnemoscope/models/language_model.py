@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError
 from mnemoscope.memory import Numbering
-from mnemoscope.model_options import display_name, full_name, is_path
 from mnemoscope.models.abandoning import Abandoned, abandon_in, after_coefficients
 from mnemoscope.models.anatomy import Anatomy, Layer, experts_chosen
 from mnemoscope.models.feed_forward import goes_negative
@@ -67,18 +66,14 @@ class LanguageModel:
     head is one matrix (an adaptive softmax is not), `probed` whether keys or values are what their modules make of unit
     vectors; `device` is the head's and that of what goes in, `devices` are the layers', `lies_on` where weights are.
     `lock` is held by whoever runs it with hooks, which see every forward: one thread at a time, which may enter again.
-    `fingerprint` names model and beginning, `content` the model; `source` and `opening` open it again, `hub` is its id
-    on the hub (or None), `name` what it is called where it is shown, `spec` the same with its adapter.
+    `fingerprint` names model and beginning, `content` the model; `source` and `opening` open it; `name`, `spec` show it.
     """
 
     def __init__(self, parts: LoadedParts, anatomy: Anatomy, *, revision: str | None, content: str) -> None:
         beginning = parts.beginning(anatomy.rows)
         layers = anatomy.layers
         self.anatomy = anatomy
-        self.source, self.opening = parts.spec, parts.opening
-        opened = full_name(parts.spec)
-        self.hub = None if is_path(opened) or ":" in opened else opened
-        self.name = parts.name or display_name(opened)
+        self.source, self.opening, self.hub, self.name = parts.spec, parts.opening, parts.hub, parts.shown_name
         self.spec = parts.opening.spec_of(self.name)
         self.revision = revision
         self.content = content

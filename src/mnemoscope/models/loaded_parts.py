@@ -15,7 +15,7 @@ from typing import Any
 from huggingface_hub.utils import logging as hub_logging
 from transformers.utils import logging
 
-from mnemoscope.model_options import AS_USUAL, ModelOptions
+from mnemoscope.model_options import AS_USUAL, ModelOptions, display_name, full_name, is_path
 from mnemoscope.models.anatomy import Anatomy
 from mnemoscope.models.tokens import Beginning, Reader
 
@@ -45,6 +45,16 @@ class LoadedParts:
     ends: Callable[[int], frozenset[int]]
     opening: ModelOptions = AS_USUAL
     name: str | None = None
+
+    @property
+    def shown_name(self) -> str:
+        """What it is called where it is shown, without its adapter."""
+        return self.name or display_name(full_name(self.spec))
+
+    @property
+    def hub(self) -> str | None:
+        """Its id on the hub, where it is from there."""
+        return None if ":" in self.spec or is_path(full_name(self.spec)) else self.spec
 
 
 _quiet = Lock()
