@@ -87,8 +87,9 @@ class ModelOptions:
 
     def shown(self) -> "ModelOptions":
         """The same with display names in place of paths."""
-        named = {name: value for name in NAMED if (value := getattr(self, name)) is not None}
-        return replace(self, **{name: display_name(full_name(str(value))) for name, value in named.items()})
+        named = {name: str(value) for name in NAMED if (value := getattr(self, name)) is not None}
+        shown: dict[str, Any] = {name: display_name(full_name(value)) for name, value in named.items()}
+        return replace(self, **shown)
 
     def keywords(self) -> dict[str, Any]:
         """Those that are not as usual, as arguments of `load_model`."""

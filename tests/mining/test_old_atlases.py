@@ -90,6 +90,7 @@ def check_written(folder: Path) -> None:
     assert "lines.txt" in (folder / "index.html").read_text()
 
 
+@pytest.mark.whole
 def test_no_page_of_it_tells_a_path(old: Path, tmp_path: Path) -> None:
     write_pages(old / "atlas", tmp_path / "pages", memories="1")
     check_written(tmp_path / "pages")

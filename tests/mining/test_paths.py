@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,11 +67,37 @@ def a_checkpoint(room: Path) -> Opened:
     return Opened(model, "fairseq:model.pt", {"dict": str(room / "dictionaries" / "words.txt")})
 
 
-@pytest.fixture(scope="module", params=[a_folder, a_gguf, a_checkpoint], ids=lambda make: make.__name__)
-def mined(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Opened]:
+def a_folder_with_code(room: Path) -> Opened:
+    folder = room / "codes" / "own"
+    build("llama").save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    code = "from transformers import LlamaForCausalLM\n\n\nclass Own(LlamaForCausalLM):\n    pass\n"
+    (folder / "own.py").write_text(code)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoModelForCausalLM": "own.Own"}}))
+    return Opened(str(folder), "own", {"trust_remote_code": True})
+
+
+OTHERS = (a_gguf, a_checkpoint, a_folder_with_code)
+MAKERS = [a_folder, *(pytest.param(each, marks=pytest.mark.whole) for each in OTHERS)]
+
+
+def opening_of(opened: Opened) -> ModelOptions:
+    return ModelOptions(**{"dictionary" if name == "dict" else name: each for name, each in opened.options.items()})
+
+
+@pytest.fixture(scope="module", params=MAKERS, ids=lambda make: str(make.__name__))
+def mined(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Opened]]:
     """A room that holds a model, its texts and, as `out/atlas`, all that can be made of them."""
     room = tmp_path_factory.mktemp("room")
-    make: Callable[[Path], Opened] = request.param
+    with pytest.MonkeyPatch.context() as patch:
+        # Where transformers copies code to, which is otherwise in the user's home.
+        patch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(room / "modules"))
+        patch.syspath_prepend(str(room / "modules"))
+        yield make_atlas(request.param, room)
+
+
+def make_atlas(make: Callable[[Path], Opened], room: Path) -> tuple[Path, Opened]:
     opened = make(room)
     (room / "texts").mkdir()
     (room / "texts" / "odd.txt").write_text(odd_text(40))
@@ -80,8 +106,10 @@ def mined(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         opened.model, room / "texts" / "odd.txt", out=room / "out" / "atlas", validation=room / "texts" / "held.txt",
         keep_work=True, **opened.options, **OPTIONS,
     )  # fmt: skip
-    extend(out)
-    fit_lenses(out, kinds=("ridge",), max_tokens=500)
+    # What is not said is looked up; whether code is trusted is no part of that.
+    trusted = {"trust_remote_code": True} if "trust_remote_code" in opened.options else {}
+    extend(out, **trusted)
+    fit_lenses(out, kinds=("ridge",), max_tokens=500, opening=ModelOptions(**trusted))
     write_all(open_atlas(out))
     return room, opened
 
@@ -112,7 +140,7 @@ def test_no_file_of_an_atlas_tells_a_path(mined: tuple[Path, Opened]) -> None:
     paths = json.loads((atlas.path / "run.json").read_text())["paths"]
     assert paths.pop("corpus") == str(room / "texts" / "odd.txt")
     assert paths.pop("validation") == str(room / "texts" / "held.txt")
-    known = {"dictionary" if name == "dict" else name: value for name, value in opened.options.items()}
+    known = {name: value for name, value in vars(opening_of(opened)).items() if isinstance(value, str)}
     assert paths == {"model": opened.model, **known}
 
 
@@ -130,11 +158,11 @@ def test_no_page_or_report_tells_a_path(
     assert opened.spec in (tmp_path / "shared" / "report" / "index.html").read_text()
 
 
+@pytest.mark.whole
 def test_no_served_page_tells_where_model_or_texts_lie(mined: tuple[Path, Opened]) -> None:
     room, opened = mined
     atlas = room / "out" / "atlas"
-    opening = ModelOptions(**{"dictionary" if name == "dict" else name: each for name, each in opened.options.items()})
-    for given in ({}, {"model": opened.model, "opening": opening}):
+    for given in ({}, {"model": opened.model, "opening": opening_of(opened)}):
         with client(atlas, **given) as web:
             for address in ("/", "/index.json", "/L1.M3", "/L1.M3.json", "/layers/1", "/trace", "/trace?prompt=the+cat",
                             "/trace.json?prompt=the+cat", "/trace.py?prompt=the+cat", "/audit"):  # fmt: skip
@@ -146,9 +174,10 @@ def test_no_served_page_tells_where_model_or_texts_lie(mined: tuple[Path, Opened
 def test_the_model_is_found_by_what_an_atlas_calls_it(mined: tuple[Path, Opened], tmp_path: Path) -> None:
     room, opened = mined
     copied = shutil.copytree(room / "out" / "atlas", tmp_path / "copied")
-    called = opened.spec.partition("+")[0]
-    assert extend(copied, called, ["width"], force=True).made == ("width",)
-    with client(copied, model=called) as web:
+    called, opening = opened.spec.partition("+")[0], opening_of(opened)
+    trusted = {"trust_remote_code": opening.trust_remote_code}
+    assert extend(copied, called, ["width"], force=True, **trusted).made == ("width",)
+    with client(copied, model=called, opening=ModelOptions(**trusted)) as web:
         assert web.get("/trace.json?prompt=the+cat").status_code == 200
     manifest = open_atlas(copied).manifest
     assert f"--model {called}" in extend_command(copied, "width", manifest)

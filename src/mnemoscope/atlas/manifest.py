@@ -94,8 +94,9 @@ def open_as_mined(directory: Path, model: str | None, opening: ModelOptions) -> 
 
 def resolve_opening(directory: Path, opening: ModelOptions) -> ModelOptions:
     """The same with what opens its adapter and tokenizer, as `as_mined` says."""
-    given = {each: value for each in NAMED if (value := getattr(opening, each)) is not None}
-    return replace(opening, **{each: as_mined(directory, each, str(value)) for each, value in given.items()})
+    given = {each: str(value) for each in NAMED if (value := getattr(opening, each)) is not None}
+    found: dict[str, Any] = {each: as_mined(directory, each, value) for each, value in given.items()}
+    return replace(opening, **found)
 
 
 def work_of(begun: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from mnemoscope.atlas.manifest import as_mined, resolve_opening, unfinished_plan, work_of
+from mnemoscope.atlas.manifest import as_mined, unfinished_plan, work_of
 from mnemoscope.corpus import Source, open_source
 from mnemoscope.errors import OptionError, PlanDiffers
 from mnemoscope.mining.finishing import finish_atlas
@@ -141,8 +141,9 @@ def begin_mining(
     else:
         progress("loading", 0, None, str(model))
         load = load_model if options.ids_field is None else load_for_ids
-        name, opening = as_mined(directory, "model", str(model)), resolve_opening(directory, options.opening)
-        model = load(name, dtype=options.dtype, device=_device(directory, options), **opening.keywords())
+        model = load(
+            model, dtype=options.dtype, device=_device(directory, options), **options.opening.keywords()
+        )
     check_wide_numbers(model)
     plan = MiningPlan.derive(
         options, model, corpus=source.name, validation=None if validation is None else validation.name

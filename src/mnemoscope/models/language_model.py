@@ -66,7 +66,7 @@ class LanguageModel:
     head is one matrix (an adaptive softmax is not), `probed` whether keys or values are what their modules make of unit
     vectors; `device` is the head's and that of what goes in, `devices` are the layers', `lies_on` where weights are.
     `lock` is held by whoever runs it with hooks, which see every forward: one thread at a time, which may enter again.
-    `fingerprint` names model and beginning, `content` the model; `source` and `opening` open it; `name`, `spec` show it.
+    `fingerprint` names model and beginning, `content` the model; `source`, `opening` open it, `name`, `spec` show it.
     """
 
     def __init__(self, parts: LoadedParts, anatomy: Anatomy, *, revision: str | None, content: str) -> None:
