@@ -43,7 +43,7 @@ def refused(kind: type[MnemoscopeError], source: str, **options: Any) -> str:
 def test_an_adapter_by_name_is_the_one_that_peft_loads(name: str, tmp_path: Path) -> None:
     base, adapter = save_base(tmp_path / "base", name), save_adapter(tmp_path / "adapter", name)
     model, known = load_model(base, adapter=adapter), load(adapted(name))
-    assert (model.probed, model.spec, model.source) == (True, f"{base}+{adapter}", base)
+    assert (model.probed, model.spec, model.source) == (True, "base+adapter", base)
     assert model.fingerprint == known.fingerprint != load_model(base).fingerprint
     ids = torch.tensor([[1, 2, 3]])
     assert torch.equal(model.logits(ids), known.logits(ids))
@@ -101,7 +101,7 @@ def test_the_command_line_says_what_was_read(tmp_path: Path, capsys: pytest.Capt
     base, adapter = save_base(tmp_path / "base", "llama"), save_adapter(tmp_path / "adapter", "llama")
     assert main(["inspect", base, "--adapter", adapter]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith(f"{base}+{adapter}: family llama")
+    assert printed.startswith("base+adapter: family llama")
     assert "values      probed" in printed
     assert main(["trace", base, "the cat", "--adapter", adapter, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["python"].splitlines()[2] == (
@@ -166,7 +166,7 @@ def test_an_adapter_of_the_hub_is_its_files_there(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(adapters, "snapshot_download", download)
     monkeypatch.setattr(adapters, "where", lambda *_: {"local_files_only": True})
     model = load_model(base, adapter="some/lora")
-    assert (model.spec, model.fingerprint) == (f"{base}+some/lora", load_model(base, adapter=adapter).fingerprint)
+    assert (model.spec, model.fingerprint) == ("base+some/lora", load_model(base, adapter=adapter).fingerprint)
     assert asked == [("some/lora", ["adapter_config.json", "adapter_model.*"])]
     assert "'some/model' holds no adapter_config.json" in refused(ModelNotFound, base, adapter="some/model")
     said = refused(ModelNotFound, base, adapter="some/missing")

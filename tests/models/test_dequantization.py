@@ -48,7 +48,7 @@ def test_widened_weights_are_what_the_format_says(stored: tuple[str, Path, Any])
 
     name, folder, network = stored
     model, whole = load_model(str(folder), dequantize=True), load_model("builtin:pydocs", device="cpu")
-    assert (model.probed, model.dtype, model.spec) == (False, torch.float32, str(folder))
+    assert (model.probed, model.dtype, model.source) == (False, torch.float32, str(folder))
     assert model.sizes == whole.sizes
     down = network.get_submodule("gpt_neox.layers.3.mlp.dense_4h_to_h")
     if name == "llm_int8":

@@ -68,7 +68,7 @@ def test_a_folder_and_its_object_are_the_same_model(saved, tiny, tokenizer):
     stored = load_model(str(saved))
     memory = load_model(tiny("gpt2"), tokenizer=tokenizer)
     assert stored.fingerprint == memory.fingerprint
-    assert (stored.spec, memory.spec) == (str(saved), "memory:GPT2LMHeadModel")
+    assert (stored.source, stored.spec, memory.spec) == (str(saved), saved.name, "memory:GPT2LMHeadModel")
     assert stored.dtype == memory.dtype == torch.float32
     ids = torch.tensor([[1, 2, 3]])
     assert torch.equal(stored.logits(ids), memory.logits(ids))
@@ -96,7 +96,7 @@ def test_the_tokenizer_may_lie_elsewhere(saved, tmp_path, tiny, tokenizer):
     message = refused(TokenizerNotFound, str(bare))
     assert message.startswith(f"folder {str(bare)!r} holds no tokenizer; name a folder or hub id that does as --token")
     named = load_model(str(bare), tokenizer=str(saved))
-    assert (named.fingerprint, named.spec) == (load_model(str(saved)).fingerprint, str(bare))
+    assert (named.fingerprint, named.source) == (load_model(str(saved)).fingerprint, str(bare))
     assert named.opening.tokenizer == str(saved)
     assert "no tokenizer './nothing'" in refused(ModelNotFound, str(saved), tokenizer="./nothing")
     assert "tokenizer" in refused(ModelNotFound, str(saved), tokenizer=str(saved / "tokenizer.json"))

@@ -169,7 +169,7 @@ def test_a_four_bit_folder_is_read_in_float32(tmp_path: Path) -> None:
     stored.save_pretrained(tmp_path / "four")
     AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path / "four")
     four, whole = load_model(str(tmp_path / "four")), load_model("builtin:pydocs", device="cpu")
-    assert (four.probed, four.dtype, four.spec) == (True, torch.float32, str(tmp_path / "four"))
+    assert (four.probed, four.dtype, four.source) == (True, torch.float32, str(tmp_path / "four"))
     assert four.sizes == whole.sizes
     apart = (four.values(3) - whole.values(3)).abs()
     assert 0 < apart.max() < 0.3 * whole.values(3).abs().max()
