@@ -388,7 +388,7 @@ def test_an_array_of_rows_is_refused_with_the_way_out(tmp_path: Path, array: str
     (tmp_path / "a.json").write_text(array)
     for options in ({}, {"skip_bad_rows": 5}):
         said = complaint(tmp_path / "a.json", **options)
-        assert "a.json is one JSON array, not a row in every line; write its rows as lines, as `jq -c '.[]' FILE" in said
+        assert "a.json is one JSON array, not a row in every line; write its rows as lines, as `jq -c" in said
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.TSV", "a.csv.gz"])
@@ -457,7 +457,8 @@ def test_bad_rows_are_passed_over_counted_and_listed_up_to_the_number_given(tmp_
         assert list(source.documents(1)) == ["", "two"]
         listed = [f"a.jsonl: line {number}" for number in (2, 4, 5, 6)]
         assert source.rows.bad.document() == {"count": 4, "rows": listed}
-    assert complaint(path, skip_bad_rows=3).endswith("is no JSON object but NoneType (after 3 bad rows that were passed over)")
+    said = complaint(path, skip_bad_rows=3)
+    assert said.endswith("is no JSON object but NoneType (after 3 bad rows that were passed over)")
     assert complaint(path).startswith(f"{path}: line 2 is not JSON (")
 
 

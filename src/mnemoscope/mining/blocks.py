@@ -5,7 +5,8 @@ tokens of it that were routed there. So both are measured by the same sweep, and
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from mnemoscope.mining.batches import Batch, send
 from mnemoscope.mining.card import Rows
+from mnemoscope.mining.host import may_look
 from mnemoscope.mining.triggers import Routed
 from mnemoscope.models import Group
 
@@ -36,12 +38,30 @@ class CoefficientBlock:
 @dataclass(frozen=True)
 class Places:
     """The sentences of a batch whose rows ascend in length; `skipped` positions after the beginning token's column are
-    no candidates, being attention sinks.
+    no candidates, being attention sinks; and none of the tokens `never` gives a trigger.
     """
 
     batch: Batch
     beginning: int
     skipped: int
+    never: Tensor
+
+    @cached_property
+    def _hidden(self) -> Tensor | None:
+        """Which columns `[token]` of the batch, row by row, give no trigger; None for none."""
+        if not len(self.never):
+            return None
+        found = torch.isin(self.batch.ids, self.never.to(self.batch.ids.device))
+        found[:, 0] = False  # no candidate anyway, though the beginning token may be one of these
+        return found.flatten() if not may_look(found.device) or bool(found.any()) else None
+
+    def shown(self, group: Group) -> Group | None:
+        """The coefficients with 0, which is no trigger, in place of those that give none; None where all may."""
+        if self._hidden is None:
+            return None
+        own, hidden = group.coefficients, self._hidden.to(group.coefficients.device)
+        hidden = hidden if group.tokens is None else hidden[group.tokens]
+        return replace(group, coefficients=own.masked_fill(hidden.view(*own.shape[:-1], 1), 0))
 
     def whole(self, coefficients: Tensor) -> list[CoefficientBlock]:
         """The blocks of a dense layer's coefficients `[batch, position, memory]`."""

@@ -17,7 +17,8 @@ from transformers.utils import logging
 
 from mnemoscope.model_options import AS_USUAL, ModelOptions
 from mnemoscope.models.anatomy import Anatomy
-from mnemoscope.models.tokens import Beginning, Reader
+from mnemoscope.models.id_tokens import IdTokens
+from mnemoscope.models.tokens import Beginning, Reader, chosen_beginning
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class LoadedParts:
     anatomy    finds the parts of the network once it is placed
     beginning  the token put before every sentence, for a head of so many rows
     ends       the end-of-text tokens, for a head of so many rows
+    padding    the token that fills shorter rows up, where there is one
     """
 
     network: Any
@@ -42,7 +44,17 @@ class LoadedParts:
     anatomy: Callable[[Any], Anatomy]
     beginning: Callable[[int], Beginning]
     ends: Callable[[int], frozenset[int]]
+    padding: Callable[[int], int | None] = lambda rows: None
     opening: ModelOptions = AS_USUAL
+
+    def begins(self, rows: int) -> Beginning:
+        """What is put before every sentence: as `opening` says, else as usual. Raises OptionError."""
+        usual, asked = self.beginning(rows), self.opening.beginning
+        return usual if asked is None else chosen_beginning(asked, usual, self.tokens, rows=rows)
+
+    def reader(self, beginning: Beginning) -> Reader:
+        """What reads texts that follow this beginning: of texts that are token ids, it is left out."""
+        return IdTokens(beginning=beginning.token) if isinstance(self.tokens, IdTokens) else self.tokens
 
 
 _quiet = Lock()
