@@ -32,8 +32,8 @@ def mine(
         str,
         typer.Argument(
             metavar="CORPUS",
-            help="builtin:pydocs, a .txt, .jsonl (.ndjson, .json) or .parquet file (also .gz, .xz, .zst) or a quoted glob,"
-            " or hub:DATASET[:CONFIG[:SPLIT]].",
+            help="builtin:pydocs, a .txt, .jsonl (.ndjson, .json) or .parquet file (also .gz, .xz, .zst) or a quoted"
+            " glob, or hub:DATASET[:CONFIG[:SPLIT]].",
             show_default=False,
         ),
     ],
@@ -118,7 +118,8 @@ def mine(
         prefixes=prefixes, removals=None if removals is None else parse_removals(removals),
         neighbours=neighbours, part=None if part is None else parse_part(part), batch_tokens=batch_tokens, dtype=dtype,
         device=device, seed=seed, checkpoint_every=checkpoint_every, keep_work=keep_work, text_field=text_field,
-        ids_field=ids_field, skip_bad_rows=skip_bad_rows, skip_special=skip_special, opening=opening, accept_versions=accept_versions, force=force,
+        ids_field=ids_field, skip_bad_rows=skip_bad_rows, skip_special=skip_special, opening=opening,
+        accept_versions=accept_versions, force=force,
     )  # fmt: skip
     asked = Asked(workers, gpus_per_worker, ray, prepare, launch, print_, allow_mixed_devices)
     if is_for_workers(out, asked):

@@ -8,6 +8,8 @@ Knows neither texts nor tables.
 
 from collections.abc import Collection, Sequence
 from functools import cache, partial
+from itertools import chain, groupby
+from threading import Lock
 from typing import NoReturn
 
 import torch
@@ -20,8 +22,7 @@ from mnemoscope.mining.blocks import CoefficientBlock, Places
 from mnemoscope.mining.card import Best, CardKernels, Rows, card_kernels
 from mnemoscope.mining.host import may_look
 from mnemoscope.mining.observer import Observer, Swept
-from mnemoscope.mining.piece_measures import PieceMeasures
-from mnemoscope.mining.state import MiningState
+from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.triggers import Survivors, Triggers
 from mnemoscope.models import Group, LanguageModel
@@ -32,18 +33,71 @@ _LOOKED_AT = 16
 """Batches that are counted unseen, at most, where looking costs time."""
 
 
+class ExpertMeasures:
+    """What all shares of a piece measured of one expert: put together when the last has come, so that little waits.
+
+    A dense layer is one expert. `together`: sentences of all lengths, since an expert has few of each.
+    """
+
+    def __init__(self, shares: int, *, together: bool) -> None:
+        self._together = together
+        self.measured: list[Measured] = []
+        self.histogram: Tensor | None = None
+        self._swept: dict[int, list[Swept]] = {}
+        self._shares, self._lock = shares, Lock()
+
+    def take_measured(self, measured: Measured, histogram: Tensor | None) -> None:
+        """Takes in what a card measured, which takes pieces whole."""
+        self.measured, self.histogram = [measured], histogram
+
+    def take(self, share: int, swept: list[Swept], histogram: Tensor | None) -> None:
+        """Takes in the blocks of one share, in order of length."""
+        with self._lock:
+            self._swept[share] = swept
+            if histogram is not None:
+                self.histogram = histogram if self.histogram is None else self.histogram + histogram
+            if len(self._swept) < self._shares:
+                return
+        # In order of length also across shares, so that the sums do not depend on how many there are.
+        shares = chain.from_iterable(self._swept.pop(number) for number in range(self._shares))
+        blocks = sorted(shares, key=lambda one: one.length)
+        if self._together:
+            self.measured = [Measured.of(blocks)] if blocks else []
+        else:
+            self.measured = [Measured.of(list(own)) for _, own in groupby(blocks, key=lambda one: one.length)]
+
+
+class PieceMeasures:
+    """What is measured of a piece that so many threads share: of each expert by (layer, number), and the routers'
+    `weights` by layer and share.
+    """
+
+    def __init__(self, shape: StateShape, shares: int) -> None:
+        self.experts = {
+            (layer, expert): ExpertMeasures(shares, together=layer in shape.experts)
+            for layer in shape.memories
+            for expert in range(shape.width(layer))
+        }
+        self.weights: dict[int, dict[int, Tensor]] = {layer: {} for layer in shape.experts}
+
+    def add_weights(self, layer: int, share: int, table: Tensor) -> None:
+        """Notes the weights of some experts of a layer."""
+        known = self.weights[layer].get(share)
+        self.weights[layer][share] = table if known is None else known + table
+
+
 class BatchReader:
     """Measures one batch as its coefficients pass by, and counts it when told to.
 
-    A sentence gives a memory one trigger at most; `everywhere`, every position may be one, but none whose token is
-    `skipped` (activity counts it). On a CPU several threads take a batch's rows, as many each.
+    A sentence gives a memory one trigger at most; `everywhere`, every position may be one, but none of the tokens
+    `never`, which only activity counts. On a CPU several threads take a batch's rows, as many each.
     """
 
     def __init__(
-        self, model: LanguageModel, state: MiningState, *, everywhere: bool = False, skipped: Collection[int] = ()
+        self, model: LanguageModel, state: MiningState, *, everywhere: bool = False, never: Collection[int] = ()
     ) -> None:
         self.model, self.state, self.everywhere = model, state, everywhere
-        self._skipped = torch.tensor(sorted(skipped), dtype=torch.long)
+        self._never = torch.tensor(sorted(never), dtype=torch.long)
         self.layers = list(state.shape.memories)
         # Column 0 is the beginning token or, in a model without one, an attention sink: never a candidate.
         self._first = 1 - model.beginning.length
@@ -78,28 +132,21 @@ class BatchReader:
 
     def _read_share(self, measures: PieceMeasures, number: int, share: Batch) -> None:
         """Runs the model over some rows of a piece, in the thread that has this number."""
-        places = Places(share, self.model.beginning.length, self._first, self._skipped)
+        places = Places(share, self.model.beginning.length, self._first, self._never)
         own = places.own() if self.state.shape.experts else None
         rows_on = cache(places.rows)
 
         def measure(layer: int, group: Group) -> None:
-            observer, shown = self._observers[number], places.shown(group)
+            observer = self._observers[number]
             if own is None or layer not in self.state.shape.experts:
                 if (kernels := self._kernels_of(layer, group.coefficients.dtype)) is not None:
                     block = group.coefficients
-                    self._sweep_on_card(
-                        kernels, measures, block, rows_on(block.device), layer, sampled=share.sampled,
-                        shown=None if shown is None else shown.coefficients,
-                    )  # fmt: skip
+                    self._sweep_on_card(kernels, measures, block, rows_on(block.device), layer, sampled=share.sampled)
                     return
-                seen = None if shown is None else places.whole(shown.coefficients)
-                blocks = places.whole(group.coefficients)
-                swept = self._sweep(observer, blocks, layer, sampled=share.sampled, shown=seen)
+                swept = self._sweep(observer, places.whole(group.coefficients), layer, sampled=share.sampled)
                 measures.experts[layer, 0].take(number, *swept)
                 return
-            seen = None if shown is None else places.of_experts(shown, own)
-            blocks = places.of_experts(group, own)
-            found = self._sweep_experts(observer, blocks, layer, sampled=share.sampled, shown=seen)
+            found = self._sweep_experts(observer, places.of_experts(group, own), layer, sampled=share.sampled)
             for expert in range(group.count):
                 measures.experts[layer, group.expert + expert].take(number, *found.get(expert, ([], None)))
             table = weights_of(group, self.state.shape.width(layer))
@@ -110,20 +157,12 @@ class BatchReader:
 
     def _kernels_of(self, layer: int, dtype: torch.dtype) -> CardKernels | None:
         """What measures a dense layer on a graphics card, where it can."""
-        if self.everywhere or not CardKernels.fit(self.state.shape.keep, dtype):
+        if self.everywhere or len(self._never) or not CardKernels.fit(self.state.shape.keep, dtype):
             return None
         return card_kernels(self.state.triggers[layer, 1].device)
 
     def _sweep_on_card(
-        self,
-        kernels: CardKernels,
-        measures: PieceMeasures,
-        block: Tensor,
-        rows: Rows,
-        layer: int,
-        *,
-        sampled: bool,
-        shown: Tensor | None,
+        self, kernels: CardKernels, measures: PieceMeasures, block: Tensor, rows: Rows, layer: int, *, sampled: bool
     ) -> None:
         """Measures a dense layer's coefficients `[batch, position, memory]` where the host may not look."""
         if not rows.positions:
@@ -131,8 +170,6 @@ class BatchReader:
         negative = -1 in self.state.shape.signs
         swept = kernels.sweep(block[:, 1:], rows, negative=negative, sampled=sampled)
         measures.experts[layer, 0].take_measured(Measured.of_card(swept, rows, negative=negative), swept.histogram)
-        if shown is not None:
-            swept = kernels.sweep(shown[:, 1:], rows, negative=negative, sampled=False)
         for sign in self.state.shape.signs:
             triggers = self.state.triggers[layer, sign]
             best = kernels.best(
@@ -141,37 +178,25 @@ class BatchReader:
             self._found.append((layer, sign, best))
 
     def _sweep(
-        self,
-        observer: Observer,
-        blocks: list[CoefficientBlock],
-        layer: int,
-        *,
-        sampled: bool,
-        shown: list[CoefficientBlock] | None,
+        self, observer: Observer, blocks: list[CoefficientBlock], layer: int, *, sampled: bool
     ) -> tuple[list[Swept], Tensor | None]:
-        """What is read off the blocks of a dense layer; notes survivors of those `shown`."""
+        """What is read off the blocks of a dense layer; notes survivors."""
         if not blocks:
             return [], None
         negative, block = -1 in self.state.shape.signs, blocks[0].coefficients
         swept = [observer.sweep(one.coefficients, negative=negative, sampled=sampled) for one in blocks]
-        self._note_survivors(blocks, swept, layer, shown)
+        self._note_survivors(blocks, swept, layer)
         if not sampled:
             return swept, None
         return swept, observer.histogram(block.shape[-1], negative=negative, device=block.device)
 
     def _sweep_experts(
-        self,
-        observer: Observer,
-        blocks: list[CoefficientBlock],
-        layer: int,
-        *,
-        sampled: bool,
-        shown: list[CoefficientBlock] | None,
+        self, observer: Observer, blocks: list[CoefficientBlock], layer: int, *, sampled: bool
     ) -> dict[int, tuple[list[Swept], Tensor | None]]:
-        """What is read off the blocks of experts, by expert; notes survivors of those `shown`."""
+        """What is read off the blocks of experts, by expert; notes survivors."""
         negative = -1 in self.state.shape.signs
         swept = [observer.sweep(one.coefficients, negative=negative, sampled=sampled, apart=True) for one in blocks]
-        self._note_survivors(blocks, swept, layer, shown)
+        self._note_survivors(blocks, swept, layer)
         rows: dict[int, list[tuple[Swept, Tensor]]] = {}
         for block, one in zip(blocks, swept, strict=True):
             for expert, a, b in block.runs():
@@ -187,16 +212,12 @@ class BatchReader:
             found[expert] = [one for one, _ in own], histogram
         return found
 
-    def _note_survivors(
-        self, blocks: list[CoefficientBlock], swept: list[Swept], layer: int, shown: list[CoefficientBlock] | None
-    ) -> None:
-        if shown is not None:
-            swept = [one.with_peaks_of(own.coefficients) for one, own in zip(swept, shown, strict=True)]
-            blocks = shown
+    def _note_survivors(self, blocks: list[CoefficientBlock], swept: list[Swept], layer: int) -> None:
+        swept = [own.with_peaks_of(one.candidates) for own, one in zip(swept, blocks, strict=True)]
         for sign in self.state.shape.signs:
             triggers = self.state.triggers[layer, sign]
             highest = [one.peaks if one.lows is None or sign > 0 else -one.lows for one in swept]
-            taken = [(one.coefficients, one.sentences) for one in blocks]
+            taken = [(one.coefficients if one.candidates is None else one.candidates, one.sentences) for one in blocks]
             if self.everywhere:
                 found = [
                     triggers.survivors_everywhere(*own, sign=sign, first=self._first, routed=one.routed)

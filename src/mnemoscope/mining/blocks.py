@@ -5,9 +5,10 @@ tokens of it that were routed there. So both are measured by the same sweep, and
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,18 +16,21 @@ from torch import Tensor
 
 from mnemoscope.mining.batches import Batch, send
 from mnemoscope.mining.card import Rows
-from mnemoscope.mining.host import may_look
 from mnemoscope.mining.triggers import Routed
 from mnemoscope.models import Group
 
 
 @dataclass(frozen=True)
 class CoefficientBlock:
-    """`coefficients [row, place, memory]` of these `sentences [row]`; `routed` tells experts' rows and places."""
+    """`coefficients [row, place, memory]` of these `sentences [row]`; `routed` tells experts' rows and places.
+
+    `candidates` are the same with 0, which is no trigger, where none is to be; None where all may be.
+    """
 
     coefficients: Tensor
     sentences: Tensor
     routed: Routed | None = None
+    candidates: Tensor | None = None
 
     def runs(self) -> Iterator[tuple[int, int, int]]:
         """The experts that have rows, with the first and the end of them."""
@@ -38,7 +42,7 @@ class CoefficientBlock:
 @dataclass(frozen=True)
 class Places:
     """The sentences of a batch whose rows ascend in length; `skipped` positions after the beginning token's column are
-    no candidates, being attention sinks; and none of the tokens `never` gives a trigger.
+    no candidates, being attention sinks, nor are the tokens `never`.
     """
 
     batch: Batch
@@ -48,31 +52,26 @@ class Places:
 
     @cached_property
     def _hidden(self) -> Tensor | None:
-        """Which columns `[token]` of the batch, row by row, give no trigger; None for none."""
-        if not len(self.never):
-            return None
-        found = torch.isin(self.batch.ids, self.never.to(self.batch.ids.device))
-        found[:, 0] = False  # no candidate anyway, though the beginning token may be one of these
-        return found.flatten() if not may_look(found.device) or bool(found.any()) else None
+        """Which of the batch's ids `[batch, position]` are no candidates; None where none is asked for."""
+        return torch.isin(self.batch.ids, self.never.to(self.batch.ids.device)) if len(self.never) else None
 
-    def shown(self, group: Group) -> Group | None:
-        """The coefficients with 0, which is no trigger, in place of those that give none; None where all may."""
+    def _candidates(self, coefficients: Tensor, where: tuple[Any, Any]) -> Tensor | None:
+        """The coefficients of a block, which stand at these rows and columns, with 0 where tokens are no candidates."""
         if self._hidden is None:
             return None
-        own, hidden = group.coefficients, self._hidden.to(group.coefficients.device)
-        hidden = hidden if group.tokens is None else hidden[group.tokens]
-        return replace(group, coefficients=own.masked_fill(hidden.view(*own.shape[:-1], 1), 0))
+        return coefficients.masked_fill(self._hidden.to(coefficients.device)[where][..., None], 0)
 
     def whole(self, coefficients: Tensor) -> list[CoefficientBlock]:
         """The blocks of a dense layer's coefficients `[batch, position, memory]`."""
         lengths = self.batch.lengths
         edges = [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist(), len(lengths)]
         sentences = self.batch.sentences.to(coefficients.device)
-        blocks = [
-            CoefficientBlock(coefficients[a:b, 1 : int(lengths[a]) + 1 - self.skipped], sentences[a:b])
-            for a, b in pairwise(edges)
+        cuts = [(slice(a, b), slice(1, int(lengths[a]) + 1 - self.skipped)) for a, b in pairwise(edges)]
+        return [
+            CoefficientBlock(own, sentences[cut[0]], candidates=self._candidates(own, cut))
+            for cut in cuts
+            if (own := coefficients[cut]).shape[1]
         ]
-        return [block for block in blocks if block.coefficients.shape[1]]
 
     def rows(self, device: torch.device) -> Rows:
         """The sentences as a graphics card takes them: whole, of all lengths."""
@@ -106,6 +105,8 @@ class Places:
                 place = starts[chosen, None] + torch.arange(count, device=device)
                 of, row = pairs[chosen] // rows, pairs[chosen] % rows
                 routed = Routed(group.first, group.count, of, positions[place], weights[place])
-                blocks.append(CoefficientBlock(group.coefficients[at[place]], sentences[row], routed))
+                own, where = group.coefficients[at[place]], (tokens[place] // width, tokens[place] % width)
+                candidates = self._candidates(own, where)
+                blocks.append(CoefficientBlock(own, sentences[row], routed, candidates))
                 begin += length
         return blocks

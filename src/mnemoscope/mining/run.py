@@ -82,7 +82,8 @@ def mine(
         max_sentences=max_sentences, max_tokens=max_tokens, prefixes=prefixes, removals=removals,
         neighbours=neighbours, part=part, batch_tokens=batch_tokens, dtype=dtype, device=device, seed=seed,
         checkpoint_every=checkpoint_every, keep_work=keep_work, text_field=text_field,
-        ids_field=ids_field, skip_bad_rows=skip_bad_rows, skip_special=skip_special, opening=opening, accept_versions=accept_versions, force=force,
+        ids_field=ids_field, skip_bad_rows=skip_bad_rows, skip_special=skip_special, opening=opening,
+        accept_versions=accept_versions, force=force,
     )  # fmt: skip
     return run_mining(model, corpus, Path(out), options, progress=progress or ignore_progress)
 

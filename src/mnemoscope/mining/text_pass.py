@@ -21,8 +21,8 @@ class TextReader:
     ) -> None:
         self.state = state
         self._context, self._loader, self._plan_hash = context, loader, plan.hash()
-        skipped = special_tokens(model) if plan.skip_special else frozenset()
-        self._reader = BatchReader(model, state, everywhere=plan.per_sentence == "all", skipped=skipped)
+        never = special_tokens(model) if plan.skip_special else ()
+        self._reader = BatchReader(model, state, everywhere=plan.per_sentence == "all", never=never)
 
     def take(self, number: int) -> int:
         """Counts one batch; returns the tokens of its sentences. Raises NotFinite (nothing of it is counted)."""

@@ -7,7 +7,6 @@ of the tokens, since it stands before every sentence anyway.
 
 import hashlib
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any, final
 
 from mnemoscope.errors import ModelUnsupported, OptionError, PromptError
@@ -15,7 +14,7 @@ from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.python_tokens import PythonTokens
 from mnemoscope.models.tokens import Tokens
 
-_DAY = datetime(2024, 7, 26)
+_DAY = {"%d": "26", "%-d": "26", "%b": "Jul", "%B": "July", "%m": "07", "%Y": "2024", "%y": "24", "%A": "Friday"}
 """What templates that write today's date are told, so that the same chat is the same text tomorrow."""
 
 
@@ -39,6 +38,11 @@ class ChatReader:
                 " field of text"
             )
         self._tokenizer, self._reader, self._first = reader.tokenizer, reader.with_special(), model.beginning.token
+        self._template: str | None = None
+        if "strftime_now" in str(found):
+            dated = "".join(f" | replace('{form}', '{said}')" for form, said in _DAY.items())
+            macro = f"{{%- macro strftime_now(form) -%}}{{{{ form{dated} }}}}{{%- endmacro %}}"
+            self._template = macro + self._tokenizer.get_chat_template()
         made_of = f"{found} {self._first} {model.tokenizer_fingerprint}"
         self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
 
@@ -46,7 +50,7 @@ class ChatReader:
         """The text of a chat; raises PromptError for messages that the template refuses."""
         try:
             text = self._tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=False, strftime_now=_DAY.strftime
+                messages, chat_template=self._template, tokenize=False, add_generation_prompt=False
             )
         except Exception as error:  # whatever a template raises, in whatever words
             said = " ".join(str(error).split())[:160] or type(error).__name__
