@@ -76,8 +76,8 @@ class ReadState:
     text_bytes: int = 0
     without_tokens: int = 0
     """Sentences left out because the tokenizer finds no token in them."""
-    bad_rows: dict[str, str] = field(default_factory=dict)
-    """The rows that were passed over, each with what was wrong."""
+    bad_rows: dict[str, int] = field(default_factory=dict)
+    """The rows that were passed over, each with how many came before it."""
 
     def sizes(self) -> dict[str, int]:
         """The size that every file has here."""

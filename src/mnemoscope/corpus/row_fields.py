@@ -35,19 +35,19 @@ class BadRows:
     """The rows that were passed over, by file and number, and how many may be."""
 
     most: int = 0
-    places: dict[str, str] = field(default_factory=dict)
-    """What was wrong with each."""
+    places: dict[str, int] = field(default_factory=dict)
+    """How many came before each; they may have been stored in another order."""
 
     def pass_over(self, place: str, wrong: BadRow) -> None:
         """Counts one; raises it again where it is one too many."""
-        if place not in self.places and len(self.places) >= self.most:
+        if len(self.places) - (place in self.places) >= self.most:
             passed = f" (after {self.most:,} bad rows that were passed over)" if self.most else ""
             raise CorpusUnreadable(f"{wrong}{passed}") from None
-        self.places[place] = str(wrong)
+        self.places.setdefault(place, len(self.places))
 
     def document(self) -> dict[str, Any]:
         """How many there are, and where the first of them stand, by the names of their files, as plain JSON values."""
-        rows = [place.rpartition("/")[2] for place in self.places]
+        rows = [place.rpartition("/")[2] for place in sorted(self.places, key=lambda place: self.places[place])]
         return {"count": len(rows), "rows": rows[:LISTED]}
 
 
