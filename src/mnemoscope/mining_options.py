@@ -68,6 +68,10 @@ class MiningOptions:
     """What the model is called where it is shown; None: as its folder, file or id on the hub. Decides no byte."""
     text_name: str | None = None
     """What the text is called where it is shown; None: as its file or data set."""
+    skip_bad_rows: int = 0
+    """Rows without a text that are passed over, at most."""
+    skip_special: bool = False
+    """Whether special tokens are never triggers; they are counted in activity all the same."""
     opening: ModelOptions = AS_USUAL
     """How the model is opened; of a model already loaded, its own count."""
     accept_versions: bool = False
@@ -88,8 +92,8 @@ class MiningOptions:
 
     @property
     def cut(self) -> str:
-        """How documents are cut into sentences: as `split` says, those of token ids not at all."""
-        return self.split if self.ids_field is None else "document"
+        """How documents are cut into sentences: as `split` says, those of token ids and chats not at all."""
+        return "document" if self.ids_field is not None or is_chat(self.text_field) else self.split
 
     @property
     def share(self) -> tuple[int, int] | None:
@@ -103,6 +107,11 @@ def check_fields(text_field: str, ids_field: str | None) -> None:
         raise OptionError(
             f"--text-field {text_field!r} and --ids-field {ids_field!r}: a row is read as one of the two; leave one out"
         )
+
+
+def is_chat(text_field: str) -> bool:
+    """Whether a field holds the messages of a chat, by its name."""
+    return text_field.rpartition(".")[2] == "messages"
 
 
 def parse_layers(layers: str | Sequence[int]) -> tuple[int, ...]:

@@ -69,6 +69,8 @@ class ModelOptions:
     """The folder or hub id of a PEFT adapter that is put on the model."""
     tokenizer: str | None = None
     """The folder or hub id of the tokenizer that takes the place of the model's own; `ids`: texts are token ids."""
+    beginning: str | None = None
+    """The token put before every sentence in place of the model's own, as its vocabulary shows it; `none`: nothing."""
     dequantize: bool = False
     """Whether quantised weights are widened when they are loaded."""
     dictionary: str | os.PathLike[str] | None = None
@@ -126,7 +128,7 @@ class ModelOptions:
 
 AS_USUAL = ModelOptions()
 """Nothing said."""
-PLANNED = ("revision", "adapter", "tokenizer", "dequantize")
+PLANNED = ("revision", "adapter", "tokenizer", "dequantize", "beginning")
 """What is part of a plan: `dict.txt` is known by its content there, and code by its text."""
 NAMED = ("adapter", "tokenizer", "dictionary")
 """What may be a path."""

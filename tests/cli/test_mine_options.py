@@ -18,6 +18,7 @@ EVERY_OPTION = """
     --prefixes 5 --removals all --neighbours 4 --part 2/3 --batch-tokens 512 --dtype bfloat16 --device cuda:1 --seed 3
     --checkpoint-every 0.5 --keep-work --text-field body --revision main --trust-remote-code --force --json
     --name N --text-name T --adapter lora --tokenizer words --dequantize --dict dict.txt --max-memory 0=20GiB,cpu=60GiB
+    --beginning none --skip-bad-rows 6 --skip-special
 """
 
 Capture = pytest.CaptureFixture[str]
@@ -64,10 +65,10 @@ def test_defaults_are_the_contract_s(mining: FakeMining, tmp_path: Path, capsys:
         "max_sentences": None, "max_tokens": None, "prefixes": 4000, "removals": None, "neighbours": 10, "part": None,
         "batch_tokens": None, "dtype": "float32", "device": "auto", "seed": 0, "checkpoint_every": 60.0,
         "keep_work": False, "text_field": "text", "ids_field": None, "force": False, "accept_versions": False,
-        "name": None, "text_name": None,
+        "name": None, "text_name": None, "skip_bad_rows": 0, "skip_special": False,
         "opening": {
-            "adapter": None, "tokenizer": None, "dequantize": False, "revision": None, "dictionary": None,
-            "trust_remote_code": False, "max_memory": None,
+            "beginning": None, "adapter": None, "tokenizer": None, "dequantize": False, "revision": None,
+            "dictionary": None, "trust_remote_code": False, "max_memory": None,
         },
     }  # fmt: skip
     printed, progress = capsys.readouterr()
@@ -84,8 +85,9 @@ def test_every_option_arrives(mining: FakeMining, tmp_path: Path, capsys: Captur
         "neighbours": 4, "part": (2, 3), "batch_tokens": 512, "dtype": "bfloat16", "device": "cuda:1", "seed": 3,
         "checkpoint_every": 0.5, "keep_work": True, "text_field": "body",
         "ids_field": None, "force": True, "accept_versions": False, "name": "N", "text_name": "T",
+        "skip_bad_rows": 6, "skip_special": True,
         "opening": {
-            "adapter": "lora", "tokenizer": "words", "dequantize": True, "revision": "main",
+            "beginning": "none", "adapter": "lora", "tokenizer": "words", "dequantize": True, "revision": "main",
             "dictionary": Path("dict.txt"), "trust_remote_code": True, "max_memory": "0=20GiB,cpu=60GiB",
         },
     }  # fmt: skip
@@ -98,7 +100,8 @@ def test_every_option_arrives(mining: FakeMining, tmp_path: Path, capsys: Captur
         "--triggers 0", "--triggers -3", "--triggers many", "--layers 3-1", "--layers x", "--layers 1,", "--part 0/3",
         "--part 4/3", "--part 1", "--split word", "--per-sentence 2", "--dtype int8", "--max-tokens 0",
         "--max-sentences 0", "--batch-tokens 0", "--removals some", "--prefixes -1", "--neighbours -1",
-        "--checkpoint-every -1", "--seed -1", "--text-field body --ids-field ids", "--workers 0", "--workers many",
+        "--checkpoint-every -1", "--seed -1", "--skip-bad-rows -1",
+        "--text-field body --ids-field ids", "--workers 0", "--workers many",
         "--launch pbs", "--print", "--gpus-per-worker -1 --workers 2", "--prepare --ray", "--launch slurm --ray auto",
         "--part 1/2 --workers 2",
     ],

@@ -171,3 +171,26 @@ def test_a_file_in_the_place_of_the_folder(text: Path, tmp_path: Path) -> None:
         make(open_source(str(text)), tmp_path / "copy" / "deeper")
     with pytest.raises(StoreFailed, match="cannot write to"):
         make(open_source(str(text)), tmp_path / "copy")
+
+
+def test_bad_rows_are_counted_once_however_often_the_reading_stops(tmp_path: Path) -> None:
+    lines = [json.dumps({"text": f"row {number}."}) if number % 5 else "no json" for number in range(60)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+
+    class Stopping(Words):
+        stops = ("row 17.", "row 38.")
+
+        def encode(self, texts: list[str]) -> list[list[int]]:
+            if self.stops and self.stops[0] in texts:
+                self.stops = self.stops[1:]
+                raise StoreFailed("stopped")
+            return super().encode(texts)
+
+    source, words = open_source(str(tmp_path / "a.jsonl"), skip_bad_rows=12), Stopping()
+    for _ in range(2):
+        with pytest.raises(StoreFailed):
+            make(source, tmp_path / "copy", words=words, checkpoint_every=0)
+    made = make(source, tmp_path / "copy", words=words, checkpoint_every=0)
+    assert made.counts["documents"] == 48
+    assert made.counts["bad_rows"] == {"count": 12, "rows": [f"a.jsonl: line {n}" for n in range(1, 60, 5)]}
+    assert make(source, tmp_path / "copy", words=words).counts == made.counts

@@ -6,6 +6,7 @@ import lzma
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +15,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mnemoscope.corpus import open_source, pydocs, readers, streams
+from mnemoscope.corpus import open_source, pydocs, readers, split_sentences, streams
 from mnemoscope.errors import CorpusError, CorpusNotFound, CorpusUnreadable, OptionError
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
@@ -27,11 +28,11 @@ TEXT = "First line.\nSecond line.\n\n \t\n  Third, indented.  \n\n\nCafé 日本
 DOCUMENTS = ["First line.\nSecond line.", "  Third, indented.  ", "Café 日本 😀."]
 
 
-def documents(path: Path | str, **options: str) -> list[str]:
+def documents(path: Path | str, **options: Any) -> list[str]:
     return list(open_source(str(path), **options).documents())
 
 
-def complaint(path: Path | str, **options: str) -> str:
+def complaint(path: Path | str, **options: Any) -> str:
     """The one line that reading ends with."""
     with pytest.raises(CorpusError) as caught:
         documents(path, **options)
@@ -42,7 +43,7 @@ def complaint(path: Path | str, **options: str) -> str:
 
 @pytest.mark.parametrize("ending", PACKERS)
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["", "byte order mark"])
-@pytest.mark.parametrize("line_end", ["\n", "\r\n"], ids=["LF", "CRLF"])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"], ids=["LF", "CRLF", "CR"])
 def test_text_is_cut_at_blank_lines(tmp_path: Path, ending: str, mark: bytes, line_end: str) -> None:
     path = tmp_path / f"a.txt{ending}"
     path.write_bytes(PACKERS[ending](mark + TEXT.replace("\n", line_end).encode()))
@@ -133,9 +134,8 @@ def test_text_in_small_blocks_and_pieces_is_the_same_text(
     path.write_bytes(text.encode())
     monkeypatch.setattr(streams, "_BLOCK", block)
     monkeypatch.setattr(readers, "PIECE", piece)
-    runs = re.split(r"\n(?:[ \t\r]*\n)+", "\n" + text.replace("\r\n", "\n") + "\n\n")
+    runs = re.split(r"\n(?:[ \t]*\n)+", "\n" + text.replace("\r\n", "\n").replace("\r", "\n") + "\n\n")
     reference = [run.removeprefix("\n").rstrip("\n") for run in runs]
-    # A lone carriage return before the end of the text is white space like any other.
     found = documents(path)
     assert [each.split() for each in found] == [each.split() for each in reference if each.strip()]
     pieces = list(open_source(str(path)).pieces())
@@ -203,7 +203,7 @@ def test_a_folder_is_no_text(tmp_path: Path) -> None:
     assert "is a folder; name its files with a glob" in complaint(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["a.pdf", "a", "a.gz", "a.txt.zip", "a.csv.gz", "txt"])
+@pytest.mark.parametrize("name", ["a.pdf", "a", "a.gz", "a.txt.zip", "a.xlsx.gz", "txt"])
 def test_an_unknown_ending(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("A")
     assert f"{name}: unknown kind of text; give a .txt" in complaint(tmp_path / name)
@@ -374,3 +374,120 @@ def test_a_folder_in_the_place_of_a_file(tmp_path: Path, name: str) -> None:
     path.mkdir()
     with pytest.raises(CorpusUnreadable, match=rf"^{path}: cannot be read \(Is a directory\)$"):
         list(source.documents())
+
+
+@pytest.mark.parametrize("name", ["a.ndjson", "a.json", "A.JSON", "a.json.gz", "a.ndjson.xz", "a.json.zst"])
+def test_json_lines_by_their_other_names(tmp_path: Path, name: str) -> None:
+    lines = b'{"text": "one"}\r\n{"text": "two"}\r{"text": "three"}\n'
+    (tmp_path / name).write_bytes(PACKERS[Path(name).suffix if name.count(".") == 2 else ""](lines))
+    assert documents(tmp_path / name) == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize("array", ['[{"text": "a"}, {"text": "b"}]', '[\n  {"text": "a"}\n]\n', '\n [ {"text": "a"},'])
+def test_an_array_of_rows_is_refused_with_the_way_out(tmp_path: Path, array: str) -> None:
+    (tmp_path / "a.json").write_text(array)
+    for options in ({}, {"skip_bad_rows": 5}):
+        said = complaint(tmp_path / "a.json", **options)
+        assert "a.json is one JSON array, not a row in every line; write its rows as lines, as `jq -c" in said
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.TSV", "a.csv.gz"])
+def test_a_table_is_refused_with_the_way_out(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("text\nA\n")
+    assert f"{name}: a table of text; make JSON lines of it, as polars does: pl.read_csv" in complaint(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.txt.gz", "a.parquet"])
+def test_a_pointer_in_place_of_a_text_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 12345\n")
+    assert complaint(path) == f"{path} is a pointer, not the text itself; fetch that with `git lfs pull`"
+    path.write_text("/annex/objects/SHA256E-s5--00.txt\n")
+    assert complaint(path).endswith("fetch that with `git annex get`")
+    (tmp_path / "b.txt").write_text("A text about version https://git-lfs.github.com/spec/v1.")
+    assert len(documents(tmp_path / "b.txt")) == 1
+
+
+@pytest.mark.parametrize("split", ["sentence", "line", "document"])
+def test_lines_end_as_on_every_system(tmp_path: Path, split: str) -> None:
+    """Alone, mixed, and inside the text of a row."""
+    found = set()
+    for number, end in enumerate(("\n", "\r\n", "\r")):
+        text = f"One{end}two.{end}{end}  three{end}"
+        (tmp_path / f"{number}.txt").write_bytes(text.encode())
+        (tmp_path / f"{number}.jsonl").write_text(json.dumps({"text": text}) + "\n")
+        lines = [line for each in documents(tmp_path / f"{number}.txt", split=split) for line in each.split("\n")]
+        [row] = documents(tmp_path / f"{number}.jsonl", split=split)
+        assert row == text
+        cut = split_sentences(row, split)
+        found.add((tuple(lines), tuple(cut) if split != "document" else ()))
+    assert len(found) == 1
+    assert found.pop()[0] == ("One", "two.", "  three")
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table([pa.array(["a"]), pa.array(["b"]), pa.array(["c"])], names=["text", "text", "body"]), path)
+    assert complaint(path) == f"{path} has 2 columns of the name 'text'; rename all but one"
+    assert documents(path, text_field="body") == ["c"]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_fields_within_fields(tmp_path: Path, kind: str) -> None:
+    rows = [{"meta": {"text": "a", "more": {"text": "deep"}}}, {"meta": None}, {"meta": {"text": None, "more": None}}]
+    literal = [{**row, "meta.text": f"literal {number}"} for number, row in enumerate(rows)]
+    for name, content in (("inner", rows), ("both", literal)):
+        path = tmp_path / f"{name}.{kind}"
+        if kind == "jsonl":
+            path.write_text("".join(json.dumps(row) + "\n" for row in content))
+        else:
+            pq.write_table(pa.Table.from_pylist(content), path)
+    assert documents(tmp_path / f"inner.{kind}", text_field="meta.text") == ["a", "", ""]
+    assert documents(tmp_path / f"inner.{kind}", text_field="meta.more.text") == ["deep", "", ""]
+    assert documents(tmp_path / f"both.{kind}", text_field="meta.text") == ["literal 0", "literal 1", "literal 2"]
+    assert "'meta.body'" in complaint(tmp_path / f"inner.{kind}", text_field="meta.body")
+
+
+def test_bad_rows_are_passed_over_counted_and_listed_up_to_the_number_given(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "one"}\nno json\n\n{"body": "x"}\n{"text": 3}\nnull\n{"text": null}\n{"text": "two"}\n')
+    source = open_source(str(path), skip_bad_rows=4)
+    for _ in range(2):  # a text is read more than once
+        assert list(source.documents()) == ["one", "", "two"]
+        assert list(source.documents(1)) == ["", "two"]
+        listed = [f"a.jsonl: line {number}" for number in (2, 4, 5, 6)]
+        assert source.rows.bad.document() == {"count": 4, "rows": listed}
+    said = complaint(path, skip_bad_rows=3)
+    assert said.endswith("is no JSON object but NoneType (after 3 bad rows that were passed over)")
+    assert complaint(path).startswith(f"{path}: line 2 is not JSON (")
+
+
+def test_bad_rows_of_parquet_and_of_token_ids(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"ids": [[1, 2], [-1], [3]]}), path)
+    source = open_source(str(path), ids_field="ids", skip_bad_rows=1)
+    assert list(source.documents()) == ["1 2", "3"]
+    assert source.rows.bad.document() == {"count": 1, "rows": ["a.parquet: row 2"]}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_what_the_mask_beside_token_ids_hides_is_no_text(tmp_path: Path, kind: str) -> None:
+    rows = [([7, 8, 0, 0], [1, 1, 0, 0]), ([0, 0, 7], [0, 0, 1]), ([0, 0], [0, 0]), ([], []), ([0, 5], [1, 1])]
+    path = tmp_path / f"a.{kind}"
+
+    def write(rows: list[tuple[list[int], list[int]]]) -> None:
+        table = [{"x": {"input_ids": ids, "attention_mask": mask}} for ids, mask in rows]
+        if kind == "jsonl":
+            path.write_text("".join(json.dumps(row) + "\n" for row in table))
+        else:
+            pq.write_table(pa.Table.from_pylist(table), path)
+
+    write(rows)
+    assert documents(path, ids_field="x.input_ids") == ["7 8", "7", "", "", "0 5"]
+    for ids, mask, said in (
+        ([1, 2, 3, 4], [1, 0, 0, 1], "has a 0 at place 1 between ones; padding stands at the ends of a row"),
+        ([1, 2, 3], [1, 1], "is no mask of 3 zeros and ones, one for each id of 'x.input_ids'"),
+        ([1, 2, 3], [1, 1, 2], "is no mask of 3 zeros and ones"),
+    ):
+        write([([5], [1]), (ids, mask)])
+        assert f"2: field 'x.attention_mask' {said}" in complaint(path, ids_field="x.input_ids")

@@ -5,6 +5,7 @@ character tokenizer's are its characters.
 """
 
 import json
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -270,3 +271,39 @@ def test_a_sentencepiece_file_is_read_as_sentencepiece_reads_it(tmp_path: Path) 
 def test_what_has_a_rust_half_is_read_by_it(tokenizer: Any) -> None:
     assert type(reader_of(tokenizer)).__name__ == "Tokens"
     assert type(reader_of(ByT5Tokenizer())).__name__ == "PythonTokens"
+
+
+class Sampled(Letters):
+    """Sometimes one token for two letters, as SentencePiece's sampling and dropout of merges do."""
+
+    def _tokenize(self, text: str, **_: Any) -> list[str]:
+        return [letter for letter in text if self.chance.random() < 0.9]
+
+    chance = random.Random(0)
+
+
+def test_a_tokenizer_that_draws_its_tokens_at_random_is_refused() -> None:
+    assert reader_of(Letters()).encode(["abc"]) == [[0, 1, 2]]
+    with pytest.raises(ModelUnsupported, match="a Sampled splits words at random: 'the cat sat on the mat' is "):
+        load_model(build("gpt2-relu"), tokenizer=Sampled())
+
+
+def test_sentencepiece_that_samples_is_refused(tmp_path: Path) -> None:
+    sentencepiece = pytest.importorskip("sentencepiece")
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(sentencepiece_file())
+
+    class Pieces(Letters):
+        def __init__(self, **options: Any) -> None:
+            self.pieces = sentencepiece.SentencePieceProcessor(model_file=str(path), **options)
+            super().__init__()
+
+        def _tokenize(self, text: str, **_: Any) -> list[str]:
+            return list(self.pieces.encode(text, out_type=str))
+
+        def _convert_token_to_id(self, token: str) -> int:
+            return int(self.pieces.piece_to_id(token))
+
+    assert list(reader_of(Pieces()).encode(["the cat"]))
+    with pytest.raises(ModelUnsupported, match="splits words at random"):
+        reader_of(Pieces(enable_sampling=True, nbest_size=-1, alpha=0.1))

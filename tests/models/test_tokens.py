@@ -20,7 +20,7 @@ from mnemoscope.models.tokens import (
     decode_sentencepiece,
     ends_of,
 )
-from models.small_tokenizers import byte_fallback, unigram, wordpiece
+from models.small_tokenizers import byte_fallback, byte_level, unigram, wordpiece
 
 CHARACTERS = st.integers(1, 0x2FFFF).filter(lambda code: not 0xD800 <= code < 0xE000).map(chr)
 
@@ -220,3 +220,16 @@ def test_the_tokens_of_texts_are_a_sequence_of_lists(tokenizer):
     assert (found[1:], found[-1]) == (alone[1:], alone[-1])
     assert found == alone
     assert found != alone[:2]
+
+
+def test_words_are_not_split_at_random():
+    """As `dropout` kept in tokenizer.json does; the user's own object goes on doing so."""
+    plain, dropped = byte_level(), byte_level()
+    dropped.model.dropout = 0.5
+    text = "the cat sat on the mat " * 20
+    for one in (dropped, PreTrainedTokenizerFast(tokenizer_object=dropped)):
+        reader = reader_of(one)
+        assert list(reader.encode([text] * 2)) == [plain.encode(text).ids] * 2
+        assert reader.description["model"] == reader_of(plain).description["model"]
+    assert dropped.model.dropout == 0.5
+    assert len({tuple(dropped.encode(text).ids) for _ in range(5)}) > 1

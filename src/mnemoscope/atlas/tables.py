@@ -29,7 +29,7 @@ from mnemoscope.model_options import AS_USUAL
 
 _PLAN_OPTIONS = (
     *("text_field", "ids_field", "validation", "split", "triggers", "per_sentence"),
-    *("max_sentences", "max_tokens", "dtype", "device", "seed"),
+    *("max_sentences", "max_tokens", "dtype", "device", "seed", "skip_bad_rows", "skip_special"),
 )
 """Entries of a plan that are options of `mine` of the same name."""
 

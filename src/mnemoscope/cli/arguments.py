@@ -39,6 +39,12 @@ _OPENING: dict[str, Any] = {
             metavar="ID|FOLDER", help="The tokenizer, if the model has none or not its own; ids: texts are token ids."
         ),
     ],
+    "beginning": Annotated[
+        str | None,
+        typer.Option(
+            metavar="none|TOKEN", help="The token before every sentence, if not the model's own; none: nothing."
+        ),
+    ],
     "dequantize": Annotated[bool, typer.Option("--dequantize", help="Widen quantised weights at load.")],
     "revision": Annotated[str | None, typer.Option(metavar="NAME", help="The hub model's revision.")],
     "dictionary": Annotated[
@@ -61,9 +67,17 @@ AcceptVersions = Annotated[
 
 Split = Annotated[str, typer.Option(metavar="sentence|line|document", help="What one text is.")]
 SPLITS = ("sentence", "line", "document")
-TextField = Annotated[str, typer.Option(metavar="NAME", help="The text's field in JSONL or Parquet.")]
+TextField = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", help="The text's field in JSONL or Parquet; meta.text: within meta; messages: a chat."
+    ),
+]
 IdsField = Annotated[
     str | None, typer.Option(metavar="NAME", help="Read token ids in this field of JSONL or Parquet, not text.")
+]
+SkipBadRows = Annotated[
+    int, typer.Option(metavar="N", help="Pass over so many rows without a text, and list them.")
 ]
 CheckpointEvery = Annotated[float, typer.Option(metavar="SECONDS", help="How much work a sudden stop may cost.")]
 

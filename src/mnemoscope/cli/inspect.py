@@ -21,6 +21,7 @@ def inspect(
     split: arg.Split = "sentence",
     text_field: arg.TextField = "text",
     ids_field: arg.IdsField = None,
+    skip_bad_rows: arg.SkipBadRows = 0,
     max_tokens: Annotated[int | None, typer.Option(metavar="N", help="As for mine.")] = None,
     dtype: arg.Dtype = "float32",
     device: arg.Device = AUTO,
@@ -36,6 +37,7 @@ def inspect(
     arg.one_of(arg.SPLITS, split=split)
     arg.one_of(DTYPES, dtype=dtype)
     arg.at_least(1, max_tokens=max_tokens)
+    arg.at_least(0, skip_bad_rows=skip_bad_rows)
     from mnemoscope.mining.cost_estimate import describe, estimate
     from mnemoscope.models import load_for_ids, load_model
 
@@ -47,7 +49,7 @@ def inspect(
         if corpus is not None:
             cost = estimate(
                 loaded, corpus, split=split, text_field=text_field, ids_field=ids_field, max_tokens=max_tokens,
-                progress=progress,
+                skip_bad_rows=skip_bad_rows, progress=progress,
             )  # fmt: skip
     if json:
         estimated = None if cost is None else {**vars(cost), "total_seconds": cost.total_seconds}

@@ -32,8 +32,8 @@ def mine(
         str,
         typer.Argument(
             metavar="CORPUS",
-            help="builtin:pydocs, a .txt, .jsonl or .parquet file (also .gz, .xz, .zst) or a quoted glob,"
-            " or hub:DATASET[:CONFIG[:SPLIT]].",
+            help="builtin:pydocs, a .txt, .jsonl (.ndjson, .json) or .parquet file (also .gz, .xz, .zst) or a quoted"
+            " glob, or hub:DATASET[:CONFIG[:SPLIT]].",
             show_default=False,
         ),
     ],
@@ -72,6 +72,8 @@ def mine(
     ids_field: arg.IdsField = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="What readers see the model called.")] = None,
     text_name: Annotated[str | None, typer.Option(metavar="NAME", help="What readers see the text called.")] = None,
+    skip_bad_rows: arg.SkipBadRows = 0,
+    skip_special: Annotated[bool, typer.Option("--skip-special", help="Special tokens are never triggers.")] = False,
     *,
     opening: ModelOptions,
     accept_versions: arg.AcceptVersions = False,
@@ -110,15 +112,16 @@ def mine(
     arg.one_of(("1", "all"), per_sentence=per_sentence)
     arg.one_of(DTYPES, dtype=dtype)
     arg.at_least(1, triggers=triggers, max_sentences=max_sentences, max_tokens=max_tokens, batch_tokens=batch_tokens)
-    arg.at_least(0, prefixes=prefixes, neighbours=neighbours, checkpoint_every=checkpoint_every, seed=seed)
+    arg.at_least(0, prefixes=prefixes, neighbours=neighbours, checkpoint_every=checkpoint_every, seed=seed,
+                 skip_bad_rows=skip_bad_rows)  # fmt: skip
     options = MiningOptions(
         validation=validation, split=split, triggers=triggers, per_sentence="all" if per_sentence == "all" else 1,
         layers=None if layers is None else parse_layers(layers), max_sentences=max_sentences, max_tokens=max_tokens,
         prefixes=prefixes, removals=None if removals is None else parse_removals(removals),
         neighbours=neighbours, part=None if part is None else parse_part(part), batch_tokens=batch_tokens, dtype=dtype,
         device=device, seed=seed, checkpoint_every=checkpoint_every, keep_work=keep_work, text_field=text_field,
-        ids_field=ids_field, name=name, text_name=text_name, opening=opening, accept_versions=accept_versions,
-        force=force,
+        ids_field=ids_field, name=name, text_name=text_name, skip_bad_rows=skip_bad_rows, skip_special=skip_special,
+        opening=opening, accept_versions=accept_versions, force=force,
     )  # fmt: skip
     asked = Asked(workers, gpus_per_worker, ray, prepare, launch, print_, allow_mixed_devices)
     if is_for_workers(out, asked):

@@ -7,6 +7,8 @@ from mnemoscope.cli.runner import emit
 
 _COUNTS = ("documents", "sentences", "duplicates", "mined_sentences", "mined_tokens")
 """Counts of the text that are printed."""
+_LISTED = 20
+"""Bad rows that are printed one by one."""
 
 
 def summarise(path: Path, *, json: bool) -> None:
@@ -34,6 +36,13 @@ def summarise(path: Path, *, json: bool) -> None:
     print(f"  corpus  {corpus.spec}")
     if spoken := ", ".join(f"{counts[name]:,} {name.replace('_', ' ')}" for name in _COUNTS if name in counts):
         print(f"  text    {spoken}")
+    if counts.get("duplicates") and manifest.plan.get("split") != "sentence":
+        print("          (what differs only in white space at its ends, such as indentation, is one text)")
+    for which, read in (("", counts), (" of the validation text", counts.get("validation") or {})):
+        if bad := read.get("bad_rows", {}).get("count"):
+            rows = read["bad_rows"]["rows"]
+            more = f" and {bad - len(rows[:_LISTED]):,} more (manifest.json)" if bad > _LISTED else ""
+            print(f"  passed over {bad:,} bad rows{which}: {', '.join(rows[:_LISTED])}{more}")
     if questions.prefixes is not None:
         found, wanted = questions.prefixes, questions.prefixes_asked or 0
         fewer = f" (not {wanted:,}: the validation text has no more)" if found < wanted else ""

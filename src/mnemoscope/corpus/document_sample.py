@@ -13,6 +13,7 @@ import polars as pl
 
 from mnemoscope.corpus.encoded_batches import Encoder
 from mnemoscope.corpus.first_pass import LISTED, document_class
+from mnemoscope.corpus.row_fields import Render
 from mnemoscope.corpus.sentences import split_sentences
 from mnemoscope.corpus.sources import Source
 from mnemoscope.errors import PlanDiffers
@@ -64,6 +65,8 @@ class DocumentSample:
     held_out: int
     threshold: int
     listed: frozenset[str] | None
+    render: Render | None = None
+    """What makes the text of a chat."""
 
     def draw(
         self, source: Source, stored: pl.DataFrame, *, tell: Callable[[], None] = lambda: None
@@ -80,7 +83,7 @@ class DocumentSample:
     def _heads(self, source: Source, stored: pl.DataFrame, tell: Callable[[], None]) -> Iterator[_Head]:
         numbers, last = stored["document"], stored["document"].max()
         drawn: dict[bool, list[tuple[int, int, _Head]]] = {False: [], True: []}
-        for number, text in enumerate(source.documents()):
+        for number, text in enumerate(source.documents(render=self.render)):
             if not isinstance(last, int) or number > last:
                 break
             tell()

@@ -13,7 +13,7 @@ import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, final
 
@@ -76,6 +76,8 @@ class ReadState:
     text_bytes: int = 0
     without_tokens: int = 0
     """Sentences left out because the tokenizer finds no token in them."""
+    bad_rows: dict[str, int] = field(default_factory=dict)
+    """The rows that were passed over, each with how many came before it."""
 
     def sizes(self) -> dict[str, int]:
         """The size that every file has here."""

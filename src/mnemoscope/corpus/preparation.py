@@ -21,6 +21,7 @@ from mnemoscope.corpus.duplicates import count_repeats
 from mnemoscope.corpus.encoded_batches import Encoder
 from mnemoscope.corpus.finalize import Finalized, Limits, finalize, fingerprint
 from mnemoscope.corpus.first_pass import FILES, FirstPass, ReadState
+from mnemoscope.corpus.row_fields import Render
 from mnemoscope.corpus.sentences import check_split, split_sentences
 from mnemoscope.corpus.sources import Source
 from mnemoscope.corpus.streams import LONGEST, too_long
@@ -50,6 +51,7 @@ def prepare(
     max_sentences: int | None = None,
     max_tokens: int | None = None,
     validation: Source | None = None,
+    render: Render | None = None,
     made_with: Mapping[str, str] | None = None,
     checkpoint_every: float = 60,
     progress: Progress = ignore_progress,
@@ -59,7 +61,8 @@ def prepare(
     `directory` is a folder for this alone. No sentence has more than `longest` tokens (a longer one is cut into
     windows), no token id reaches `vocabulary`, the rows of the head. At most `max_sentences` distinct sentences are to
     be mined, in corpus order, with `max_tokens` at most; a sentence that does not fit whole ends the mined text.
-    `validation` is a text of its own for the questions on held-out prefixes; nothing is held out then. `made_with` is
+    `validation` is a text of its own for the questions on held-out prefixes; nothing is held out then. `render` makes
+    the text of a chat. `made_with` is
     what else decides the corpus, such as the tokenizer's fingerprint: one made with other entries is made anew.
     `checkpoint_every` is in seconds. `progress` is told how many bytes of the text were read.
 
@@ -72,7 +75,7 @@ def prepare(
             raise OptionError(f"{name} is {value}; it must be at least 1")
     make = partial(
         _Preparation, encoder=encoder, longest=longest, split=split, vocabulary=vocabulary,
-        made_with=dict(made_with or {}), checkpoint_every=checkpoint_every, progress=progress,
+        render=render, made_with=dict(made_with or {}), checkpoint_every=checkpoint_every, progress=progress,
     )  # fmt: skip
     with storing(directory):
         if validation is None:
@@ -107,6 +110,7 @@ class _Preparation:
     longest: int
     split: str
     vocabulary: int
+    render: Render | None
     made_with: dict[str, str]
     checkpoint_every: float
     progress: Progress
@@ -142,6 +146,7 @@ class _Preparation:
         if stored.get("finished"):
             return TokenizedCorpus(directory, counts=stored["counts"], fingerprint=stored["fingerprint"])
         state = ReadState(**stored.get("position", {}))
+        source.rows.bad.places = state.bad_rows
         reading = FirstPass(
             directory, state, encoder=self.encoder, longest=self.longest, vocabulary=self.vocabulary,
             listed=self.listed_documents,
@@ -153,6 +158,8 @@ class _Preparation:
         counts = {name: count for name, count in asdict(final).items() if name != "reached"}
         counts |= {name: getattr(state, name) for name in _READ_COUNTS}
         counts |= {"duplicates": state.occurrences - final.sentences, "read_whole": whole}
+        if source.rows.bad.most:
+            counts["bad_rows"] = source.rows.bad.document()
         mark = fingerprint(directory, final.sentences)
         sizes = _sizes(directory)
         # What is believed later is the size alone, and a power cut leaves zeros of that size.
@@ -192,7 +199,7 @@ class _Preparation:
         saved = shown = time.monotonic()
         whole_text: list[str] = []
         size = 0
-        for piece, ends in source.pieces(state.documents, vocabulary=self.vocabulary):
+        for piece, ends in source.pieces(state.documents, vocabulary=self.vocabulary, render=self.render):
             reading.hash_piece(piece)
             if skipped:
                 skipped -= 1

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mnemoscope.corpus.row_fields import LONGEST_IDS, RowField
-from mnemoscope.corpus.streams import LONGEST, Meter, lines, one_line, too_long
+from mnemoscope.corpus.row_fields import LONGEST_IDS, BadRow, RowField
+from mnemoscope.corpus.streams import LONGEST, Meter, check_fetched, lines, one_line, too_long
 from mnemoscope.errors import CorpusNotFound, CorpusUnreadable
 from mnemoscope.files import digest_of_files
 
@@ -70,18 +70,29 @@ def read_jsonl(path: Path, meter: Meter, *, field: RowField) -> Iterator[Piece]:
     """Yields the text of every row of a JSON-lines file; blank lines are no rows, a null field is an empty document.
 
     Raises CorpusUnreadable, naming file and line, for a line that is no JSON object, lacks the field, holds neither
-    text nor ids there or is too long.
+    text nor ids there or is too long, and for a file that is one array of rows.
     """
+    is_first = True
     for number, (line, _) in enumerate(lines(path, meter), 1):
         if not line or line.isspace():
             continue
+        place, row = f"{path}: line {number}", None
         try:
-            row: Any = json.loads(line)
+            row = json.loads(line)
         except ValueError as error:
-            raise CorpusUnreadable(f"{path}: line {number} is not JSON ({error})") from None
+            wrong = BadRow(f"{place} is not JSON ({error})")
         except RecursionError:
-            raise CorpusUnreadable(f"{path}: line {number} is nested too deeply to be read") from None
-        yield field.text_of(row, f"{path}: line {number}"), True
+            wrong = BadRow(f"{place} is nested too deeply to be read")
+        if is_first and line.lstrip().startswith("[") and (row is None or any(isinstance(one, dict) for one in row)):
+            raise CorpusUnreadable(
+                f"{path} is one JSON array, not a row in every line; write its rows as lines, as"
+                " `jq -c '.[]' FILE > FILE.jsonl` does"
+            )
+        is_first = False
+        if row is None and line.strip() != "null":
+            field.bad.pass_over(place, wrong)
+        elif (text := field.text_of(row, place)) is not None:
+            yield text, True
 
 
 def read_parquet(path: Path, meter: Meter, *, field: RowField) -> Iterator[Piece]:
@@ -95,40 +106,47 @@ def read_parquet(path: Path, meter: Meter, *, field: RowField) -> Iterator[Piece
 
     before = meter.done
     try:
+        with path.open("rb") as raw:
+            check_fetched(path, raw.read(64))
         with pq.ParquetFile(path, memory_map=False, pre_buffer=False) as file:
-            fields = file.schema_arrow
-            if field.name not in fields.names:
-                names = ", ".join(map(repr, fields.names[:8]))
-                raise CorpusUnreadable(f"{path} has no column {field.name!r} (it has {names}); use {field.option}")
-            _check_column(path, fields.field(field.name).type, field)
+            _check_column(path, file.schema_arrow, field)
+            names = [field.name, *([field.mask] if field.ids else [])]
             rows, size, row = max(1, file.metadata.num_rows), path.stat().st_size, 0
             together = _rows_together(path, file.metadata, field)
-            for batch in file.iter_batches(batch_size=together, columns=[field.name], use_threads=False):
-                for value in batch.column(0):
+            for batch in file.iter_batches(batch_size=together, columns=names, use_threads=False):
+                for values in zip(*batch.columns, strict=True):
                     row += 1
-                    if field.ids and value.is_valid and len(value.values) > LONGEST_IDS:
-                        raise too_long(f"{path}: row {row} of column {field.name!r}")
-                    found = value.as_py()
-                    text = field.text_of_ids(found or [], f"{path}: row {row}") if field.ids else found or ""
-                    if len(text) > LONGEST:
-                        raise too_long(f"{path}: row {row} of column {field.name!r}")
-                    yield text, True
+                    place = f"{path}: row {row}"
+                    if field.ids and any(len(one.values or ()) > LONGEST_IDS for one in values if _is_list(one.type)):
+                        raise too_long(f"{place} of column {field.name!r}")
+                    try:
+                        found = {name: one.as_py() for name, one in zip(batch.schema.names, values, strict=True)}
+                    except UnicodeDecodeError:
+                        wrong = BadRow(f"{place} of column {field.name!r} is not UTF-8")
+                        field.bad.pass_over(place, wrong)
+                        continue
+                    if (text := field.text_of(found, place)) is not None:
+                        yield text, True
                 meter.done = before + size * row // rows
     except FileNotFoundError:
         raise CorpusNotFound(f"no such file: {path}") from None
-    except UnicodeDecodeError:
-        raise CorpusUnreadable(f"{path}: row {row} of column {field.name!r} is not UTF-8") from None
     except (pa.ArrowException, OSError) as error:
         reason = one_line(error)[:120]
         raise CorpusUnreadable(f"{path} is no readable Parquet file ({reason}); get it again") from None
 
 
-def _check_column(path: Path, kind: Any, field: RowField) -> None:
-    """Raises CorpusUnreadable for a column that holds neither texts nor, where ids are read, lists of integers."""
+def _check_column(path: Path, schema: Any, field: RowField) -> None:
+    """Raises CorpusUnreadable for no column of that name, or two; and for one that holds neither texts nor, where ids
+    are read, lists of integers.
+    """
     import pyarrow as pa
 
-    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    ids = lists and pa.types.is_integer(kind.value_type)
+    if (kind := _kind_of(path, schema, field.name)) is None:
+        names = ", ".join(map(repr, schema.names[:8]))
+        raise CorpusUnreadable(f"{path} has no column {field.name!r} (it has {names}); use {field.option}")
+    if field.chat:
+        return
+    ids = _is_list(kind) and pa.types.is_integer(kind.value_type)
     if field.ids and not ids:
         raise CorpusUnreadable(f"{path}: column {field.name!r} holds {kind}, not lists of token ids")
     plain = kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -138,18 +156,40 @@ def _check_column(path: Path, kind: Any, field: RowField) -> None:
         raise CorpusUnreadable(f"{path}: column {field.name!r} holds {plain}, not text{advice}")
 
 
+def _kind_of(path: Path, fields: Any, name: str) -> Any:
+    """The type of a column, or of a field within columns; None where there is none. Raises as `_check_column`."""
+    import pyarrow as pa
+
+    found = fields.get_all_field_indices(name)
+    if len(found) > 1:
+        raise CorpusUnreadable(f"{path} has {len(found)} columns of the name {name!r}; rename all but one")
+    if found:
+        return fields.field(found[0]).type
+    for place in (place for place, letter in enumerate(name) if letter == "."):
+        inner = _kind_of(path, fields, name[:place])
+        if inner is not None and pa.types.is_struct(inner):
+            return _kind_of(path, inner, name[place + 1 :])
+    return None
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
 def _rows_together(path: Path, metadata: Any, field: RowField) -> int:
     """How many rows may be unpacked at once: a dictionary can repeat its longest text in each of them.
 
     Raises CorpusUnreadable where, by what the file says of itself, one text of a row group must be too long.
     """
     paths = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
-    # The numbers of a list lie in a column below it.
-    place = next(n for n, each in enumerate(paths) if each == field.name or each.startswith(f"{field.name}."))
+    # The numbers of a list, and the parts of messages, lie in columns below it.
+    places = [n for n, each in enumerate(paths) if each == field.name or each.startswith(f"{field.name}.")]
     most = 1
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        column = group.column(place)
-        size = _ID_BYTES * column.num_values if field.ids else column.total_uncompressed_size
+        columns = [group.column(place) for place in places]
+        size = sum(_ID_BYTES * one.num_values if field.ids else one.total_uncompressed_size for one in columns)
         longest = _ID_BYTES * LONGEST_IDS if field.ids else _UTF8_MOST * LONGEST
         if size > (group.num_rows + 1) * longest:
             raise too_long(f"{path}: a row of column {field.name!r}")
@@ -169,7 +209,8 @@ def read_hub(
     number = skip
     try:
         for row in stream.skip(skip) if skip else stream:
-            yield field.text_of(row, f"hub:{name}: row {number}"), True
+            if (text := field.text_of(row, f"hub:{name}: row {number}")) is not None:
+                yield text, True
             number += 1
     except CorpusUnreadable:
         raise

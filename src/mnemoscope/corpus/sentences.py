@@ -14,6 +14,7 @@ from mnemoscope.errors import OptionError
 
 SPLITS = ("sentence", "line", "document")
 
+_LINE_END = re.compile(r"\r\n?|\n")
 _BLANK_LINES = re.compile(r"\n[^\S\n]*\n")
 
 
@@ -31,9 +32,10 @@ def split_sentences(text: str, split: str) -> list[str]:
     """
     check_split(split)
     if split == "sentence":
-        paragraphs = (" ".join(paragraph.split()) for paragraph in _BLANK_LINES.split(text))
+        lines = _LINE_END.sub("\n", text) if "\r" in text else text
+        paragraphs = (" ".join(paragraph.split()) for paragraph in _BLANK_LINES.split(lines))
         return [sentence for paragraph in paragraphs for sentence in _segment(paragraph)]
-    pieces = [line.removesuffix("\r") for line in text.split("\n")] if split == "line" else [text]
+    pieces = _LINE_END.split(text) if split == "line" else [text]
     return [piece for piece in pieces if piece and not piece.isspace()]
 
 

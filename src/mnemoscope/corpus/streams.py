@@ -10,6 +10,7 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import IncrementalNewlineDecoder
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -23,6 +24,8 @@ LONGEST = 1 << 25
 """Characters that a line read whole, or the text of a row, has at most; more is a damaged or a hostile file."""
 _OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {".gz": gzip.open, ".xz": lzma.open}
 _BLOCK = 1 << 18
+_POINTERS = {b"version https://git-lfs.github.com/spec/": "git lfs pull", b"/annex/objects/": "git annex get"}
+"""How a file begins that only names another, and what fetches that."""
 _PACKED = 1 << 10
 """Zstandard bytes unpacked at once: four of them can stand for 128 kB, so these for at most 32 MB."""
 
@@ -44,19 +47,19 @@ def text_blocks(path: Path, meter: Meter) -> Iterator[str]:
     # A character may begin in one block and end in the next, so an error can surface one line late at most.
     for block in chain(_bytes(path, meter), [b""]):
         if b"\0" in block:
-            where = line + block[: block.index(b"\0")].count(b"\n")
+            where = line + _line_ends(block[: block.index(b"\0")])
             raise CorpusUnreadable(f"{path}: NUL byte in line {where}, so this is no UTF-8 text; give a text file")
         try:
             text = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
             raise _not_utf8(path, line, error) from None
-        line += block.count(b"\n")
+        line += _line_ends(block)
         if text:
             yield text
 
 
 def lines(path: Path, meter: Meter, *, cut_after: int | None = None) -> Iterator[tuple[str, bool]]:
-    r"""Yields the lines of a text without their end (`\n` or `\r\n`), each with True.
+    r"""Yields the lines of a text without their end (`\n`, `\r\n`, or `\r` as on old Macs), each with True.
 
     With `cut_after`, a line that is longer comes in several pieces, cut after white space where there is any, all but
     the last with False: a text without line ends must not fill the memory. No such piece is only white space. Without
@@ -65,13 +68,18 @@ def lines(path: Path, meter: Meter, *, cut_after: int | None = None) -> Iterator
     number = 1
     kept: list[str] = []
     size = 0
-    for block in text_blocks(path, meter):
-        first, *rest = block.split("\n")
+    # It keeps a block's last \r back until it is known whether \n follows.
+    ends = IncrementalNewlineDecoder(None, translate=True)
+    blocks: Iterator[str | None] = chain(text_blocks(path, meter), [None])
+    for block in blocks:
+        first, *rest = ends.decode(block or "", final=block is None).split("\n")
         kept.append(first)
         size += len(first)
         for following in rest:
-            yield "".join(kept).removesuffix("\r"), True
+            yield "".join(kept), True
             kept, size, number = [following], len(following), number + 1
+        if block is None:
+            break
         if cut_after is None and size > LONGEST:
             raise too_long(f"{path}: line {number}")
         if cut_after is not None and size > cut_after:
@@ -82,7 +90,7 @@ def lines(path: Path, meter: Meter, *, cut_after: int | None = None) -> Iterator
             yield whole[:cut], False
             kept, size = [whole[cut:]], len(whole) - cut
     if size:
-        yield "".join(kept).removesuffix("\r"), True
+        yield "".join(kept), True
 
 
 def too_long(place: str) -> CorpusUnreadable:
@@ -90,8 +98,19 @@ def too_long(place: str) -> CorpusUnreadable:
     return CorpusUnreadable(f"{place} is longer than {LONGEST:,} characters; cut the text into shorter rows or lines")
 
 
+def check_fetched(path: Path, beginning: bytes) -> None:
+    """Raises CorpusUnreadable where the file, by its first bytes, only stands for one that was not fetched."""
+    for mark, command in _POINTERS.items():
+        if beginning.startswith(mark):
+            raise CorpusUnreadable(f"{path} is a pointer, not the text itself; fetch that with `{command}`")
+
+
+def _line_ends(block: bytes) -> int:
+    return block.count(b"\n") + block.count(b"\r") - block.count(b"\r\n")
+
+
 def _not_utf8(path: Path, line: int, error: UnicodeDecodeError) -> CorpusUnreadable:
-    where = line + error.object[: error.start].count(b"\n")
+    where = line + _line_ends(error.object[: error.start])
     value = error.object[error.start]
     return CorpusUnreadable(f"{path}: byte 0x{value:02x} in line {where} is not UTF-8; convert the text to UTF-8")
 
@@ -103,6 +122,8 @@ def _bytes(path: Path, meter: Meter) -> Iterator[bytes]:
         with path.open("rb") as raw:
             if raw.seek(0, 2) == 0:
                 return
+            raw.seek(0)
+            check_fetched(path, raw.read(64))
             raw.seek(0)
             for block in _unpack(path, raw):
                 meter.done = before + raw.tell()

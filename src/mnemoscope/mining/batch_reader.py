@@ -6,7 +6,7 @@ model runs and counted when it has run to the end: a batch that fails (memory, a
 Knows neither texts nor tables.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache, partial
 from itertools import chain, groupby
 from threading import Lock
@@ -89,12 +89,15 @@ class PieceMeasures:
 class BatchReader:
     """Measures one batch as its coefficients pass by, and counts it when told to.
 
-    A sentence gives a memory one trigger at most; `everywhere`, every position may be one. On a CPU several threads
-    take a batch's rows, as many each.
+    A sentence gives a memory one trigger at most; `everywhere`, every position may be one, but none of the tokens
+    `never`, which only activity counts. On a CPU several threads take a batch's rows, as many each.
     """
 
-    def __init__(self, model: LanguageModel, state: MiningState, *, everywhere: bool = False) -> None:
+    def __init__(
+        self, model: LanguageModel, state: MiningState, *, everywhere: bool = False, never: Collection[int] = ()
+    ) -> None:
         self.model, self.state, self.everywhere = model, state, everywhere
+        self._never = torch.tensor(sorted(never), dtype=torch.long)
         self.layers = list(state.shape.memories)
         # Column 0 is the beginning token or, in a model without one, an attention sink: never a candidate.
         self._first = 1 - model.beginning.length
@@ -129,7 +132,7 @@ class BatchReader:
 
     def _read_share(self, measures: PieceMeasures, number: int, share: Batch) -> None:
         """Runs the model over some rows of a piece, in the thread that has this number."""
-        places = Places(share, self.model.beginning.length, self._first)
+        places = Places(share, self.model.beginning.length, self._first, self._never)
         own = places.own() if self.state.shape.experts else None
         rows_on = cache(places.rows)
 
@@ -154,7 +157,7 @@ class BatchReader:
 
     def _kernels_of(self, layer: int, dtype: torch.dtype) -> CardKernels | None:
         """What measures a dense layer on a graphics card, where it can."""
-        if self.everywhere or not CardKernels.fit(self.state.shape.keep, dtype):
+        if self.everywhere or len(self._never) or not CardKernels.fit(self.state.shape.keep, dtype):
             return None
         return card_kernels(self.state.triggers[layer, 1].device)
 
@@ -210,10 +213,11 @@ class BatchReader:
         return found
 
     def _note_survivors(self, blocks: list[CoefficientBlock], swept: list[Swept], layer: int) -> None:
+        swept = [own.with_peaks_of(one.candidates) for own, one in zip(swept, blocks, strict=True)]
         for sign in self.state.shape.signs:
             triggers = self.state.triggers[layer, sign]
             highest = [one.peaks if one.lows is None or sign > 0 else -one.lows for one in swept]
-            taken = [(one.coefficients, one.sentences) for one in blocks]
+            taken = [(one.coefficients if one.candidates is None else one.candidates, one.sentences) for one in blocks]
             if self.everywhere:
                 found = [
                     triggers.survivors_everywhere(*own, sign=sign, first=self._first, routed=one.routed)

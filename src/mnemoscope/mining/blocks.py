@@ -6,7 +6,9 @@ tokens of it that were routed there. So both are measured by the same sweep, and
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,11 +22,15 @@ from mnemoscope.models import Group
 
 @dataclass(frozen=True)
 class CoefficientBlock:
-    """`coefficients [row, place, memory]` of these `sentences [row]`; `routed` tells experts' rows and places."""
+    """`coefficients [row, place, memory]` of these `sentences [row]`; `routed` tells experts' rows and places.
+
+    `candidates` are the same with 0, which is no trigger, where none is to be; None where all may be.
+    """
 
     coefficients: Tensor
     sentences: Tensor
     routed: Routed | None = None
+    candidates: Tensor | None = None
 
     def runs(self) -> Iterator[tuple[int, int, int]]:
         """The experts that have rows, with the first and the end of them."""
@@ -36,23 +42,36 @@ class CoefficientBlock:
 @dataclass(frozen=True)
 class Places:
     """The sentences of a batch whose rows ascend in length; `skipped` positions after the beginning token's column are
-    no candidates, being attention sinks.
+    no candidates, being attention sinks, nor are the tokens `never`.
     """
 
     batch: Batch
     beginning: int
     skipped: int
+    never: Tensor
+
+    @cached_property
+    def _hidden(self) -> Tensor | None:
+        """Which of the batch's ids `[batch, position]` are no candidates; None where none is asked for."""
+        return torch.isin(self.batch.ids, self.never.to(self.batch.ids.device)) if len(self.never) else None
+
+    def _candidates(self, coefficients: Tensor, where: tuple[Any, Any]) -> Tensor | None:
+        """The coefficients of a block, which stand at these rows and columns, with 0 where tokens are no candidates."""
+        if self._hidden is None:
+            return None
+        return coefficients.masked_fill(self._hidden.to(coefficients.device)[where][..., None], 0)
 
     def whole(self, coefficients: Tensor) -> list[CoefficientBlock]:
         """The blocks of a dense layer's coefficients `[batch, position, memory]`."""
         lengths = self.batch.lengths
         edges = [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist(), len(lengths)]
         sentences = self.batch.sentences.to(coefficients.device)
-        blocks = [
-            CoefficientBlock(coefficients[a:b, 1 : int(lengths[a]) + 1 - self.skipped], sentences[a:b])
-            for a, b in pairwise(edges)
+        cuts = [(slice(a, b), slice(1, int(lengths[a]) + 1 - self.skipped)) for a, b in pairwise(edges)]
+        return [
+            CoefficientBlock(own, sentences[cut[0]], candidates=self._candidates(own, cut))
+            for cut in cuts
+            if (own := coefficients[cut]).shape[1]
         ]
-        return [block for block in blocks if block.coefficients.shape[1]]
 
     def rows(self, device: torch.device) -> Rows:
         """The sentences as a graphics card takes them: whole, of all lengths."""
@@ -86,6 +105,8 @@ class Places:
                 place = starts[chosen, None] + torch.arange(count, device=device)
                 of, row = pairs[chosen] // rows, pairs[chosen] % rows
                 routed = Routed(group.first, group.count, of, positions[place], weights[place])
-                blocks.append(CoefficientBlock(group.coefficients[at[place]], sentences[row], routed))
+                own, where = group.coefficients[at[place]], (tokens[place] // width, tokens[place] % width)
+                candidates = self._candidates(own, where)
+                blocks.append(CoefficientBlock(own, sentences[row], routed, candidates))
                 begin += length
         return blocks

@@ -29,7 +29,7 @@ from mnemoscope.mining.run_folder import encoder_of
 from mnemoscope.mining.sealing import model_facts
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.values import Targets, ValuePass
-from mnemoscope.mining_options import MiningOptions, check_fields
+from mnemoscope.mining_options import MiningOptions, is_chat
 from mnemoscope.models import LanguageModel
 from mnemoscope.progress import Progress, ignore_progress
 
@@ -112,19 +112,23 @@ def estimate(
     text_field: str = "text",
     ids_field: str | None = None,
     max_tokens: int | None = None,
+    skip_bad_rows: int = 0,
     progress: Progress = ignore_progress,
 ) -> Cost:
     """What `mine` will cost for this text; takes well under a minute for models that fit the machine."""
-    check_fields(text_field, ids_field)
-    encoder, _ = encoder_of(model, ids=ids_field is not None)
-    split = split if ids_field is None else "document"
-    source = open_source(os.fspath(corpus), text_field=text_field, ids_field=ids_field, split=split)
+    options = MiningOptions(split=split, text_field=text_field, ids_field=ids_field, skip_bad_rows=skip_bad_rows)
+    encoder, _, render = encoder_of(model, text_field=text_field, ids=ids_field is not None)
+    split, chat = options.cut, is_chat(text_field)
+    source = open_source(
+        os.fspath(corpus), text_field=text_field, ids_field=ids_field, split=split, chat=chat,
+        skip_bad_rows=skip_bad_rows,
+    )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
         began = time.perf_counter()
         sample = _SAMPLE_TOKENS if max_tokens is None else min(max_tokens, _SAMPLE_TOKENS)
         copy = prepare(
             source, encoder, directory=Path(folder), longest=model.longest, split=split,
-            vocabulary=model.sizes.vocabulary, max_tokens=sample,
+            vocabulary=model.sizes.vocabulary, max_tokens=sample, render=render,
             progress=lambda _, done, total, unit: progress("reading a sample", done, total, unit),
         )  # fmt: skip
         reading = time.perf_counter() - began

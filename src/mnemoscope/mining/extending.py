@@ -45,6 +45,7 @@ def extend(
     device: str = AUTO,
     adapter: str | None = None,
     tokenizer: str | None = None,
+    beginning: str | None = None,
     dequantize: bool = False,
     revision: str | None = None,
     dict: str | os.PathLike[str] | None = None,
@@ -62,8 +63,8 @@ def extend(
     loading a model raise.
     """
     opening = ModelOptions(
-        revision=revision, adapter=adapter, tokenizer=tokenizer, dequantize=dequantize, dictionary=dict,
-        trust_remote_code=trust_remote_code, max_memory=write_max_memory(max_memory),
+        revision=revision, adapter=adapter, tokenizer=tokenizer, beginning=beginning, dequantize=dequantize,
+        dictionary=dict, trust_remote_code=trust_remote_code, max_memory=write_max_memory(max_memory),
     )  # fmt: skip
     return run_extension(
         atlas if isinstance(atlas, Atlas) else open_atlas(Path(atlas)), model, tables, device=device, opening=opening,

@@ -29,6 +29,7 @@ from mnemoscope.mining.run_folder import encoder_of
 from mnemoscope.mining.steps import PlannedSteps, RunContext, digest, empty_answers, run_checkpointed
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.writing import is_made, write_columns
+from mnemoscope.mining_options import is_chat
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.hooks import read_final
 from mnemoscope.tracing import rank_of
@@ -112,13 +113,13 @@ def draw_documents(context: RunContext, model: LanguageModel, plan: MiningPlan) 
     source = _open_text(directory, plan)
     counts = open_atlas(directory).manifest.corpus.counts
     own_validation = plan.validation is not None or not counts["held_out_documents"]
-    encoder, _ = encoder_of(model, ids=plan.ids_field is not None)
+    encoder, _, render = encoder_of(model, text_field=plan.text_field, ids=plan.ids_field is not None)
     paths = sorted((directory / "sentences").glob("part-*.parquet"))
     stored = pl.read_parquet(paths, columns=["sentence", "document", "text", "held_out"], glob=False)
     sample = DocumentSample(
         encoder, plan.split, plan.seed, length=MEMORISED_TOKENS, mined=DOCUMENTS, held_out=DOCUMENTS,
         threshold=0 if own_validation else int(counts["held_out_threshold"]),
-        listed=None if own_validation else source.held_out,
+        listed=None if own_validation else source.held_out, render=render,
     )  # fmt: skip
 
     def tell() -> None:
@@ -130,7 +131,10 @@ def draw_documents(context: RunContext, model: LanguageModel, plan: MiningPlan) 
 def _open_text(directory: Path, plan: MiningPlan) -> Source:
     text = mined_from(directory)["corpus"]
     try:
-        return open_source(text, text_field=plan.text_field, ids_field=plan.ids_field, split=plan.split)
+        return open_source(
+            text, text_field=plan.text_field, ids_field=plan.ids_field, split=plan.split,
+            chat=is_chat(plan.text_field), skip_bad_rows=plan.skip_bad_rows,
+        )  # fmt: skip
     except CorpusNotFound as error:
         raise CorpusNotFound(
             f"{error}; the mined text is read again, so run this where `mnemoscope mine` was run"

@@ -47,6 +47,7 @@ def merge(
     model: LanguageModel | str | None = None,
     adapter: str | None = None,
     tokenizer: str | None = None,
+    beginning: str | None = None,
     dequantize: bool = False,
     revision: str | None = None,
     dict: str | os.PathLike[str] | None = None,
@@ -68,8 +69,8 @@ def merge(
     Interrupted.
     """
     opening = ModelOptions(
-        revision=revision, adapter=adapter, tokenizer=tokenizer, dequantize=dequantize, dictionary=dict,
-        trust_remote_code=trust_remote_code, max_memory=write_max_memory(max_memory),
+        revision=revision, adapter=adapter, tokenizer=tokenizer, beginning=beginning, dequantize=dequantize,
+        dictionary=dict, trust_remote_code=trust_remote_code, max_memory=write_max_memory(max_memory),
     )  # fmt: skip
     directory = Path(out)
     folders = [Path(part) for part in parts]

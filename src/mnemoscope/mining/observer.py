@@ -36,6 +36,13 @@ class Swept:
     """`[sentence, memory]`, the first place of each peak, where the sweep has found it on the way."""
     low_places: Tensor | None = None
 
+    def with_peaks_of(self, block: Tensor | None) -> "Swept":
+        """The same with the peaks and lows of another block `[sentence, position, memory]`, if there is one."""
+        if block is None:
+            return self
+        lows = None if self.lows is None else block.amin(1).to(self.lows.dtype)
+        return replace(self, peaks=block.amax(1).to(self.peaks.dtype), lows=lows, peak_places=None, low_places=None)
+
     def rows(self, first: int, end: int) -> "Swept":
         """Some of the sentences, swept `apart`."""
         own = slice(first, end)

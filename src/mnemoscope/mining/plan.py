@@ -89,11 +89,15 @@ class MiningPlan:
     rules: int = RULES
     corpus_fingerprint: str | None = None
     validation_fingerprint: str | None = None
+    beginning: str | None = _added(None)
+    skip_bad_rows: int = _added(0)
+    skip_special: bool = _added(False)
 
     def __post_init__(self) -> None:
-        for name in ("triggers", "prefixes", "neighbours", "batch_tokens", "max_sentences", "max_tokens", "seed"):
+        for name in ("triggers", "prefixes", "neighbours", "batch_tokens", "max_sentences", "max_tokens", "seed",
+                     "skip_bad_rows"):  # fmt: skip
             value = getattr(self, name)
-            least = 0 if name in ("prefixes", "neighbours", "seed") else 1
+            least = 0 if name in ("prefixes", "neighbours", "seed", "skip_bad_rows") else 1
             if value is not None and value < least:
                 raise OptionError(f"--{name.replace('_', '-')} must be at least {least}, not {value}")
         for name in ("triggers", "neighbours"):
@@ -120,7 +124,8 @@ class MiningPlan:
             neighbours=options.neighbours,
             batch_tokens=default_batch_tokens(model) if options.batch_tokens is None else options.batch_tokens,
             dtype=str(model.dtype).removeprefix("torch."), device=model.device.type, seed=options.seed,
-            attention=model.attention, threads=torch.get_num_threads(), **versions,
+            attention=model.attention, threads=torch.get_num_threads(), skip_bad_rows=options.skip_bad_rows,
+            skip_special=options.skip_special, **versions,
         )  # fmt: skip
 
     @classmethod

@@ -16,13 +16,14 @@ from mnemoscope.corpus import Source, open_source
 from mnemoscope.errors import OptionError, PlanDiffers
 from mnemoscope.mining.finishing import finish_atlas
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.run_folder import Beginning, check_writable, hold_folder, settle_text
+from mnemoscope.mining.run_folder import Beginning, check_writable, encoder_of, hold_folder, settle_text
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining.text_pass import read_text
 from mnemoscope.mining.writing import write_mined_tables, write_text_tables
-from mnemoscope.mining_options import AUTO, DTYPES, MiningOptions
+from mnemoscope.mining_options import AUTO, DTYPES, MiningOptions, is_chat
 from mnemoscope.model_options import AS_USUAL, ModelOptions, write_max_memory
 from mnemoscope.models import LanguageModel, device_of, load_for_ids, load_model
+from mnemoscope.models.special_tokens import special_tokens
 from mnemoscope.progress import Progress, ignore_progress
 from mnemoscope.tracing.scores import check_wide_numbers
 
@@ -53,8 +54,11 @@ def mine(
     ids_field: str | None = None,
     name: str | None = None,
     text_name: str | None = None,
+    skip_bad_rows: int = 0,
+    skip_special: bool = False,
     adapter: str | None = None,
     tokenizer: str | None = None,
+    beginning: str | None = None,
     dequantize: bool = False,
     revision: str | None = None,
     dict: str | os.PathLike[str] | None = None,
@@ -72,16 +76,16 @@ def mine(
     was begun otherwise, AtlasBusy, Interrupted (Ctrl-C, everything saved), and what models, corpora and the disk raise.
     """
     opening = ModelOptions(
-        revision=revision, adapter=adapter, tokenizer=tokenizer, dequantize=dequantize, dictionary=dict,
-        trust_remote_code=trust_remote_code, max_memory=write_max_memory(max_memory),
+        revision=revision, adapter=adapter, tokenizer=tokenizer, beginning=beginning, dequantize=dequantize,
+        dictionary=dict, trust_remote_code=trust_remote_code, max_memory=write_max_memory(max_memory),
     )  # fmt: skip
     options = MiningOptions(
         validation=validation, split=split, triggers=triggers, per_sentence=per_sentence, layers=layers,
         max_sentences=max_sentences, max_tokens=max_tokens, prefixes=prefixes, removals=removals,
         neighbours=neighbours, part=part, batch_tokens=batch_tokens, dtype=dtype, device=device, seed=seed,
         checkpoint_every=checkpoint_every, keep_work=keep_work, text_field=text_field,
-        ids_field=ids_field, name=name, text_name=text_name, opening=opening, accept_versions=accept_versions,
-        force=force,
+        ids_field=ids_field, name=name, text_name=text_name, skip_bad_rows=skip_bad_rows, skip_special=skip_special,
+        opening=opening, accept_versions=accept_versions, force=force,
     )  # fmt: skip
     return run_mining(model, corpus, Path(out), options, progress=progress or ignore_progress)
 
@@ -145,6 +149,9 @@ def begin_mining(
             model, dtype=options.dtype, device=_device(directory, options), **options.opening.keywords()
         )
     check_wide_numbers(model)
+    encoder_of(model, text_field=options.text_field, ids=options.ids_field is not None)
+    if options.skip_special:
+        special_tokens(model)
     plan = MiningPlan.derive(
         options, model, corpus=source.name, validation=None if validation is None else validation.name
     )
@@ -167,8 +174,9 @@ def _refuse_workers(directory: Path) -> None:
 
 def _open(corpus: str | os.PathLike[str], options: MiningOptions) -> Source:
     return open_source(
-        os.fspath(corpus), text_field=options.text_field, ids_field=options.ids_field, split=options.cut
-    )
+        os.fspath(corpus), text_field=options.text_field, ids_field=options.ids_field, split=options.cut,
+        chat=is_chat(options.text_field), skip_bad_rows=options.skip_bad_rows,
+    )  # fmt: skip
 
 
 def _device(directory: Path, options: MiningOptions) -> str:

@@ -17,15 +17,16 @@ from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import MANIFEST, STATE, begin, files_beside, unfinished_plan
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import patterns_command
-from mnemoscope.corpus import Encoder, Source, TokenizedCorpus, prepare
+from mnemoscope.corpus import Encoder, Render, Source, TokenizedCorpus, prepare
 from mnemoscope.errors import AtlasExists, CorpusError, ModelError, PlanDiffers
 from mnemoscope.files import file_hash, storing
 from mnemoscope.mining.plan import RULES, MiningPlan, all_versions, library_versions
 from mnemoscope.mining.removals import default_removals
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
-from mnemoscope.mining_options import MiningOptions
+from mnemoscope.mining_options import MiningOptions, is_chat
 from mnemoscope.model_options import NAMED, full_name
 from mnemoscope.models import IdTokens, LanguageModel
+from mnemoscope.models.special_tokens import ChatReader
 from mnemoscope.progress import StopSignal, interruption
 
 
@@ -208,11 +209,19 @@ def paths_of(model: LanguageModel) -> dict[str, str]:
     return {name: full_name(str(value)) for name, value in found.items() if value is not None}
 
 
-def encoder_of(model: LanguageModel, *, ids: bool) -> tuple[Encoder, str]:
-    """What reads the texts of a run, and what says which it is: the model, or for token ids a reader of these."""
-    if not ids:
-        return model, model.tokenizer_fingerprint
-    return IdTokens(beginning=model.beginning.token), f"ids after {model.beginning.token}"
+def encoder_of(model: LanguageModel, *, text_field: str, ids: bool) -> tuple[Encoder, str, Render | None]:
+    """What reads the texts of a run, what says which it is, and what makes a text of a chat.
+
+    The model, or for token ids a reader of these, or for chats one of the model's template. Raises ModelUnsupported.
+    """
+    if is_chat(text_field) and not ids:
+        chat = ChatReader(model)
+        return chat, chat.fingerprint, chat.render
+    if not ids and not isinstance(model.reader, IdTokens):
+        return model, model.tokenizer_fingerprint, None
+    beginning, padding = model.beginning.token, model.ends.union(() if model.padding is None else [model.padding])
+    made_of = f"ids after {beginning}" if ids else model.tokenizer_fingerprint
+    return IdTokens(beginning=beginning, padding=padding), made_of, None
 
 
 def _prepare(context: RunContext, beginning: Beginning, plan: MiningPlan) -> TokenizedCorpus:
@@ -220,12 +229,12 @@ def _prepare(context: RunContext, beginning: Beginning, plan: MiningPlan) -> Tok
     model = beginning.model
     # What decides how the text is cut and tokenised, beside the text and the plan's own options.
     libraries = {name: plan.versions[name] for name in ("tokenizers", "sentencex")}
-    encoder, made_of = encoder_of(model, ids=plan.ids_field is not None)
+    encoder, made_of, render = encoder_of(model, text_field=plan.text_field, ids=plan.ids_field is not None)
     made_with = {"tokenizer": made_of, "rules": str(RULES), **libraries}
     return prepare(
         beginning.source, encoder, directory=context.work / "text", longest=model.longest, split=plan.split,
         vocabulary=model.sizes.vocabulary, max_sentences=plan.max_sentences, max_tokens=plan.max_tokens,
-        validation=beginning.validation, made_with=made_with,
+        validation=beginning.validation, render=render, made_with=made_with,
         checkpoint_every=context.checkpoint_every, progress=context.progress,
     )  # fmt: skip
 

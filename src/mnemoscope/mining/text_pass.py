@@ -9,6 +9,7 @@ from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.special_tokens import special_tokens
 from mnemoscope.progress import Checkpoints
 
 
@@ -20,7 +21,8 @@ class TextReader:
     ) -> None:
         self.state = state
         self._context, self._loader, self._plan_hash = context, loader, plan.hash()
-        self._reader = BatchReader(model, state, everywhere=plan.per_sentence == "all")
+        never = special_tokens(model) if plan.skip_special else ()
+        self._reader = BatchReader(model, state, everywhere=plan.per_sentence == "all", never=never)
 
     def take(self, number: int) -> int:
         """Counts one batch; returns the tokens of its sentences. Raises NotFinite (nothing of it is counted)."""

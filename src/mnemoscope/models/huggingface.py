@@ -38,7 +38,7 @@ from mnemoscope.models.loaded_parts import LoadedParts, first_line
 from mnemoscope.models.spreading import DeviceMap, Room, load_spread, refuse
 from mnemoscope.models.structure import LAYER_COUNTS, infer
 from mnemoscope.models.tokenizer_files import open_tokenizer, reader_of
-from mnemoscope.models.tokens import beginning_of, ends_of
+from mnemoscope.models.tokens import beginning_of, ends_of, padding_of
 from mnemoscope.models.weight_layouts import (
     check_complete,
     is_usual,
@@ -105,6 +105,7 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
         context=_context(config),
         anatomy=lambda network: find_layers(network) or infer(network),
         beginning=lambda rows: beginning_of(found, config, tokens, rows=rows),
+        padding=lambda rows: padding_of(found, config, tokens, rows=rows),
         ends=lambda rows: ends_of(found, config, getattr(model, "generation_config", None), tokens, rows=rows),
     )
 

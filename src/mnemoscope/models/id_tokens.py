@@ -5,6 +5,7 @@ shown as their ids, with a space before each.
 """
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 from mnemoscope.errors import PromptError
@@ -21,16 +22,26 @@ class IdTokens:
     """Reads texts that are token ids in decimal.
 
     `beginning` is the token that the model's sentences begin with anyway: a text that begins with it has it left out,
-    once, or the model would read it twice.
+    once, or the model would read it twice. Two or more in a row of a token of `padding` at an end are no text.
     """
 
-    def __init__(self, *, beginning: int | None = None) -> None:
+    def __init__(self, *, beginning: int | None = None, padding: Collection[int] = ()) -> None:
         self.description: dict[str, Any] = {"type": IDS}
         self._beginning = beginning
+        self._padding = padding
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """The token ids of each text; raises PromptError for a word that is none."""
-        return [self._own(_ids_of(text.split())) for text in texts]
+        """The token ids of each text; raises PromptError for a word that is none, and for padding."""
+        found = [_ids_of(text.split()) for text in texts]
+        for ids in found if self._padding else ():
+            for end, two in (("begins", ids[:2]), ("ends", ids[-2:])):
+                if len(two) == 2 and two[0] == two[1] and two[0] in self._padding:
+                    shown = " ".join(map(str, ids[:6] if end == "begins" else ids[-6:]))
+                    raise PromptError(
+                        f"a row {end} with several tokens {two[0]} ({shown}), which fill up, begin or end texts of this"
+                        " model; leave out the padding, or keep the attention_mask beside the ids"
+                    )
+        return [self._own(ids) for ids in found]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """The character span of every token of `encode([text])[0]`."""

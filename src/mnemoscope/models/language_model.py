@@ -70,7 +70,7 @@ class LanguageModel:
     """
 
     def __init__(self, parts: LoadedParts, anatomy: Anatomy, *, revision: str | None, content: str) -> None:
-        beginning = parts.beginning(anatomy.rows)
+        beginning = parts.begins(anatomy.rows)
         layers = anatomy.layers
         self.anatomy = anatomy
         self.source, self.opening, self.hub, self.name = parts.spec, parts.opening, parts.hub, parts.shown_name
@@ -98,9 +98,9 @@ class LanguageModel:
         self.lock = RLock()
         self.known_norms: dict[int, Tensor] = {}
         """The lengths `[memory]` of the values of the layers that tracing has asked for."""
-        self._tokens = parts.tokens
+        self.reader, self.padding = parts.reader(beginning), parts.padding(anatomy.rows)
         self.beginning = beginning
-        self.ends = parts.ends(anatomy.rows).union(beginning.tokens)
+        self.ends = parts.ends(anatomy.rows).union(parts.beginning(anatomy.rows).tokens)
         self.sizes = Sizes(
             layers=len(layers),
             hidden=layers[0].ffn.hidden,
@@ -156,15 +156,15 @@ class LanguageModel:
     @property
     def tokenizer_fingerprint(self) -> str:
         """The sha256, in hex, of how text becomes tokens."""
-        return reading_fingerprint(self._tokens.description)
+        return reading_fingerprint(self.reader.description)
 
     def encode(self, texts: list[str]) -> Sequence[list[int]]:
         """The token ids of each text: no special tokens, special strings are plain text."""
-        return self._tokens.encode(texts)
+        return self.reader.encode(texts)
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """The character span of every token of `encode([text])[0]`."""
-        return self._tokens.offsets(text)
+        return self.reader.offsets(text)
 
     def vocabulary(self) -> tuple[list[str], list[bytes]]:
         """Text and bytes of every row of the head; empty for rows without a token. Made once: not to be changed."""
@@ -172,7 +172,7 @@ class LanguageModel:
 
     @cached_property
     def _vocabulary(self) -> tuple[list[str], list[bytes]]:
-        return self._tokens.vocabulary(self.sizes.vocabulary)
+        return self.reader.vocabulary(self.sizes.vocabulary)
 
     @cached_property
     def known_votes(self) -> list[Tensor]:

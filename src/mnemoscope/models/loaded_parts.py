@@ -17,7 +17,8 @@ from transformers.utils import logging
 
 from mnemoscope.model_options import AS_USUAL, ModelOptions, display_name, full_name, is_path
 from mnemoscope.models.anatomy import Anatomy
-from mnemoscope.models.tokens import Beginning, Reader
+from mnemoscope.models.id_tokens import IdTokens
+from mnemoscope.models.tokens import Beginning, Reader, chosen_beginning
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class LoadedParts:
     anatomy    finds the parts of the network once it is placed
     beginning  the token put before every sentence, for a head of so many rows
     ends       the end-of-text tokens, for a head of so many rows
+    padding    the token that fills shorter rows up, where there is one
     """
 
     network: Any
@@ -43,6 +45,7 @@ class LoadedParts:
     anatomy: Callable[[Any], Anatomy]
     beginning: Callable[[int], Beginning]
     ends: Callable[[int], frozenset[int]]
+    padding: Callable[[int], int | None] = lambda rows: None
     opening: ModelOptions = AS_USUAL
     name: str | None = None
 
@@ -55,6 +58,15 @@ class LoadedParts:
     def hub(self) -> str | None:
         """Its id on the hub, where it is from there."""
         return None if ":" in self.spec or is_path(full_name(self.spec)) else self.spec
+
+    def begins(self, rows: int) -> Beginning:
+        """What is put before every sentence: as `opening` says, else as usual. Raises OptionError."""
+        usual, asked = self.beginning(rows), self.opening.beginning
+        return usual if asked is None else chosen_beginning(asked, usual, self.tokens, rows=rows)
+
+    def reader(self, beginning: Beginning) -> Reader:
+        """What reads texts that follow this beginning: of texts that are token ids, it is left out."""
+        return IdTokens(beginning=beginning.token) if isinstance(self.tokens, IdTokens) else self.tokens
 
 
 _quiet = Lock()

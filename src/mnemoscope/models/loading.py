@@ -35,6 +35,7 @@ def load_model(
     *,
     tokenizer: Any = None,
     adapter: str | os.PathLike[str] | None = None,
+    beginning: str | None = None,
     dequantize: bool = False,
     dict: str | os.PathLike[str] | None = None,
     revision: str | None = None,
@@ -46,7 +47,9 @@ def load_model(
     """The LanguageModel of a hub id, a folder, `builtin:NAME`, `handmade:NAME`, `fairseq:PATH.pt` or a loaded model.
 
     `tokenizer` (an object, a folder or a hub id) takes the place of the model's own; `"ids"` is none: a text is its
-    token ids in decimal, as `12 5 7`. `adapter`, the folder or hub id of a PEFT adapter, is put on the model;
+    token ids in decimal, as `12 5 7`. `beginning`, a token's text, is put before every sentence in place of the
+    model's own beginning token; with `"none"` nothing is, and position 0 of a sentence is never a trigger.
+    `adapter`, the folder or hub id of a PEFT adapter, is put on the model;
     `dequantize` widens quantised weights, those of a model in memory in a copy. `dict` names the `dict.txt` of a
     fairseq checkpoint where it does not lie beside it. `dtype` None means float32; a model already in memory keeps its
     own (and is put into evaluation mode, its weights untouched; another dtype or device works on a copy). `device` auto
@@ -59,8 +62,9 @@ def load_model(
     place = None if device == AUTO else device_of(device)
     opening = ModelOptions(
         revision=revision, adapter=None if adapter is None else os.fspath(adapter),
-        tokenizer=str(tokenizer) if isinstance(tokenizer, str | Path) else None, dequantize=dequantize,
-        dictionary=dict, trust_remote_code=trust_remote_code, max_memory=write_max_memory(max_memory),
+        tokenizer=str(tokenizer) if isinstance(tokenizer, str | Path) else None, beginning=beginning,
+        dequantize=dequantize, dictionary=dict, trust_remote_code=trust_remote_code,
+        max_memory=write_max_memory(max_memory),
     )  # fmt: skip
     room = Room(kind or torch.float32, place, opening.max_memory)
     if room.is_bounded:

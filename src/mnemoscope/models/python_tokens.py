@@ -29,14 +29,15 @@ class PythonTokens:
     take white space with them, or count only as whole words.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Any, *, special: bool = False) -> None:
+        """Of the tokenizer; `special`: special strings in a text are special tokens."""
+        self.tokenizer = tokenizer
         self._lock = RLock()
         self._added: dict[int, Any] = dict(tokenizer.added_tokens_decoder)
         # The class names some tokens special (end of text, padding) without marking them so.
         named = set(tokenizer.all_special_ids)
         self._special = {token for token, one in self._added.items() if one.special or token in named}
-        plain = {one.content: one for token, one in self._added.items() if token not in self._special}
+        plain = {one.content: one for token, one in self._added.items() if special or token not in self._special}
         if greedy := [name for name, one in plain.items() if one.lstrip or one.rstrip or one.single_word]:
             raise ModelUnsupported(
                 f"a {type(tokenizer).__name__} whose added token {greedy[0]!r} takes white space along, or is one only"
@@ -49,6 +50,10 @@ class PythonTokens:
         self._pieces: dict[Any, int] = tokenizer.get_vocab()
         self.description = _description(tokenizer, self._pieces)
 
+    def with_special(self) -> "PythonTokens":
+        """The same, in whose texts special strings are special tokens."""
+        return PythonTokens(self.tokenizer, special=True)
+
     def encode(self, texts: list[str]) -> list[list[int]]:
         """The token ids of each text; raises PromptError for what has none."""
         # Whoever wrote the tokenizer need not have thought of threads.
@@ -58,9 +63,9 @@ class PythonTokens:
     def _encode(self, text: str) -> list[int]:
         tokens: list[Any] = []
         for part in self._split(text) if self._plain else [text]:
-            own = [part] if part in self._plain else self._tokenizer.tokenize(part, split_special_tokens=True)
+            own = [part] if part in self._plain else self.tokenizer.tokenize(part, split_special_tokens=True)
             tokens += own if part else []
-        ids = self._tokenizer.convert_tokens_to_ids(tokens)
+        ids = self.tokenizer.convert_tokens_to_ids(tokens)
         if None in ids:
             unknown = tokens[ids.index(None)]
             raise PromptError(f"{unknown!r} is not in the vocabulary of the tokenizer, which has no unknown token")
@@ -76,7 +81,7 @@ class PythonTokens:
         _, raw = self.vocabulary(max(ids, default=-1) + 1)
         whole = text.encode()
         folded = whole.lower()
-        unknown = getattr(self._tokenizer, "unk_token_id", None)
+        unknown = getattr(self.tokenizer, "unk_token_id", None)
         spans: list[tuple[int, int] | None] = []
         reached = 0
         for token in ids:

@@ -4,6 +4,7 @@ Of a folder without any file of a tokenizer, and of one that transformers would 
 says what to do. Where texts are token ids (`ids`) nothing is opened.
 """
 
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizer, PreTrainedTokenizer
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils.hub import cached_file
 
-from mnemoscope.errors import ModelError, ModelNotFound, ModelUnsupported, TokenizerNotFound
+from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, PromptError, TokenizerNotFound
 from mnemoscope.models.gguf_file import has_tokenizer
 from mnemoscope.models.hub import one_line_errors
 from mnemoscope.models.python_tokens import PythonTokens
@@ -26,6 +27,8 @@ _FILES = (
     "tokenizer_config.json",
 )
 _PROBE = ("the cat sat on the mat", "A 12-line text, (one) of two.", "caf\u00e9 \u65e5\u672c")
+_TIMES = 8
+"""How often a text is tokenised again to see whether its tokens stay the same."""
 _WHAT_TO_DO = "name a folder or hub id that does as --tokenizer, or mine token ids (--ids-field, or --tokenizer ids)"
 
 
@@ -90,6 +93,20 @@ def _check_pieces(tokenizer: Any, path: Path, name: str) -> None:
             )
 
 
+def _steady(reader: Tokens | PythonTokens) -> SpecialReader:
+    """The reader, if it makes the same tokens of a text each time; raises ModelUnsupported."""
+    for text in _PROBE:
+        with suppress(PromptError, ModelDamaged):  # of a small vocabulary
+            first, *again = (reader.encode([text])[0] for _ in range(_TIMES))
+            if any(ids != first for ids in again):
+                raise ModelUnsupported(
+                    f"a {type(reader.tokenizer).__name__} splits words at random: {text!r} is {len(first)} tokens, then"
+                    " others; open it without sampling (such as enable_sampling in sp_model_kwargs), and give that as"
+                    " tokenizer"
+                )
+    return reader
+
+
 def _words(tokenizer: Any) -> int:
     """How many tokens there are beside those that were added: transformers makes an empty one of files it misses."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -99,12 +116,12 @@ def _words(tokenizer: Any) -> int:
 def reader_of(tokenizer: Any) -> SpecialReader:
     """The reader of plain text of a tokenizer: its Rust half or, where it has none, the Python class itself.
 
-    Raises ModelUnsupported for what is no tokenizer.
+    Raises ModelUnsupported for what is no tokenizer, and for one that splits words at random.
     """
     if isinstance(tokenizer, Tokenizer) or isinstance(getattr(tokenizer, "backend_tokenizer", None), Tokenizer):
-        return Tokens(tokenizer)
+        return _steady(Tokens(tokenizer))
     if isinstance(tokenizer, PreTrainedTokenizer):
-        return PythonTokens(tokenizer)
+        return _steady(PythonTokens(tokenizer))
     raise ModelUnsupported(
         f"a {type(tokenizer).__name__} is no tokenizer of transformers or tokenizers; save it as a"
         " PreTrainedTokenizerFast, or mine token ids (--ids-field)"

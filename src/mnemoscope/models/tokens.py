@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, final, overload
 
 from tokenizers import Tokenizer
 
-from mnemoscope.errors import ModelDamaged
+from mnemoscope.errors import ModelDamaged, OptionError
 
 _SPACE = "\u2581"
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
@@ -26,7 +26,7 @@ class Beginning:
     """The token put before every sentence; `kind` says what it is. No token: kind `none`."""
 
     token: int | None
-    kind: Literal["bos", "end-of-text", "none"]
+    kind: Literal["bos", "end-of-text", "chosen", "none"]
 
     @property
     def tokens(self) -> list[int]:
@@ -93,10 +93,16 @@ class EncodedTexts(Sequence[list[int]]):
 class Tokens:
     """A tokenizer, read only for plain text."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, *, special: bool = False) -> None:
+        """Of the tokenizer; `special`: special strings in a text are special tokens."""
+        self.tokenizer = tokenizer
         self.description = _description(tokenizer)
         self._plain = Tokenizer.from_str(json.dumps(self.description | {"post_processor": None}))
-        self._plain.encode_special_tokens = True
+        self._plain.encode_special_tokens = not special
+
+    def with_special(self) -> "Tokens":
+        """The same, in whose texts special strings are special tokens."""
+        return Tokens(self.tokenizer, special=True)
 
     def encode(self, texts: list[str]) -> Sequence[list[int]]:
         """The token ids of each text; raises ModelDamaged for a text that the tokenizer fails at."""
@@ -155,6 +161,28 @@ def beginning_of(tokenizer: Any, config: Any, tokens: SpecialReader, *, rows: in
     return Beginning(None, "none")
 
 
+def padding_of(tokenizer: Any, config: Any, tokens: SpecialReader, *, rows: int) -> int | None:
+    """The padding token; the configuration's word counts as in `beginning_of`."""
+    special, configured = tokens.special(), _first(getattr(config, "pad_token_id", None))
+    own = _first(getattr(tokenizer, "pad_token_id", None))
+    known = configured if special is None or configured in special else None
+    return next((token for token in (own, known) if token is not None and 0 <= token < rows), None)
+
+
+def chosen_beginning(asked: str, usual: Beginning, tokens: Reader, *, rows: int) -> Beginning:
+    """The beginning token that a user asks for by its text, or `none`; raises OptionError for what is no one token."""
+    if asked == "none":
+        return Beginning(None, "none")
+    texts, _ = tokens.vocabulary(rows)
+    # A text of ids shows them with the space that stands between them.
+    found = [token for token, text in enumerate(texts) if text == asked]
+    found = found or [token for token, text in enumerate(texts) if text.strip() == asked]
+    if len(found) != 1 or not asked:
+        what = f"is the text of {len(found)} tokens" if found and asked else "is no token of the vocabulary"
+        raise OptionError(f"--beginning {asked!r} {what}; name one token as it is shown, or none")
+    return usual if found[0] == usual.token else Beginning(found[0], "chosen")
+
+
 def ends_of(tokenizer: Any, config: Any, generation: Any, tokens: SpecialReader, *, rows: int) -> frozenset[int]:
     """The ids after which the model's text is over: the end-of-text tokens of tokenizer, configuration and generation.
 
@@ -182,6 +210,9 @@ def _description(tokenizer: Any) -> dict[str, Any]:
     """The tokenizer.json of a tokenizers or transformers tokenizer, without padding and truncation."""
     backend = tokenizer if isinstance(tokenizer, Tokenizer) else tokenizer.backend_tokenizer
     description: dict[str, Any] = json.loads(backend.to_str())
+    # Splitting words at random is for training.
+    if description["model"].get("dropout"):
+        description["model"]["dropout"] = None
     return description | {"padding": None, "truncation": None}
 
 

@@ -1,0 +1,67 @@
+"""What special tokens are good for: a chat through the model's template; and which tokens they are.
+
+Elsewhere special strings are plain text. In the text that a template makes of a chat they are special tokens, those
+that a message holds, too, as the model's own library reads it. A beginning token that the template writes is left out
+of the tokens, since it stands before every sentence anyway.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, final
+
+from mnemoscope.errors import ModelUnsupported, OptionError, PromptError
+from mnemoscope.models.language_model import LanguageModel
+from mnemoscope.models.python_tokens import PythonTokens
+from mnemoscope.models.tokens import Tokens
+
+_DAY = {"%d": "26", "%-d": "26", "%b": "Jul", "%B": "July", "%m": "07", "%Y": "2024", "%y": "24", "%A": "Friday"}
+"""What templates that write today's date are told, so that the same chat is the same text tomorrow."""
+
+
+def special_tokens(model: LanguageModel) -> frozenset[int]:
+    """The tokens that are marked special, end a text or fill it up; raises OptionError where nobody says."""
+    if not isinstance(model.reader, Tokens | PythonTokens):
+        raise OptionError(f"skip_special: no tokenizer says which tokens of {model.spec!r} are special; leave it out")
+    return frozenset(model.reader.special()) | model.ends | ({model.padding} - {None})  # type: ignore[operator]
+
+
+@final
+class ChatReader:
+    """Reads chats as the model's template writes them; raises ModelUnsupported for a model without one."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        reader = model.reader
+        found = getattr(reader.tokenizer, "chat_template", None) if isinstance(reader, Tokens | PythonTokens) else None
+        if not found or not isinstance(reader, Tokens | PythonTokens):
+            raise ModelUnsupported(
+                f"{model.spec!r} has no chat template for messages; name a tokenizer that has one (tokenizer), or a"
+                " field of text"
+            )
+        self._tokenizer, self._reader, self._first = reader.tokenizer, reader.with_special(), model.beginning.token
+        self._template: str | None = None
+        if "strftime_now" in str(found):
+            dated = "".join(f" | replace('{form}', '{said}')" for form, said in _DAY.items())
+            macro = f"{{%- macro strftime_now(form) -%}}{{{{ form{dated} }}}}{{%- endmacro %}}"
+            self._template = macro + self._tokenizer.get_chat_template()
+        made_of = f"{found} {self._first} {model.tokenizer_fingerprint}"
+        self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
+
+    def render(self, messages: list[Any]) -> str:
+        """The text of a chat; raises PromptError for messages that the template refuses."""
+        try:
+            text = self._tokenizer.apply_chat_template(
+                messages, chat_template=self._template, tokenize=False, add_generation_prompt=False
+            )
+        except Exception as error:  # whatever a template raises, in whatever words
+            said = " ".join(str(error).split())[:160] or type(error).__name__
+            raise PromptError(f"the chat template refuses these messages ({said})") from None
+        return str(text)
+
+    def encode(self, texts: list[str]) -> Sequence[list[int]]:
+        """The token ids of each text, special strings being special tokens."""
+        return [ids[1:] if ids[:1] == [self._first] else ids for ids in self._reader.encode(texts)]
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """The character span of every token of `encode([text])[0]`."""
+        spans = self._reader.offsets(text)
+        return spans[len(spans) - len(self.encode([text])[0]) :]
