@@ -90,12 +90,13 @@ def run_extension(
     if made:
         plan = MiningPlan.from_document(atlas.manifest.plan, atlas.path)
         loaded = load_mined(atlas, plan, model, device=device, opening=opening, progress=progress)
-        with hold_atlas(atlas):
+        with loaded.in_use(compare=True), hold_atlas(atlas):
             context = RunContext(atlas.path, checkpoint_every, progress)
             for name in made:
                 if name in there:
                     _take_away(atlas, name)
                 EXTENSIONS[name].make(context, loaded, plan)
+                loaded.check_unchanged()
                 cover(atlas, files_of(atlas, name), context)
     return Extended(tuple(made), tuple(kept))
 

@@ -36,6 +36,7 @@ def finish_atlas(
     else:
         state.save(directory / STATE / CHECKPOINT, plan=plan.hash())
         prefixes.save(directory / STATE / PREFIXES)
+    model.check_unchanged()
     seal_atlas(
         context, model_facts(model), plan, state.halved, counts=counts, versions=versions, part=part,
         questions=questions, equality=state.equality(), keep_work=keep_work,

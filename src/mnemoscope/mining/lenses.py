@@ -100,7 +100,7 @@ def fit_lenses(
     wanted = [kind for kind in KINDS if (kind in kinds or "tuned" in kinds) and kind not in found]
     plan = MiningPlan.from_document(opened.manifest.plan, opened.path)
     loaded = load_mined(opened, plan, model, device=device, opening=opening, progress=progress)
-    with hold_atlas(opened):
+    with loaded.in_use(compare=True), hold_atlas(opened):
         context = RunContext(opened.path, checkpoint_every, progress)
         facts: dict[str, dict[str, Any]] = {}
         for kind in wanted:
@@ -110,6 +110,7 @@ def fit_lenses(
             else:
                 found[kind], facts[kind] = _fit_tuned(context, loaded, plan, text, found["ridge"])
         found = {kind: found[kind] for kind in _FILES if kind in found}
+        loaded.check_unchanged()
         return _write(opened, context, loaded, plan, found, facts)
 
 

@@ -83,7 +83,7 @@ def merge(
     plan = MiningPlan.from_document(manifests[0].plan, folders[0])
     _check_devices(folders, plan, mixed=allow_mixed_devices)
     loaded = _plans_model(plan, model, opening, accept_versions=accept_versions)
-    with hold_folder(directory):
+    with loaded.in_use(compare=True), hold_folder(directory):
         # Again, now that nobody else can write.
         check_writable(directory, force=force, advice=_ADVICE)
         versions = _begin(directory, plan, manifests, force=force)

@@ -93,7 +93,7 @@ def run_mining(
 ) -> Path:
     """`mine` with its options as one; returns `directory`, which then holds the atlas or part."""
     begun = begin_mining(model, corpus, directory, options, progress=progress)
-    with hold_folder(directory):
+    with begun.model.in_use(compare=True), hold_folder(directory):
         # Again, now that nobody else can write: another run may have finished while this one loaded its model.
         check_folder(directory, options)
         _refuse_workers(directory)
@@ -140,10 +140,11 @@ def begin_mining(
         model = load(
             model, dtype=options.dtype, device=_device(directory, options), **options.opening.keywords()
         )
-    check_wide_numbers(model)
-    plan = MiningPlan.derive(
-        options, model, corpus=source.spec, validation=None if validation is None else validation.spec
-    )
+    with model.in_use(compare=True):
+        check_wide_numbers(model)
+        plan = MiningPlan.derive(
+            options, model, corpus=source.spec, validation=None if validation is None else validation.spec
+        )
     return Beginning(model, plan, source, validation)
 
 

@@ -74,7 +74,7 @@ def named_weights(model: nn.Module) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {name: parameter.detach() for name, parameter in own_parameters(model).items()}
     stored = model.state_dict().keys()
     found.update({name: buffer for name, buffer in model.named_buffers() if {name, name_inside(name)} & stored})
-    return {part: plain for name, tensor in found.items() for part, plain in _plain_parts(name, tensor)}
+    return {part: plain for name, tensor in found.items() for part, plain in plain_parts(name, tensor)}
 
 
 def read_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -87,13 +87,14 @@ def read_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         yield plain, weight_of(model.get_submodule(path), own).detach() if weight.is_meta else weight
 
 
-def _plain_parts(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+def plain_parts(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The tensors that a tensor is made of, with names: itself, or those that a quantised one consists of."""
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:
         yield name, tensor
         return
     for inner in flatten()[0]:
-        yield from _plain_parts(f"{name}.{inner}", getattr(tensor, inner))
+        yield from plain_parts(f"{name}.{inner}", getattr(tensor, inner))
 
 
 def active_adapters(model: nn.Module) -> list[list[object]]:

@@ -145,6 +145,7 @@ def continuation_lines(steps: tuple[Step, ...]) -> list[str]:
     return [fit(f"  {line}", WIDTH) for line in lines]
 
 
+@whole_use
 def compare(
     model: LanguageModel,
     prompt: str,

@@ -14,6 +14,7 @@ from torch import Tensor
 from mnemoscope.errors import OptionError
 from mnemoscope.memory import Numbering
 from mnemoscope.models import Block, LanguageModel, read_blocks, read_final
+from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.block_predictions import STREAMS, BlockPredictions, Streams, predict_blocks
 from mnemoscope.tracing.interventions import Intervention, Interventions, intervene
 from mnemoscope.tracing.logit_sums import LogitSum, logit_sums
@@ -94,6 +95,7 @@ class Trace:
         return ", ".join(map(str, self.interventions))
 
 
+@whole_use
 def trace(
     model: LanguageModel,
     prompt: str,
