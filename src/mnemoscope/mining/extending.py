@@ -24,6 +24,7 @@ from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining_options import AUTO, MiningOptions
 from mnemoscope.model_options import ModelOptions, write_max_memory
 from mnemoscope.models import LanguageModel, load_for_ids, load_model
+from mnemoscope.models.object_state import check_unchanged
 from mnemoscope.progress import Progress, StopSignal, ignore_progress, interruption
 from mnemoscope.tracing.scores import require_model_of
 
@@ -96,7 +97,7 @@ def run_extension(
                 if name in there:
                     _take_away(atlas, name)
                 EXTENSIONS[name].make(context, loaded, plan)
-                loaded.check_unchanged()
+                check_unchanged(loaded)
                 cover(atlas, files_of(atlas, name), context)
     return Extended(tuple(made), tuple(kept))
 

@@ -44,6 +44,7 @@ from mnemoscope.mining.writing import each_layer, write_columns
 from mnemoscope.mining_options import AUTO, LENS_TOKENS, MiningOptions
 from mnemoscope.model_options import AS_USUAL, ModelOptions
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.object_state import check_unchanged
 from mnemoscope.models.read_directions import input_embeddings
 from mnemoscope.models.translators import Lens, Translator
 from mnemoscope.progress import Checkpoints, Progress, ignore_progress
@@ -110,7 +111,7 @@ def fit_lenses(
             else:
                 found[kind], facts[kind] = _fit_tuned(context, loaded, plan, text, found["ridge"])
         found = {kind: found[kind] for kind in _FILES if kind in found}
-        loaded.check_unchanged()
+        check_unchanged(loaded)
         return _write(opened, context, loaded, plan, found, facts)
 
 

@@ -5,8 +5,7 @@ from mnemoscope.models.hooks import Block, overwrite_coefficients, read_blocks, 
 from mnemoscope.models.id_tokens import IdTokens
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.loading import device_of, load_for_ids, load_model
-from mnemoscope.models.parameter_count import Sizes
-from mnemoscope.models.proof import Proof
+from mnemoscope.models.model_facts import Proof, Sizes
 from mnemoscope.models.tokens import Beginning
 
 __all__ = [

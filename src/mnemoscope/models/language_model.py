@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict
 from functools import cached_property
 from threading import RLock, get_ident, local
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -19,20 +19,18 @@ from torch import Tensor, nn
 from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError
 from mnemoscope.memory import Numbering
 from mnemoscope.models.abandoning import Abandoned, abandon_in, after_coefficients
-from mnemoscope.models.anatomy import Anatomy, Layer, experts_chosen
+from mnemoscope.models.anatomy import Anatomy, Layer
 from mnemoscope.models.feed_forward import goes_negative
 from mnemoscope.models.fingerprint import fingerprint, reading_fingerprint
 from mnemoscope.models.linear_maps import computes_in, matrix_of
 from mnemoscope.models.loaded_parts import LoadedParts
-from mnemoscope.models.object_state import ObjectInUse, in_use
+from mnemoscope.models.model_facts import Proof, Sizes
+from mnemoscope.models.object_state import ObjectInUse, held
 from mnemoscope.models.observed import Told, run
 from mnemoscope.models.offloading import device_of_module, places_of
-from mnemoscope.models.parameter_count import Sizes, count_parameters
+from mnemoscope.models.parameter_count import count_parameters
 from mnemoscope.models.probed_values import ProbedValues
 from mnemoscope.models.projections import Fold, Head, LinearHead, Projection, fold_of, scale_of
-
-if TYPE_CHECKING:
-    from mnemoscope.models.proof import Proof
 
 
 @final
@@ -50,13 +48,11 @@ class LanguageModel:
     """
 
     def __init__(self, parts: LoadedParts, anatomy: Anatomy, *, revision: str | None, content: str) -> None:
-        beginning = parts.beginning(anatomy.rows)
-        layers = anatomy.layers
+        beginning, layers = parts.beginning(anatomy.rows), anatomy.layers
         self.anatomy = anatomy
         self.source, self.opening = parts.spec, parts.opening
         self.spec = parts.opening.spec_of(parts.spec)
-        self.revision = revision
-        self._content = content
+        self.revision, self._content = revision, content
         self._fingerprint = fingerprint(content, beginning)
         self.family = anatomy.family
         self.block = layers[0].kind
@@ -97,24 +93,17 @@ class LanguageModel:
         self.proof: Proof
 
     def in_use(self, *, compare: bool = False) -> AbstractContextManager[None]:
-        """Holds the network as it was proved, at rest, for the time of the block (object_state.py): where its owner has
-        changed it, it is read anew first. Within another use only `compare` looks again, and raises ModelChanged.
-        """
+        """Holds the network at rest, as it was proved, or read anew where it has changed; see object_state.py."""
         return nullcontext() if self.usage is None else self.usage.hold(self, compare=compare)
 
-    def check_unchanged(self) -> None:
-        """Raises ModelChanged where the network is not what it was as this use of it began."""
-        with self.in_use(compare=True):
-            pass
-
     @property
-    @in_use
+    @held
     def content(self) -> str:
         """The sha256, in hex, of the model without what its sentences begin with."""
         return self._content
 
     @property
-    @in_use
+    @held
     def fingerprint(self) -> str:
         """The sha256, in hex, of model and beginning."""
         return self._fingerprint
@@ -140,11 +129,7 @@ class LanguageModel:
 
     def memories_at_once(self, layer: int) -> int:
         """How many coefficients of a layer a token has: of a mixture those of the experts that it is routed to."""
-        numbering = self.numbering(layer)
-        if numbering.routed is None:
-            return numbering.count
-        chosen = min(numbering.routed, experts_chosen(self.anatomy.model.config))
-        return chosen * numbering.widths[0] + sum(numbering.widths[numbering.routed :])
+        return self.anatomy.memories_at_once(layer)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -191,22 +176,22 @@ class LanguageModel:
         with torch.inference_mode(False), torch.no_grad():
             return self.scorer().mean_vector().to(self.device)
 
-    @in_use
+    @held
     def keys(self, layer: int) -> Tensor:
         """The keys [memory, hidden]; of a gated layer the gates."""
         return self.layer(layer).ffn.keys()
 
-    @in_use
+    @held
     def up_keys(self, layer: int) -> Tensor | None:
         """The second keys [memory, hidden] of a gated layer, else None."""
         return self.layer(layer).ffn.up_keys()
 
-    @in_use
+    @held
     def values(self, layer: int) -> Tensor:
         """The values [memory, hidden]: row i is v_i. Not to be changed: they are the model's own, or kept."""
         return self._values.of(layer, self.layer(layer).ffn)
 
-    @in_use
+    @held
     def head(self) -> Tensor:
         """The matrix E [vocab, hidden'], float32, whose products with folded vectors are their `gain` scores.
 
@@ -216,7 +201,7 @@ class LanguageModel:
             raise ModelUnsupported("the head is an adaptive softmax, not one matrix; ask for scores instead")
         return matrix_of(self.anatomy.head).detach().float()
 
-    @in_use
+    @held
     def scorer(self) -> Head:
         """What turns folded vectors into `gain` scores, in float32.
 
@@ -227,7 +212,7 @@ class LanguageModel:
             return LinearHead(self.head())
         return two_level if self.dtype == torch.float32 else copy.deepcopy(two_level).float()
 
-    @in_use
+    @held
     def fold(self, vectors: Tensor, *, layer: int | None) -> Tensor:
         """Vectors [n, hidden] -> [n, hidden'], float32: centring and gain of the norms before the head folded in.
 
@@ -237,7 +222,7 @@ class LanguageModel:
         norm = None if layer is None else self.output_norm(layer)
         return self._project(self._final_fold(self._fold_of(norm)(vectors)).to(self.device))
 
-    @in_use
+    @held
     def norm_scale(self, vectors: Tensor, *, layer: int | None) -> Tensor:
         """What a norm that `fold` folds in divides each of the vectors `[n, hidden]` that it reads by: `[n]`, float32.
 
@@ -257,7 +242,7 @@ class LanguageModel:
         block = self.layer(layer)
         return block.post_norm if block.output_norm is None else block.output_norm
 
-    @in_use
+    @held
     def scores(self, vectors: Tensor, *, projection: Projection, layer: int | None = None) -> Tensor:
         """Scores [..., vocab], float32, of vectors [..., hidden] (definitions.md section 2); `layer` as in `fold`."""
         with torch.inference_mode():
@@ -276,7 +261,7 @@ class LanguageModel:
             return vectors
         return nn.functional.linear(vectors, matrix_of(self.anatomy.project).detach().to(self.device).float())
 
-    @in_use
+    @held
     def backbone(self, ids: Tensor, *, told: Told = None, stop_after: int | None = None) -> Tensor | None:
         """The blocks' output [batch, position, hidden'] for ids [batch, position], without the head.
 
@@ -294,7 +279,7 @@ class LanguageModel:
             except Abandoned as reached:
                 return reached.tensor if stop_after is None else None
 
-    @in_use
+    @held
     def logits(self, ids: Tensor) -> Tensor:
         """The model's own logits [batch, position, vocab], float32, for ids [batch, position]."""
         return self._forward(self.anatomy.model, ids).float()

@@ -51,8 +51,8 @@ def load_model(
     token ids in decimal, as `12 5 7`. `adapter`, the folder or hub id of a PEFT adapter, is put on the model;
     `dequantize` widens quantised weights, those of a model in memory in a copy. `dict` names the `dict.txt` of a
     fairseq checkpoint where it does not lie beside it. `dtype` None means float32; a model already in memory keeps its
-    own (another dtype or device works on a copy, as it is now). It is in evaluation mode only while it is used, and read
-    and proved anew where it has changed since: object_state.py says what is found, and what is not. `device` auto
+    own (another dtype or device works on a copy, as it is now). It is in evaluation mode only while it is used, and
+    read and proved anew where it has changed since: object_state.py says what is found, and what is not. `device` auto
     means a CUDA card where there is one, else the CPU; a model already in memory stays where it is. `max_memory` bounds
     the weights on the device (`2GiB`), or on each (`{0: "20GiB", "cpu": "9GiB"}`): a model that does not fit there, or
     into the free memory of `auto`, `cpu` or `cuda`, is spread: cards, CPU, disk. Raises ModelNotFound,

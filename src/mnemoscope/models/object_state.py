@@ -4,15 +4,16 @@
 come compares the network with what it was when it was proved. Where weights, adapters, configuration, modules' classes
 or forwards differ, all that was kept is forgotten and the model is read and proved again, with a new fingerprint; of a
 network that this package opened or copied that is refused, since its name would tell of another one, and so is any such
-change while the model is in use. Hooks that the owner set since then must not change what the model computes: no
-fingerprint covers them. Training flags are switched off for the time of a use, those of each module put back after it.
+change while the model is in use. Hooks that the owner set since then must not change what a verb (mine, trace,
+intervene and such) computes with: no fingerprint covers them. They are tried once, and see two short forwards more.
+Training flags are switched off for the time of a use, and each module's own is put back after it.
 
 Not found: an edit through `.data` of entries that are not sampled (four of each tensor are); a hook or forward that
 changes its mind, or acts on other tokens than those tried; numbers that are no tensor of the network's (attributes of
 modules, what a hook holds), buffers that are not stored, and weights that accelerate keeps on disk.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
@@ -22,11 +23,12 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as every_module
+from torch.nn.modules import module as all_of
 from transformers import PretrainedConfig
 
 from mnemoscope.errors import ModelChanged
 from mnemoscope.models.fingerprint import active_adapters, plain_parts
+from mnemoscope.models.linear_maps import is_of_adapters
 from mnemoscope.models.observed import ids_for, run
 from mnemoscope.models.offloading import weights_at_hand
 
@@ -49,7 +51,7 @@ class Usable(Protocol):
         """Holds it for the time of a block."""
 
 
-def in_use(method: Callable[Concatenate[M, P], R]) -> Callable[Concatenate[M, P], R]:
+def held(method: Callable[Concatenate[M, P], R]) -> Callable[Concatenate[M, P], R]:
     """A method of a model that holds it meanwhile."""
 
     @wraps(method)
@@ -58,6 +60,12 @@ def in_use(method: Callable[Concatenate[M, P], R]) -> Callable[Concatenate[M, P]
             return method(model, *given, **named)
 
     return hold_and_run
+
+
+def check_unchanged(model: Usable) -> None:
+    """Raises ModelChanged where a model that is in use is not what it was as that began."""
+    with model.in_use(compare=True):
+        pass
 
 
 def whole_use(verb: Callable[Concatenate[M, P], R]) -> Callable[Concatenate[M, P], R]:
@@ -123,21 +131,24 @@ class ObjectState:
         tensors: list[tuple[object, ...]] = []
         samples: dict[tuple[torch.device, int], list[Tensor]] = {}
         forms: list[object] = []
+        modules = list(network.named_modules())
         with torch.no_grad():
-            for module in network.modules():
+            for _, module in modules:
                 forms.append((type(module), id(vars(module).get("forward"))))
                 for tensor in weights_at_hand(module):
                     for _, part in (("", tensor),) if type(tensor) in _PLAIN else plain_parts("", tensor):
                         version = None if part.is_inference() else part._version
                         tensors.append((id(tensor), part.data_ptr(), version, part.dtype, part.shape))
-                        if part.numel() and part.element_size() in _AS_WHOLE:
-                            samples.setdefault((part.device, part.element_size()), []).append(_sample(part, len(tensors)))
+                        place = part.device, part.element_size()
+                        if part.numel() and place[1] in _AS_WHOLE:
+                            samples.setdefault(place, []).append(_sample(part, len(tensors)))
             entries = [torch.cat(found).cpu() for found in samples.values()]
         config = getattr(network, "config", None)
         if isinstance(config, PretrainedConfig):
             forms += [repr(config.to_dict()), config._attn_implementation]
-        hooks = frozenset(number for owned in _foreign_hooks(network) for number in owned[1])
-        return ObjectState(tensors, entries, active_adapters(network), forms, hooks)
+        hooks = frozenset(number for _, own, _ in _foreign_hooks(modules) for number in own)
+        adapters = active_adapters(network) if any(is_of_adapters(module) for _, module in modules) else []
+        return ObjectState(tensors, entries, adapters, forms, hooks)
 
     def difference(self, now: "ObjectState", *, busy: bool) -> str:
         """What differs, but for hooks: `adapters`, `weights`, `modules or configuration`, or nothing."""
@@ -161,10 +172,11 @@ def _sample(tensor: Tensor, seed: int) -> Tensor:
     return found.view(_AS_WHOLE[tensor.element_size()])
 
 
-def _foreign_hooks(network: nn.Module) -> list[tuple[str, dict[int, Any], dict[int, Any]]]:
+def _foreign_hooks(modules: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, dict[int, Any], dict[int, Any]]]:
     """The hooks that this package did not set: where, by number, and torch's own mapping that holds them."""
-    every = [("every module", every_module._global_forward_hooks), ("every module", every_module._global_forward_pre_hooks)]
-    for path, module in network.named_modules():
+    every: list[tuple[str, dict[int, Any]]]
+    every = [("every module", all_of.__dict__[name]) for name in ("_global_forward_hooks", "_global_forward_pre_hooks")]
+    for path, module in modules:
         if module._forward_hooks or module._forward_pre_hooks:
             every += [(repr(path), module._forward_hooks), (repr(path), module._forward_pre_hooks)]
     found = []
@@ -181,7 +193,7 @@ def _is_ours(hook: Any) -> bool:
 
 def _refuse_changing_hooks(network: nn.Module, rows: int) -> None:
     """Raises ModelChanged where the hooks of others change what the network gives for a few ids below `rows`."""
-    foreign = _foreign_hooks(network)
+    foreign = _foreign_hooks(network.named_modules())
     with at_rest(network):
         ids = ids_for(network, rows)
         hooked = run(network, ids)
@@ -215,20 +227,20 @@ class ObjectInUse:
         self._model_lock, self._lock = lock, RLock()
         self._users = 0
         self._state = ObjectState.of(network)
-        self._first_hooks = self._state.hooks
+        self._first_hooks = self._known_hooks = self._state.hooks
 
     @contextmanager
     def hold(self, model: object, *, compare: bool) -> Iterator[None]:
         """Holds the network of `model` at rest; where it has changed, `model` becomes what is read of it now.
 
-        Whoever comes while others hold it joins them, and compares only on request. Raises ModelChanged, and what
-        reading and proving a model raise.
+        Whoever comes while others hold it joins them, and looks again only to `compare`; hooks are tried only then.
+        Raises ModelChanged, and what reading and proving a model raise.
         """
         with ExitStack() as held:
             if not self._join(compare):
                 with self._model_lock, self._lock:
                     if not self._join(compare):
-                        self._settle(model)
+                        self._settle(model, compare)
                         self._users += 1
                         compare = True
             held.callback(self._leave)
@@ -243,7 +255,7 @@ class ObjectInUse:
                 return False
             if compare:
                 now = ObjectState.of(self._network)
-                what = self._state.difference(now, busy=True) or ("hooks" if now.hooks - self._state.hooks else "")
+                what = self._state.difference(now, busy=True) or ("hooks" if now.hooks - self._known_hooks else "")
                 if what:
                     raise ModelChanged(
                         f"the {what} of {self._spec} were changed while it was in use; change them between runs,"
@@ -256,12 +268,13 @@ class ObjectInUse:
         with self._lock:
             self._users -= 1
 
-    def _settle(self, model: object) -> None:
+    def _settle(self, model: object, compare: bool) -> None:
         """Sees to it that what is known of the network is true; raises what says why it cannot be."""
         now = ObjectState.of(self._network)
         what = self._state.difference(now, busy=False) or ("hooks" if self._first_hooks - now.hooks else "")
-        if now.hooks - self._state.hooks:
+        if compare and now.hooks - self._known_hooks:
             _refuse_changing_hooks(self._network, self._rows)
+            self._known_hooks = now.hooks
         if what:
             if self._again is None:
                 raise ModelChanged(

@@ -23,6 +23,7 @@ from mnemoscope.models.anatomy import Layer
 from mnemoscope.models.feed_forward import coarsest
 from mnemoscope.models.hooks import Block, overwrite_coefficients, read_blocks, read_final
 from mnemoscope.models.language_model import LanguageModel
+from mnemoscope.models.model_facts import Proof
 from mnemoscope.models.observed import distance, first, stream_of
 from mnemoscope.models.wrappers import run_uncompiled
 
@@ -40,17 +41,6 @@ _CLAIMS = {
     "keys": "the keys do not reproduce the coefficients",
     "scores": "the scores of the last layer are not the model's own logits",
 }
-
-
-@dataclass(frozen=True)
-class Proof:
-    """The largest error of each check, and those of each layer (residual, ablation, keys)."""
-
-    residual: float
-    ablation: float
-    keys: float
-    scores: float
-    layers: tuple[tuple[float, float, float], ...]
 
 
 def proof_batch(vocabulary: int, *, longest: int, beginning: int | None) -> tuple[list[list[int]], Tensor]:
