@@ -212,7 +212,6 @@ class LanguageModel:
             return LinearHead(self.head())
         return two_level if self.dtype == torch.float32 else copy.deepcopy(two_level).float()
 
-    @held
     def fold(self, vectors: Tensor, *, layer: int | None) -> Tensor:
         """Vectors [n, hidden] -> [n, hidden'], float32: centring and gain of the norms before the head folded in.
 
@@ -222,7 +221,6 @@ class LanguageModel:
         norm = None if layer is None else self.output_norm(layer)
         return self._project(self._final_fold(self._fold_of(norm)(vectors)).to(self.device))
 
-    @held
     def norm_scale(self, vectors: Tensor, *, layer: int | None) -> Tensor:
         """What a norm that `fold` folds in divides each of the vectors `[n, hidden]` that it reads by: `[n]`, float32.
 

@@ -14,11 +14,11 @@ modules, what a hook holds), buffers that are not stored, and weights that accel
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from threading import Lock, RLock
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, final
+from typing import Any, TypeVar, cast, final
 from weakref import WeakKeyDictionary
 
 import torch
@@ -39,44 +39,31 @@ _PLAIN = (Tensor, nn.Parameter, nn.Buffer)
 
 _KEPT = ("lock", "usage", "_running")
 """What a model that is read anew has as before: whoever uses it holds it."""
-M = TypeVar("M", bound="Usable")
-P = ParamSpec("P")
-R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Usable(Protocol):
-    """What can be held while it is used."""
+def _holding(*, compare: bool) -> Callable[[F], F]:
+    def decorate(function: F) -> F:
+        @wraps(function)
+        def hold_and_run(model: Any, *given: Any, **named: Any) -> Any:
+            with model.in_use(compare=compare):
+                return function(model, *given, **named)
 
-    def in_use(self, *, compare: bool = False) -> AbstractContextManager[None]:
-        """Holds it for the time of a block."""
+        return cast(F, hold_and_run)
 
-
-def held(method: Callable[Concatenate[M, P], R]) -> Callable[Concatenate[M, P], R]:
-    """A method of a model that holds it meanwhile."""
-
-    @wraps(method)
-    def hold_and_run(model: M, *given: P.args, **named: P.kwargs) -> R:
-        with model.in_use():
-            return method(model, *given, **named)
-
-    return hold_and_run
+    return decorate
 
 
-def check_unchanged(model: Usable) -> None:
+held = _holding(compare=False)
+"""A method of a model that holds it meanwhile."""
+whole_use = _holding(compare=True)
+"""A verb whose first argument is a model, which is compared as it begins, also within another use."""
+
+
+def check_unchanged(model: Any) -> None:
     """Raises ModelChanged where a model that is in use is not what it was as that began."""
     with model.in_use(compare=True):
         pass
-
-
-def whole_use(verb: Callable[Concatenate[M, P], R]) -> Callable[Concatenate[M, P], R]:
-    """A verb whose first argument is a model, which is compared as it begins, also within another use."""
-
-    @wraps(verb)
-    def compare_and_run(model: M, *given: P.args, **named: P.kwargs) -> R:
-        with model.in_use(compare=True):
-            return verb(model, *given, **named)
-
-    return compare_and_run
 
 
 @dataclass
@@ -115,7 +102,8 @@ def at_rest(network: nn.Module) -> Iterator[None]:
 class ObjectState:
     """What is compared of a network: of tensors which and where they are, their version and a few entries.
 
-    `forms` are what the package's own work may change for a while: forwards and the configuration. `hooks` are those of
+    `forms` are the modules' classes, forwards of their own that others set, and the configuration, of which the package
+    itself changes the kernel of attention for a while. `hooks` are those of
     others, by the numbers that torch gives them, each only once.
     """
 
@@ -132,12 +120,16 @@ class ObjectState:
         samples: dict[tuple[torch.device, int], list[Tensor]] = {}
         forms: list[object] = []
         modules = list(network.named_modules())
+        # Peft adds to the parameters of such in every forward, and takes it away again, which moves their version.
+        wrappers: list[Any] = [module for _, module in modules if type(module).__name__ == "ParamWrapper"]
+        moved = {id(getattr(each.get_base_layer(), each.parameter_name)) for each in wrappers}
         with torch.no_grad():
             for _, module in modules:
-                forms.append((type(module), id(vars(module).get("forward"))))
+                forward = vars(module).get("forward")
+                forms.append((type(module), None if _is_ours(forward) else id(forward)))
                 for tensor in weights_at_hand(module):
                     for _, part in (("", tensor),) if type(tensor) in _PLAIN else plain_parts("", tensor):
-                        version = None if part.is_inference() else part._version
+                        version = None if part.is_inference() or id(tensor) in moved else part._version
                         tensors.append((id(tensor), part.data_ptr(), version, part.dtype, part.shape))
                         place = part.device, part.element_size()
                         if part.numel() and place[1] in _AS_WHOLE:
@@ -174,16 +166,15 @@ def _sample(tensor: Tensor, seed: int) -> Tensor:
 
 def _foreign_hooks(modules: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, dict[int, Any], dict[int, Any]]]:
     """The hooks that this package did not set: where, by number, and torch's own mapping that holds them."""
-    every: list[tuple[str, dict[int, Any]]]
-    every = [("every module", all_of.__dict__[name]) for name in ("_global_forward_hooks", "_global_forward_pre_hooks")]
+    every = [("every module", all_of, "_global_forward_hooks"), ("every module", all_of, "_global_forward_pre_hooks")]
     for path, module in modules:
         if module._forward_hooks or module._forward_pre_hooks:
-            every += [(repr(path), module._forward_hooks), (repr(path), module._forward_pre_hooks)]
+            every += [(repr(path), module, name) for name in ("_forward_hooks", "_forward_pre_hooks")]
     found = []
-    for where, held in every:
-        own = {number: hook for number, hook in list(held.items()) if not _is_ours(hook)}
-        if own:
-            found.append((where, own, held))
+    for where, owner, name in every:
+        every_one = getattr(owner, name)
+        if own := {number: hook for number, hook in list(every_one.items()) if not _is_ours(hook)}:
+            found.append((where, own, every_one))
     return found
 
 
@@ -195,19 +186,18 @@ def _refuse_changing_hooks(network: nn.Module, rows: int) -> None:
     """Raises ModelChanged where the hooks of others change what the network gives for a few ids below `rows`."""
     foreign = _foreign_hooks(network.named_modules())
     with at_rest(network):
-        ids = ids_for(network, rows)
-        hooked = run(network, ids)
-        before = [dict(held) for _, _, held in foreign]
+        found = [run(network, ids_for(network, rows))]
+        before = [dict(every_one) for _, _, every_one in foreign]
         try:
-            for _, own, held in foreign:
+            for _, own, every_one in foreign:
                 for number in own:
-                    del held[number]
-            bare = run(network, ids)
+                    del every_one[number]
+            found.append(run(network, ids_for(network, rows)))
         finally:
-            for (_, _, held), every in zip(foreign, before, strict=True):
-                held.clear()
-                held.update(every)
-    if not torch.equal(hooked, bare):
+            for (_, _, every_one), order in zip(foreign, before, strict=True):
+                every_one.clear()
+                every_one.update(order)
+    if not torch.equal(*found):
         raise ModelChanged(
             f"hooks that were set after loading (on {foreign[0][0]}) change what the model computes, and no fingerprint"
             " covers them; remove them, or change memories with intervene"
@@ -240,7 +230,8 @@ class ObjectInUse:
             if not self._join(compare):
                 with self._model_lock, self._lock:
                     if not self._join(compare):
-                        self._settle(model, compare)
+                        with torch.inference_mode(False):
+                            self._settle(model, compare)
                         self._users += 1
                         compare = True
             held.callback(self._leave)

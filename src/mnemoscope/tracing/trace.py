@@ -14,7 +14,6 @@ from torch import Tensor
 from mnemoscope.errors import OptionError
 from mnemoscope.memory import Numbering
 from mnemoscope.models import Block, LanguageModel, read_blocks, read_final
-from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.block_predictions import STREAMS, BlockPredictions, Streams, predict_blocks
 from mnemoscope.tracing.interventions import Intervention, Interventions, intervene
 from mnemoscope.tracing.logit_sums import LogitSum, logit_sums
@@ -95,7 +94,6 @@ class Trace:
         return ", ".join(map(str, self.interventions))
 
 
-@whole_use
 def trace(
     model: LanguageModel,
     prompt: str,
@@ -115,7 +113,7 @@ def trace(
         raise OptionError(f"top={top}, memories={memories} cannot be met; top must be 1 or more, memories 0 or more")
     check_wide_numbers(model)
     tokens = prompt_tokens(model, prompt)
-    with model.lock, torch.inference_mode(), intervene(model, interventions) as changes:
+    with model.in_use(compare=True), model.lock, torch.inference_mode(), intervene(model, interventions) as changes:
         blocks, last = run_blocks(model, tokens)
         read = predict_blocks(model, blocks, top, changed=bool(changes))
         if torch.equal(last, blocks[-1].output):
