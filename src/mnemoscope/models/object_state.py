@@ -103,8 +103,8 @@ class ObjectState:
     """What is compared of a network: of tensors which and where they are, their version and a few entries.
 
     `forms` are the modules' classes, forwards of their own that others set, and the configuration, of which the package
-    itself changes the kernel of attention for a while. `hooks` are those of
-    others, by the numbers that torch gives them, each only once.
+    itself changes the kernel of attention for a while. `hooks` are those of others, by the numbers that torch gives
+    them, each only once.
     """
 
     tensors: list[tuple[object, ...]]
