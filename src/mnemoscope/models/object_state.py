@@ -166,7 +166,10 @@ def _sample(tensor: Tensor, seed: int) -> Tensor:
 
 def _foreign_hooks(modules: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, dict[int, Any], dict[int, Any]]]:
     """The hooks that this package did not set: where, by number, and torch's own mapping that holds them."""
-    every = [("every module", all_of, "_global_forward_hooks"), ("every module", all_of, "_global_forward_pre_hooks")]
+    every: list[tuple[str, Any, str]] = [
+        ("every module", all_of, "_global_forward_hooks"),
+        ("every module", all_of, "_global_forward_pre_hooks"),
+    ]
     for path, module in modules:
         if module._forward_hooks or module._forward_pre_hooks:
             every += [(repr(path), module, name) for name in ("_forward_hooks", "_forward_pre_hooks")]
