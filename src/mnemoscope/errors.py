@@ -64,6 +64,10 @@ class ProofFailed(ModelError):
     """The load-time proof found a layer that does not add up."""
 
 
+class ModelChanged(ModelError):
+    """A model in memory that was changed where it cannot be read anew."""
+
+
 class CorpusError(MnemoscopeError):
     """A text that cannot be read."""
 

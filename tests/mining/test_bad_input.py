@@ -344,6 +344,7 @@ def test_finite_weights_that_overflow_in_half_precision(text: Path, tmp_path: Pa
     model = load_model(build("gpt2-relu"), tokenizer=byte_tokenizer(bos_token=END, eos_token=END), dtype="float16")
     keys = model.anatomy.layers[1].ffn.gate.module
     keys.weight[0, 3] = 60_000.0  # after the proof: finite, but not times 1.1
+    model.usage = None  # as if that had always been there
     with pytest.raises(NotFinite, match=r"layer 1 has NaN or infinite coefficients on sentence .* --dtype float32"):
         mine(model, text, out=tmp_path / "atlas", **OPTIONS)
 

@@ -105,6 +105,7 @@ def test_a_key_that_is_not_finite_is_named(text: Path) -> None:
     hf = build("gpt2-relu")
     model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
     hf.transformer.h[1].mlp.c_fc.weight[:, 3] = float("nan")
+    model.usage = None  # nobody sees that it was changed
     last = LastTokens(np.zeros((model.sizes.memories[1], 25), np.int64))
     with pytest.raises(NotFinite, match=r"L1\.M3"):
         RolePass(model, input_embeddings(model)).columns(1, last, last)

@@ -129,6 +129,7 @@ def test_what_is_not_finite_is_found_in_any_share(tmp_path: Path) -> None:
 
     with torch.no_grad():
         model.layer(1).ffn.down.module.register_forward_pre_hook(spoil)
+    model.usage = None  # whatever compares the model would refuse the hook
     with pytest.raises(NotFinite, match="layer 1 has NaN or infinite coefficients on sentence"):
         mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", **OPTIONS)
 

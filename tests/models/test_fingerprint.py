@@ -1,12 +1,17 @@
 """The fingerprint: the same wherever the model lies, another one for the least change."""
 
+import importlib.util
+import sys
+
 import pytest
 import torch
 from torch import nn
+from transformers import GPT2LMHeadModel
 
 from mnemoscope.errors import ModelDamaged
 from mnemoscope.models import load_model
 from mnemoscope.models.fingerprint import check_finite, named_weights
+from models.conftest import build
 
 
 def print_of(hf, tokenizer, **options):
@@ -74,3 +79,69 @@ def test_a_weight_that_is_not_finite_is_named_wherever_it_stands():
     model.register_parameter("last", nn.Parameter(torch.tensor([1.0, torch.inf, torch.nan]), requires_grad=False))
     with pytest.raises(ModelDamaged, match=r"^weight 'last' holds 2 NaN or infinite numbers of 3; take an undamaged"):
         check_finite(model)
+
+
+MODELLING = """
+import transformers
+from {beside} import {name}
+
+
+class Own(transformers.GPT2LMHeadModel):
+    def forward(self, *inputs, **named):
+        from {late} import factor
+
+        return super().forward(*inputs, **named)
+"""
+
+
+def own_print(folder, monkeypatch, *, of, half, late):
+    """The fingerprint of a model whose class stands in a folder of its own, with two helpers, one imported late."""
+    folder.mkdir(parents=True)
+    plain = of == "alone"
+    name, dot = ("own_" + folder.name, "") if plain else (f"{of}.{folder.name}.modelling", ".")
+    (folder / "modelling.py").write_text(
+        MODELLING.format(beside=f"{dot}halves" if not plain else "halves", name="HALF", late=f"{dot}later")
+    )
+    (folder / "halves.py").write_text(f"import json\nimport torch\nHALF = {half}\n")
+    (folder / "later.py").write_text(f"factor = {late}\n")
+    (folder / "unrelated.py").write_text(f"number = {folder.name!r}\n")
+    monkeypatch.syspath_prepend(str(folder))
+    for stale in ("halves", "later"):
+        monkeypatch.delitem(sys.modules, stale, raising=False)
+    spec = importlib.util.spec_from_file_location(name, folder / "modelling.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    if not plain:
+        for above in (of, f"{of}.{folder.name}"):
+            package = type(sys)(above)
+            package.__path__ = [str(folder)]
+            monkeypatch.setitem(sys.modules, above, package)
+        monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    network = build("gpt2-relu")
+    network.__class__ = module.Own
+    return print_of(network, "ids")
+
+
+@pytest.mark.parametrize("of", ["alone", "package", "transformers_modules"])
+def test_the_code_that_a_models_own_code_imports_is_in_its_fingerprint(of, tmp_path, monkeypatch):
+    marks = [
+        own_print(tmp_path / place, monkeypatch, of=of, half=half, late=late)
+        for place, half, late in (("a", 1, 1), ("b", 1, 1), ("c", 2, 1), ("d", 1, 2))
+    ]
+    assert marks[0] == marks[1]  # wherever it lies
+    assert len({*marks, print_of(build("gpt2-relu"), "ids")}) == 4
+
+
+def test_a_model_of_transformers_keeps_the_fingerprint_that_it_always_had():
+    torch.manual_seed(0)
+    config = GPT2LMHeadModel.config_class(n_embd=8, n_layer=1, n_head=2, vocab_size=270, n_positions=16)
+    network = GPT2LMHeadModel(config)
+    with torch.no_grad():
+        for number, weight in enumerate(network.parameters()):
+            weight.copy_((torch.arange(weight.numel()) % 64 / 64 - number / 8).view_as(weight))
+    assert (
+        load_model(network, tokenizer="ids").fingerprint
+        == "76732516ff09c2216d6581601a34f06482d6e9e0586c3ce12bca217998ebc5e1"
+    )

@@ -86,8 +86,11 @@ def test_the_asked_dtype_is_the_one_that_runs(saved, tiny, tokenizer):
 
 def test_a_model_in_training_is_read_at_rest(tiny, tokenizer):
     hf = tiny("gpt2").train()
-    load_model(hf, tokenizer=tokenizer)
-    assert not hf.training
+    hf.transformer.h[1].eval()
+    before = [module.training for module in hf.modules()]
+    model, ids = load_model(hf, tokenizer=tokenizer), torch.tensor([[1, 2, 3]])
+    assert torch.equal(model.logits(ids), load_model(tiny("gpt2").eval(), tokenizer=tokenizer).logits(ids))
+    assert [module.training for module in hf.modules()] == before
 
 
 def test_the_tokenizer_may_lie_elsewhere(saved, tmp_path, tiny, tokenizer):

@@ -274,6 +274,7 @@ def test_scores_that_are_no_numbers_are_told(atlas: Path) -> None:
     worker = reader.app.state.site.model  # type: ignore[attr-defined]
     with torch.no_grad():
         worker.model.anatomy.head.weight[3] = float("nan")
+    worker.model.usage = None  # nobody sees that it was changed
     refuse(reader, {"text": TEXT}, 400, "NaN or infinite scores")
 
 

@@ -26,6 +26,7 @@ from mnemoscope.errors import OptionError, PromptError
 from mnemoscope.memory import MemoryId
 from mnemoscope.model_options import AS_USUAL, ModelOptions
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.object_state import whole_use
 from mnemoscope.progress import Progress, ignore_progress
 from mnemoscope.tracing.predictions import prompt_tokens
 from mnemoscope.tracing.scores import require_model_of
@@ -85,6 +86,7 @@ class Audit:
         return "\n\n".join([head, *("\n".join(string_lines(one)) for one in self.secrets)])
 
 
+@whole_use
 def audit(
     model: LanguageModel,
     secrets: Sequence[str],

@@ -24,6 +24,7 @@ from mnemoscope.mining.plan import SAMPLED_TOKENS
 from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining_options import TRIGGERS
 from mnemoscope.models import LanguageModel, read_coefficients
+from mnemoscope.models.object_state import whole_use
 from mnemoscope.models.observed import takes
 from mnemoscope.progress import Progress, ignore_progress
 
@@ -70,6 +71,7 @@ class Rates:
         }
 
 
+@whole_use
 def compare_loops(
     model: LanguageModel,
     batches: Batches,
@@ -216,6 +218,7 @@ def overlap(first: MiningState, second: MiningState) -> float:
     return statistics.fmean(shares) if shares else 1.0
 
 
+@whole_use
 def mine_batches(
     model: LanguageModel, batches: Sequence[Batch], *, keep: int = TRIGGERS
 ) -> tuple[MiningState, float]:

@@ -76,7 +76,8 @@ def work(
         with Heartbeat(directory, desk.name, lambda: desk.said, patience=run.patience):
             _check_devices(desk)
             try:
-                return _run_stages(desk, text_only=text_only)
+                with desk.model.in_use():
+                    return _run_stages(desk, text_only=text_only)
             except WorkerClosed:  # and what was not saved is being done by others
                 desk.name = f"{name}-again-{count}"
     return False

@@ -25,6 +25,7 @@ from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining_options import AUTO, MiningOptions
 from mnemoscope.model_options import ModelOptions, write_max_memory
 from mnemoscope.models import LanguageModel, load_for_ids, load_model
+from mnemoscope.models.object_state import check_unchanged
 from mnemoscope.progress import Progress, StopSignal, ignore_progress, interruption
 from mnemoscope.tracing.scores import require_model_of
 
@@ -92,12 +93,13 @@ def run_extension(
     if made:
         plan = MiningPlan.from_document(atlas.manifest["plan"], atlas.path)
         loaded = load_mined(atlas, plan, model, made, device=device, opening=opening, progress=progress)
-        with hold_atlas(atlas):
+        with loaded.in_use(compare=True), hold_atlas(atlas):
             context = RunContext(atlas.path, checkpoint_every, progress)
             for name in made:
                 if name in there:
                     _take_away(atlas, name)
                 EXTENSIONS[name].make(context, loaded, plan)
+                check_unchanged(loaded)
                 cover(atlas, files_of(atlas, name), context)
     return Extended(tuple(made), tuple(kept))
 

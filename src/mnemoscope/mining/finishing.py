@@ -12,6 +12,7 @@ from mnemoscope.mining.state import MiningState
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.writing import write_question_tables, write_value_tables
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.object_state import check_unchanged
 
 
 def finish_atlas(
@@ -36,6 +37,7 @@ def finish_atlas(
     else:
         state.save(directory / STATE / CHECKPOINT, plan=plan.hash())
         prefixes.save(directory / STATE / PREFIXES)
+    check_unchanged(model)
     seal_atlas(
         context, model_facts(model), plan, state.halved, counts=counts, versions=versions, part=part,
         questions=questions, equality=state.equality(), keep_work=keep_work,

@@ -44,6 +44,7 @@ from mnemoscope.mining.writing import each_layer, write_columns
 from mnemoscope.mining_options import AUTO, LENS_TOKENS, MiningOptions
 from mnemoscope.model_options import AS_USUAL, ModelOptions
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.object_state import check_unchanged
 from mnemoscope.models.read_directions import input_embeddings
 from mnemoscope.models.translators import Lens, Translator
 from mnemoscope.progress import Checkpoints, Progress, ignore_progress
@@ -100,7 +101,7 @@ def fit_lenses(
     wanted = [kind for kind in KINDS if (kind in kinds or "tuned" in kinds) and kind not in found]
     plan = MiningPlan.from_document(opened.manifest["plan"], opened.path)
     loaded = load_mined(opened, plan, model, LENS_TABLES, device=device, opening=opening, progress=progress)
-    with hold_atlas(opened):
+    with loaded.in_use(compare=True), hold_atlas(opened):
         context = RunContext(opened.path, checkpoint_every, progress)
         facts: dict[str, dict[str, Any]] = {}
         for kind in wanted:
@@ -110,6 +111,7 @@ def fit_lenses(
             else:
                 found[kind], facts[kind] = _fit_tuned(context, loaded, plan, text, found["ridge"])
         found = {kind: found[kind] for kind in _FILES if kind in found}
+        check_unchanged(loaded)
         return _write(opened, context, loaded, plan, found, facts)
 
 

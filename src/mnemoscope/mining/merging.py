@@ -89,7 +89,7 @@ def merge(
         )
     _check_devices(folders, plan, mixed=allow_mixed_devices)
     loaded = _plans_model(folders[0], plan, model, opening, accept_versions=accept_versions)
-    with hold_folder(directory):
+    with loaded.in_use(compare=True), hold_folder(directory):
         # Again, now that nobody else can write.
         check_writable(directory, force=force, advice=_ADVICE)
         paths = mined_from(folders[0]) | ({} if isinstance(model, LanguageModel) else paths_of(loaded))

@@ -100,7 +100,7 @@ def run_mining(
 ) -> Path:
     """`mine` with its options as one; returns `directory`, which then holds the atlas or part."""
     begun = begin_mining(model, corpus, directory, options, progress=progress)
-    with hold_folder(directory):
+    with begun.model.in_use(compare=True), hold_folder(directory):
         # Again, now that nobody else can write: another run may have finished while this one loaded its model.
         check_folder(directory, options)
         _refuse_workers(directory)
@@ -148,13 +148,14 @@ def begin_mining(
         model = load(
             model, dtype=options.dtype, device=_device(directory, options), **options.opening.keywords()
         )
-    check_wide_numbers(model)
-    encoder_of(model, text_field=options.text_field, ids=options.ids_field is not None)
-    if options.skip_special:
-        special_tokens(model)
-    plan = MiningPlan.derive(
-        options, model, corpus=source.name, validation=None if validation is None else validation.name
-    )
+    with model.in_use(compare=True):
+        check_wide_numbers(model)
+        encoder_of(model, text_field=options.text_field, ids=options.ids_field is not None)
+        if options.skip_special:
+            special_tokens(model)
+        plan = MiningPlan.derive(
+            options, model, corpus=source.name, validation=None if validation is None else validation.name
+        )
     return Beginning(model, plan, source, validation)
 
 

@@ -110,6 +110,14 @@ class Anatomy:
         later = prod(each.output_scale for each in self.layers[layer:])
         return self.layers[layer].update_scale * later * self.logit_scale
 
+    def memories_at_once(self, layer: int) -> int:
+        """How many coefficients of a layer a token has: of a mixture those of the experts that it is routed to."""
+        numbering = self.layers[layer].ffn.numbering
+        if numbering.routed is None:
+            return numbering.count
+        chosen = min(numbering.routed, experts_chosen(self.model.config))
+        return chosen * numbering.widths[0] + sum(numbering.widths[numbering.routed :])
+
     def hybrid_facts(self) -> dict[str, Any]:
         """Of a model with blocks that have no layer: each layer's block, and the class of what another block holds."""
         rest = {str(number): name for number, name in self.without.items()}

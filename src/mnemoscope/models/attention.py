@@ -47,7 +47,7 @@ def eager_attention(model: LanguageModel) -> Iterator[None]:
 
     The model's lock is held meanwhile: the switch is the network's own, and seen by every thread.
     """
-    with model.lock, suppress_warnings():
+    with model.in_use(), model.lock, suppress_warnings():
         modules = model.anatomy.model.modules()
         found = [config for module in modules for config in _with_parts(getattr(module, "config", None))]
         configs = list({id(config): config for config in found}.values())
@@ -78,7 +78,7 @@ def read_attention(
     stream that enters the first block, with a layer or without, comes as the input of layer -1.
     """
     looks = Watched(own_thread)
-    with ExitStack() as hooks:
+    with model.in_use(), ExitStack() as hooks:
         _watch_input(model, -1, model.anatomy.first_block, callback, hooks, looks)
         for layer, attention in enumerate(found):
             _watch_input(model, layer, model.layer(layer).block, callback, hooks, looks)

@@ -1,14 +1,16 @@
 """The identity of a language model: one sha256 over what it computes with, wherever it lies.
 
 Covers the configuration's essentials, every weight (name, shape, dtype, bytes) as stored, the tokenizer, the token put
-before every sentence, and the source of code that came with the model. Weights that are tied count once. Not covered:
-names, paths, library versions, and how the model is run (device, attention kernel), which the plan of mining holds. A
-model converted to another dtype before it is handed over is another model.
+before every sentence, and the source of code that is of no installed package: that of the model's classes and, file by
+file, of what it imports by a statement. Weights that are tied count once. Not covered: code without a file (a
+notebook's), names, paths, library versions, and how the model is run (device, attention kernel), which the plan of
+mining holds. A model converted to another dtype before it is handed over is another model.
 """
 
+import ast
 import hashlib
-import inspect
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,9 @@ _INCIDENTAL = {
 }
 REMOTE_CODE = "transformers_modules"
 """The package in which transformers imports code that comes with a model."""
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_LIBRARIES = frozenset({"accelerate", "bitsandbytes", "mnemoscope", "peft", "torch", "transformers"})
+"""Packages that are libraries wherever they lie, such as in a folder of their developers'."""
 
 
 def content_fingerprint(model: nn.Module, config: dict[str, Any], tokenizer: dict[str, Any]) -> str:
@@ -60,10 +65,45 @@ def reading_fingerprint(tokenizer: dict[str, Any]) -> str:
 
 
 def _own_code(model: nn.Module) -> list[bytes]:
-    """The source files, sorted by content, of the model's classes that are no library's."""
+    """The source files, sorted by content, of the model's classes that are no library's, and of what those import."""
     classes = {kind for module in model.modules() for kind in type(module).__mro__}
-    paths = {inspect.getfile(kind) for kind in classes if kind.__module__.split(".")[0] == REMOTE_CODE}
-    return sorted(Path(path).read_bytes() for path in paths)
+    waiting = [(kind.__module__, _defining_file(kind)) for kind in classes]
+    found: dict[Path, bytes] = {}
+    while waiting:
+        name, path = waiting.pop()
+        if path is not None and path not in found and _is_own(name, path):
+            found[path] = path.read_bytes()
+            waiting += _imports(found[path], path, name)
+    return sorted(found.values())
+
+
+def _defining_file(kind: type) -> Path | None:
+    """The file that defines a class, whether or not its module is among the imported ones."""
+    code = (getattr(value, "__code__", None) for value in vars(kind).values())
+    files = [getattr(sys.modules.get(kind.__module__), "__file__", None), *(each.co_filename for each in code if each)]
+    return next((Path(file).resolve() for file in files if file and Path(file).is_file()), None)
+
+
+def _is_own(name: str, path: Path) -> bool:
+    """Whether the module of that name, in that file, is of no installed package."""
+    root = name.partition(".")[0]
+    known = root in sys.stdlib_module_names or root in _LIBRARIES or not _INSTALLED.isdisjoint(path.parts)
+    return path.suffix == ".py" and (root == REMOTE_CODE or not known)
+
+
+def _imports(source: bytes, path: Path, name: str) -> Iterator[tuple[str, Path | None]]:
+    """Name and file of every module that a module of that name imports by a statement, also within functions."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        of, level = (node.module or "", node.level) if isinstance(node, ast.ImportFrom) else ("", 0)
+        for asked in {of, *(f"{of}.{each.name}".strip(".") for each in node.names)} - {""}:
+            whole = f"{package.rsplit('.', level - 1)[0]}.{asked}".strip(".") if level else asked
+            beside = path.parents[max(0, level - 1)].joinpath(*asked.split("."))
+            imported = getattr(sys.modules.get(whole), "__file__", None)
+            places = [Path(imported)] if imported else [beside.with_name(f"{beside.name}.py"), beside / "__init__.py"]
+            yield whole, next((place.resolve() for place in places if place.is_file()), None)
 
 
 def named_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -74,7 +114,7 @@ def named_weights(model: nn.Module) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {name: parameter.detach() for name, parameter in own_parameters(model).items()}
     stored = model.state_dict().keys()
     found.update({name: buffer for name, buffer in model.named_buffers() if {name, name_inside(name)} & stored})
-    return {part: plain for name, tensor in found.items() for part, plain in _plain_parts(name, tensor)}
+    return {part: plain for name, tensor in found.items() for part, plain in plain_parts(name, tensor)}
 
 
 def read_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -87,13 +127,14 @@ def read_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         yield plain, weight_of(model.get_submodule(path), own).detach() if weight.is_meta else weight
 
 
-def _plain_parts(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+def plain_parts(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The tensors that a tensor is made of, with names: itself, or those that a quantised one consists of."""
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:
         yield name, tensor
         return
     for inner in flatten()[0]:
-        yield from _plain_parts(f"{name}.{inner}", getattr(tensor, inner))
+        yield from plain_parts(f"{name}.{inner}", getattr(tensor, inner))
 
 
 def active_adapters(model: nn.Module) -> list[list[object]]:

@@ -59,7 +59,7 @@ def read_groups(
     A dense layer's group has coefficients `[batch, position, memory]`. The tensors are the model's own: the callee must
     not change them.
     """
-    with ExitStack() as hooks:
+    with model.in_use(), ExitStack() as hooks:
         for layer in range(len(model.anatomy.layers)) if layers is None else layers:
             _visit(model, layer, partial(callback, layer), hooks, Watched(own_thread))
         yield
@@ -78,7 +78,7 @@ def read_coefficients(
     Memories of experts are numbered through the layer; what a token was not routed to is zero. The tensor may be the
     one that enters the down-projection: the callee must not change it.
     """
-    with ExitStack() as hooks:
+    with model.in_use(), ExitStack() as hooks:
         for layer in range(len(model.anatomy.layers)) if layers is None else layers:
 
             def deliver(found: Tensor, _: Tensor | None, layer: int = layer) -> None:
@@ -99,7 +99,7 @@ def overwrite_coefficients(
     in the place of the others, and what it returns counts where a token was routed.
     """
     looks = Watched(own_thread)
-    with ExitStack() as hooks:
+    with model.in_use(), ExitStack() as hooks:
         for layer, overwrite in changes.items():
             ffn = model.layer(layer).ffn
 
@@ -176,7 +176,7 @@ def read_blocks(
     own_thread: bool = False,
 ) -> Iterator[None]:
     """Calls `callback(layer, Block)` as each block ends; raises ModelUnsupported where a part was never reached."""
-    with ExitStack() as hooks:
+    with model.in_use(), ExitStack() as hooks:
         for layer in range(len(model.anatomy.layers)) if layers is None else layers:
             _watch(model, layer, callback, hooks, Watched(own_thread))
         yield
@@ -193,7 +193,7 @@ def read_final(
         if looks():
             callback(_split_batch(first(output), model.shape))
 
-    with model.anatomy.last_block.register_forward_hook(ending):
+    with model.in_use(), model.anatomy.last_block.register_forward_hook(ending):
         yield
 
 

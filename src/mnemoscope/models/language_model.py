@@ -7,8 +7,8 @@ Owns a network and what reads text for it, and changes neither. Loading is loadi
 
 import copy
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import asdict
 from functools import cached_property
 from threading import RLock, get_ident, local
 from typing import Any, final
@@ -19,40 +19,18 @@ from torch import Tensor, nn
 from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError
 from mnemoscope.memory import Numbering
 from mnemoscope.models.abandoning import Abandoned, abandon_in, after_coefficients
-from mnemoscope.models.anatomy import Anatomy, Layer, experts_chosen
+from mnemoscope.models.anatomy import Anatomy, Layer
 from mnemoscope.models.feed_forward import goes_negative
 from mnemoscope.models.fingerprint import fingerprint, reading_fingerprint
 from mnemoscope.models.linear_maps import computes_in, matrix_of
 from mnemoscope.models.loaded_parts import LoadedParts
+from mnemoscope.models.model_facts import Proof, Sizes
+from mnemoscope.models.object_state import ObjectInUse, held
 from mnemoscope.models.observed import Told, run
 from mnemoscope.models.offloading import device_of_module, places_of
 from mnemoscope.models.parameter_count import count_parameters
 from mnemoscope.models.probed_values import ProbedValues
 from mnemoscope.models.projections import Fold, Head, LinearHead, Projection, fold_of, scale_of
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How large a model is; `memories` per layer, `vocabulary` in rows of the head."""
-
-    layers: int
-    hidden: int
-    memories: tuple[int, ...]
-    vocabulary: int
-    context: int
-    parameters: int
-    ffn_parameters: int
-
-
-@dataclass(frozen=True)
-class Proof:
-    """The largest error of each check, and those of each layer (residual, ablation, keys)."""
-
-    residual: float
-    ablation: float
-    keys: float
-    scores: float
-    layers: tuple[tuple[float, float, float], ...]
 
 
 @final
@@ -70,14 +48,12 @@ class LanguageModel:
     """
 
     def __init__(self, parts: LoadedParts, anatomy: Anatomy, *, revision: str | None, content: str) -> None:
-        beginning = parts.begins(anatomy.rows)
-        layers = anatomy.layers
+        beginning, layers = parts.begins(anatomy.rows), anatomy.layers
         self.anatomy = anatomy
         self.source, self.opening, self.hub, self.name = parts.spec, parts.opening, parts.hub, parts.shown_name
         self.spec = parts.opening.spec_of(self.name)
-        self.revision = revision
-        self.content = content
-        self.fingerprint = fingerprint(content, beginning)
+        self.revision, self._content = revision, content
+        self._fingerprint = fingerprint(content, beginning)
         self.family = anatomy.family
         self.block = layers[0].kind
         self.gated = any(layer.ffn.has_gate for layer in layers)
@@ -112,7 +88,25 @@ class LanguageModel:
         )
         self.longest = self.sizes.context - beginning.length
         self._final_fold = self._fold_of(anatomy.final_norm)
+        self.known_input_norms: dict[int, nn.Module | None] = {}
+        self.usage: ObjectInUse | None = None
         self.proof: Proof
+
+    def in_use(self, *, compare: bool = False) -> AbstractContextManager[None]:
+        """Holds the network at rest, as it was proved, or read anew where it has changed; see object_state.py."""
+        return nullcontext() if self.usage is None else self.usage.hold(self, compare=compare)
+
+    @property
+    @held
+    def content(self) -> str:
+        """The sha256, in hex, of the model without what its sentences begin with."""
+        return self._content
+
+    @property
+    @held
+    def fingerprint(self) -> str:
+        """The sha256, in hex, of model and beginning."""
+        return self._fingerprint
 
     def is_model_of(self, mined: Mapping[str, Any]) -> bool:
         """Whether this is the model that an atlas was mined from; `mined` is its manifest's entry `model`.
@@ -135,11 +129,7 @@ class LanguageModel:
 
     def memories_at_once(self, layer: int) -> int:
         """How many coefficients of a layer a token has: of a mixture those of the experts that it is routed to."""
-        numbering = self.numbering(layer)
-        if numbering.routed is None:
-            return numbering.count
-        chosen = min(numbering.routed, experts_chosen(self.anatomy.model.config))
-        return chosen * numbering.widths[0] + sum(numbering.widths[numbering.routed :])
+        return self.anatomy.memories_at_once(layer)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -186,18 +176,22 @@ class LanguageModel:
         with torch.inference_mode(False), torch.no_grad():
             return self.scorer().mean_vector().to(self.device)
 
+    @held
     def keys(self, layer: int) -> Tensor:
         """The keys [memory, hidden]; of a gated layer the gates."""
         return self.layer(layer).ffn.keys()
 
+    @held
     def up_keys(self, layer: int) -> Tensor | None:
         """The second keys [memory, hidden] of a gated layer, else None."""
         return self.layer(layer).ffn.up_keys()
 
+    @held
     def values(self, layer: int) -> Tensor:
         """The values [memory, hidden]: row i is v_i. Not to be changed: they are the model's own, or kept."""
         return self._values.of(layer, self.layer(layer).ffn)
 
+    @held
     def head(self) -> Tensor:
         """The matrix E [vocab, hidden'], float32, whose products with folded vectors are their `gain` scores.
 
@@ -207,6 +201,7 @@ class LanguageModel:
             raise ModelUnsupported("the head is an adaptive softmax, not one matrix; ask for scores instead")
         return matrix_of(self.anatomy.head).detach().float()
 
+    @held
     def scorer(self) -> Head:
         """What turns folded vectors into `gain` scores, in float32.
 
@@ -245,6 +240,7 @@ class LanguageModel:
         block = self.layer(layer)
         return block.post_norm if block.output_norm is None else block.output_norm
 
+    @held
     def scores(self, vectors: Tensor, *, projection: Projection, layer: int | None = None) -> Tensor:
         """Scores [..., vocab], float32, of vectors [..., hidden] (definitions.md section 2); `layer` as in `fold`."""
         with torch.inference_mode():
@@ -263,6 +259,7 @@ class LanguageModel:
             return vectors
         return nn.functional.linear(vectors, matrix_of(self.anatomy.project).detach().to(self.device).float())
 
+    @held
     def backbone(self, ids: Tensor, *, told: Told = None, stop_after: int | None = None) -> Tensor | None:
         """The blocks' output [batch, position, hidden'] for ids [batch, position], without the head.
 
@@ -280,6 +277,7 @@ class LanguageModel:
             except Abandoned as reached:
                 return reached.tensor if stop_after is None else None
 
+    @held
     def logits(self, ids: Tensor) -> Tensor:
         """The model's own logits [batch, position, vocab], float32, for ids [batch, position]."""
         return self._forward(self.anatomy.model, ids).float()

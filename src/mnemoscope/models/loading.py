@@ -7,6 +7,7 @@ import copy
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from mnemoscope.models.id_tokens import IDS
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.linear_products import use_faster_products
 from mnemoscope.models.loaded_parts import LoadedParts, first_line
+from mnemoscope.models.object_state import ObjectInUse, at_rest
 from mnemoscope.models.offloading import check_reachable, device_of_module, is_placed, is_spread
 from mnemoscope.models.proof import prove
 from mnemoscope.models.spreading import Room, refuse
@@ -52,7 +54,8 @@ def load_model(
     `adapter`, the folder or hub id of a PEFT adapter, is put on the model;
     `dequantize` widens quantised weights, those of a model in memory in a copy. `dict` names the `dict.txt` of a
     fairseq checkpoint where it does not lie beside it. `dtype` None means float32; a model already in memory keeps its
-    own (and is put into evaluation mode, its weights untouched; another dtype or device works on a copy). `device` auto
+    own (another dtype or device works on a copy, as it is now). It is in evaluation mode only while it is used, and
+    read and proved anew where it has changed since: object_state.py says what is found, and what is not. `device` auto
     means a CUDA card where there is one, else the CPU; a model already in memory stays where it is. `max_memory` bounds
     the weights on the device (`2GiB`), or on each (`{0: "20GiB", "cpu": "9GiB"}`): a model that does not fit there, or
     into the free memory of `auto`, `cpu` or `cuda`, is spread: cards, CPU, disk. Raises ModelNotFound,
@@ -69,7 +72,20 @@ def load_model(
     room = Room(kind or torch.float32, place, opening.max_memory)
     if room.is_bounded:
         room.budgets()
-    opened = _open(source, tokenizer, opening, room)
+    reopen = partial(_open, source, tokenizer, opening, room)
+    opened = reopen()
+    model, network = _read(opened, kind, place, revision)
+    again = None
+    if opened.own and network is opened.network:
+        again = lambda: _read(reopen(), kind, place, revision)[0]  # noqa: E731
+    model.usage = ObjectInUse(network, model.spec, model.sizes.vocabulary, model.lock, again)
+    return model
+
+
+def _read(
+    opened: LoadedParts, kind: torch.dtype | None, place: torch.device | None, revision: str | None
+) -> tuple[LanguageModel, nn.Module]:
+    """The model of what was opened, proved, and its network in that number format at that place."""
     check_reachable(opened.network)
     keep_as_stored(opened.network)
     if is_placed(opened.network) or (place is None and opened.own):
@@ -82,16 +98,17 @@ def load_model(
     check_finite(opened.network)
     content = content_fingerprint(opened.network, opened.config, opened.tokens.description)
     try:
-        network = _place(opened.network, kind, place, copied=opened.own)
-        if not opened.own:
-            use_pieces(network)
-            use_faster_products(network)
-        anatomy = opened.anatomy(network)
-        if not anatomy.layers:
-            raise ModelUnsupported(f"model {opened.spec!r} has no layers; see what its config.json says of them")
-        model = LanguageModel(opened, anatomy, revision=revision, content=content)
-        model.proof = prove(model)
-        return model
+        with at_rest(opened.network):
+            network = _place(opened.network, kind, place, copied=opened.own)
+            if not opened.own:
+                use_pieces(network.eval())
+                use_faster_products(network)
+            anatomy = opened.anatomy(network)
+            if not anatomy.layers:
+                raise ModelUnsupported(f"model {opened.spec!r} has no layers; see what its config.json says of them")
+            model = LanguageModel(opened, anatomy, revision=revision, content=content)
+            model.proof = prove(model)
+        return model, network
     except (RuntimeError, IndexError) as error:  # IndexError: embeddings with fewer rows than the head
         spread = ", where accelerate has spread it; give it more memory" if is_spread(opened.network) else ""
         raise ModelUnsupported(f"model {opened.spec!r} cannot be run{spread}: {first_line(error)}") from error
@@ -145,7 +162,7 @@ def device_of(device: str | torch.device) -> torch.device:
 def _place(model: Any, dtype: torch.dtype | None, device: torch.device, *, copied: bool) -> Any:
     """The model in a dtype on a device, ready for reading; a user's own object is copied before it changes."""
     if getattr(getattr(model, "config", None), "quantization_config", None) is not None and not copied:
-        return _widen_around(model, dtype).eval()
+        return _widen_around(model, dtype)
     # Not the first alone: an adapter, or a weight that was widened, may have another dtype than the rest.
     weights = [weight for weight in model.parameters() if weight.is_floating_point()]
     if is_spread(model):
@@ -153,11 +170,11 @@ def _place(model: Any, dtype: torch.dtype | None, device: torch.device, *, copie
             if copied:
                 raise OptionError("a model that accelerate has spread keeps its dtype; leave out dtype, or load it so")
             nn.Module.to(model, dtype=dtype)  # its own `to` refuses
-        return model.eval()
+        return model
     if any((dtype is not None and weight.dtype != dtype) or weight.device != device for weight in weights):
         model = copy.deepcopy(model) if copied else model
         model = model.to(device=device, dtype=dtype)
-    return model.eval()
+    return model
 
 
 def _widen_around(model: Any, dtype: torch.dtype | None) -> Any:

@@ -113,6 +113,19 @@ def own_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: weight for name, weight in found.items() if not (name in away and tied.get(name) in away)}
 
 
+def weights_at_hand(module: nn.Module) -> list[Tensor]:
+    """A module's own weights and stored buffers; where accelerate brings them, those that main memory keeps."""
+    own = [*module._parameters.items(), *module._buffers.items()]
+    hook = _hook_of(module) if "_hf_hook" in vars(module) else None
+    if hook is None or not hook.offload:
+        unstored = module._non_persistent_buffers_set
+        return [weight for name, weight in own if weight is not None and name not in unstored]
+    prefix = getattr(hook.weights_map, "prefix", "")
+    loader = getattr(hook.weights_map, "dataset", hook.weights_map)
+    held = getattr(loader, "state_dict", loader)
+    return [held[f"{prefix}{name}"] for name, _ in own if f"{prefix}{name}" in held]
+
+
 def is_spread(model: nn.Module) -> bool:
     """Whether accelerate has spread a model over devices, or would move it as it runs."""
     return any(getattr(module, "_hf_hook", None) is not None for module in model.modules())

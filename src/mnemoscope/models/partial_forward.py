@@ -50,7 +50,7 @@ class PartialForward:
     @contextmanager
     def install(self) -> Iterator[None]:
         """Sets the blocks' forwards, and gives them their own back; does nothing where it is not possible."""
-        with ExitStack() as undo:
+        with self._model.in_use(), ExitStack() as undo:
             for number, block in enumerate(self._blocks if self.possible else ()):
                 undo.enter_context(self._replace(number, block))
             yield

@@ -22,7 +22,8 @@ from mnemoscope.errors import ModelUnsupported, ProofFailed
 from mnemoscope.models.anatomy import Layer
 from mnemoscope.models.feed_forward import coarsest
 from mnemoscope.models.hooks import Block, overwrite_coefficients, read_blocks, read_final
-from mnemoscope.models.language_model import LanguageModel, Proof
+from mnemoscope.models.language_model import LanguageModel
+from mnemoscope.models.model_facts import Proof
 from mnemoscope.models.observed import distance, first, stream_of
 from mnemoscope.models.wrappers import run_uncompiled
 

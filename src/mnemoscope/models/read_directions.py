@@ -7,7 +7,6 @@ direction of the stream itself, and so of what an embedding can be (definitions.
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +22,6 @@ _ROWS = 1 << 14
 """Words embedded at a time."""
 _SEEN = 4
 """Tokens of the forward in which norms are looked for."""
-
-
-_norms: "WeakKeyDictionary[LanguageModel, dict[int, nn.Module | None]]" = WeakKeyDictionary()
 
 
 def read_directions(model: LanguageModel, layer: int) -> Tensor:
@@ -62,12 +58,12 @@ def input_norms(model: LanguageModel) -> dict[int, nn.Module | None]:
     A parallel block's may be attention's, too, and nobody names it: it is the module of the block that gives what the
     keys take, which one short forward shows. Looked for once for each model.
     """
-    if model not in _norms:
+    if not model.known_input_norms:
         parts = [model.layer(layer) for layer in range(model.sizes.layers)]
         unnamed = [layer for layer, part in enumerate(parts) if part.ffn_norm is None and not part.ffn.branches]
         found = _observe(model, unnamed) if unnamed else {}
-        _norms[model] = {layer: part.ffn_norm or found.get(layer) for layer, part in enumerate(parts)}
-    return _norms[model]
+        model.known_input_norms = {layer: part.ffn_norm or found.get(layer) for layer, part in enumerate(parts)}
+    return model.known_input_norms
 
 
 def _observe(model: LanguageModel, layers: list[int]) -> dict[int, nn.Module]:

@@ -19,6 +19,7 @@ from mnemoscope.formatting import show_token
 from mnemoscope.intervals import DRAWS, LEVELS, Floats
 from mnemoscope.memory import MemoryId
 from mnemoscope.models import LanguageModel, overwrite_coefficients
+from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.interventions import Intervention, check
 from mnemoscope.tracing.predictions import ids_of, last_streams
 from mnemoscope.tracing.readings import top
@@ -84,6 +85,7 @@ def _interval(row: dict[str, Any]) -> str:
     return f"{row['mean']:+.4f}{bounds}"
 
 
+@whole_use
 def causal_check(
     model: LanguageModel,
     atlas: Atlas,

@@ -11,6 +11,7 @@ from torch import Tensor
 from mnemoscope.errors import InterventionError
 from mnemoscope.formatting import show_token
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.block_predictions import STREAMS
 from mnemoscope.tracing.interventions import Intervention, Interventions, check, intervene, interventions_of
 from mnemoscope.tracing.predictions import Step, continuation, generate, prompt_tokens
@@ -145,6 +146,7 @@ def continuation_lines(steps: tuple[Step, ...]) -> list[str]:
     return [fit(f"  {line}", WIDTH) for line in lines]
 
 
+@whole_use
 def compare(
     model: LanguageModel,
     prompt: str,

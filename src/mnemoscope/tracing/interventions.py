@@ -150,18 +150,22 @@ def intervene(
     thread that entered the block is changed; others may run the model as it is. Raises InterventionError before
     anything is changed.
     """
-    changes = interventions_of(interventions, how=how, at=at)
-    check(model, changes)
+    with model.in_use(compare=True):
+        changes = interventions_of(interventions, how=how, at=at)
+        check(model, changes)
+        with overwrite_coefficients(model, _by_layer(model, changes)):
+            yield changes
+
+
+def _by_layer(model: LanguageModel, changes: Sequence[Intervention]) -> dict[int, Callable[[Tensor], Tensor]]:
+    """What overwrites the coefficients of each layer that is changed, in this thread."""
     by_layer: dict[int, list[tuple[int, Intervention]]] = {}
     for change in changes:
         number = model.numbering(change.memory.layer).number(change.memory)
         assert number is not None
         by_layer.setdefault(change.memory.layer, []).append((number, change))
     first, thread = model.beginning.length, get_ident()
-    with overwrite_coefficients(
-        model, {layer: _overwrite(own, first=first, thread=thread) for layer, own in by_layer.items()}
-    ):
-        yield changes
+    return {layer: _overwrite(own, first=first, thread=thread) for layer, own in by_layer.items()}
 
 
 def _overwrite(changes: list[tuple[int, Intervention]], *, first: int, thread: int) -> Callable[[Tensor], Tensor]:

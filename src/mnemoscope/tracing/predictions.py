@@ -151,7 +151,7 @@ def generate(
         words, texts = list(own), model.vocabulary()[0]
         chance = torch.Generator().manual_seed(seed)
         for _ in range(min(tokens, model.longest - len(own))):
-            with model.lock, torch.inference_mode(), intervene(model, changes):
+            with model.in_use(compare=True), model.lock, torch.inference_mode(), intervene(model, changes):
                 stream = last_streams(model, ids_of(model, words))
                 best = next(best_predictions(model, stream, likely, changed=bool(changes)))
                 chosen, probability = best[0].token.id, best[0].probability

@@ -113,7 +113,7 @@ def trace(
         raise OptionError(f"top={top}, memories={memories} cannot be met; top must be 1 or more, memories 0 or more")
     check_wide_numbers(model)
     tokens = prompt_tokens(model, prompt)
-    with model.lock, torch.inference_mode(), intervene(model, interventions) as changes:
+    with model.in_use(compare=True), model.lock, torch.inference_mode(), intervene(model, interventions) as changes:
         blocks, last = run_blocks(model, tokens)
         read = predict_blocks(model, blocks, top, changed=bool(changes))
         if torch.equal(last, blocks[-1].output):

@@ -66,7 +66,7 @@ def heat_map(worker: ModelWorker, prompt: str, changes: Changes, stream: str) ->
         step = max(1, SCORES // model.sizes.vocabulary)
         ranks: list[int] = []
         shares: list[float] = []
-        with model.lock, torch.inference_mode(), intervene(model, changes):
+        with model.in_use(compare=True), model.lock, torch.inference_mode(), intervene(model, changes):
             blocks, last = run_blocks(model, tokens)
             ends = torch.split(last, step)
             final = torch.cat([top(model.scores(end, projection="lens"), 1)[0][:, 0] for end in ends])

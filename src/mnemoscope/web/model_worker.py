@@ -86,6 +86,7 @@ class ModelWorker:
         Where `cancelled()`, `make` may raise TimeoutError; it is so `linger` seconds after the last reader stopped
         waiting, who may come again and find the answer made. Raises 503 where too many wait, or it takes too long.
         """
+        key = self.model.fingerprint, key
         with self._lock:
             found = self._answers.find(key, _NOTHING)
             if found is not _NOTHING:

@@ -1,0 +1,27 @@
+"""What a loaded model states of itself: how large it is, and how exactly it was proved."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large a model is; `memories` per layer, `vocabulary` in rows of the head."""
+
+    layers: int
+    hidden: int
+    memories: tuple[int, ...]
+    vocabulary: int
+    context: int
+    parameters: int
+    ffn_parameters: int
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The largest error of each check, and those of each layer (residual, ablation, keys)."""
+
+    residual: float
+    ablation: float
+    keys: float
+    scores: float
+    layers: tuple[tuple[float, float, float], ...]

@@ -1,0 +1,287 @@
+"""A network that its owner may change: what is compared before each use, and what follows where it differs.
+
+`ObjectInUse` is the one seam. Whoever runs a model or reads its weights holds it (`LanguageModel.in_use`); the first to
+come compares the network with what it was when it was proved. Where weights, adapters, configuration, modules' classes
+or forwards differ, all that was kept is forgotten and the model is read and proved again, with a new fingerprint; of a
+network that this package opened or copied that is refused, since its name would tell of another one, and so is any such
+change while the model is in use. Hooks that the owner set since then must not change what a verb (mine, trace,
+intervene and such) computes with: no fingerprint covers them. They are tried once, and see two short forwards more.
+Training flags are switched off for the time of a use, and each module's own is put back after it.
+
+Not found: an edit through `.data` of entries that are not sampled (four of each tensor are); a hook or forward that
+changes its mind, or acts on other tokens than those tried; numbers that are no tensor of the network's (attributes of
+modules, what a hook holds), buffers that are not stored, and weights that accelerate keeps on disk.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from threading import Lock, RLock
+from typing import Any, TypeVar, cast, final
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as all_of
+from transformers import PretrainedConfig
+
+from mnemoscope.errors import ModelChanged
+from mnemoscope.models.fingerprint import active_adapters, plain_parts
+from mnemoscope.models.linear_maps import is_of_adapters
+from mnemoscope.models.observed import ids_for, run
+from mnemoscope.models.offloading import weights_at_hand
+
+_SAMPLED = 4
+_AS_WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Numbers as whole ones of their size: NaN equals NaN, and all formats can be joined."""
+_PLAIN = (Tensor, nn.Parameter, nn.Buffer)
+
+_KEPT = ("lock", "usage", "_running")
+"""What a model that is read anew has as before: whoever uses it holds it."""
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _holding(*, compare: bool) -> Callable[[F], F]:
+    def decorate(function: F) -> F:
+        @wraps(function)
+        def hold_and_run(model: Any, *given: Any, **named: Any) -> Any:
+            with model.in_use(compare=compare):
+                return function(model, *given, **named)
+
+        return cast(F, hold_and_run)
+
+    return decorate
+
+
+held = _holding(compare=False)
+"""A method of a model that holds it meanwhile."""
+whole_use = _holding(compare=True)
+"""A verb whose first argument is a model, which is compared as it begins, also within another use."""
+
+
+def check_unchanged(model: Any) -> None:
+    """Raises ModelChanged where a model that is in use is not what it was as that began."""
+    with model.in_use(compare=True):
+        pass
+
+
+@dataclass
+class _Rest:
+    """How many hold a network at rest, and the modules that were training before."""
+
+    users: int = 0
+    trained: list[nn.Module] = field(default_factory=list)
+
+
+_resting: "WeakKeyDictionary[nn.Module, _Rest]" = WeakKeyDictionary()
+_changing = Lock()
+
+
+@contextmanager
+def at_rest(network: nn.Module) -> Iterator[None]:
+    """No module of the network is training; the last of all threads to leave puts every module's own flag back."""
+    with _changing:
+        rest = _resting.setdefault(network, _Rest())
+        rest.users += 1
+    try:
+        with _changing:
+            for module in network.modules():
+                if module.training:
+                    rest.trained.append(module)
+                    module.training = False
+        yield
+    finally:
+        with _changing:
+            rest.users -= 1
+            while not rest.users and rest.trained:
+                rest.trained.pop().training = True
+
+
+@dataclass(frozen=True)
+class ObjectState:
+    """What is compared of a network: of tensors which and where they are, their version and a few entries.
+
+    `forms` are the modules' classes, forwards of their own that others set, and the configuration, of which the package
+    itself changes the kernel of attention for a while. `hooks` are those of others, by the numbers that torch gives
+    them, each only once.
+    """
+
+    tensors: list[tuple[object, ...]]
+    entries: list[Tensor]
+    adapters: list[list[object]]
+    forms: list[object]
+    hooks: frozenset[int]
+
+    @staticmethod
+    def of(network: nn.Module) -> "ObjectState":
+        """The state now; a few microseconds for each tensor."""
+        tensors: list[tuple[object, ...]] = []
+        samples: dict[tuple[torch.device, int], list[Tensor]] = {}
+        forms: list[object] = []
+        modules = list(network.named_modules())
+        # Peft adds to the parameters of such in every forward, and takes it away again, which moves their version.
+        wrappers: list[Any] = [module for _, module in modules if type(module).__name__ == "ParamWrapper"]
+        moved = {id(getattr(each.get_base_layer(), each.parameter_name)) for each in wrappers}
+        with torch.no_grad():
+            for _, module in modules:
+                forward = vars(module).get("forward")
+                forms.append((type(module), None if _is_ours(forward) else id(forward)))
+                for tensor in weights_at_hand(module):
+                    for _, part in (("", tensor),) if type(tensor) in _PLAIN else plain_parts("", tensor):
+                        version = None if part.is_inference() or id(tensor) in moved else part._version
+                        tensors.append((id(tensor), part.data_ptr(), version, part.dtype, part.shape))
+                        place = part.device, part.element_size()
+                        if part.numel() and place[1] in _AS_WHOLE:
+                            samples.setdefault(place, []).append(_sample(part, len(tensors)))
+            entries = [torch.cat(found).cpu() for found in samples.values()]
+        config = getattr(network, "config", None)
+        if isinstance(config, PretrainedConfig):
+            forms += [repr(config.to_dict()), config._attn_implementation]
+        hooks = frozenset(number for _, own, _ in _foreign_hooks(modules) for number in own)
+        adapters = active_adapters(network) if any(is_of_adapters(module) for _, module in modules) else []
+        return ObjectState(tensors, entries, adapters, forms, hooks)
+
+    def difference(self, now: "ObjectState", *, busy: bool) -> str:
+        """What differs, but for hooks: `adapters`, `weights`, `modules or configuration`, or nothing."""
+        if self.adapters != now.adapters:
+            return "adapters"
+        if self.tensors != now.tensors or not all(map(torch.equal, self.entries, now.entries)):
+            return "weights"
+        return "" if busy or self.forms == now.forms else "modules or configuration"
+
+
+def _sample(tensor: Tensor, seed: int) -> Tensor:
+    """A few of the tensor's entries, a view where it lies contiguous; which ones, its size and `seed` decide."""
+    count = tensor.numel()
+    kept = min(_SAMPLED, count)
+    step = max(1, (count - 1) // kept)
+    first = seed * 2654435761 % (count - step * (kept - 1))
+    if tensor.is_contiguous():
+        found = torch.as_strided(tensor, (kept,), (step,), tensor.storage_offset() + first)
+    else:
+        found = tensor.take(torch.arange(first, count, step, device=tensor.device)[:kept])
+    return found.view(_AS_WHOLE[tensor.element_size()])
+
+
+def _foreign_hooks(modules: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, dict[int, Any], dict[int, Any]]]:
+    """The hooks that this package did not set: where, by number, and torch's own mapping that holds them."""
+    every: list[tuple[str, Any, str]] = [
+        ("every module", all_of, "_global_forward_hooks"),
+        ("every module", all_of, "_global_forward_pre_hooks"),
+    ]
+    for path, module in modules:
+        if module._forward_hooks or module._forward_pre_hooks:
+            every += [(repr(path), module, name) for name in ("_forward_hooks", "_forward_pre_hooks")]
+    found = []
+    for where, owner, name in every:
+        every_one = getattr(owner, name)
+        if own := {number: hook for number, hook in list(every_one.items()) if not _is_ours(hook)}:
+            found.append((where, own, every_one))
+    return found
+
+
+def _is_ours(hook: Any) -> bool:
+    return str(getattr(hook, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]
+
+
+def _refuse_changing_hooks(network: nn.Module, rows: int) -> None:
+    """Raises ModelChanged where the hooks of others change what the network gives for a few ids below `rows`."""
+    foreign = _foreign_hooks(network.named_modules())
+    with at_rest(network):
+        try:
+            found = [run(network, ids_for(network, rows))]
+        except Exception:
+            return  # a hook that raises will do so when it matters
+        before = [dict(every_one) for _, _, every_one in foreign]
+        try:
+            for _, own, every_one in foreign:
+                for number in own:
+                    del every_one[number]
+            found.append(run(network, ids_for(network, rows)))
+        finally:
+            for (_, _, every_one), order in zip(foreign, before, strict=True):
+                every_one.clear()
+                every_one.update(order)
+    if not torch.equal(*found):
+        raise ModelChanged(
+            f"hooks that were set after loading (on {foreign[0][0]}) change what the model computes, and no fingerprint"
+            " covers them; remove them, or change memories with intervene"
+        )
+
+
+@final
+class ObjectInUse:
+    """Who uses a network, and its state when it was proved; see the module's docstring.
+
+    `again` reads and proves it anew; None where it is not its owner's object. `lock` is the model's own, which is taken
+    before this one's.
+    """
+
+    def __init__(self, network: nn.Module, spec: str, rows: int, lock: Any, again: Callable[[], object] | None) -> None:
+        self._network, self._spec, self._rows, self._again = network, spec, rows, again
+        self._model_lock, self._lock = lock, RLock()
+        self._users = 0
+        self._state = ObjectState.of(network)
+        self._first_hooks = self._known_hooks = self._state.hooks
+
+    @contextmanager
+    def hold(self, model: object, *, compare: bool) -> Iterator[None]:
+        """Holds the network of `model` at rest; where it has changed, `model` becomes what is read of it now.
+
+        Whoever comes while others hold it joins them, and looks again only to `compare`; hooks are tried only then.
+        Raises ModelChanged, and what reading and proving a model raise.
+        """
+        with ExitStack() as held:
+            if not self._join(compare):
+                with self._model_lock, self._lock:
+                    if not self._join(compare):
+                        with torch.inference_mode(False):
+                            self._settle(model, compare)
+                        self._users += 1
+                        compare = True
+            held.callback(self._leave)
+            if compare:
+                held.enter_context(at_rest(self._network))
+            yield
+
+    def _join(self, compare: bool) -> bool:
+        """Whether others hold the network now, and this one with them; raises ModelChanged where it has changed."""
+        with self._lock:
+            if not self._users:
+                return False
+            if compare:
+                now = ObjectState.of(self._network)
+                what = self._state.difference(now, busy=True) or ("hooks" if now.hooks - self._known_hooks else "")
+                if what:
+                    raise ModelChanged(
+                        f"the {what} of {self._spec} were changed while it was in use; change them between runs,"
+                        " outside of blocks that read it or intervene"
+                    )
+            self._users += 1
+            return True
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+
+    def _settle(self, model: object, compare: bool) -> None:
+        """Sees to it that what is known of the network is true; raises what says why it cannot be."""
+        now = ObjectState.of(self._network)
+        what = self._state.difference(now, busy=False) or ("hooks" if self._first_hooks - now.hooks else "")
+        if compare and now.hooks - self._known_hooks:
+            _refuse_changing_hooks(self._network, self._rows)
+            self._known_hooks = now.hooks
+        if what:
+            if self._again is None:
+                raise ModelChanged(
+                    f"the {what} of {self._spec} were changed after it was loaded, and its name tells of the model"
+                    " before; give the changed one to load_model(model, tokenizer=...)"
+                )
+            anew = vars(self._again())
+            kept = {name: vars(model)[name] for name in _KEPT}
+            vars(model).update(anew | kept)
+            for name in vars(model).keys() - anew.keys() - kept.keys():  # what was only made when it was asked for
+                del vars(model)[name]
+            self._first_hooks = now.hooks
+        self._state = ObjectState.of(self._network) if what else now

@@ -1,0 +1,338 @@
+"""A model in memory that its owner changes: what is kept of it follows, or the use is refused in one line."""
+
+import copy
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from mining.conftest import odd_text
+from mnemoscope.errors import ModelChanged, PartsDiffer
+from mnemoscope.mining import merge, mine
+from mnemoscope.models import LanguageModel, load_model, read_coefficients
+from mnemoscope.models.object_state import ObjectState, at_rest
+from mnemoscope.models.read_directions import read_directions
+from mnemoscope.tracing import intervene, trace
+from mnemoscope.tracing.predictions import generate
+from models.conftest import build
+from models.test_probed import adapted, load, peft
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+
+IDS = torch.tensor([[1, 2, 3, 4]])
+PROMPT = "the cat sat"
+MINING: dict[str, Any] = {"split": "line", "triggers": 3, "prefixes": 10, "batch_tokens": 60}
+
+
+@pytest.fixture
+def network() -> Any:
+    return build("gpt2-relu")
+
+
+def add_in_place(network: Any) -> None:
+    with torch.no_grad():
+        for block in network.transformer.h:
+            block.mlp.c_proj.weight += 0.3
+
+
+def add_by_data(network: Any) -> None:
+    for block in network.transformer.h:
+        block.mlp.c_proj.weight.data += torch.randn_like(block.mlp.c_proj.weight)
+
+
+def put_others(network: Any) -> None:
+    network.transformer.h[1].mlp.c_proj.weight = nn.Parameter(
+        torch.randn_like(network.transformer.h[1].mlp.c_proj.weight)
+    )
+
+
+def put_another_module(network: Any) -> None:
+    network.transformer.h[1].mlp = copy.deepcopy(network.transformer.h[0].mlp)
+
+
+def activate_otherwise(network: Any) -> None:
+    network.transformer.h[0].mlp.act = nn.GELU()
+    network.transformer.h[1].mlp.act = nn.GELU()
+    network.config.activation_function = "gelu"
+
+
+def widen(network: Any) -> None:
+    network.double()
+
+
+CHANGES = (add_in_place, add_by_data, put_others, put_another_module, activate_otherwise, widen)
+
+
+def known(model: LanguageModel) -> dict[str, Any]:
+    """What is kept of a model, all of it asked for."""
+    text = str(trace(model, PROMPT))
+    return {
+        "fingerprint": model.fingerprint, "text": text, "logits": model.logits(IDS), "values": model.values(1).clone(),
+        "mean": model.head_mean, "norm": model.known_norms[1].clone(), "reads": read_directions(model, 1),
+        "proof": model.proof, "dtype": model.dtype,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_after_a_change_all_that_is_kept_is_what_a_model_loaded_anew_has(
+    change: Callable[[Any], None], network: Any
+) -> None:
+    model = load(network)
+    before = known(model)
+    torch.manual_seed(0)
+    change(network)
+    now, anew = known(model), known(load(network))
+    assert now["fingerprint"] != before["fingerprint"]
+    for name, value in anew.items():
+        same = torch.equal(value, now[name]) if isinstance(value, torch.Tensor) else value == now[name]
+        assert same, name
+
+
+def test_what_is_not_changed_is_not_proved_again(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load(network)
+    proof, norms = model.proof, model.known_norms
+    known(model)
+    network.transformer.h[0].mlp.c_fc.weight.requires_grad_(True)
+    network.train().eval()
+    known(model)
+    assert model.proof is proof
+    assert model.known_norms is norms
+
+
+def test_a_change_that_breaks_the_model_is_told_at_every_use_until_it_is_mended(network: Any) -> None:
+    model = load(network)
+    weight, mark = network.transformer.h[0].mlp.c_proj.weight, model.fingerprint
+    kept = weight.detach().clone()
+    with torch.no_grad():
+        weight.fill_(torch.nan)
+    for _ in range(2):
+        with pytest.raises(Exception, match="NaN or infinite") as caught:
+            model.logits(IDS)
+        assert "\n" not in str(caught.value)
+    with torch.no_grad():
+        weight.copy_(kept)
+    assert model.fingerprint == mark
+
+
+def test_adapters_that_are_switched_or_off_count_as_they_are_now() -> None:
+    network = adapted("llama")
+    torch.manual_seed(2)
+    network.add_adapter("second", peft.LoraConfig(r=2, target_modules=["down_proj"], init_lora_weights=False))
+    model = load(network)
+    first, values = model.fingerprint, model.values(0).clone()
+    with network.disable_adapter():
+        assert model.fingerprint == load(network).fingerprint != first
+    assert model.fingerprint == first
+    network.set_adapter("second")
+    assert not torch.equal(model.values(0), values)
+    assert model.fingerprint == load(network).fingerprint != first
+    assert model.spec.endswith("+second")
+    network.merge_adapter()
+    assert model.fingerprint == load(network).fingerprint
+
+
+def test_parts_of_an_edited_and_an_unedited_model_are_not_merged(network: Any, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(odd_text(20))
+    model = load(network)
+    parts = [tmp_path / "1", tmp_path / "2"]
+    mine(model, tmp_path / "text.txt", out=parts[0], part="1/2", **MINING)
+    add_in_place(network)
+    mine(model, tmp_path / "text.txt", out=parts[1], part="2/2", **MINING)
+    with pytest.raises(PartsDiffer, match="model fingerprint differ"):
+        merge(tmp_path / "whole", parts, model=model)
+
+
+def test_a_change_while_it_is_mined_ends_in_no_atlas(network: Any, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(odd_text(20))
+
+    def change_late(stage: str, *_: Any) -> None:
+        if stage == "values":
+            add_by_data(network)
+
+    with pytest.raises(ModelChanged, match=r"^the weights of memory:GPT2LMHeadModel were changed while it was in use"):
+        mine(load(network), tmp_path / "text.txt", out=tmp_path / "atlas", progress=change_late, **MINING)
+    assert not (tmp_path / "atlas" / "manifest.json").exists()
+
+
+def test_a_change_within_a_block_that_reads_is_refused_by_what_runs_inside(network: Any) -> None:
+    model = load(network)
+    with intervene(model, ["L0.M1=0"]):
+        trace(model, PROMPT)
+        add_in_place(network)
+        with pytest.raises(ModelChanged, match="were changed while it was in use; change them between runs"):
+            trace(model, PROMPT)
+    assert str(trace(model, PROMPT)) == str(trace(load(network), PROMPT))
+
+
+def test_a_continuation_goes_on_with_the_model_as_it_is_now(network: Any) -> None:
+    model = load(network)
+    steps = generate(model, PROMPT, tokens=2)
+    first = next(steps)
+    put_others(network)
+    second, written = next(steps), list(generate(load(network), PROMPT + first.token.text, tokens=1))
+    assert second.probability == pytest.approx(written[0].probability)
+
+
+@contextmanager
+def in_training(network: Any) -> Iterator[list[bool]]:
+    """A network whose every other module is training; afterwards all flags must be as they were."""
+    for number, module in enumerate(network.modules()):
+        module.training = number % 2 == 0
+    flags = [module.training for module in network.modules()]
+    yield flags
+    assert [module.training for module in network.modules()] == flags
+
+
+def test_a_model_in_training_is_read_at_rest_and_goes_on_training(network: Any) -> None:
+    for dropout in (module for module in network.modules() if isinstance(module, nn.Dropout)):
+        dropout.p = 0.5
+    rested = str(trace(load(network.eval()), PROMPT))
+    with in_training(network):
+        model = load(network)
+        assert str(trace(model, PROMPT)) == rested
+        assert torch.equal(model.logits(IDS), model.logits(IDS))
+        with intervene(model, ["L0.M1=0"]):
+            changed = model.logits(IDS)
+        network.transformer.drop.training = True
+    with in_training(network), intervene(model, ["L0.M1=0"]):
+        assert torch.equal(model.logits(IDS), changed)
+        assert not network.training
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, ValueError])
+def test_flags_are_put_back_after_an_exception(stop: type[BaseException], network: Any) -> None:
+    model = load(network)
+
+    def raise_stop(*_: Any) -> None:
+        raise stop
+
+    with in_training(network), pytest.raises(stop), read_coefficients(model, raise_stop):
+        model.backbone(IDS)
+    with in_training(network):
+        trace(model, PROMPT)
+
+
+def test_the_last_of_several_threads_puts_flags_back(network: Any) -> None:
+    entered, leave, seen = Event(), Event(), []
+
+    def hold() -> None:
+        with at_rest(network):
+            entered.set()
+            leave.wait(60)
+            seen.append(network.training)
+
+    network.train()
+    thread = Thread(target=hold)
+    thread.start()
+    assert entered.wait(60)
+    with at_rest(network):
+        assert not network.training
+    assert not network.training
+    leave.set()
+    thread.join()
+    assert (seen, network.training) == ([False], True)
+
+
+def test_threads_share_a_model_and_one_change(network: Any) -> None:
+    model, found = load(network), []
+    add_in_place(network)
+    threads = [Thread(target=lambda: found.append(str(trace(model, PROMPT)))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == [str(trace(load(network), PROMPT))] * 4
+
+
+def steer(module: nn.Module, given: Any, output: Any) -> Any:
+    return output + 1.0
+
+
+@pytest.mark.parametrize("where", ["transformer.wte", "transformer.h.1.mlp"])
+def test_a_hook_that_changes_numbers_is_refused_and_one_that_watches_is_not(where: str, network: Any) -> None:
+    model, seen = load(network), []
+    before = str(trace(model, PROMPT))
+    watching = network.get_submodule(where).register_forward_hook(lambda *given: seen.append(given))
+    assert str(trace(model, PROMPT)) == before
+    assert seen
+    watching.remove()
+    hook = network.get_submodule(where).register_forward_hook(steer)
+    for _ in range(2):
+        with pytest.raises(ModelChanged, match=rf"^hooks that were set after loading \(on '{where}'\) change what the"):
+            trace(model, PROMPT)
+    with pytest.raises(ModelChanged), intervene(model, ["L0.M1=0"]):
+        pass
+    hook.remove()
+    assert str(trace(model, PROMPT)) == before
+    everywhere = nn.modules.module.register_module_forward_pre_hook(
+        lambda _, given: (given[0] * 1, *given[1:]) if given else None
+    )
+    try:
+        assert str(trace(model, PROMPT)) == before  # it is made anew, and equal
+    finally:
+        everywhere.remove()
+
+
+def test_a_forward_that_is_put_in_place_of_a_modules_own_is_read_anew(network: Any) -> None:
+    model = load(network)
+    before = model.logits(IDS)
+    embed = network.transformer.wte.forward
+    network.transformer.wte.forward = lambda ids: 2 * embed(ids)
+    assert str(trace(model, PROMPT)) == str(trace(load(network), PROMPT))
+    del network.transformer.wte.forward
+    assert torch.equal(model.logits(IDS), before)
+
+
+def test_the_network_of_a_model_by_name_or_a_copy_must_stay_as_it_is(network: Any) -> None:
+    for model in (load_model("handmade:planted"), load_model(network, tokenizer="ids", dtype="bfloat16")):
+        inside = model.anatomy.model
+        assert model.fingerprint
+        with torch.no_grad():
+            next(inside.parameters()).add_(1)
+        with pytest.raises(
+            ModelChanged, match=r"^the weights of .* were changed after it was loaded, and its name tells"
+        ):
+            model.values(0)
+    assert load(network).fingerprint == load(build("gpt2-relu")).fingerprint  # a copy is no part of it
+
+
+def test_weights_of_inference_mode_and_views_are_compared(network: Any) -> None:
+    with torch.inference_mode():
+        held = copy.deepcopy(network)
+        for module in held.modules():
+            for name, weight in list(module._parameters.items()):
+                if weight is not None and not name.startswith("wte"):
+                    module._parameters[name] = nn.Parameter(weight.clone(), requires_grad=False)
+    assert held.transformer.h[0].ln_1.weight.is_inference()
+    model = load(held)
+    mark, values = model.fingerprint, model.values(1).clone()
+    assert torch.equal(model.values(1), values)
+    with torch.inference_mode():
+        held.transformer.h[1].mlp.c_proj.weight += 1
+    assert not torch.equal(model.values(1), values)
+    assert model.fingerprint == load(held).fingerprint != mark
+    slanted = nn.Linear(6, 5)
+    slanted.weight = nn.Parameter(torch.randn(6, 5).T)
+    before = ObjectState.of(slanted)
+    assert not before.difference(ObjectState.of(slanted), busy=False)
+    slanted.weight.data += 1
+    assert before.difference(ObjectState.of(slanted), busy=False) == "weights"
+
+
+def test_no_cycle_keeps_a_model_that_nobody_has(network: Any) -> None:
+    gc.disable()
+    try:
+        model = load(network)
+        trace(model, PROMPT)
+        gone = weakref.ref(model)
+        del model
+        assert gone() is None
+    finally:
+        gc.enable()
