@@ -45,7 +45,7 @@ _SETTLED_LATER = ("corpus_fingerprint", "validation_fingerprint", "removals")
 """Entries that may be open until the text has been read."""
 
 
-def _added(default: Any) -> Any:
+def _later_field(default: Any) -> Any:
     """A field that plans did not always have; `default` means "as before", and a plan in which it is so leaves it out.
 
     So a plan made before the field was keeps its hash, and a field added tomorrow makes no old plan another one.
@@ -89,9 +89,9 @@ class MiningPlan:
     rules: int = RULES
     corpus_fingerprint: str | None = None
     validation_fingerprint: str | None = None
-    beginning: str | None = _added(None)
-    skip_bad_rows: int = _added(0)
-    skip_special: bool = _added(False)
+    beginning: str | None = _later_field(None)
+    skip_bad_rows: int = _later_field(0)
+    skip_special: bool = _later_field(False)
 
     def __post_init__(self) -> None:
         for name in ("triggers", "prefixes", "neighbours", "batch_tokens", "max_sentences", "max_tokens", "seed",
