@@ -29,7 +29,7 @@ from mnemoscope.mining.plan import RULES, MiningPlan, library_versions
 from mnemoscope.mining.state import StateFacts
 from mnemoscope.mining.steps import CHECKPOINT
 from mnemoscope.model_options import AS_USUAL, ModelOptions
-from mnemoscope.models import LanguageModel, load_for_ids, load_model
+from mnemoscope.models import LanguageModel, kernels_chosen, load_for_ids, load_model
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,80}")
 
@@ -76,7 +76,7 @@ def work(
         with Heartbeat(directory, desk.name, lambda: desk.said, patience=run.patience):
             _check_devices(desk)
             try:
-                with desk.model.in_use():
+                with desk.model.in_use(steadily=True):
                     return _run_stages(desk, text_only=text_only)
             except WorkerClosed:  # and what was not saved is being done by others
                 desk.name = f"{name}-again-{count}"
@@ -88,6 +88,11 @@ def _check_libraries(plan: MiningPlan, directory: Path) -> None:
     if plan.rules != RULES:
         said = f"rules {plan.rules}, this worker mines by rules {RULES}"
         raise PartsDiffer(f"{directory} was begun by {said}; install the version that began it")
+    if plan.kernels != kernels_chosen():
+        raise PartsDiffer(
+            f"this worker's environment says {kernels_chosen() or 'nothing'} of the kernels that are taken, the plan"
+            f" {plan.kernels or 'nothing'}; start it in the plan's environment"
+        )
     here, begun = library_versions(), unfinished_plan(directory) or {}
     if here in (begun.get("versions") or []):
         return

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mnemoscope.errors import OptionError, PlanDiffers
 from mnemoscope.mining_options import TRIGGERS, TRIGGERS_OF_EXPERTS, MiningOptions, choose_layers, parse_removals
-from mnemoscope.models import LanguageModel
+from mnemoscope.models import LanguageModel, kernels_chosen
 
 RULES = 8
 """Raised when this package's own rules change a number: atlases of different rules are of different plans."""
@@ -92,6 +92,8 @@ class MiningPlan:
     beginning: str | None = _later_field(None)
     skip_bad_rows: int = _later_field(0)
     skip_special: bool = _later_field(False)
+    kernels: str | None = _later_field(None)
+    """Variables of the environment that choose among kernels; see `kernels_chosen`."""
 
     def __post_init__(self) -> None:
         for name in ("triggers", "prefixes", "neighbours", "batch_tokens", "max_sentences", "max_tokens", "seed",
@@ -124,7 +126,8 @@ class MiningPlan:
             neighbours=options.neighbours,
             batch_tokens=default_batch_tokens(model) if options.batch_tokens is None else options.batch_tokens,
             dtype=str(model.dtype).removeprefix("torch."), device=model.device.type, seed=options.seed,
-            attention=model.attention, threads=torch.get_num_threads(), skip_bad_rows=options.skip_bad_rows,
+            attention=model.attention, threads=torch.get_num_threads(), kernels=kernels_chosen(),
+            skip_bad_rows=options.skip_bad_rows,
             skip_special=options.skip_special, **versions,
         )  # fmt: skip
 

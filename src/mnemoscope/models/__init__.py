@@ -6,6 +6,7 @@ from mnemoscope.models.id_tokens import IdTokens
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.loading import device_of, load_for_ids, load_model
 from mnemoscope.models.model_facts import Proof, Sizes
+from mnemoscope.models.switches import kernels_chosen
 from mnemoscope.models.tokens import Beginning
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Proof",
     "Sizes",
     "device_of",
+    "kernels_chosen",
     "load_for_ids",
     "load_model",
     "overwrite_coefficients",

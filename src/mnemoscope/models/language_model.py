@@ -92,9 +92,10 @@ class LanguageModel:
         self.usage: ObjectInUse | None = None
         self.proof: Proof
 
-    def in_use(self, *, compare: bool = False) -> AbstractContextManager[None]:
+    def in_use(self, *, compare: bool = False, steadily: bool | None = None) -> AbstractContextManager[None]:
         """Holds the network at rest, as it was proved, or read anew where it has changed; see object_state.py."""
-        return nullcontext() if self.usage is None else self.usage.hold(self, compare=compare)
+        steadily = compare if steadily is None else steadily
+        return nullcontext() if self.usage is None else self.usage.hold(self, compare=compare, steadily=steadily)
 
     @property
     @held

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mnemoscope.errors import ModelUnsupported, OptionError, TokenizerNotFound
+from mnemoscope.errors import ModelUnsupported, OptionError, ProofFailed, TokenizerNotFound
 from mnemoscope.mining_options import AUTO, DTYPES
 from mnemoscope.model_options import ModelOptions, write_max_memory
 from mnemoscope.models.activation_pieces import use_pieces
@@ -26,10 +26,11 @@ from mnemoscope.models.id_tokens import IDS
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.linear_products import use_faster_products
 from mnemoscope.models.loaded_parts import LoadedParts, first_line
-from mnemoscope.models.object_state import ObjectInUse, at_rest
+from mnemoscope.models.object_state import ObjectInUse, at_rest, where_hooked
 from mnemoscope.models.offloading import check_reachable, device_of_module, is_placed, is_spread
 from mnemoscope.models.proof import prove
 from mnemoscope.models.spreading import Room, refuse
+from mnemoscope.models.switches import refuse_coarse_products, steady
 
 
 def load_model(
@@ -61,6 +62,7 @@ def load_model(
     into the free memory of `auto`, `cpu` or `cuda`, is spread: cards, CPU, disk. Raises ModelNotFound,
     TokenizerNotFound, ModelUnsupported, ModelDamaged, ProofFailed, OptionError.
     """
+    refuse_coarse_products()
     kind = None if dtype is None else dtype_of(dtype)
     place = None if device == AUTO else device_of(device)
     opening = ModelOptions(
@@ -72,7 +74,7 @@ def load_model(
     room = Room(kind or torch.float32, place, opening.max_memory)
     if room.is_bounded:
         room.budgets()
-    reopen = partial(_open, source, tokenizer, opening, room)
+    reopen = steady()(partial(_open, source, tokenizer, opening, room))
     opened = reopen()
     model, network = _read(opened, kind, place, revision)
     again = None
@@ -82,6 +84,7 @@ def load_model(
     return model
 
 
+@steady()
 def _read(
     opened: LoadedParts, kind: torch.dtype | None, place: torch.device | None, revision: str | None
 ) -> tuple[LanguageModel, nn.Module]:
@@ -109,6 +112,10 @@ def _read(
             model = LanguageModel(opened, anatomy, revision=revision, content=content)
             model.proof = prove(model)
         return model, network
+    except (ModelUnsupported, ProofFailed) as error:
+        if where := where_hooked(opened.network):
+            raise type(error)(f"{error}; hooks of others (on {where}) may be why: remove them") from error
+        raise
     except (RuntimeError, IndexError) as error:  # IndexError: embeddings with fewer rows than the head
         spread = ", where accelerate has spread it; give it more memory" if is_spread(opened.network) else ""
         raise ModelUnsupported(f"model {opened.spec!r} cannot be run{spread}: {first_line(error)}") from error

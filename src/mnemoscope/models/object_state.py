@@ -31,6 +31,7 @@ from mnemoscope.models.fingerprint import active_adapters, plain_parts
 from mnemoscope.models.linear_maps import is_of_adapters
 from mnemoscope.models.observed import ids_for, run
 from mnemoscope.models.offloading import weights_at_hand
+from mnemoscope.models.switches import steady
 
 _SAMPLED = 4
 _AS_WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -46,7 +47,7 @@ def _holding(*, compare: bool) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         @wraps(function)
         def hold_and_run(model: Any, *given: Any, **named: Any) -> Any:
-            with model.in_use(compare=compare):
+            with model.in_use(compare=compare, steadily=True):
                 return function(model, *given, **named)
 
         return cast(F, hold_and_run)
@@ -181,6 +182,11 @@ def _foreign_hooks(modules: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, 
     return found
 
 
+def where_hooked(network: nn.Module) -> str:
+    """The first place that has hooks of others; nothing where there is none."""
+    return next((where for where, _, _ in _foreign_hooks(network.named_modules())), "")
+
+
 def _is_ours(hook: Any) -> bool:
     return str(getattr(hook, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]
 
@@ -226,8 +232,10 @@ class ObjectInUse:
         self._first_hooks = self._known_hooks = self._state.hooks
 
     @contextmanager
-    def hold(self, model: object, *, compare: bool) -> Iterator[None]:
+    def hold(self, model: object, *, compare: bool, steadily: bool) -> Iterator[None]:
         """Holds the network of `model` at rest; where it has changed, `model` becomes what is read of it now.
+
+        `steadily` also holds the switches of the process, which who lets others run the network meanwhile must not.
 
         Whoever comes while others hold it joins them, and looks again only to `compare`; hooks are tried only then.
         Raises ModelChanged, and what reading and proving a model raise.
@@ -243,6 +251,8 @@ class ObjectInUse:
             held.callback(self._leave)
             if compare:
                 held.enter_context(at_rest(self._network))
+            if steadily:
+                held.enter_context(steady())
             yield
 
     def _join(self, compare: bool) -> bool:

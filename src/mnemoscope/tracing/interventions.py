@@ -150,7 +150,7 @@ def intervene(
     thread that entered the block is changed; others may run the model as it is. Raises InterventionError before
     anything is changed.
     """
-    with model.in_use(compare=True):
+    with model.in_use(compare=True, steadily=False):
         changes = interventions_of(interventions, how=how, at=at)
         check(model, changes)
         with overwrite_coefficients(model, _by_layer(model, changes)):
