@@ -32,7 +32,7 @@ IN_PLAN = (
 
 _PRECISION = "fp32_precision"
 _PRODUCTS: tuple[Any, ...] = (
-    torch.backends, cudnn, cudnn.conv, cudnn.rnn, cuda.matmul,
+    torch.backends, cudnn, cudnn.conv, cudnn.rnn, cuda.matmul,  # type: ignore[attr-defined]
     mkldnn.matmul, mkldnn.conv, mkldnn.rnn,  # type: ignore[attr-defined]
 )  # fmt: skip
 """What has a precision of products in float32, each before those that follow it where they say `none`.
