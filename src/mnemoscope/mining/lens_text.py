@@ -17,6 +17,7 @@ from torch import Tensor
 from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.mining.batches import pack, pad
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.company import sides
 from mnemoscope.models.hooks import Block, read_blocks, read_final
 
 _ROWS = 64
@@ -41,7 +42,7 @@ class LensBatch:
 class LensText:
     """The batches of one atlas's text, at most `most` tokens of it or one sentence, chosen by the seed."""
 
-    def __init__(self, directory: Path, *, area: int, seed: int, most: int) -> None:
+    def __init__(self, directory: Path, model: LanguageModel, *, area: int, seed: int, most: int) -> None:
         """Raises AtlasUnfinished where no mined sentence is stored."""
         paths = sorted((directory / "sentences").glob("part-*.parquet"))
         table = pl.read_parquet(paths, columns=["document", "tokens", "held_out"], glob=False)
@@ -58,7 +59,8 @@ class LensText:
         # The rule must not depend on which documents are stored, and neighbours in number are neighbours in the text.
         judged = (documents * 2654435761 % 2**32) % _JUDGED == 0
         by_length = np.lexsort((sizes, judged))
-        cuts = pack(sizes[by_length] + 1, area=area, rows=_ROWS, apart=judged[by_length].astype(np.int64))
+        apart = judged * (1 + len(model.boundaries)) + sides(model, sizes + model.beginning.length)
+        cuts = pack(sizes[by_length] + 1, area=area, rows=_ROWS, apart=apart[by_length])
         batches = []
         for cut in cuts:
             places = by_length[cut]

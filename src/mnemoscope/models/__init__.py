@@ -3,8 +3,9 @@
 from mnemoscope.models.expert_taps import Group
 from mnemoscope.models.hooks import Block, overwrite_coefficients, read_blocks, read_coefficients, read_final
 from mnemoscope.models.id_tokens import IdTokens
-from mnemoscope.models.language_model import LanguageModel, Proof, Sizes
+from mnemoscope.models.language_model import LanguageModel, Proof
 from mnemoscope.models.loading import device_of, load_for_ids, load_model
+from mnemoscope.models.parameter_count import Sizes
 from mnemoscope.models.tokens import Beginning
 
 __all__ = [

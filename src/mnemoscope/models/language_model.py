@@ -26,22 +26,9 @@ from mnemoscope.models.linear_maps import computes_in, matrix_of
 from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.observed import Told, run
 from mnemoscope.models.offloading import device_of_module, places_of
-from mnemoscope.models.parameter_count import count_parameters
+from mnemoscope.models.parameter_count import Sizes, count_parameters
 from mnemoscope.models.probed_values import ProbedValues
 from mnemoscope.models.projections import Fold, Head, LinearHead, Projection, fold_of, scale_of
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How large a model is; `memories` per layer, `vocabulary` in rows of the head."""
-
-    layers: int
-    hidden: int
-    memories: tuple[int, ...]
-    vocabulary: int
-    context: int
-    parameters: int
-    ffn_parameters: int
 
 
 @dataclass(frozen=True)
@@ -65,6 +52,8 @@ class LanguageModel:
     end-of-text tokens, and the beginning token, with which another text would begin; `linear_head` says whether the
     head is one matrix (an adaptive softmax is not), `probed` whether keys or values are what their modules make of unit
     vectors; `device` is the head's and that of what goes in, `devices` are the layers', `lies_on` where weights are.
+    `boundaries` are lengths, beginning token included, beyond which a row is another function's: rows on both sides of
+    one never share a forward (company.py); `eager` says whether plain attention is the same function.
     `lock` is held by whoever runs it with hooks, which see every forward: one thread at a time, which may enter again.
     `fingerprint` names model and beginning, `content` the model; `source` and `opening`, in short `spec`, its opening.
     """
@@ -111,6 +100,8 @@ class LanguageModel:
             ffn_parameters=sum(layer.ffn.parameters for layer in layers),
         )
         self.longest = self.sizes.context - beginning.length
+        self.boundaries = parts.boundaries
+        self.eager = True
         self._final_fold = self._fold_of(anatomy.final_norm)
         self.proof: Proof
 

@@ -30,6 +30,7 @@ class LoadedParts:
     context    tokens of the longest input
     anatomy    finds the parts of the network once it is placed
     beginning  the token put before every sentence, for a head of so many rows
+    boundaries lengths of a row beyond which it is computed otherwise (company.py)
     ends       the end-of-text tokens, for a head of so many rows
     """
 
@@ -43,6 +44,7 @@ class LoadedParts:
     beginning: Callable[[int], Beginning]
     ends: Callable[[int], frozenset[int]]
     opening: ModelOptions = AS_USUAL
+    boundaries: tuple[int, ...] = ()
 
 
 _quiet = Lock()

@@ -1,5 +1,6 @@
-"""How many numbers a model has, however they are stored."""
+"""How large a model is, and how many numbers it has, however they are stored."""
 
+from dataclasses import dataclass
 from math import prod
 
 import torch
@@ -8,6 +9,19 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from mnemoscope.models.linear_maps import stated_sizes
 from mnemoscope.models.offloading import own_parameters
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large a model is; `memories` per layer, `vocabulary` in rows of the head."""
+
+    layers: int
+    hidden: int
+    memories: tuple[int, ...]
+    vocabulary: int
+    context: int
+    parameters: int
+    ffn_parameters: int
 
 
 def is_packed_in_buffers(module: nn.Module) -> bool:

@@ -4,7 +4,8 @@ One short batch of four sentences of unequal length, padded on the right as in m
 through the model; then every block runs once more on its own input with all coefficients set to zero. Checked in
 every layer: (a) `residual` and `ffn_update` combine to the block's output; (b) zeroing the coefficients moves that
 output by what `coefficients @ values` says; (c) the keys reproduce the coefficients from `ffn_input`; and once (d)
-the last layer's scores equal the model's own logits. It never warns and repairs nothing.
+the last layer's scores equal the model's own logits; (e) a row's logits are those of the row alone
+(company.py). It never warns and repairs nothing.
 """
 
 import math
@@ -20,6 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mnemoscope.errors import ModelUnsupported, ProofFailed
 from mnemoscope.models.anatomy import Layer
+from mnemoscope.models.company import prove_company
 from mnemoscope.models.feed_forward import coarsest
 from mnemoscope.models.hooks import Block, overwrite_coefficients, read_blocks, read_final
 from mnemoscope.models.language_model import LanguageModel, Proof
@@ -63,7 +65,8 @@ def prove(model: LanguageModel) -> Proof:
     with torch.inference_mode(), run_uncompiled():
         blocks, calls, final, logits = _run(model, ids)
         # With experts, the logits are those of a forward of ours: the model's own is what must be causal.
-        _check_causal(model, ids, model.logits(ids) if model.numberings else logits, limit=limit)
+        own_logits = model.logits(ids) if model.numberings else logits
+        _check_causal(model, ids, own_logits, limit=limit)
         layers = []
         for layer, (parts, block, call) in enumerate(zip(model.anatomy.layers, blocks, calls, strict=True)):
             scale = scales[layer]
@@ -76,6 +79,7 @@ def prove(model: LanguageModel) -> Proof:
         scale = _Scale(own, model.dtype)
         scores = scale.error(model.scores(final, projection="lens"), logits)
         _refuse_above(model, "scores", scores, scale, len(blocks) - 1)
+        prove_company(model, sentences, own_logits, half=limit > min(LIMITS.values()))
     residual, ablation, keys = (max(column) for column in zip(*layers, strict=True))
     return Proof(residual, ablation, keys, scores, tuple(layers))
 
