@@ -213,7 +213,8 @@ def plan_batches(
 
     No batch crosses a window of so many sentences, none has more than `batch_tokens` positions (padding and `extra`
     included) unless it is one sentence, none has rows of up to a boundary beside rows beyond it, and in none is more
-    than a twentieth padding. `extra` is 1 for a beginning token before each sentence, else 0. The answer depends on nothing but the arguments. Raises OptionError for
+    than a twentieth padding. `extra` is 1 for a beginning token before each sentence, else 0; it counts towards
+    `boundaries`, which ascend. The answer depends on nothing but the arguments. Raises OptionError for
     `batch_tokens` or `window` below 1, StoreFailed.
     """
     if batch_tokens < 1 or window < 1:

@@ -65,8 +65,7 @@ def prove(model: LanguageModel) -> Proof:
     with torch.inference_mode(), run_uncompiled():
         blocks, calls, final, logits = _run(model, ids)
         # With experts, the logits are those of a forward of ours: the model's own is what must be causal.
-        own_logits = model.logits(ids) if model.numberings else logits
-        _check_causal(model, ids, own_logits, limit=limit)
+        _check_causal(model, ids, model.logits(ids) if model.numberings else logits, limit=limit)
         layers = []
         for layer, (parts, block, call) in enumerate(zip(model.anatomy.layers, blocks, calls, strict=True)):
             scale = scales[layer]
@@ -79,7 +78,7 @@ def prove(model: LanguageModel) -> Proof:
         scale = _Scale(own, model.dtype)
         scores = scale.error(model.scores(final, projection="lens"), logits)
         _refuse_above(model, "scores", scores, scale, len(blocks) - 1)
-        prove_company(model, sentences, own_logits, half=limit > min(LIMITS.values()))
+        prove_company(model, sentences, half=limit > min(LIMITS.values()))
     residual, ablation, keys = (max(column) for column in zip(*layers, strict=True))
     return Proof(residual, ablation, keys, scores, tuple(layers))
 
