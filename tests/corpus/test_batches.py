@@ -55,6 +55,18 @@ def test_ids_are_those_given(tmp_path: Path) -> None:
     assert [batches.ids(k).tolist() for k in range(batches.count)] == [[70], [7]]
 
 
+def test_no_batch_has_rows_on_both_sides_of_a_boundary(tmp_path: Path) -> None:
+    """The beginning token counts: 19 tokens are a row of 20, which still lies on this side of a boundary at 20."""
+    lengths = np.array([20, 19, 21, 19, 20])
+    plans: dict[tuple[int, ...], list[list[int]]] = {
+        (): [[1, 3, 0, 4], [2]], (20,): [[1, 3], [0, 4, 2]], (20, 21): [[1, 3], [0, 4], [2]],
+    }  # fmt: skip
+    for boundaries, expected in plans.items():
+        batches = plan_batches(lengths, np.arange(5), directory=tmp_path, batch_tokens=400, boundaries=boundaries)
+        assert [batches.ids(k).tolist() for k in range(batches.count)] == expected
+        assert batches.positions - batches.padding == sum(lengths) + 5
+
+
 def test_no_sentences_make_no_batches() -> None:
     assert plan(np.array([], np.int32), batch_tokens=8).count == 0
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from mnemoscope.errors import NotFinite
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.company import sides
 from mnemoscope.tracing.readings import rank_of
 from mnemoscope.tracing.scores import SCORES
 
@@ -54,7 +55,7 @@ def likelihoods(model: LanguageModel, texts: Sequence[Tokens], *, tick: Tick = n
     """
     found: list[Likelihood | None] = [None] * len(texts)
     before = model.beginning.tokens
-    for chosen in _groups(texts, len(before), rows=max(1, SCORES // model.sizes.vocabulary)):
+    for chosen in _groups(texts, model, rows=max(1, SCORES // model.sizes.vocabulary)):
         tick()
         width = len(before) + max(len(texts[k]) for k in chosen)
         ids = torch.zeros(len(chosen), width, dtype=torch.long)
@@ -73,11 +74,13 @@ def likelihoods(model: LanguageModel, texts: Sequence[Tokens], *, tick: Tick = n
     return [one for one in found if one is not None]
 
 
-def _groups(texts: Sequence[Tokens], extra: int, *, rows: int) -> Iterator[list[int]]:
+def _groups(texts: Sequence[Tokens], model: LanguageModel, *, rows: int) -> Iterator[list[int]]:
     """The texts' numbers in groups of like length, of at most `rows` positions or one text."""
     group: list[int] = []
+    lengths = [len(text) + model.beginning.length for text in texts]
+    side = sides(model, lengths)
     for k in sorted(range(len(texts)), key=lambda k: len(texts[k])):
-        if group and (len(group) + 1) * (len(texts[k]) + extra) > rows:
+        if group and ((len(group) + 1) * lengths[k] > rows or side[k] != side[group[-1]]):
             yield group
             group = []
         group.append(k)

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from mnemoscope.cli import arguments as arg
+from mnemoscope.cli.mined import OTHER_FUNCTION
 from mnemoscope.cli.progress import reporting, spoken_time
 from mnemoscope.cli.runner import emit
 from mnemoscope.formatting import format_blocks
@@ -71,6 +72,8 @@ def inspect(
     if facts["values"] != "read":
         print(f"  values      {facts['values']}: what the layers make of unit vectors")
     print(f"  numbers     {facts['dtype']} on {' and '.join(facts['lies_on'])}")
+    if "attention_weights" in facts:
+        print(f"  attention   where it looks is unknown: {OTHER_FUNCTION}")
     print("  proof       " + ", ".join(f"{name} {error:.1e}" for name, error in facts["proof"].items()))
     if cost is not None:
         about = "" if cost.exact else "about "

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from mnemoscope.cli.runner import emit
 
+OTHER_FUNCTION = "plain (eager) attention, which alone tells it, is another function of this model, or cannot run"
 _COUNTS = ("documents", "sentences", "duplicates", "mined_sentences", "mined_tokens")
 """Counts of the text that are printed."""
 _LISTED = 20
@@ -25,6 +26,8 @@ def summarise(path: Path, *, json: bool) -> None:
             f" ({overlap.share:.1%}) are in the mined text, too",
             file=sys.stderr,
         )
+    if "attention_weights" in manifest["model"]:
+        print(f"warning: where attention looks is left out: {OTHER_FUNCTION}", file=sys.stderr)
     if json:
         made = {"atlas": str(path), "model": model.spec, "corpus": corpus.spec}
         sizes = {"layers": list(atlas.layers), "memories": memories, "counts": counts}

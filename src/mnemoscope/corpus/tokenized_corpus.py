@@ -6,16 +6,17 @@ stays within a few megabytes of resident memory: pages of a mapped file count as
 
 A plan of batches groups sentences of similar length: little padding, a fixed order. Sentences are taken in windows in
 corpus order and sorted by length inside a window. A batch is filled as far as the budget allows, but not more than one
-position in twenty of it may be padding, and it is rather cut at a change of length once it is half full: a batch of one
-single length has no padding and needs no mask.
+position in twenty of it may be padding, no boundary of the model lies inside it, and it is rather cut at a change of
+length once it is half full: a batch of one single length has no padding and needs no mask.
 """
 
 from __future__ import annotations
 
 import errno
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, final
 
@@ -159,11 +160,12 @@ class TokenizedCorpus:
         self._columns["hashes"].release()
         return np.array(self._columns["hashes"].array.reshape(-1, 2)[sentences], np.uint64)
 
-    def batches(self, batch_tokens: int, *, extra: int = 1) -> Batches:
+    def batches(self, batch_tokens: int, *, extra: int = 1, boundaries: Sequence[int] = ()) -> Batches:
         """The batches of the mined sentences, kept in this folder (a new call replaces them)."""
         planned = plan_batches(
-            self.mined_lengths, self.mined, directory=self.directory, batch_tokens=batch_tokens, extra=extra
-        )
+            self.mined_lengths, self.mined, directory=self.directory, batch_tokens=batch_tokens, extra=extra,
+            boundaries=boundaries,
+        )  # fmt: skip
         self.release()
         return planned
 
@@ -205,12 +207,14 @@ def plan_batches(
     batch_tokens: int,
     window: int = WINDOW,
     extra: int = 1,
+    boundaries: Sequence[int] = (),
 ) -> Batches:
     """The batches of the sentences `ids` (ascending) whose token counts are `lengths`, kept mapped in `directory`.
 
     No batch crosses a window of so many sentences, none has more than `batch_tokens` positions (padding and `extra`
-    included) unless it is one sentence, and in none is more than a twentieth padding. `extra` is 1 for a beginning
-    token before each sentence, else 0. The answer depends on nothing but the arguments. Raises OptionError for
+    included) unless it is one sentence, none has rows of up to a boundary beside rows beyond it, and in none is more
+    than a twentieth padding. `extra` is 1 for a beginning token before each sentence, else 0; it counts towards
+    `boundaries`, which ascend. The answer depends on nothing but the arguments. Raises OptionError for
     `batch_tokens` or `window` below 1, StoreFailed.
     """
     if batch_tokens < 1 or window < 1:
@@ -222,7 +226,8 @@ def plan_batches(
             widths = np.asarray(lengths[start : start + window], np.int64) + extra
             order = np.argsort(widths, kind="stable")
             widths = widths[order]
-            cuts = _cut(widths, batch_tokens)
+            edges = np.unique([0, *np.searchsorted(widths, boundaries, side="right"), len(widths)])
+            cuts = np.concatenate([_cut(widths[a:b], batch_tokens) + a for a, b in pairwise(edges)])
             area = int((np.diff(cuts, prepend=0) * widths[cuts - 1]).sum())
             positions += area
             padding += area - int(widths.sum())

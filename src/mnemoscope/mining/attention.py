@@ -29,6 +29,7 @@ from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.mining.writing import is_made, write_columns
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.attention import BlockAttention, Part, eager_attention, find_attention, read_attention
+from mnemoscope.models.company import sides
 from mnemoscope.models.hooks import Block, read_blocks, read_final
 from mnemoscope.models.token_logits import LogitDirections, TokenLogits
 from mnemoscope.tracing.logit_parts import LayerStreams, LogitSplitter, attended_positions, ffn_streams
@@ -64,7 +65,7 @@ class AttentionPass:
         self._parallel = [model.layer(layer).attention is not None for layer in plan.layers]
         lengths = self._position + 1 + model.beginning.length
         self._order = np.argsort(lengths, kind="stable")
-        cuts = _cut(lengths[self._order], area=plan.batch_tokens)
+        cuts = _cut(lengths[self._order], area=plan.batch_tokens, apart=sides(model, lengths[self._order]))
         shape = (len(listed), len(plan.layers))
         self.answers: dict[str, NDArray[Any]] = {
             **{name: empty_answers(shape, np.int32) for name in ("input_top", "attention_top", "ffn_alone_top")},
@@ -211,10 +212,10 @@ def join_attention(context: RunContext, model: LanguageModel, plan: MiningPlan, 
     write_columns(context.directory, plan, "attention", asked.columns(), {})
 
 
-def _cut(lengths: NDArray[np.int64], *, area: int) -> list[slice]:
+def _cut(lengths: NDArray[np.int64], *, area: int, apart: NDArray[np.int64] | None = None) -> list[slice]:
     """The prefixes, in order of length, in batches that also bound the attention weights."""
     cuts = []
-    for items in pack(lengths, area=area, rows=ROWS):
+    for items in pack(lengths, area=area, rows=ROWS, apart=apart):
         weights = (items.stop - items.start) * int(lengths[items.stop - 1]) ** 2
         cuts += even_parts(items, min(items.stop - items.start, -(-weights // _WEIGHTS)))
     return cuts

@@ -29,7 +29,9 @@ class BatchLoader:
     ) -> None:
         self._copy, self._model = copy, model
         self._batches = (
-            copy.planned_batches() if planned else copy.batches(batch_tokens, extra=model.beginning.length)
+            copy.planned_batches()
+            if planned
+            else copy.batches(batch_tokens, extra=model.beginning.length, boundaries=model.boundaries)
         )
         self._order = batch_order(self._batches.count, seed)
         self.count = self._batches.count

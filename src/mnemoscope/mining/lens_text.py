@@ -3,6 +3,7 @@
 Only sentences that were mined: the held-out ones are those on which lenses are judged, as all other readouts are.
 """
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,8 +42,13 @@ class LensBatch:
 class LensText:
     """The batches of one atlas's text, at most `most` tokens of it or one sentence, chosen by the seed."""
 
-    def __init__(self, directory: Path, *, area: int, seed: int, most: int) -> None:
-        """Raises AtlasUnfinished where no mined sentence is stored."""
+    def __init__(
+        self, directory: Path, *, area: int, seed: int, most: int, boundaries: Sequence[int] = ()
+    ) -> None:
+        """No batch has sentences of up to a boundary's tokens beside longer ones.
+
+        Raises AtlasUnfinished where no mined sentence is stored.
+        """
         paths = sorted((directory / "sentences").glob("part-*.parquet"))
         table = pl.read_parquet(paths, columns=["document", "tokens", "held_out"], glob=False)
         table = table.filter(~pl.col("held_out"), pl.col("tokens").list.len() > 1)
@@ -58,7 +64,8 @@ class LensText:
         # The rule must not depend on which documents are stored, and neighbours in number are neighbours in the text.
         judged = (documents * 2654435761 % 2**32) % _JUDGED == 0
         by_length = np.lexsort((sizes, judged))
-        cuts = pack(sizes[by_length] + 1, area=area, rows=_ROWS, apart=judged[by_length].astype(np.int64))
+        apart = judged * (1 + len(boundaries)) + np.searchsorted(boundaries, sizes)
+        cuts = pack(sizes[by_length] + 1, area=area, rows=_ROWS, apart=apart[by_length])
         batches = []
         for cut in cuts:
             places = by_length[cut]

@@ -105,7 +105,10 @@ def fit_lenses(
         context = RunContext(opened.path, checkpoint_every, progress)
         facts: dict[str, dict[str, Any]] = {}
         for kind in wanted:
-            text = LensText(opened.path, area=plan.batch_tokens, seed=plan.seed, most=max_tokens)
+            text = LensText(
+                opened.path, area=plan.batch_tokens, seed=plan.seed, most=max_tokens,
+                boundaries=[length - loaded.beginning.length for length in loaded.boundaries],
+            )  # fmt: skip
             if kind == "ridge":
                 found |= _fit_ridge(context, loaded, plan, text, facts)
             else:

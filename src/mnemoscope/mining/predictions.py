@@ -30,6 +30,7 @@ from mnemoscope.mining.stream_readings import StreamReader, Streams
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.company import sides
 from mnemoscope.models.hooks import Block, read_blocks, read_final
 from mnemoscope.tracing.scores import activity_of, own_norm_scales, votes_in
 
@@ -143,9 +144,10 @@ class PredictionPass:
         self._votes = {layer: votes_of(values[layer], device=model.devices[layer]) for layer in plan.layers}
         self._reader = StreamReader(model)
         self._extra = model.beginning.length
-        lengths = prefixes.position + 1
+        lengths = prefixes.position + 1 + self._extra
         self._order = np.argsort(lengths, kind="stable")
-        cuts = pack(lengths[self._order] + self._extra, area=plan.batch_tokens, rows=ROWS)
+        lengths = lengths[self._order]
+        cuts = pack(lengths, area=plan.batch_tokens, rows=ROWS, apart=sides(model, lengths))
         shape = (len(lengths), len(plan.layers))
         ways = max(max(1, len(model.layer(layer).ffn.branches)) for layer in plan.layers)
         integers = (*_INTEGERS, ROUTED) if model.numberings else _INTEGERS

@@ -30,6 +30,7 @@ from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.mining.values import TOKENS_KEPT, ValuePass
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.company import sides
 from mnemoscope.models.hooks import Block, read_blocks
 from mnemoscope.models.translators import Lens, Translator, translated_scores, translated_values
 from mnemoscope.tracing import read_scores, top
@@ -129,9 +130,10 @@ class ReadoutPass:
         count = len(self._sentence)
         self._control = self._final[next_in_circle(count, plan.seed, 13)]
         self._extra = model.beginning.length
-        lengths = self._position + 1
+        lengths = self._position + 1 + self._extra
         self._order = np.argsort(lengths, kind="stable")
-        cuts = pack(lengths[self._order] + self._extra, area=plan.batch_tokens, rows=ROWS)
+        lengths = lengths[self._order]
+        cuts = pack(lengths, area=plan.batch_tokens, rows=ROWS, apart=sides(model, lengths))
         shape = (count, len(plan.layers), len(lenses))
         self.answers: dict[str, NDArray[Any]] = {
             **{name: empty_answers(shape, np.int32) for name in _INTEGERS},

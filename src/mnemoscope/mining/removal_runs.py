@@ -1,7 +1,8 @@
 """How shortened sentences are run: as trees, which compute once what they share, or one by one, padded.
 
-A run is a sentence without one of its tokens, or as it stands, as far as anything in it is asked. Trees take less time
-(LOG.md: speed, seventh part); which models allow them, tree_forward.py finds out.
+A run is a sentence without one of its tokens, or as it stands, as far as anything in it is asked. Where a sentence lies
+beyond a boundary of the model it is run to its end, one token short: a row is read as its length says. Trees take less
+time (LOG.md: speed, seventh part); which models allow them, tree_forward.py finds out.
 """
 
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from torch import Tensor
 from mnemoscope.mining.batches import fill, pack, pad
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.company import sides
 from mnemoscope.models.hooks import read_coefficients
 from mnemoscope.models.token_trees import Branch, TokenRow, Tree
 from mnemoscope.models.tree_forward import TreeForward
@@ -72,10 +74,13 @@ class Runs(Protocol):
 
 def plan_runs(requests: Requests, model: LanguageModel, sentences: NamedSentences, *, area: int) -> Runs:
     """How the requests are run, `area` tokens at a time."""
-    longest = int(requests.position.max(initial=0)) + model.beginning.length
-    forward = TreeForward(model, longest=longest)
-    if forward.possible:
-        return TreeRuns(requests, model, sentences, forward, area=area)
+    # What lies on two sides of a boundary shares nothing, and no row of trees is itself longer than the first of them.
+    if np.array_equal(_ends(requests, model, sentences), requests.position):
+        longest = int(requests.position.max(initial=0)) + model.beginning.length
+        forward = TreeForward(model, longest=longest)
+        if forward.possible:
+            most = min((area, *model.boundaries[:1]))
+            return TreeRuns(requests, model, sentences, forward, area=most)
     return LoneRuns(requests, model, sentences, area=area)
 
 
@@ -86,11 +91,13 @@ class LoneRuns:
 
     def __init__(self, requests: Requests, model: LanguageModel, sentences: NamedSentences, *, area: int) -> None:
         self._model, self._sentences, self._extra = model, sentences, model.beginning.length
-        self._runs, run = _runs_of(requests, "layer", "position", "sentence", "gap")
+        ends = _ends(requests, model, sentences)
+        self._runs, run = _runs_of(requests, "layer", "position", "sentence", "gap", ends=ends)
         self._order = np.argsort(run, kind="stable")
         self._run, self._requests = run[self._order], requests.at(self._order)
         lengths = self._runs["position"].to_numpy() + self._extra
-        self.cuts = pack(lengths, area=area, rows=area, apart=self._runs["layer"].to_numpy())
+        apart = self._runs["layer"].to_numpy() * (1 + len(model.boundaries)) + sides(model, lengths)
+        self.cuts = pack(lengths, area=area, rows=area, apart=apart)
 
     def take(self, items: slice, answer: Answer) -> None:
         """See `Runs`."""
@@ -131,7 +138,7 @@ class TreeRuns:
     ) -> None:
         self._sentences, self._forward = sentences, forward
         self._first, self._extra = np.array(model.beginning.tokens, np.int64), model.beginning.length
-        runs, run = _runs_of(requests, "sentence", "gap")
+        runs, run = _runs_of(requests, "sentence", "gap", ends=requests.position)
         begins, sizes = _group(runs, extra=self._extra, most=min(area, _LARGEST))
         deepest = np.maximum.reduceat(runs["layer"].to_numpy(), begins)
         rank = np.argsort(np.lexsort((sizes, deepest)))  # of every tree
@@ -187,9 +194,20 @@ class TreeRuns:
         return row, row.starts[segments] + shifts
 
 
-def _runs_of(requests: Requests, *order: str) -> tuple[pl.DataFrame, Ints]:
+def _ends(requests: Requests, model: LanguageModel, sentences: NamedSentences) -> Ints:
+    """How far each request's run goes `[request]`: to the position asked about, or to the end of a sentence that lies
+    beyond a boundary, whose row without a token may lie on either side.
+    """
+    if not model.boundaries:
+        return requests.position
+    named, of = np.unique(requests.sentence, return_inverse=True)
+    lengths = np.array([len(sentences.of(sentence)) for sentence in named.tolist()], np.int64)[of]
+    return np.where(lengths + model.beginning.length > model.boundaries[0], lengths - 1, requests.position)
+
+
+def _runs_of(requests: Requests, *order: str, ends: Ints) -> tuple[pl.DataFrame, Ints]:
     """The runs that answer all requests, in that order, with their deepest layer and last position; each request's."""
-    asked = pl.DataFrame({name: getattr(requests, name) for name in ("sentence", "gap", "layer", "position")})
+    asked = pl.DataFrame({name: getattr(requests, name) for name in ("sentence", "gap", "layer")} | {"position": ends})
     runs = asked.group_by("sentence", "gap").agg(pl.col("layer").max(), pl.col("position").max()).sort(*order)
     numbered = runs.select("sentence", "gap").with_row_index("run")
     found = asked.join(numbered, on=("sentence", "gap"), maintain_order="left")["run"]

@@ -26,6 +26,7 @@ from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining_options import MiningOptions, is_chat
 from mnemoscope.model_options import NAMED, full_name
 from mnemoscope.models import IdTokens, LanguageModel
+from mnemoscope.models.company import prove_long_rows
 from mnemoscope.models.special_tokens import ChatReader
 from mnemoscope.progress import StopSignal, interruption
 
@@ -163,6 +164,7 @@ def settle_text(context: RunContext, beginning: Beginning, options: MiningOption
         begin_run(directory, plan, part, versions, opened=beginning.opened)
     try:
         copy = _prepare(context, beginning, plan)
+        _prove_rows(beginning.model, copy)
     except (CorpusError, ModelError):
         if not goes_on:
             remove_work(directory)
@@ -237,6 +239,13 @@ def _prepare(context: RunContext, beginning: Beginning, plan: MiningPlan) -> Tok
         validation=beginning.validation, render=render, made_with=made_with,
         checkpoint_every=context.checkpoint_every, progress=context.progress,
     )  # fmt: skip
+
+
+def _prove_rows(model: LanguageModel, copy: TokenizedCorpus) -> None:
+    """Tries the model on rows beyond its boundaries where the text has any; raises ModelUnsupported."""
+    texts = [copy, *([copy.validation] if isinstance(copy.validation, TokenizedCorpus) else [])]
+    longest = max(int(text.lengths.max(initial=0)) for text in texts)
+    prove_long_rows(model, longest + model.beginning.length)
 
 
 def _with_texts(plan: MiningPlan, copy: TokenizedCorpus) -> MiningPlan:

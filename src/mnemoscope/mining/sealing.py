@@ -120,6 +120,7 @@ def model_facts(model: LanguageModel) -> dict[str, Any]:
             **({"experts": experts} if experts else {}),
         },
         "beginning": {"token": model.beginning.token, "kind": model.beginning.kind},
+        **({} if model.eager else {"attention_weights": "unknown"}),
         "proof": {name: getattr(model.proof, name) for name in ("residual", "ablation", "keys", "scores")},
     }
 

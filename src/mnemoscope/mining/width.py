@@ -31,6 +31,7 @@ from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.mining.usefulness import find_duplicates, least_useful_first, usefulness
 from mnemoscope.mining.writing import columns_of, each_layer, is_made, write_columns
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.company import sides
 from mnemoscope.models.hooks import Block, overwrite_coefficients, read_blocks, read_final
 from mnemoscope.models.partial_forward import PartialForward
 from mnemoscope.tracing import top
@@ -90,12 +91,13 @@ class WidthPass:
         stages = np.repeat(np.arange(1 + len(plan.layers)), count)
         lengths = np.tile(self.text.lengths[self._by_length] + self._extra, 1 + len(plan.layers))
         area = min(plan.batch_tokens, _AREA)
+        apart = stages * (1 + len(model.boundaries)) + sides(model, lengths)
         tokens = [self._sentences.of(sentence) for sentence in self.text.sentence.tolist()]
         orders = (order for of in self._orders.values() for order in of.values())
         inputs = digest(plan.hash(), self.text.sentence, *tokens, *orders, *(m.cpu() for m in self._mean.values()))
         self.partial = PartialForward(model)
         self.steps = PlannedSteps(
-            self.take, pack(lengths, area=area, rows=area, apart=stages), self.answers, stage="width",
+            self.take, pack(lengths, area=area, rows=area, apart=apart), self.answers, stage="width",
             unit="sentences, layer by layer", plan=plan.hash(), inputs=inputs, team=ThreadTeam.of(model),
         )  # fmt: skip
 

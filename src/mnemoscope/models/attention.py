@@ -7,8 +7,8 @@ Weights exist only while the network computes attention as plain matrix products
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -26,6 +26,8 @@ Part = Literal["input", "sum", "weights"]
 attention weights `[batch, head, position, attended position]`."""
 Callback = Callable[[int, Part, Tensor], None]
 EAGER = "eager"
+REFUSALS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)
+"""What a network may raise that is run, or made, otherwise than it is used to."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,16 @@ class BlockAttention:
 def eager_attention(model: LanguageModel) -> Iterator[None]:
     """The network computes attention as plain matrix products, which give weights; on leaving it is as it was.
 
-    The model's lock is held meanwhile: the switch is the network's own, and seen by every thread.
+    Nothing is switched in a model of which they are another function (`eager`). The model's lock is held meanwhile: the
+    switch is the network's own, and seen by every thread.
     """
-    with model.in_use(), model.lock, suppress_warnings():
+    with model.in_use(), model.lock, _switched(model) if model.eager else nullcontext():
+        yield
+
+
+@contextmanager
+def _switched(model: LanguageModel) -> Iterator[None]:
+    with suppress_warnings():
         modules = model.anatomy.model.modules()
         found = [config for module in modules for config in _with_parts(getattr(module, "config", None))]
         configs = list({id(config): config for config in found}.values())
@@ -133,7 +142,10 @@ class _Call:
 
 
 def find_attention(model: LanguageModel) -> tuple[BlockAttention, ...]:
-    """The attention of every layer's block, found in one small forward; as if there were none where that fails."""
+    """The attention of every layer's block, found in one small forward; as if there were none where that fails.
+
+    Without `weights` in a model of which plain attention is another function: those would be of that.
+    """
     network = model.anatomy.model
     calls: dict[int, list[_Call]] = {}
     inputs: dict[int, Tensor] = {}
@@ -144,7 +156,7 @@ def find_attention(model: LanguageModel) -> tuple[BlockAttention, ...]:
     def note_input(layer: int, _: Part, tensor: Tensor) -> None:
         inputs[layer] = flat(tensor).clone()
 
-    with eager_attention(model), ExitStack() as hooks:
+    with model.lock, _switched(model), ExitStack() as hooks:
         for layer, parts in enumerate(model.anatomy.layers):
             calls[layer] = []
             _watch_calls(parts.block, calls[layer], tuple(ids.shape), hooks)
@@ -152,9 +164,10 @@ def find_attention(model: LanguageModel) -> tuple[BlockAttention, ...]:
         hooks.enter_context(read_blocks(model, blocks.__setitem__))
         try:
             model.backbone(ids)
-        except (RuntimeError, TypeError, ValueError):  # a network that knows no such attention
+        except REFUSALS:  # a network that knows no such attention
             return nothing
-    return tuple(_tell(calls[layer], inputs[layer], flat(block.residual)) for layer, block in sorted(blocks.items()))
+    told = [_tell(calls[layer], inputs[layer], flat(block.residual)) for layer, block in sorted(blocks.items())]
+    return tuple(told if model.eager else (replace(one, weights=None) for one in told))
 
 
 def _watch_calls(block: nn.Module, calls: list[_Call], shape: tuple[int, ...], hooks: ExitStack) -> None:

@@ -29,6 +29,7 @@ from mnemoscope.model_options import ModelOptions
 from mnemoscope.models import handmade
 from mnemoscope.models.adapters import ADAPTER_CONFIG, base_name, base_of, put_adapter
 from mnemoscope.models.anatomy import check_supported, find_layers, text_config
+from mnemoscope.models.company import boundaries_of
 from mnemoscope.models.dequantization import check_quantised, dequantize, format_of, widen_at_load
 from mnemoscope.models.fingerprint import active_adapters
 from mnemoscope.models.gguf_file import SUFFIX, lone_file, name_in
@@ -106,6 +107,7 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
         anatomy=lambda network: find_layers(network) or infer(network),
         beginning=lambda rows: beginning_of(found, config, tokens, rows=rows),
         padding=lambda rows: padding_of(found, config, tokens, rows=rows),
+        boundaries=boundaries_of(config, _context(config)),
         ends=lambda rows: ends_of(found, config, getattr(model, "generation_config", None), tokens, rows=rows),
     )
 

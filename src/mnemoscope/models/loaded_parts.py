@@ -32,6 +32,7 @@ class LoadedParts:
     context    tokens of the longest input
     anatomy    finds the parts of the network once it is placed
     beginning  the token put before every sentence, for a head of so many rows
+    boundaries lengths of a row beyond which it is computed otherwise (company.py)
     ends       the end-of-text tokens, for a head of so many rows
     padding    the token that fills shorter rows up, where there is one
     """
@@ -48,6 +49,7 @@ class LoadedParts:
     padding: Callable[[int], int | None] = lambda rows: None
     opening: ModelOptions = AS_USUAL
     name: str | None = None
+    boundaries: tuple[int, ...] = ()
 
     @property
     def shown_name(self) -> str:

@@ -1,4 +1,4 @@
-"""How many numbers a model has, however they are stored."""
+"""How large a model is, and how many numbers it has, however they are stored."""
 
 from math import prod
 

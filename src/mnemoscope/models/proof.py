@@ -4,7 +4,8 @@ One short batch of four sentences of unequal length, padded on the right as in m
 through the model; then every block runs once more on its own input with all coefficients set to zero. Checked in
 every layer: (a) `residual` and `ffn_update` combine to the block's output; (b) zeroing the coefficients moves that
 output by what `coefficients @ values` says; (c) the keys reproduce the coefficients from `ffn_input`; and once (d)
-the last layer's scores equal the model's own logits. It never warns and repairs nothing.
+the last layer's scores equal the model's own logits; (e) a row's logits are those of the row alone
+(company.py). It never warns and repairs nothing.
 """
 
 import math
@@ -20,6 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mnemoscope.errors import ModelUnsupported, ProofFailed
 from mnemoscope.models.anatomy import Layer
+from mnemoscope.models.company import prove_company
 from mnemoscope.models.feed_forward import coarsest
 from mnemoscope.models.hooks import Block, overwrite_coefficients, read_blocks, read_final
 from mnemoscope.models.language_model import LanguageModel
@@ -77,6 +79,7 @@ def prove(model: LanguageModel) -> Proof:
         scale = _Scale(own, model.dtype)
         scores = scale.error(model.scores(final, projection="lens"), logits)
         _refuse_above(model, "scores", scores, scale, len(blocks) - 1)
+        prove_company(model, sentences, half=limit > min(LIMITS.values()))
     residual, ablation, keys = (max(column) for column in zip(*layers, strict=True))
     return Proof(residual, ablation, keys, scores, tuple(layers))
 
