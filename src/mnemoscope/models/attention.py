@@ -156,7 +156,7 @@ def find_attention(model: LanguageModel) -> tuple[BlockAttention, ...]:
     def note_input(layer: int, _: Part, tensor: Tensor) -> None:
         inputs[layer] = flat(tensor).clone()
 
-    with model.lock, _switched(model), ExitStack() as hooks:
+    with model.in_use(), model.lock, _switched(model), ExitStack() as hooks:
         for layer, parts in enumerate(model.anatomy.layers):
             calls[layer] = []
             _watch_calls(parts.block, calls[layer], tuple(ids.shape), hooks)
@@ -221,16 +221,16 @@ def _tell(calls: Sequence[_Call], before: Tensor, residual: Tensor) -> BlockAtte
     weights, path = inner[0].module, f"{inner[0].path}."
     around = [call for call in calls if path.startswith(f"{call.path}.") or call.path.startswith(path)]
     around += [call for call in calls if any(same(call.taken, one.given) for one in around)]
-    if any(_is_later_field(call.given, before, residual) for call in around):
+    if any(_is_added(call.given, before, residual) for call in around):
         return BlockAttention(True, weights)
     for norm in calls:
         sums = norm.taken.shape == before.shape and same(norm.given, residual)
-        if sums and any(_is_later_field(call.given, before, norm.taken) for call in around):
+        if sums and any(_is_added(call.given, before, norm.taken) for call in around):
             return BlockAttention(True, weights, norm.module)
     return BlockAttention(False, weights)
 
 
-def _is_later_field(given: Tensor, before: Tensor, after: Tensor) -> bool:
+def _is_added(given: Tensor, before: Tensor, after: Tensor) -> bool:
     """Whether what made the stream what it is `after` is what was given, times a number.
 
     The stream's own rounding does not count: it may be far larger than what is added to it.

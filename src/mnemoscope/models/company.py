@@ -136,10 +136,11 @@ def _one_layer(model: LanguageModel, config: Any) -> Any:
     with init_empty_weights(include_buffers=False), suppress_warnings():
         made = type(network)(changed)
     weights, found = dict(network.named_parameters(remove_duplicate=False)), {}
+    seeded = torch.Generator(model.device).manual_seed(0)
     for name, empty in made.named_parameters():
         own = weights.get(name, empty)
         fits = own.shape == empty.shape and own.dtype == model.dtype and not own.is_meta
-        random = torch.randn(() if fits else empty.shape, dtype=model.dtype, device=model.device)
+        random = torch.randn(() if fits else empty.shape, dtype=model.dtype, device=model.device, generator=seeded)
         found[name] = own.detach() if fits else random * empty.shape[-1] ** -0.5
     made.load_state_dict(found, strict=False, assign=True)
     return made.to(model.device).eval()
