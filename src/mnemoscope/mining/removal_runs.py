@@ -1,8 +1,8 @@
 """How shortened sentences are run: as trees, which compute once what they share, or one by one, padded.
 
-A run is a sentence without one of its tokens, or as it stands, as far as anything in it is asked. Where a sentence lies
-beyond a boundary of the model it is run to its end, one token short: a row is read as its length says. Trees take less
-time (LOG.md: speed, seventh part); which models allow them, tree_forward.py finds out.
+A run is a sentence without one of its tokens, or as it stands, as far as anything in it is asked on one side of a
+boundary of the model (company.py). Trees take less time (LOG.md: speed, seventh part); which models allow them,
+tree_forward.py finds out.
 """
 
 from collections.abc import Callable
@@ -74,9 +74,9 @@ class Runs(Protocol):
 
 def plan_runs(requests: Requests, model: LanguageModel, sentences: NamedSentences, *, area: int) -> Runs:
     """How the requests are run, `area` tokens at a time."""
+    longest = int(requests.position.max(initial=0)) + model.beginning.length
     # What lies on two sides of a boundary shares nothing, and no row of trees is itself longer than the first of them.
-    if np.array_equal(_ends(requests, model, sentences), requests.position):
-        longest = int(requests.position.max(initial=0)) + model.beginning.length
+    if not sides(model, [longest]).any():
         forward = TreeForward(model, longest=longest)
         if forward.possible:
             most = min((area, *model.boundaries[:1]))
@@ -91,12 +91,12 @@ class LoneRuns:
 
     def __init__(self, requests: Requests, model: LanguageModel, sentences: NamedSentences, *, area: int) -> None:
         self._model, self._sentences, self._extra = model, sentences, model.beginning.length
-        ends = _ends(requests, model, sentences)
-        self._runs, run = _runs_of(requests, "layer", "position", "sentence", "gap", ends=ends)
+        side = sides(model, requests.position + self._extra)
+        self._runs, run = _runs_of(requests, side, "layer", "position", "sentence", "gap")
         self._order = np.argsort(run, kind="stable")
         self._run, self._requests = run[self._order], requests.at(self._order)
         lengths = self._runs["position"].to_numpy() + self._extra
-        apart = self._runs["layer"].to_numpy() * (1 + len(model.boundaries)) + sides(model, lengths)
+        apart = self._runs["layer"].to_numpy() * (1 + len(model.boundaries)) + self._runs["side"].to_numpy()
         self.cuts = pack(lengths, area=area, rows=area, apart=apart)
 
     def take(self, items: slice, answer: Answer) -> None:
@@ -138,7 +138,7 @@ class TreeRuns:
     ) -> None:
         self._sentences, self._forward = sentences, forward
         self._first, self._extra = np.array(model.beginning.tokens, np.int64), model.beginning.length
-        runs, run = _runs_of(requests, "sentence", "gap", ends=requests.position)
+        runs, run = _runs_of(requests, np.zeros_like(requests.position), "sentence", "gap")
         begins, sizes = _group(runs, extra=self._extra, most=min(area, _LARGEST))
         deepest = np.maximum.reduceat(runs["layer"].to_numpy(), begins)
         rank = np.argsort(np.lexsort((sizes, deepest)))  # of every tree
@@ -194,23 +194,15 @@ class TreeRuns:
         return row, row.starts[segments] + shifts
 
 
-def _ends(requests: Requests, model: LanguageModel, sentences: NamedSentences) -> Ints:
-    """How far each request's run goes `[request]`: to the position asked about, or to the end of a sentence that lies
-    beyond a boundary, whose row without a token may lie on either side.
+def _runs_of(requests: Requests, side: Ints, *order: str) -> tuple[pl.DataFrame, Ints]:
+    """The runs that answer all requests, in that order, with their deepest layer and last position; each request's.
+
+    `side` says of each request on which side of which boundary its row lies.
     """
-    if not model.boundaries:
-        return requests.position
-    named, of = np.unique(requests.sentence, return_inverse=True)
-    lengths = np.array([len(sentences.of(sentence)) for sentence in named.tolist()], np.int64)[of]
-    return np.where(lengths + model.beginning.length > model.boundaries[0], lengths - 1, requests.position)
-
-
-def _runs_of(requests: Requests, *order: str, ends: Ints) -> tuple[pl.DataFrame, Ints]:
-    """The runs that answer all requests, in that order, with their deepest layer and last position; each request's."""
-    asked = pl.DataFrame({name: getattr(requests, name) for name in ("sentence", "gap", "layer")} | {"position": ends})
-    runs = asked.group_by("sentence", "gap").agg(pl.col("layer").max(), pl.col("position").max()).sort(*order)
-    numbered = runs.select("sentence", "gap").with_row_index("run")
-    found = asked.join(numbered, on=("sentence", "gap"), maintain_order="left")["run"]
+    asked = pl.DataFrame({name: getattr(requests, name) for name in ("sentence", "gap", "layer", "position")})
+    asked, one = asked.with_columns(pl.Series("side", side)), ("sentence", "gap", "side")
+    runs = asked.group_by(one).agg(pl.col("layer").max(), pl.col("position").max()).sort(*order, "side")
+    found = asked.join(runs.select(one).with_row_index("run"), on=one, maintain_order="left")["run"]
     return runs, found.to_numpy().astype(np.int64)
 
 
