@@ -48,7 +48,7 @@ class Run:
         self.model, self.folder = model, folder
         chosen = MiningOptions(**{**OPTIONS, **options})
         source = open_source(str(text), text_field="text", ids_field=None, split="line")
-        plan = MiningPlan.derive(chosen, model, corpus=source.spec, validation=None)
+        plan = MiningPlan.derive(chosen, model, corpus=source.name, validation=None)
         settled = settle_text(RunContext(folder), Beginning(model, plan, source, None), chosen)
         self.plan, self.copy, self.versions = settled.plan, settled.copy, settled.versions
         read_text(RunContext(folder), model, self.copy, self.plan, share=None)

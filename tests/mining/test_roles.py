@@ -230,7 +230,7 @@ def _check(atlas: Atlas, model: LanguageModel) -> None:
     from mnemoscope.mining.plan import MiningPlan
     from mnemoscope.model_options import AS_USUAL
 
-    load_mined(atlas, MiningPlan.from_document(atlas.manifest.plan, atlas.path), model, opening=AS_USUAL)
+    load_mined(atlas, MiningPlan.from_document(atlas.manifest.plan, atlas.path), model, ["roles"], opening=AS_USUAL)
 
 
 def test_parts_merge_into_the_bytes_of_one_run(model: LanguageModel, mined: Path, tmp_path: Path) -> None:

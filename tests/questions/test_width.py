@@ -260,7 +260,7 @@ def pass_of(out: Path, model: Any) -> Any:
     atlas = ms.open_atlas(out)
     plan = MiningPlan.from_document(atlas.manifest.plan, out)
     with torch.inference_mode():
-        return width.WidthPass(out, load_mined(atlas, plan, model, opening=ModelOptions()), plan)
+        return width.WidthPass(out, load_mined(atlas, plan, model, ["width"], opening=ModelOptions()), plan)
 
 
 def test_an_atlas_without_the_table_names_the_command(tmp_path: Path) -> None:

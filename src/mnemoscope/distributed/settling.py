@@ -82,7 +82,7 @@ def settle_run(
         Stage(TEXT, run.leases).publish(directory)
     text.copy.release()
     # Last: whoever finds it finds the rest.
-    begin_run(directory, plan, None, text.versions, opened=beginning.opened, work=run.document())
+    begin_run(directory, plan, None, text.versions, places=beginning.places, work=run.document())
     (context.work / CHECKPOINT).unlink(missing_ok=True)
     return SettledRun(plan, run, text.versions, {**text.copy.counts}, model_facts(model))
 

@@ -115,7 +115,7 @@ def _begin(
         versions = all_versions([found.begun, *manifests])
     elif found != FoundFolder():
         clear(directory)
-    begin_run(directory, plan, None, versions, opened={"paths": dict(paths)})
+    begin_run(directory, plan, None, versions, places={"paths": dict(paths)})
     return versions
 
 

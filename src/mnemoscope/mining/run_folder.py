@@ -108,7 +108,7 @@ class Beginning:
     validation: Source | None
 
     @property
-    def opened(self) -> dict[str, dict[str, Any]]:
+    def places(self) -> dict[str, dict[str, Any]]:
         """Where model and texts lie, and how large the texts are, which no plan tells."""
         texts = {"corpus": self.source} | ({} if self.validation is None else {"validation": self.validation})
         paths = {name: full_name(text.spec, of_text=True) for name, text in texts.items()}
@@ -116,8 +116,8 @@ class Beginning:
 
     def check_texts(self, begun: Mapping[str, Any], directory: Path) -> None:
         """Raises PlanDiffers for a text of another place and size than begun with; what one as large holds decides."""
-        for name, size in self.opened["sizes"].items():
-            was, now = begun.get("paths", {}).get(name), self.opened["paths"][name]
+        for name, size in self.places["sizes"].items():
+            was, now = begun.get("paths", {}).get(name), self.places["paths"][name]
             if was != now and (size is None or size != begun.get("sizes", {}).get(name)):
                 raise PlanDiffers(
                     f"{directory} was begun with another plan ({name} was {was!r}, now {now!r}); use the old text,"
@@ -161,7 +161,7 @@ def settle_text(context: RunContext, beginning: Beginning, options: MiningOption
     if not goes_on:
         checkpoint.unlink(missing_ok=True)
     if fresh:
-        begin_run(directory, plan, part, versions, opened=beginning.opened)
+        begin_run(directory, plan, part, versions, places=beginning.places)
     try:
         copy = _prepare(context, beginning, plan)
         _prove_rows(beginning.model, copy)
@@ -183,7 +183,7 @@ def settle_text(context: RunContext, beginning: Beginning, options: MiningOption
         checkpoint.unlink(missing_ok=True)
         clear(directory, keep_work=True)
         plan, versions, work = plan.with_versions_of(library_versions()), all_versions([]), None
-    begin_run(directory, plan, part, versions, opened=beginning.opened, work=work)
+    begin_run(directory, plan, part, versions, places=beginning.places, work=work)
     context.end_stage("text")
     return SettledText(copy, plan, versions, work)
 
@@ -194,15 +194,15 @@ def begin_run(
     part: list[int] | None,
     versions: list[dict[str, str]],
     *,
-    opened: Mapping[str, Any],
+    places: Mapping[str, Any],
     work: Mapping[str, Any] | None = None,
 ) -> None:
     """Marks the folder as one in which this is made, so that it can be gone on with.
 
-    `opened` tells the `paths` of model and texts, which the plan does not; `work` is what workers share.
+    `places` tells the `paths` of model and texts, which the plan does not; `work` is what workers share.
     """
     shared = {} if work is None else {"work": dict(work)}
-    begin(directory, plan={"plan": plan.document(), "part": part, "versions": versions, **opened, **shared})
+    begin(directory, plan={"plan": plan.document(), "part": part, "versions": versions, **places, **shared})
 
 
 def paths_of(model: LanguageModel) -> dict[str, str]:
