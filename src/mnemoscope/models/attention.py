@@ -50,12 +50,12 @@ def eager_attention(model: LanguageModel) -> Iterator[None]:
     Nothing is switched in a model of which they are another function (`eager`). The model's lock is held meanwhile: the
     switch is the network's own, and seen by every thread.
     """
-    with model.in_use(), model.lock, _switched(model) if model.eager else nullcontext():
+    with model.in_use(), model.lock, _switch_to_eager(model) if model.eager else nullcontext():
         yield
 
 
 @contextmanager
-def _switched(model: LanguageModel) -> Iterator[None]:
+def _switch_to_eager(model: LanguageModel) -> Iterator[None]:
     with suppress_warnings():
         modules = model.anatomy.model.modules()
         found = [config for module in modules for config in _with_parts(getattr(module, "config", None))]
@@ -156,7 +156,7 @@ def find_attention(model: LanguageModel) -> tuple[BlockAttention, ...]:
     def note_input(layer: int, _: Part, tensor: Tensor) -> None:
         inputs[layer] = flat(tensor).clone()
 
-    with model.in_use(), model.lock, _switched(model), ExitStack() as hooks:
+    with model.in_use(), model.lock, _switch_to_eager(model), ExitStack() as hooks:
         for layer, parts in enumerate(model.anatomy.layers):
             calls[layer] = []
             _watch_calls(parts.block, calls[layer], tuple(ids.shape), hooks)

@@ -65,15 +65,13 @@ class LanguageModel:
         self.dtype, self.device = computes_in(last)
         self.devices = tuple(device_of_module(layer.ffn.exits[-1]) for layer in layers)
         self.lies_on = places_of(anatomy.model)
-        self.final_norm = anatomy.final_norm is not None
         self.has_negative = any(goes_negative(layer.ffn, dtype=self.dtype, device=self.device) for layer in layers)
         self.signs = (1, -1) if self.has_negative else (1,)
-        self.linear_head = anatomy.two_level is None
+        self.final_norm, self.linear_head = anatomy.final_norm is not None, anatomy.two_level is None
         self.probed = any(layer.ffn.is_probed for layer in layers)
         self._values = ProbedValues(some=self.probed)
         _ = self.probed and self._values.of(0, layers[0].ffn)  # what cannot be is told before anything runs
-        self._running = local()
-        self.lock = RLock()
+        self._running, self.lock = local(), RLock()
         self.known_norms: dict[int, Tensor] = {}
         """The lengths `[memory]` of the values of the layers that tracing has asked for."""
         self.reader, self.padding = parts.reader(beginning), parts.padding(anatomy.rows)
@@ -89,8 +87,7 @@ class LanguageModel:
             ffn_parameters=sum(layer.ffn.parameters for layer in layers),
         )
         self.longest = self.sizes.context - beginning.length
-        self.boundaries = parts.boundaries
-        self.eager = True
+        self.boundaries, self.eager = parts.boundaries, True
         self._final_fold = self._fold_of(anatomy.final_norm)
         self.known_input_norms: dict[int, nn.Module | None] = {}
         self.usage: ObjectInUse | None = None
