@@ -85,9 +85,9 @@ class ModelOptions:
 
     def spec_of(self, source: str) -> str:
         """What the model of that name is called with its adapter: `gpt2+my-adapter`."""
-        return source if self.adapter is None else f"{source}+{self.with_display_names().adapter}"
+        return source if self.adapter is None else f"{source}+{self.for_display().adapter}"
 
-    def with_display_names(self) -> "ModelOptions":
+    def for_display(self) -> "ModelOptions":
         """The same with display names in place of paths."""
         named = {name: str(value) for name in NAMED if (value := getattr(self, name)) is not None}
         shown: dict[str, Any] = {name: display_name(full_name(value)) for name, value in named.items()}
@@ -113,7 +113,7 @@ class ModelOptions:
 
     def plan_entries(self) -> dict[str, Any]:
         """Those that a plan of mining holds, by their names there; display names in place of paths."""
-        return {name: getattr(self.with_display_names(), name) for name in PLANNED}
+        return {name: getattr(self.for_display(), name) for name in PLANNED}
 
     def or_planned(self, plan: Mapping[str, Any]) -> "ModelOptions":
         """These, and what a plan holds, or the paths beside it, in place of those that were left out."""

@@ -148,12 +148,12 @@ def audit_string(worker: ModelWorker, atlas: Atlas, hash: str, text: str, given:
 def audit_script(worker: ModelWorker, atlas: Atlas, text: str, given: Mapping[str, Any]) -> str:
     """The same audit as a Python script."""
     options = AuditOptions(**given)
-    return audit_as_python(worker.spec, text, options, atlas=atlas.path, opening=worker.model.opening.with_display_names())
+    return audit_as_python(worker.spec, text, options, atlas=atlas.path, opening=worker.model.opening.for_display())
 
 
 def trace_script(worker: ModelWorker, prompt: str, changes: Changes) -> str:
     """The trace as a Python script."""
-    return as_python(worker.spec, prompt, changes, opening=worker.model.opening.with_display_names())
+    return as_python(worker.spec, prompt, changes, opening=worker.model.opening.for_display())
 
 
 def _count_places(found: dict[str, Any]) -> int:
