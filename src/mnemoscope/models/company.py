@@ -70,22 +70,22 @@ def prove_company(model: LanguageModel, rows: list[list[int]], *, half: bool) ->
     _refuse(model, _differs(model.logits, model, rows, [[0, 3], [1, 3, 0]], half=half), "")
     try:
         with eager_attention(model):
-            plain = model.logits(_padded_ids(rows[:1], model))
-        model.eager = not _is_far(plain, model.logits(_padded_ids(rows[:1], model)), half=half)
+            plain = model.logits(_pad_rows(rows[:1], model))
+        model.eager = not _is_far(plain, model.logits(_pad_rows(rows[:1], model)), half=half)
     except REFUSALS:
         model.eager = False
     config = getattr(model.anatomy.model, "config", None)
-    if config is None or text_config(model.anatomy.model) is not config or not _named_lengths(config, model.sizes.context):
+    if config is None or text_config(model.anatomy.model) is not config or not _lengths_in(config, model.sizes.context):
         return
     try:
         short = _one_layer(model, config)
         wrong = _differs_around(lambda ids: run(short, ids), model, _PLACE, apart=len(model.boundaries) > 0, half=half)
-        ids = _padded_ids([list(range(_PLACE + 2))], model)
+        ids = _pad_rows([list(range(_PLACE + 2))], model)
         usual, short.config._attn_implementation_internal = run(short, ids), EAGER
         model.eager &= not _is_far(run(short, ids), usual, half=half)
     except REFUSALS:  # it is tried on the model itself, where a text has such rows
         return
-    _refuse(model, wrong, f" around a length that its configuration names ({_named_lengths(config, model.sizes.context)[0]})")
+    _refuse(model, wrong, f" around a length that its configuration names ({_lengths_in(config, model.sizes.context)[0]})")
 
 
 def prove_long_rows(model: LanguageModel, longest: int) -> None:
@@ -94,7 +94,7 @@ def prove_long_rows(model: LanguageModel, longest: int) -> None:
     The beginning token is counted.
     """
     config = getattr(model.anatomy.model, "config", None)
-    for place in () if config is None else _named_lengths(text_config(model.anatomy.model), min(longest, model.sizes.context)):
+    for place in () if config is None else _lengths_in(text_config(model.anatomy.model), min(longest, model.sizes.context)):
         half, apart = model.dtype not in (torch.float32, torch.float64), place in model.boundaries
         wrong = _differs_around(lambda ids: torch.as_tensor(model.backbone(ids)), model, place, apart=apart, half=half)
         _refuse(model, wrong, f" where one is longer than {place} tokens")
@@ -108,7 +108,7 @@ def _refuse(model: LanguageModel, wrong: bool, where: str) -> None:
         )
 
 
-def _named_lengths(config: Any, context: int) -> list[int]:
+def _lengths_in(config: Any, context: int) -> list[int]:
     """All lengths below `context` that a configuration names as boundaries, ascending."""
     items = [item for entries in _dictionaries(config.to_dict()) for item in entries.items()]
     named = {value for name, value in items if _NAMED.search(str(name)) and type(value) is int}
@@ -157,14 +157,14 @@ def _differs(
     alone: dict[int, Tensor] = {}
     with torch.inference_mode():
         for group in [*groups, [0]]:
-            for row, together in zip(group, forward(_padded_ids([rows[row] for row in group], model)), strict=True):
-                own = alone[row] = alone[row] if row in alone else forward(_padded_ids([rows[row]], model))[0]
+            for row, together in zip(group, forward(_pad_rows([rows[row] for row in group], model)), strict=True):
+                own = alone[row] = alone[row] if row in alone else forward(_pad_rows([rows[row]], model))[0]
                 if _is_far(together[: len(own)], own, half=half):
                     return True
     return False
 
 
-def _padded_ids(rows: list[list[int]], model: LanguageModel) -> Tensor:
+def _pad_rows(rows: list[list[int]], model: LanguageModel) -> Tensor:
     return pad_sequence([torch.tensor(row) for row in rows], batch_first=True).to(model.device) % model.sizes.vocabulary
 
 
