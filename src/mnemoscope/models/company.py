@@ -94,7 +94,8 @@ def prove_long_rows(model: LanguageModel, longest: int) -> None:
     The beginning token is counted.
     """
     config = getattr(model.anatomy.model, "config", None)
-    for place in () if config is None else _lengths_in(text_config(model.anatomy.model), min(longest, model.sizes.context)):
+    most = min(longest, model.sizes.context)
+    for place in () if config is None else _lengths_in(text_config(model.anatomy.model), most):
         half, apart = model.dtype not in (torch.float32, torch.float64), place in model.boundaries
         wrong = _differs_around(lambda ids: torch.as_tensor(model.backbone(ids)), model, place, apart=apart, half=half)
         _refuse(model, wrong, f" where one is longer than {place} tokens")
