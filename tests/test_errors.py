@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 from mnemoscope import errors
-from mnemoscope.errors import Interrupted, MnemoscopeError, Terminated
+from mnemoscope.errors import Interrupted, MnemoscopeError, OptionError, Terminated, command_line
 
 
 def tree(cls: type[MnemoscopeError], before: str = "", branch: str = "", below: str = "") -> list[str]:
@@ -38,3 +40,27 @@ def _all(cls: type[MnemoscopeError]) -> list[type[MnemoscopeError]]:
 def test_every_error_says_what_it_is_for() -> None:
     for cls in _all(MnemoscopeError):
         assert cls.__doc__, cls
+
+
+@pytest.mark.parametrize(
+    ("line", "in_python"),
+    [
+        ("is finished already; choose another folder, or --force to mine it again",
+         "is finished already; choose another folder, or force=True to mine it again"),
+        ("--max-tokens 0 is impossible", "max_tokens=0 is impossible"),
+        ("--split 'c' is not known", "split='c' is not known"),
+        ("--per-sentence must be 1 or all", "per_sentence must be 1 or all"),
+        ("take --device cpu or --dtype float32", "take device='cpu' or dtype='float32'"),
+        ("mine it with --part I/N", "mine it with part='I/N'"),
+        ("give the model (--model)", "give the model (model)"),
+        ("make it with `mnemoscope lens A --model M --force`", "make it with `mnemoscope lens A --model M --force`"),
+        ("a word--with two hyphens, a-b, 3 -- 4", "a word--with two hyphens, a-b, 3 -- 4"),
+        ("use those versions, --accept-versions to go on", "use those versions, accept_versions=True to go on"),
+    ],
+)  # fmt: skip
+def test_errors_name_arguments_in_python_and_flags_on_the_command_line(line: str, in_python: str) -> None:
+    error = OptionError(line)
+    assert str(error) == in_python
+    with command_line():
+        assert str(error) == line
+    assert str(error) == in_python

@@ -2,14 +2,53 @@
 
 The line says what was wrong, the value seen, and what to do about it. The command line prints it last and
 exits with 2; `Interrupted` (work saved after Ctrl-C) exits with 130, `Terminated` with 75. Any other exception is a
-bug.
+bug. A line names options as the command line does (`--max-tokens 0`) where that runs, else as Python's arguments
+(`max_tokens=0`); commands between backquotes stay commands.
 """
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_OPTION = re.compile(
+    r"`[^`]*`|(?<![\w-])--([a-z]+(?:-[a-z]+)*)"
+    r"(?:[ =]((?:'[^']*'|\d[\w./]*|nan|all|none|cpu|cuda|float32|[A-Z][A-Z/|]*)(?![\w'])))?"
+)
+_SWITCHES = {
+    *("accept-versions", "allow-mixed-devices", "dequantize", "force", "force-model", "json", "keep-work", "prepare"),
+    *("print", "skip-special", "trust-remote-code"),
+}
+_running: list[bool] = []
+
+
+@contextmanager
+def command_line() -> Iterator[None]:
+    """Errors name options by their flags meanwhile, in every thread."""
+    _running.append(True)
+    try:
+        yield
+    finally:
+        _running.pop()
+
+
+def _as_argument(found: re.Match[str]) -> str:
+    if found[1] is None:
+        return found[0]
+    name, value = found[1].replace("-", "_"), found[2]
+    if value is None:
+        return f"{name}=True" if found[1] in _SWITCHES else name
+    plain = re.fullmatch(r"'.*'|\d[\d.]*|nan", value) or (value.isupper() and "/" not in value)
+    return f"{name}={value}" if plain else f"{name}='{value}'"
 
 
 class MnemoscopeError(Exception):
     """Whatever a user can mend; the message is one plain line."""
 
     exit_code: int = 2
+
+    def __str__(self) -> str:
+        line = super().__str__()
+        return line if _running else _OPTION.sub(_as_argument, line)
 
 
 class OptionError(MnemoscopeError):

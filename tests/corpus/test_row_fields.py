@@ -74,7 +74,7 @@ def test_which_field_is_read_is_part_of_a_source_s_identity(tmp_path: Path) -> N
     assert open_source(path, ids_field="text").identity != open_source(path).identity
     (tmp_path / "a.txt").write_text("x")
     for spec, what in ((str(tmp_path / "a.*"), r"a\.txt"), ("builtin:pydocs", "builtin:pydocs")):
-        with pytest.raises(OptionError, match=f"{what} is plain text, which has no fields; --ids-field goes with"):
+        with pytest.raises(OptionError, match=f"{what} is plain text, which has no fields; ids_field goes with"):
             open_source(spec, ids_field="ids")
 
 
@@ -108,7 +108,7 @@ def test_without_a_model_an_id_has_31_bits() -> None:
 
 def test_a_text_where_ids_are_says_so(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": [1, 2]}\n')
-    with pytest.raises(CorpusUnreadable, match="holds list, not text; token ids are read with --ids-field"):
+    with pytest.raises(CorpusUnreadable, match="holds list, not text; token ids are read with ids_field"):
         list(open_source(str(tmp_path / "a.jsonl")).documents())
 
 

@@ -114,7 +114,7 @@ def test_devices_of_two_kinds_are_refused_unless_allowed(
                 worker.work.end()
                 fleet.remove(worker)
     driver, _, leases = driver_of(directory, settled)
-    with pytest.raises(PartsDiffer, match=r"computed on cpu .+ and cpu of another kind, .*--allow-mixed-devices"):
+    with pytest.raises(PartsDiffer, match=r"computed on cpu .+ and cpu of another kind, .*allow_mixed_devices=True"):
         driver._collect(leases)
     allowed = replace(settled, run=replace(settled.run, mixed_devices=True))
     assert len(driver_of(directory, allowed)[0]._collect(leases) or []) == 2

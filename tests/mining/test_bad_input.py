@@ -71,26 +71,26 @@ def stopping_at(stage: str) -> Callable[..., None]:
 @pytest.mark.parametrize(
     ("option", "value", "line"),
     [
-        ("triggers", 0, "--triggers must be at least 1, not 0"),
+        ("triggers", 0, "triggers must be at least 1, not 0"),
         ("triggers", 40_000, "at most 30000"),
         ("layers", "99", "99 is not within the model's layers 0-1"),
         ("layers", [5], "5 is not within the model's layers 0-1"),
         ("layers", "1-0", "'1-0'"),
         ("layers", "x", "'x'"),
-        ("layers", [], "--layers"),
+        ("layers", [], "layers"),
         ("part", "0/3", "0/3"),
         ("part", "4/3", "4/3"),
         ("part", (0, 3), "0/3"),
         ("part", "1:3", "1:3"),
-        ("dtype", "int8", "--dtype must be one of float32, bfloat16, float16, not 'int8'"),
-        ("per_sentence", 2, "--per-sentence must be 1 or all, not '2'"),
-        ("checkpoint_every", -1.0, "--checkpoint-every must not be negative"),
-        ("max_sentences", 0, "--max-sentences must be at least 1, not 0"),
-        ("max_tokens", 0, "--max-tokens must be at least 1, not 0"),
-        ("batch_tokens", 0, "--batch-tokens must be at least 1, not 0"),
-        ("prefixes", -1, "--prefixes must be at least 0, not -1"),
+        ("dtype", "int8", "dtype must be one of float32, bfloat16, float16, not 'int8'"),
+        ("per_sentence", 2, "per_sentence must be 1 or all, not '2'"),
+        ("checkpoint_every", -1.0, "checkpoint_every must not be negative"),
+        ("max_sentences", 0, "max_sentences must be at least 1, not 0"),
+        ("max_tokens", 0, "max_tokens must be at least 1, not 0"),
+        ("batch_tokens", 0, "batch_tokens must be at least 1, not 0"),
+        ("prefixes", -1, "prefixes must be at least 0, not -1"),
         ("split", "words", "words"),
-        ("seed", -1, "--seed must be at least 0, not -1"),
+        ("seed", -1, "seed must be at least 0, not -1"),
     ],
 )
 def test_an_impossible_option(
@@ -109,12 +109,12 @@ def test_an_impossible_option(
 def test_a_finished_atlas_is_not_mined_over(
     model: LanguageModel, text: Path, tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
-    with pytest.raises(AtlasExists, match=r"is finished already; choose another folder, or --force"):
+    with pytest.raises(AtlasExists, match=r"is finished already; choose another folder, or force=True"):
         mine(model, text, out=tmp_path / "whole", **{**OPTIONS, "triggers": 3})
     assert tables_of(tmp_path / "whole") == whole
     assert verify(tmp_path / "whole") == []
     (tmp_path / "whole/manifest.json").unlink()  # so nobody knows whether it lacks patterns
-    with pytest.raises(AtlasExists, match=r"is finished already; choose another folder, or --force"):
+    with pytest.raises(AtlasExists, match=r"is finished already; choose another folder, or force=True"):
         mine(model, text, out=tmp_path / "whole", **OPTIONS)
     assert tables_of(tmp_path / "whole") == whole
 
@@ -345,7 +345,7 @@ def test_finite_weights_that_overflow_in_half_precision(text: Path, tmp_path: Pa
     keys = model.anatomy.layers[1].ffn.gate.module
     keys.weight[0, 3] = 60_000.0  # after the proof: finite, but not times 1.1
     model.usage = None  # as if that had always been there
-    with pytest.raises(NotFinite, match=r"layer 1 has NaN or infinite coefficients on sentence .* --dtype float32"):
+    with pytest.raises(NotFinite, match=r"layer 1 has NaN or infinite coefficients on sentence .* dtype='float32'"):
         mine(model, text, out=tmp_path / "atlas", **OPTIONS)
 
 

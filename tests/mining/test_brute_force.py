@@ -161,7 +161,7 @@ def test_as_many_neighbours_as_asked(text: Path, tmp_path: Path, neighbours: int
 
 def test_more_neighbours_than_a_table_numbers_are_refused(text: Path, tmp_path: Path) -> None:
     model = load_model(build("gpt2-relu"), tokenizer=byte_tokenizer(bos_token=END))
-    with pytest.raises(OptionError, match="--neighbours must be at most 30000"):
+    with pytest.raises(OptionError, match="neighbours must be at most 30000"):
         mine(model, text, out=tmp_path / "atlas", neighbours=30_001)
 
 

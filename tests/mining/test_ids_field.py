@@ -233,7 +233,7 @@ def test_empty_rows_are_documents_without_sentences(models: Any, tmp_path: Path)
 
 
 BAD: list[tuple[Any, str]] = [
-    ('{"tokens": [1]}', r"line 2 has no field 'ids' \(it has 'tokens'\); name it with --ids-field"),
+    ('{"tokens": [1]}', r"line 2 has no field 'ids' \(it has 'tokens'\); name it with ids_field"),
     ('{"ids": "1 2"}', "line 2: field 'ids' holds str, not a list of token ids"),
     ('{"ids": [1, "2"]}', "line 2: field 'ids' holds '2' at place 1, no token id"),
     ('{"ids": [1, 2.0]}', "line 2: field 'ids' holds '2.0' at place 1, no token id"),
@@ -266,7 +266,7 @@ def test_columns_of_parquet_that_hold_no_ids(models: Any, tmp_path: Path) -> Non
         return str(caught.value)
 
     assert "row 2: field 'ids' holds token id 999 at place 1, beyond the 280 rows" in message(ids_field="ids")
-    assert "has no column 'words' (it has 'ids', 'text', 'shares'); use --ids-field" in message(ids_field="words")
+    assert "has no column 'words' (it has 'ids', 'text', 'shares'); use ids_field" in message(ids_field="words")
     assert "column 'text' holds large_string, not lists of token ids" in message(ids_field="text")
     assert "holds large_list<element: double>, not lists of token ids" in message(ids_field="shares")
     assert message(text_field="ids").endswith("not text; token ids are read with --ids-field")
@@ -274,11 +274,11 @@ def test_columns_of_parquet_that_hold_no_ids(models: Any, tmp_path: Path) -> Non
 
 def test_ids_do_not_go_with_a_text(models: Any, tmp_path: Path, text: Path) -> None:
     out = tmp_path / "atlas"
-    with pytest.raises(OptionError, match=r"odd\.txt is plain text, which has no fields; --ids-field goes with"):
+    with pytest.raises(OptionError, match=r"odd\.txt is plain text, which has no fields; ids_field goes with"):
         mine(str(models[0]), text, out=out, ids_field="ids")
     with pytest.raises(OptionError, match=r"builtin:pydocs is plain text"):
         mine(str(models[0]), "builtin:pydocs", out=out, ids_field="ids")
-    with pytest.raises(OptionError, match="--text-field 'body' and --ids-field 'ids': a row is read as one of the two"):
+    with pytest.raises(OptionError, match="text_field='body' and ids_field='ids': a row is read as one of the two"):
         mine(str(models[0]), "a.jsonl", out=out, text_field="body", ids_field="ids")
     with pytest.raises(CorpusUnreadable, match=r"documents from 0 on cannot be tokenised: 'a' is not a token id"):
         mine(str(models[1]), text, out=out, tokenizer="ids", split="line")

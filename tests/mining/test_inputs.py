@@ -129,7 +129,7 @@ def test_other_versions_of_libraries_are_another_plan_unless_accepted(
         mine(model, text, out=tmp_path / "atlas", progress=stop_in("removals"), **OPTIONS)
     for name in ("mnemoscope.mining.plan", "mnemoscope.mining.run_folder", "mnemoscope.mining.merging"):
         monkeypatch.setattr(f"{name}.library_versions", lambda: VERSIONS)
-    with pytest.raises(PlanDiffers, match=r"sentencex was .*, now '0\.4'.*--accept-versions to go on"):
+    with pytest.raises(PlanDiffers, match=r"sentencex was .*, now '0\.4'.*accept_versions=True to go on"):
         mine(model, text, out=tmp_path / "atlas", **OPTIONS)
     atlas = open_atlas(mine(model, text, out=tmp_path / "atlas", accept_versions=True, **OPTIONS))
     assert atlas.manifest["versions"] == [here, VERSIONS]
@@ -151,7 +151,7 @@ def test_merging_with_other_versions_of_libraries(
     parts = [mine(model, text, out=tmp_path / f"p{i}", part=(i, 2), **OPTIONS) for i in (1, 2)]
     for name in ("mnemoscope.mining.plan", "mnemoscope.mining.merging"):
         monkeypatch.setattr(f"{name}.library_versions", lambda: {**here, "transformers": "0.2"})
-    with pytest.raises(PartsDiffer, match=r"mined with transformers \S+ \(here 0\.2\); .*--accept-versions"):
+    with pytest.raises(PartsDiffer, match=r"mined with transformers \S+ \(here 0\.2\); .*accept_versions=True"):
         merge(tmp_path / "out", parts, model=model)
     out = merge(tmp_path / "out", parts, model=model, accept_versions=True)
     assert open_atlas(out).manifest["versions"] == [here, {**here, "transformers": "0.2"}]

@@ -364,7 +364,7 @@ def test_a_file_that_holds_no_lens_of_this_atlas_is_refused(tmp_path: Path) -> N
     assert read_lens(atlas, "tuned") is None
     for name in ("model", "plan"):
         written(whole, {**said, name: "another"})
-        with pytest.raises(ModelDiffers, match="was fitted for another model or atlas; fit it again with --force"):
+        with pytest.raises(ModelDiffers, match="was fitted for another model or atlas; fit it again with force=True"):
             read_lens(atlas, "ridge")
     for tensors, words in (
         (whole, {**said, "layers": [0]}),

@@ -81,7 +81,7 @@ def test_the_plans_own_model_is_loaded_by_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("chosen", "line"),
     [
-        ([0, 2], r"part 2/3 is missing; mine it with the same options and --part 2/3"),
+        ([0, 2], r"part 2/3 is missing; mine it with the same options and part='2/3'"),
         ([0], r"part 2/3, 3/3 is missing"),
         ([0, 1, 2, 1], r"repeats part 2/3, which is .*part-2-3"),
     ],
@@ -143,7 +143,7 @@ def test_parts_of_different_devices_are_merged_only_when_asked(
         monkeypatch.setattr(text_pass, "device_name", lambda device, name=name: name)
         made += parts(3, only=(part,))
     assert [StateFacts.read(part / "state/state.safetensors").device for part in made][:2] == ["NVIDIA B", "NVIDIA A"]
-    line = r"part-2-3/state/state.safetensors was computed on NVIDIA A, others on NVIDIA B, .*--allow-mixed-devices"
+    line = r"part-2-3/state/state.safetensors was computed on NVIDIA A, others on NVIDIA B, .*allow_mixed_devices=True"
     with pytest.raises(PartsDiffer, match=line):
         merge(tmp_path / "merged", made, model=model)
     assert not (tmp_path / "merged").exists()
@@ -159,7 +159,7 @@ def test_parts_of_different_devices_are_merged_only_when_asked(
 
 def test_another_model_is_refused(tmp_path: Path, model: LanguageModel, parts: Callable[..., list[Path]]) -> None:
     made = parts(2)
-    with pytest.raises(PartsDiffer, match=r"is not the model that the parts were mined with .* --model"):
+    with pytest.raises(PartsDiffer, match=r"is not the model that the parts were mined with .* model"):
         merge(tmp_path / "out", made, model=tiny_model("gpt2-relu"))
     with pytest.raises(PartsDiffer, match="handmade:planted is not the model"):
         merge(tmp_path / "out", made, model="handmade:planted")
@@ -181,7 +181,7 @@ def test_the_output_folder(tmp_path: Path, model: LanguageModel, parts: Callable
             merge(tmp_path / "mine", made, model=model, force=force)
     out = merge(tmp_path / "out", made, model=model)
     before = tables_of(out)
-    with pytest.raises(AtlasExists, match="--force"):
+    with pytest.raises(AtlasExists, match="force=True"):
         merge(out, made, model=model)
     assert tables_of(merge(out, made, model=model, force=True)) == before
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]

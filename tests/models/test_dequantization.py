@@ -71,7 +71,7 @@ def test_a_format_that_quantises_what_goes_in_names_its_way_out(
     if name != "llm_int8":
         assert load_model(str(folder)).probed
         return
-    with pytest.raises(ModelUnsupported, match=r"Linear8bitLt is not linear .*; --dequantize widens the weights"):
+    with pytest.raises(ModelUnsupported, match=r"Linear8bitLt is not linear .*; dequantize=True widens the weights"):
         load_model(str(folder))
     assert [record for record in caplog.records if record.name.startswith("bitsandbytes")] == []
 
@@ -105,7 +105,7 @@ def test_an_adapter_goes_on_packed_and_on_widened_weights(stored: tuple[str, Pat
 
 def test_a_model_without_quantised_weights_has_nothing_to_widen() -> None:
     for source in ("builtin:pydocs", "handmade:planted"):
-        with pytest.raises(OptionError, match=f"'{source}' has no quantised weights.*leave out --dequantize"):
+        with pytest.raises(OptionError, match=f"'{source}' has no quantised weights.*leave out dequantize=True"):
             load_model(source, dequantize=True)
     with pytest.raises(OptionError, match="'memory:LlamaForCausalLM' has no quantised weights"):
         load_model(network_of("llama"), tokenizer=byte_tokenizer(), dequantize=True)
@@ -131,7 +131,7 @@ def test_formats_of_torchao(bits: str) -> None:
     network, whole = network_of("llama"), load(network_of("llama"))
     quantization.quantize_(network, config, filter_fn=lambda module, path: "mlp" in path and type(module) is nn.Linear)
     if bits == "activations":
-        with pytest.raises(ModelUnsupported, match="--dequantize"):
+        with pytest.raises(ModelUnsupported, match="dequantize=True"):
             load(network)
     exact = network.model.layers[0].mlp.down_proj.weight.dequantize()
     model = load_model(network, tokenizer=byte_tokenizer(), dequantize=True)

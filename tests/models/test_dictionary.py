@@ -96,7 +96,7 @@ def test_a_model_reads_with_the_dictionary_beside_it_or_the_one_that_is_named(tm
     assert texts[-2:] == ["", ""]
 
     (tmp_path / "model" / "dict.txt").rename(tmp_path / "other.txt")
-    with pytest.raises(ModelNotFound, match=r"no dictionary '.*/model/dict.txt'; .* or name it \(--dict\)"):
+    with pytest.raises(ModelNotFound, match=r"no dictionary '.*/model/dict.txt'; .* or name it \(dict\)"):
         load_model(name)
     assert load_model(name, dict=str(tmp_path / "other.txt")).fingerprint == model.fingerprint
 

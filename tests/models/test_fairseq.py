@@ -327,7 +327,7 @@ def test_other_number_formats(tmp_path):
 
 def test_a_dict_goes_with_fairseq_only(tmp_path):
     name = write(tmp_path, args_of(TIED), weights_of(TIED))
-    with pytest.raises(OptionError, match=r"a dict.txt \(--dict\) goes with fairseq:PATH.pt only"):
+    with pytest.raises(OptionError, match=r"a dict.txt \(dict\) goes with fairseq:PATH.pt only"):
         load_model("handmade:planted", dict=tmp_path / "dict.txt")
     with pytest.raises(OptionError, match="give dict instead of tokenizer"):
         load_model(name, tokenizer=object())

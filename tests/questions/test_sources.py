@@ -70,10 +70,10 @@ def test_a_table_that_was_deleted_is_named_with_the_command(tmp_path: Path) -> N
 def test_tables_that_were_switched_off(none: int | str, tmp_path: Path) -> None:
     plan = {"model": "gpt2", "corpus": "my text.txt", "removals": none, "prefixes": none}
     atlas = build_answers(tmp_path, triggers={0: []}, plan=plan)
-    with pytest.raises(AtlasUnfinished, match="has an empty table removals \\(--removals 0\\); make it with"):
+    with pytest.raises(AtlasUnfinished, match="has an empty table removals \\(removals=0\\); make it with"):
         answer(atlas, "key_removals")
     for question in ON_PREFIXES:
-        with pytest.raises(AtlasUnfinished, match="has an empty table predictions \\(--prefixes 0\\)"):
+        with pytest.raises(AtlasUnfinished, match="has an empty table predictions \\(prefixes=0\\)"):
             answer(atlas, question)
 
 

@@ -128,7 +128,7 @@ def test_without_a_sentence_there_is_no_loss_but_memories_are_counted(tmp_path: 
 def test_a_run_that_lacks_a_document_is_damage(tmp_path: Path) -> None:
     table = build_answers(tmp_path, triggers={0: [], 1: []}, width=[4, 5]).table("width")
     gone = (pl.col("layer") == 1) & (pl.col("kind") == "random") & (pl.col("document") == 5) & (pl.col("draw") == 2)
-    with pytest.raises(AtlasDamaged, match="table width: layer 1 lacks documents; make it again with --force"):
+    with pytest.raises(AtlasDamaged, match="table width: layer 1 lacks documents; make it again with force=True"):
         Losses.of(table.filter(~gone.fill_null(False)), seed=0)
 
 

@@ -81,6 +81,6 @@ def test_what_is_not_known_is_not_told() -> None:
 def test_a_device_without_numbers_of_64_bits_is_refused_before_anything_is_run() -> None:
     metal: Any = SimpleNamespace(device=torch.device("mps"))
     for ask in (lambda: check_wide_numbers(metal), lambda: trace(metal, "one")):
-        with pytest.raises(OptionError, match=r"^mps has no numbers of 64 bits, which sums need; take --device cpu"):
+        with pytest.raises(OptionError, match=r"^mps has no numbers of 64 bits, which sums need; take device='cpu'"):
             ask()
     check_wide_numbers(SimpleNamespace(device=torch.device("cpu")))  # type: ignore[arg-type]

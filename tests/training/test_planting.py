@@ -56,5 +56,5 @@ def test_they_are_in_the_training_stream_and_in_the_model_s_record(
 
 @pytest.mark.parametrize("times", ["", "1,x", "0,4", "4,4"])
 def test_repetitions_that_cannot_be_are_refused(times: str, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="--plant-times"):
+    with pytest.raises(OptionError, match="plant_times"):
         plan_plants(strings(tmp_path, 2), times=parse_times(times), seed=0)

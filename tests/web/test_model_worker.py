@@ -174,7 +174,7 @@ def test_an_error_is_everybodys_own_and_is_not_kept(model: LanguageModel) -> Non
 
 def test_another_model_is_refused_or_forced_under_a_banner(atlas: Path, tmp_path: Path) -> None:
     other = str(other_weights(tmp_path / "other"))
-    with pytest.raises(ModelDiffers, match=r"not the model that .* was mined from.*--force-model"):
+    with pytest.raises(ModelDiffers, match=r"not the model that .* was mined from.*force_model=True"):
         create_app(Settings(atlas, other))
     reader = client(atlas, model=other, force_model=True)
     for path in ("/", "/L1.M4", "/layers/0", "/trace", "/trace?prompt=the+cat", "/audit", "/L1.M4/causal", "/nothing"):

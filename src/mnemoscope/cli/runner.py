@@ -5,23 +5,75 @@ Ctrl-C; 75 after SIGTERM or SIGUSR1; 1 for a bug. `--debug` shows tracebacks. Wh
 through stdout and stderr: names and texts of an atlas, a model or a corpus may be a stranger's. Knows no room.
 """
 
+import errno
+import io
 import json
 import os
 import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TextIO, cast, final
+from typing import Any, TextIO, TypeVar, cast, final
 
 import typer
 
-from mnemoscope.errors import Interrupted, MnemoscopeError, Terminated
+from mnemoscope.errors import Interrupted, MnemoscopeError, StoreFailed, Terminated, command_line
 from mnemoscope.formatting import json_safe, show_controls
 from mnemoscope.progress import StopSignal
 
+T = TypeVar("T")
+
 BUG, USER, INTERRUPTED, TERMINATED = 1, 2, Interrupted.exit_code, Terminated.exit_code
+
+
+@final
+class _Output:
+    """A stream, what keeps it from being written told in one line; a reader that has seen enough is no such thing."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._try(lambda: self._stream.write(text))
+
+    def flush(self) -> None:
+        self._try(self._stream.flush)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @staticmethod
+    def _try(write: Callable[[], T]) -> T:
+        try:
+            return write()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise StoreFailed(f"the output cannot be written: {error.strerror or error}") from error
+
+
+class _Closed(io.StringIO):
+    """In place of a stream that was closed before the process began."""
+
+    def write(self, _text: str) -> int:
+        raise OSError(errno.EBADF, "it was closed before the command began")
+
+
+def _open_streams() -> None:
+    """Takes the numbers of closed streams, so that no file of ours gets one, which libraries would write to."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number
+            setattr(sys, name, _Closed())
+
+
+def _drop(stream: TextIO) -> None:
+    """Sends what is left in a stream nowhere, so that the interpreter does not complain about it as it ends."""
+    with suppress(OSError):  # a stream without a number
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @dataclass
@@ -86,24 +138,30 @@ def run(app: Callable[..., Any], arguments: list[str]) -> int:
     """Runs `app` on the arguments and returns the exit code; whatever goes wrong ends as one plain line."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     debug, as_json = "--debug" in options, "--json" in options
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="backslashreplace")
-    stdout, stderr = sys.stdout, sys.stderr
+    streams, stderr = (sys.stdout, sys.stderr), sys.stderr
+    stdout = cast(TextIO, _Output(sys.stdout))
     token = _document.set(_Document(stdout, tuple(arguments)))
     try:
         sys.stdout, sys.stderr = cast(TextIO, FilteredStream(stdout)), cast(TextIO, FilteredStream(stderr))
         if as_json and "--help" not in options:
             # A library that prints would spoil the document.
             sys.stdout = sys.stderr
-        code = _exit_code(app, arguments or ["--help"], debug=debug, as_json=as_json)
-        stdout.flush()
-    except BrokenPipeError:
-        # The reader (`| head`) has seen enough; keep the interpreter from complaining about the rest at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
+        with command_line():
+            code = _exit_code(app, arguments or ["--help"], debug=debug, as_json=as_json)
+        try:
+            stdout.flush()
+        except StoreFailed as error:
+            code = code or _refuse(error, debug=debug, as_json=False)
+            _drop(stdout)
+    except BrokenPipeError:  # the reader (`| head`) has seen enough
+        _drop(stdout)
         code = 0
     finally:
-        sys.stdout, sys.stderr = stdout, stderr
+        sys.stdout, sys.stderr = streams
         _document.reset(token)
     return code
 
@@ -152,6 +210,8 @@ def _refuse(error: BaseException, *, debug: bool, as_json: bool) -> int:
         traceback.print_exception(error, file=sys.stderr)
     document = _document.get()
     if as_json and document is not None and not document.written:
-        emit({"error": type(error).__name__, "message": line, "exit_code": code})
-    print(f"mnemoscope: {line}", file=sys.stderr, flush=True)
+        with suppress(StoreFailed):  # which may be what is told
+            emit({"error": type(error).__name__, "message": line, "exit_code": code})
+    with suppress(OSError, StoreFailed):
+        print(f"mnemoscope: {line}", file=sys.stderr, flush=True)
     return code

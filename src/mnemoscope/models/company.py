@@ -85,7 +85,8 @@ def prove_company(model: LanguageModel, rows: list[list[int]], *, half: bool) ->
         model.eager &= not _is_far(run(short, ids), usual, half=half)
     except REFUSALS:  # it is tried on the model itself, where a text has such rows
         return
-    _refuse(model, wrong, f" around a length that its configuration names ({_lengths_in(config, model.sizes.context)[0]})")
+    named = _lengths_in(config, model.sizes.context)[0]
+    _refuse(model, wrong, f" around a length that its configuration names ({named})")
 
 
 def prove_long_rows(model: LanguageModel, longest: int) -> None:
