@@ -70,7 +70,7 @@ def test_the_deviation_is_right_at_every_size_and_merges_to_the_byte(scale: floa
 
 
 def test_sizes_may_differ_from_batch_to_batch() -> None:
-    """Batches of 1e16, which cancel out, take nothing from those of 1, before or after them; float64 would lose them."""
+    """Batches of 1e16, which cancel out, take nothing from those of 1, before or after; float64 would lose them."""
     ones, giants = torch.ones(2, 3, 1), torch.full((2, 3, 1), 1e16)
     activity = Activity(1)
     for block in (ones, giants, ones, -giants):

@@ -55,7 +55,7 @@ def test_at_most_so_many_tokens_are_read(most: int, expected: int, tmp_path: Pat
 @pytest.mark.parametrize("most", [1, 9, 100])
 def test_what_one_document_makes_nobody_judges(most: int, tmp_path: Path) -> None:
     """Of eight documents one token, or nine, are one sentence; of one document all are."""
-    with pytest.raises(AtlasUnfinished, match="of one document, .*: undecided, nothing is stored"):
+    with pytest.raises(AtlasUnfinished, match=r"of one document, .*: undecided, nothing is stored"):
         read_text(write_sentences(tmp_path, [5] * 8, document=[3] * 8 if most == 100 else range(8)), most=most)
 
 

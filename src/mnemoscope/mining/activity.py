@@ -3,7 +3,7 @@
 Over all positions: how many, how many above zero, sum, least and greatest. Over the sampled batches of the plan also
 the sum of squares and a histogram. As for triggers, an Observer sweeps the blocks of a batch and `add` counts it.
 
-Sums merge exactly: a batch's are added as integers (exact_sums.py). Floating-point addition is not associative; this is.
+Sums merge exactly: those of batches are added as integers (exact_sums.py), which is associative; adding floats is not.
 """
 
 from collections.abc import Sequence

@@ -62,8 +62,8 @@ class LensText:
             judged = lot == lot.min()
         if judged.all():
             raise AtlasUnfinished(
-                f"the mined sentences of {directory} that a lens would be made of are of one document, which cannot judge "
-                "it, too: undecided, nothing is stored; mine more documents, or raise --max-tokens"
+                f"the mined sentences of {directory} that a lens would be made of are of one document, which cannot "
+                "judge it, too: undecided, nothing is stored; mine more documents, or raise --max-tokens"
             )
         by_length = np.lexsort((sizes, judged))
         cuts = pack(sizes[by_length] + 1, area=area, rows=_ROWS, apart=judged[by_length].astype(np.int64))
