@@ -7,7 +7,7 @@ out. A limb that is kept in the end was kept from the first number on, so the or
 
 A limb of a number is below 2**32, so 2**31 numbers fit: one a batch, each of at least one position. Sizes from 2**-927
 to 2**959 keep all bits: more than float32 numbers have, their squares, and sums of 2**60 of either. Sums are tensors
-`[4, ...]` of int64: where the uppermost limb stands, and three limbs, the uppermost first; zeros are the sum of nothing.
+`[4, ...]` of int64: the uppermost limb's place, and three limbs, the uppermost first; zeros are the sum of nothing.
 """
 
 import torch

@@ -2,9 +2,13 @@
 
 A trigger says when a memory fires and its value what it promotes (paper, sections 3 and 4); both are read off. Here the
 coefficient is set to zero at the trigger's last token, and the model's own prediction there is compared with the
-untouched one, beside as many runs in which a random other memory of the layer is zeroed on the same trigger.
+untouched one, beside runs in which a control of the layer is zeroed on the same trigger: one that adds as much there.
+
+That its own tokens lose by it is so in any model, trained or not: they are what its value adds most to. What training
+alone can bring about is that the token which follows in the text loses, too.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +20,10 @@ from torch import Tensor
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import InterventionError, ModelDiffers, OptionError
 from mnemoscope.formatting import show_token
-from mnemoscope.intervals import DRAWS, LEVELS, Floats
+from mnemoscope.intervals import DRAWS, LEVELS, Floats, Z
 from mnemoscope.memory import MemoryId
 from mnemoscope.models import LanguageModel, overwrite_coefficients
+from mnemoscope.tracing.controls import contributions_of, draw_control
 from mnemoscope.tracing.interventions import Intervention, check
 from mnemoscope.tracing.predictions import ids_of, last_streams
 from mnemoscope.tracing.readings import top
@@ -36,12 +41,13 @@ _ROWS = 16
 
 @dataclass(frozen=True)
 class CausalCheck:
-    """What zeroing one memory on its own triggers of one sign changes, beside random memories of its layer.
+    """What zeroing one memory on its own triggers of one sign changes, beside memories of its layer as strong there.
 
     `table` has a row for each measure and `of` (memory, controls, difference): the mean change (after less before) over
-    the triggers, its 95 % interval (`low`, `high`) and the `count` of triggers. A control is averaged over the controls
-    of a trigger first; `difference` is memory less controls, trigger by trigger. `own` are the tokens that the value
-    (sign -1: the negated value) ranks first.
+    the triggers, its 95 % interval (`low`, `high`) and the `count` of triggers. Controls are averaged over the draws of
+    a trigger first; `difference` is memory less controls, trigger by trigger, and its interval also holds how far one
+    control is from none. `own` are the tokens that the value (sign -1: the negated value) ranks first. `controls` are
+    all that were drawn; `controls_missing` draws found none.
     """
 
     memory: MemoryId
@@ -50,12 +56,13 @@ class CausalCheck:
     seed: int
     triggers: int
     controls: tuple[MemoryId, ...]
+    controls_missing: int
     own: tuple[Token, ...]
     table: pl.DataFrame
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON."""
-        names = ("memory", "sign", "at", "seed", "triggers", "controls")
+        names = ("memory", "sign", "at", "seed", "triggers", "controls", "controls_missing")
         found = {name: plain(getattr(self, name)) for name in names}
         return found | {"own_tokens": plain(self.own), "rows": self.table.to_dicts()}
 
@@ -63,8 +70,8 @@ class CausalCheck:
         kind = "top" if self.sign > 0 else "lowest"
         followed = int(self.table["count"].min())  # type: ignore[arg-type]
         lines = [
-            f"{self.memory} set to zero on its {kind} triggers ({self.triggers} prefixes), beside {len(self.controls)} "
-            f"random memories of layer {self.memory.layer}",
+            f"{self.memory} set to zero on its {kind} triggers ({self.triggers} prefixes), beside others of "
+            f"layer {self.memory.layer} as strong there ({len(self.controls)} drawn, {self.controls_missing} missing)",
             fit("its own tokens: " + " ".join(show_token(token.text) for token in self.own), WIDTH),
             f"prefixes with a known next token: {followed}",
             "",
@@ -101,9 +108,9 @@ def causal_check(
 
     Asked of its `triggers` highest (sign 1) or lowest (sign -1) triggers, a prefix group once. `at` is `last`, the
     trigger's own position, or `all` positions of its prefix. `tokens` own tokens: those that the value, or with sign -1
-    the negated value, ranks first; their probabilities are added, their log-probabilities averaged. `controls` other
-    memories of the layer, drawn by `seed`, are zeroed one at a time on the same triggers. Intervals resample triggers
-    (percentile bootstrap). Raises InterventionError where the memory has no such trigger, ModelDiffers unless `force`
+    the negated value, ranks first; their probabilities are added, their log-probabilities averaged. `controls` times a
+    trigger another memory of the layer that contributes as much at its last token (controls.py) is drawn by `seed` and
+    zeroed alone. Intervals resample triggers (percentile bootstrap). Raises InterventionError where the memory has no such trigger, ModelDiffers unless `force`
     where the atlas is another model's, MemoryIdError, OptionError.
     """
     if sign not in (1, -1) or at not in ("last", "all") or min(controls, triggers, tokens) < 1 or seed < 0:
@@ -117,20 +124,29 @@ def causal_check(
     check(model, [Intervention(chosen)])
     prefixes = _prefixes(model, atlas, chosen, sign=sign, count=triggers)
     number = atlas.number(chosen)
-    others = np.delete(np.arange(model.sizes.memories[chosen.layer]), number)
-    drawn = np.sort(np.random.default_rng((seed, chosen.layer, number)).permutation(others)[:controls])
     with torch.inference_mode():
         place = torch.tensor([number], device=model.device)
         folded = folded_values(model, chosen.layer, place, torch.full_like(place, sign))
         own = top(model.scorer().scores(folded), tokens)[0][0]
-    zeroed = [number, *drawn.tolist()]
-    changes = np.stack(
-        [_changes(model, words, following, chosen.layer, zeroed, own, at=at) for words, following in prefixes]
-    )
+    generator = np.random.default_rng((seed, chosen.layer, number))
+    changes = np.full((len(prefixes), 1 + controls, len(MEASURES)), np.nan)
+    every: set[int] = set()
+    missing = 0
+    for place, (words, following) in enumerate(prefixes):
+        sizes = contributions_of(model, words, [chosen.layer])[chosen.layer][-1]
+        drawn = [draw_control(sizes, number, barred=(), generator=generator) for _ in range(controls)]
+        others = sorted({other for other in drawn if other is not None})
+        found = _changes(model, words, following, chosen.layer, [number, *others], own, at=at)
+        changes[place, 0] = found[0]
+        for draw, other in enumerate(drawn, 1):
+            if other is not None:
+                changes[place, draw] = found[1 + others.index(other)]
+        every |= set(others)
+        missing += drawn.count(None)
     texts = model.vocabulary()[0]
     return CausalCheck(
-        chosen, sign, at, seed, len(prefixes), tuple(atlas.name(chosen.layer, other) for other in drawn.tolist()),
-        tuple(Token(id, texts[id]) for id in own.tolist()), _summary(changes, seed=seed),
+        chosen, sign, at, seed, len(prefixes), tuple(atlas.name(chosen.layer, other) for other in sorted(every)),
+        missing, tuple(Token(id, texts[id]) for id in own.tolist()), _summary(changes, seed=seed),
     )  # fmt: skip
 
 
@@ -199,15 +215,25 @@ def _measures(log_p: Tensor, own: Tensor, following: int | None) -> Floats:
 
 
 def _summary(changes: Floats, *, seed: int) -> pl.DataFrame:
-    """The table of a check from `changes [trigger, run, measure]`, whose first run is the memory's own."""
-    ours = changes[:, 0]
-    others = changes[:, 1:].mean(1) if changes.shape[1] > 1 else np.full_like(ours, np.nan)
+    """The table of a check from `changes [trigger, run, measure]`, NaN where unknown; the first run is the memory's.
+
+    One memory goes with all triggers, so resampling these does not tell what another one would have shown in its place:
+    the interval of a difference is widened by the size of single controls' changes, about zero.
+    """
+    ours, each = changes[:, 0], changes[:, 1:]
+    drawn = np.isfinite(each).sum(1)
+    others = np.where(drawn > 0, np.nansum(each, 1) / np.maximum(drawn, 1), np.nan)
     rows: list[dict[str, Any]] = []
     for index, measure in enumerate(MEASURES):
         parts = (("memory", ours), ("controls", others), ("difference", ours - others))
         for name, values in parts:
             known = values[:, index][np.isfinite(values[:, index])]
-            rows.append({"measure": measure, "of": name, **_mean(known, seed=seed)})
+            row = {"measure": measure, "of": name, **_mean(known, seed=seed)}
+            if name == "difference" and row["low"] is not None:
+                spread = Z * math.sqrt(np.nanmean(np.square(each[:, :, index])))
+                row["low"] = row["mean"] - math.hypot(row["mean"] - row["low"], spread)
+                row["high"] = row["mean"] + math.hypot(row["high"] - row["mean"], spread)
+            rows.append(row)
     types = {"measure": pl.String, "of": pl.String, "mean": pl.Float64, "low": pl.Float64, "high": pl.Float64,
              "count": pl.Int64}  # fmt: skip
     return pl.DataFrame(rows, schema=types)
