@@ -110,8 +110,9 @@ def test_every_mean_is_that_of_a_plain_loop(
         changes["memory"].append(zeroed("L0.M5").tolist())
         sizes = np.abs(coefficients_at(model, [0, *words])) * norms
         drawn = [draw_control(sizes, 5, barred=(), generator=generator) for _ in range(controls)]
-        single += [(zeroed(f"L0.M{control}")) for control in drawn]
-        changes["controls"].append(np.mean(single[-controls:], axis=0).tolist())
+        away = [zeroed(f"L0.M{control}") for control in drawn]
+        changes["controls"].append(np.mean(away, axis=0).tolist())
+        single += [change * sizes[5] / sizes[control] for change, control in zip(away, drawn, strict=True)]
         every |= set(drawn)
     table = {(row["measure"], row["of"]): row for row in found.table.to_dicts()}
     measures = list(dict.fromkeys(row["measure"] for row in found.table.to_dicts()))

@@ -1,8 +1,8 @@
-"""Where keys fire most on a little text, and where the same keys with shuffled entries do: what is in any key.
+"""Where keys point to most on a little text, and where the same keys with shuffled entries do: what is in any key.
 
 A trigger is where a key fires most, and a stream holds the word that was put in; so in any model, trained or not, a key
-looks for the word that its trigger ends with more than for another trigger's. A shuffled key is chosen for by the same
-rule, on the same text, and is as long; only what training has written into the key is gone. Compares no words.
+looks for the word that its trigger ends with more than for another trigger's. For a shuffled key a place is chosen by
+the same rule, on the same text; only what training has written into the key is gone. Compares no words.
 """
 
 from functools import cached_property
@@ -13,6 +13,7 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.mining.batches import pack, pad
@@ -37,13 +38,18 @@ class KeyTriggers:
         """The order in which a shuffled key of a layer has the key's entries."""
         return np.random.default_rng((self._plan.seed, 16, layer)).permutation(self._model.sizes.hidden)
 
-    def of(self, layer: int) -> tuple[Ints, Ints]:
-        """The tokens `[memory]` at which its keys fire most, and its shuffled keys; -1 where they never fire."""
-        return self._found.get(layer, (np.full(self._model.sizes.memories[layer], -1),) * 2)
+    def of(self, layer: int) -> tuple[Ints, Ints] | None:
+        """The tokens `[memory]` that a layer's keys point to most, and its shuffled keys.
+
+        None where keys do not all read one input as wide as the stream.
+        """
+        return self._found.get(layer)
 
     @cached_property
     def _found(self) -> dict[int, tuple[Ints, Ints]]:
-        model, best = self._model, dict[int, list[tuple[Tensor, Tensor]]]()
+        model = self._model
+        layers = [layer for layer in self._plan.layers if not model.layer(layer).ffn.branches]
+        best: dict[int, list[tuple[Tensor, Tensor]]] = {}
         sentences, path = NamedSentences(self._directory), self._directory / TABLES["background"].path()
         ids = pl.read_parquet(path, columns=["sentence"], glob=False)["sentence"].unique(maintain_order=True)
         rows = [sentences.of(sentence) for sentence in ids.head(TOKENS).to_list()]
@@ -57,30 +63,22 @@ class KeyTriggers:
             words = padded.cpu()[inside]
 
             def keep(layer: int, block: Block, inside: Tensor = inside, words: Tensor = words) -> None:
-                here = inside.to(block.ffn_input.device)
-                inputs, weights = block.ffn_input[here], None if block.weights is None else block.weights[here]
-                shuffled = inputs[:, torch.from_numpy(np.argsort(self.shuffle(layer))).to(inputs.device)]
-                fired = (block.coefficients[here], model.layer(layer).ffn.recall(shuffled, weights))
-                seen = best.get(layer, [(torch.zeros(0), torch.zeros(0))] * 2)
-                best[layer] = [_higher(*pair, words) for pair in zip(seen, fired, strict=True)]
+                keys, up = (None if one is None else one.float() for one in (model.keys(layer), model.up_keys(layer)))
+                inputs = block.ffn_input[inside.to(block.ffn_input.device)].float()
+                if keys is None or not keys.shape[1] == inputs.shape[1] == model.sizes.hidden:
+                    return
+                keys = keys if up is None else normalize(keys, dim=1) + normalize(up, dim=1)
+                back = torch.from_numpy(np.argsort(self.shuffle(layer))).to(inputs.device)
+                reached = [each @ keys.to(inputs.device).T for each in (inputs, inputs[:, back])]
+                seen = best.get(layer, [(torch.full((len(keys),), -torch.inf), torch.zeros(len(keys)).long())] * 2)
+                best[layer] = [_farther(*pair, words) for pair in zip(seen, reached, strict=True)]
 
-            with torch.inference_mode(), read_blocks(model, keep, layers=self._layers, own_thread=True):
+            with torch.inference_mode(), read_blocks(model, keep, layers=layers, own_thread=True):
                 model.backbone(padded)
-        return {
-            layer: tuple(torch.where(most > 0, token, -1).numpy() for most, token in pair)  # type: ignore[misc]
-            for layer, pair in best.items()
-        }
-
-    @property
-    def _layers(self) -> list[int]:
-        """Those whose keys all read one input as wide as the stream."""
-        return [layer for layer in self._plan.layers if not self._model.layer(layer).ffn.branches]
+        return {layer: (pair[0][1].numpy(), pair[1][1].numpy()) for layer, pair in best.items()}
 
 
-def _higher(seen: tuple[Tensor, Tensor], fired: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each memory the highest coefficient, and the word there: of those seen, and of `fired [position, memory]`."""
-    most, place = fired.float().max(0)
-    most, word = most.cpu(), words[place.cpu()]
-    if not len(seen[0]):
-        return most, word
-    return torch.maximum(seen[0], most), torch.where(most > seen[0], word, seen[1])
+def _farther(seen: tuple[Tensor, Tensor], reached: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each memory the largest number, and the word there: of those seen, and of `reached [position, memory]`."""
+    most, place = (found.cpu() for found in reached.max(0))
+    return torch.maximum(seen[0], most), torch.where(most > seen[0], words[place], seen[1])

@@ -124,20 +124,14 @@ class RolePass:
             memory = int(np.flatnonzero(~np.isfinite(found["key_top_cosines"]).all(1))[0])
             raise NotFinite(f"the key of {model.numbering(layer).name(layer, memory)} is not finite; check the weights")
         columns |= {name: list(found.pop(name)) for name in ("key_top_tokens", "key_top_cosines")}
-        unknown = np.full(memories, -1)
-        told, shuffled = (unknown, unknown) if self._triggers is None else self._triggers.of(layer)
-        ranks = {"text_rank": (directions, told)}
-        if self._triggers is not None:
-            order = torch.from_numpy(self._triggers.shuffle(layer))
-            ranks["shuffled_rank"] = read_directions(model, layer, order=order), shuffled
-        for name, (keys, tokens) in ranks.items():
-            if (tokens >= 0).any():
-                found |= join_columns(projector.read_all(normalize(keys, dim=1, eps=_TINY), partial(_rank, name, tokens)))
-        return columns | {
-            name: np.ma.array(found[name], mask=found[f"{name} unknown"])
-            if name in found else np.ma.array(np.zeros(memories, kind), mask=True)
-            for name, kind in _NUMBERS.items()
-        }
+        for name in _ON_TEXT:
+            found |= {name: np.zeros(memories, np.int32), f"{name} unknown": np.ones(memories, np.bool_)}
+        if self._triggers is not None and (tokens := self._triggers.of(layer)) is not None:
+            shuffled = read_directions(model, layer, order=torch.from_numpy(self._triggers.shuffle(layer)))
+            for name, keys, own_tokens in zip(_ON_TEXT, (directions, shuffled), tokens, strict=True):
+                keys = normalize(keys, dim=1, eps=_TINY)
+                found |= join_columns(projector.read_all(keys, partial(_rank, name, own_tokens)))
+        return columns | {name: np.ma.array(found[name], mask=found[f"{name} unknown"]) for name in _NUMBERS}
 
     def _projector(self, device: torch.device) -> Projector | None:
         if self._directions is not None and device not in self._projectors:
@@ -146,10 +140,12 @@ class RolePass:
         return self._projectors.get(device)
 
 
+_ON_TEXT = ("text_rank", "shuffled_rank")
+"""Where keys and shuffled keys have the token that they point to most on a little text."""
 _NUMBERS: dict[str, type] = {
     "trigger_token": np.int32, "trigger_rank": np.int32, "trigger_cosine": np.float32, "triggers_found": np.float32,
     "control_token": np.int32, "control_rank": np.int32, "control_cosine": np.float32, "controls_found": np.float32,
-    "text_rank": np.int32, "shuffled_rank": np.int32,
+    **dict.fromkeys(_ON_TEXT, np.int32),
 }  # fmt: skip
 """Columns that are null where the memory has no positive trigger."""
 
@@ -158,8 +154,8 @@ def _rank(name: str, wanted: Ints, share: Share) -> dict[str, NDArray[Any]]:
     """The ranks of the wanted tokens `[memory]` under some keys, off cosines `[memory, token]`."""
     tokens = torch.from_numpy(wanted[share.vectors]).to(share.scores.device)
     with torch.inference_mode():
-        ranks = rank_tokens(share.scores, best=1, of=[tokens.clamp(min=0)]).ranks[0]
-    return {name: ranks.int().cpu().numpy(), f"{name} unknown": (tokens < 0).cpu().numpy()}
+        ranks = rank_tokens(share.scores, best=1, of=[tokens]).ranks[0].int().cpu().numpy()
+    return {name: ranks, f"{name} unknown": np.zeros(len(ranks), np.bool_)}
 
 
 _WHOSE = (("trigger", "triggers"), ("control", "controls"))

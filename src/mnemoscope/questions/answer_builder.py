@@ -87,7 +87,7 @@ def share_first(ranks: pl.Series) -> Estimate:
 
 def estimate_keys(rows: pl.DataFrame) -> dict[str, Estimate]:
     """How some memories' keys stand to the last tokens of their triggers, and of those they were dealt; and how keys,
-    and shuffled keys, stand to the token at which they fire most on a little text: what is above there, training wrote.
+    and shuffled keys, stand to the token that they point to most on a little text: what is above there, training wrote.
 
     `rows` are of `roles`, or of `key_readings` under one lens; a memory without a trigger does not count.
     """

@@ -3,7 +3,7 @@
 A memory's read direction is compared with the embedding of every word that can go in (centred cosine); what is counted
 is where the last token of its best trigger stands among them. The control has the same ruler and another memory's
 triggers. A trigger is where the key fires most, so in any model keys agree with triggers: what training has done is
-asked of the key beside itself with shuffled entries, each where it fires most on the same little text. Where keys no longer agree with the words, what they read is no longer the word that was put in.
+asked of the key beside itself with shuffled entries, each at the token it points to most on the same little text. Where keys no longer agree with the words, what they read is no longer the word that was put in.
 """
 
 import polars as pl
@@ -28,7 +28,7 @@ QUESTION = Question(
         Number("agreement", "share", "the key ranks the last token first"),
         Number("control", "share", "the same with another memory's triggers"),
         Number("chance", "share", "chance, 1 / vocabulary"),
-        Number("on_text", "share", "on a little text: the key ranks the token first where it fires most"),
+        Number("on_text", "share", "on a little text: the key ranks the token first that it points to most"),
         Number("shuffled", "share", "the same of the key with its entries shuffled"),
         Number("above_control", "share", "on a little text: the key minus the shuffled key"),
         Number("rank", "rank", "median rank of the last token"),

@@ -34,7 +34,7 @@ _OF_VALUES: dict[str, tuple[Form, str]] = {
 _OF_KEYS: dict[str, tuple[Form, str]] = {
     "key_agreement": ("share", "the key's first word is its best trigger's last"),
     "key_control": ("share", "another memory's trigger"),
-    "key_on_text": ("share", "where the key fires most on a little text, its first word is the one there"),
+    "key_on_text": ("share", "on a little text: the key ranks the word first that it points to most"),
     "key_shuffled": ("share", "the same of the key with its entries shuffled"),
     "key_above_control": ("share", "on that text: the key minus the shuffled key"),
     "key_rank": ("rank", "median rank of the trigger's last word under the key"),

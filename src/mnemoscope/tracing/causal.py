@@ -130,6 +130,7 @@ def causal_check(
         own = top(model.scorer().scores(folded), tokens)[0][0]
     generator = np.random.default_rng((seed, chosen.layer, number))
     changes = np.full((len(prefixes), 1 + controls, len(MEASURES)), np.nan)
+    stronger = np.ones((len(prefixes), controls))
     every: set[int] = set()
     missing = 0
     for place, (words, following) in enumerate(prefixes):
@@ -141,12 +142,13 @@ def causal_check(
         for draw, other in enumerate(drawn, 1):
             if other is not None:
                 changes[place, draw] = found[1 + others.index(other)]
+                stronger[place, draw - 1] = sizes[number] / sizes[other]
         every |= set(others)
         missing += drawn.count(None)
     texts = model.vocabulary()[0]
     return CausalCheck(
         chosen, sign, at, seed, len(prefixes), tuple(atlas.name(chosen.layer, other) for other in sorted(every)),
-        missing, tuple(Token(id, texts[id]) for id in own.tolist()), _summary(changes, seed=seed),
+        missing, tuple(Token(id, texts[id]) for id in own.tolist()), _summary(changes, stronger, seed=seed),
     )  # fmt: skip
 
 
@@ -214,11 +216,12 @@ def _measures(log_p: Tensor, own: Tensor, following: int | None) -> Floats:
     return found
 
 
-def _summary(changes: Floats, *, seed: int) -> pl.DataFrame:
+def _summary(changes: Floats, stronger: Floats, *, seed: int) -> pl.DataFrame:
     """The table of a check from `changes [trigger, run, measure]`, NaN where unknown; the first run is the memory's.
 
     One memory goes with all triggers, so resampling these does not tell what another one would have shown in its place:
-    the interval of a difference is widened by the size of single controls' changes, about zero.
+    the interval of a difference is widened by the size of single controls' changes, about zero, as if these were as
+    strong as the memory, which is `stronger [trigger, control]` by a factor.
     """
     ours, each = changes[:, 0], changes[:, 1:]
     drawn = np.isfinite(each).sum(1)
@@ -230,7 +233,7 @@ def _summary(changes: Floats, *, seed: int) -> pl.DataFrame:
             known = values[:, index][np.isfinite(values[:, index])]
             row = {"measure": measure, "of": name, **_mean(known, seed=seed)}
             if name == "difference" and row["low"] is not None:
-                spread = Z * math.sqrt(np.nanmean(np.square(each[:, :, index])))
+                spread = Z * math.sqrt(np.nanmean(np.square(each[:, :, index] * stronger)))
                 row["low"] = row["mean"] - math.hypot(row["mean"] - row["low"], spread)
                 row["high"] = row["mean"] + math.hypot(row["high"] - row["mean"], spread)
             rows.append(row)
