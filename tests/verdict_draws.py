@@ -329,8 +329,8 @@ def draw_matched(number: int, state: dict[int, Any]) -> Answers:
     return found | {"causal check": check(model, atlas, rng, exchange=True)}
 
 
-def draw(kind: str, number: int, state: dict[Any, Any]) -> Answers:
-    """Every verdict of one model; `state` keeps what draws share."""
+def draw(kind: str, number: int, state: dict[Any, Any], *, width: bool = True) -> Answers:
+    """Every verdict of one model; `state` keeps what draws share. Without `width` that table is not made."""
     if kind == "matched":
         return draw_matched(number, state)
     rng = np.random.default_rng((number, KINDS.index(kind)))
@@ -341,7 +341,7 @@ def draw(kind: str, number: int, state: dict[Any, Any]) -> Answers:
         mix_parts(net, rng)
     if kind == "planted":
         plant(net, rng)
-    width = kind != "planted"
+    width = width and kind != "planted"
     with tempfile.TemporaryDirectory(prefix="verdicts-") as folder:
         model, atlas = mined(net, Path(folder), seed=number)
         atlas = _extend(model, atlas, width=width)
