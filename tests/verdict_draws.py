@@ -3,9 +3,9 @@
 `draw(kind, number)` makes one model (seeded by its number), mines the shared text with it, and gives every claim's
 verdict: whether its whole interval lies above 0. Kinds:
 
-untrained   a network as its class makes it: GPT-2 with GELU or ReLU, LLaMA (gated, untied), GPT-NeoX (parallel), in turn
+untrained   a network as its class makes it: GPT-2 with GELU or ReLU, LLaMA (gated, untied), GPT-NeoX (parallel)
 shuffled    the parts of a trained network mixed up: of every matrix the rows and the columns, each in an order of its
-            own, matrices of one shape dealt to other layers, norms and biases shuffled: lengths and singular values stay
+            own, matrices of one kind dealt to other layers, norms and biases shuffled: singular values stay
 matched     a trained network, in which the thing asked about is exchanged for its control: next tokens dealt among
             prefixes; verdicts dealt among documents; own rank and control's swapped by a coin for each memory; one of
             the controls in the place of the memory that is checked
@@ -15,14 +15,13 @@ Not a test itself: tests/test_verdicts.py draws a few of each, runs/verdicts.sh 
 """
 
 import json
-import math
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from itertools import chain
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -120,7 +119,7 @@ def network(kind: str, seed: int) -> Any:
 def trained(kind: str, seed: int) -> dict[str, torch.Tensor]:
     """The weights of a network that was trained on the mined documents until it knows much of them."""
     net = network(kind, seed)
-    rows = torch.tensor([[WORDS, *sum(one, [])] for one in documents()[:DOCUMENTS]])
+    rows = torch.tensor([[WORDS, *chain.from_iterable(one)] for one in documents()[:DOCUMENTS]])
     steps = torch.optim.AdamW(net.parameters(), lr=5e-3)
     net.train()
     for step in range(200):
@@ -148,7 +147,8 @@ def mix_parts(net: Any, rng: np.random.Generator) -> None:
 
 def plant(net: Any, rng: np.random.Generator) -> None:
     """Into an untrained ReLU GPT-2: memories whose key is a word's embedding and whose value its successor's row of the
-    head, and for each another one with its key, which says something else; attention that looks at the last word and says its successor, as far as a linear map can.
+    head, and for each another one with its key, which says something else; attention that looks at the last word and
+    says its successor, as far as a linear map can.
     """
     words = net.transformer.wte.weight
     every = torch.arange(WORDS)
@@ -236,7 +236,9 @@ def ask(atlas: Any, *, width: bool = False) -> Answers:
     return found
 
 
-def check(model: LanguageModel, atlas: Any, rng: np.random.Generator, *, exchange: bool = False, of: int = MEMORIES) -> bool:
+def check(
+    model: LanguageModel, atlas: Any, rng: np.random.Generator, *, exchange: bool = False, of: int = MEMORIES
+) -> bool:
     """Whether the causal check of a random memory that fires says yes: what comes next is less likely without it.
 
     The memory is one of the first `of`.
@@ -255,7 +257,8 @@ def check(model: LanguageModel, atlas: Any, rng: np.random.Generator, *, exchang
 
     causal._summary = watch
     try:
-        causal.causal_check(model, atlas, f"L{layer}.M{int(rng.choice(often.to_numpy()))}", seed=int(rng.integers(1000)))
+        memory = f"L{layer}.M{int(rng.choice(often.to_numpy()))}"
+        causal.causal_check(model, atlas, memory, seed=int(rng.integers(1000)))
     finally:
         causal._summary = summary
     row = seen[0].filter(measure="next_token_log_probability", of="difference").to_dicts()[0]
@@ -302,12 +305,12 @@ def draw_matched(number: int, state: dict[int, Any]) -> Answers:
     rng = np.random.default_rng((number, 2))
     kind, group = CONFIGURATIONS[number % 4], number // 80
     if (number % 4, group) not in state:
-        folder = Path(tempfile.mkdtemp(prefix="verdicts-"))
+        folder = tempfile.TemporaryDirectory(prefix="verdicts-")
         net = network(kind, group)
         net.load_state_dict(trained(kind, group))
-        model, atlas = mined(net, folder, seed=group)
-        state[number % 4, group] = model, _extend(model, atlas, width=False)
-    model, atlas = state[number % 4, group]
+        model, atlas = mined(net, Path(folder.name), seed=group)
+        state[number % 4, group] = model, _extend(model, atlas, width=False), folder
+    model, atlas, _ = state[number % 4, group]
     attention = _dealt_attention(model, atlas, rng)
     dealt = attention.group_by("prefix").agg(pl.col("next_dealt").first())
     coin = int(rng.integers(2**31))

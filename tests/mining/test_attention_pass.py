@@ -16,7 +16,10 @@ from mnemoscope.mining_options import MiningOptions
 from mnemoscope.models.attention import eager_attention
 
 SENTENCES = [[5, 1, 9, 30], [7, 2, 200], [8, 8]]
-PREFIXES = {"prefix": [0, 1, 2], "sentence": [0, 1, 2], "position": [2, 0, 1], "final_top": [4, 11, 3], "next_token": [30, 2, 8]}
+PREFIXES = {
+    "prefix": [0, 1, 2], "sentence": [0, 1, 2], "position": [2, 0, 1], "final_top": [4, 11, 3],
+    "next_token": [30, 2, 8],
+}  # fmt: skip
 
 
 def asked_of(name: str, folder: Path) -> tuple[Any, AttentionPass]:

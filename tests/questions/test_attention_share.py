@@ -83,7 +83,8 @@ WHOLE: dict[int, dict[str, float | None]] = {
     },
     1: {
         "final_logit": 4, "final_logit_mean": 2, "embedding_logit": 1, "embedding_logit_mean": 0.5,
-        "embedding_logit_other": 0.5, "bias_logit": 0.5, "rest_logit_mean": -0.25, "other_top": 7, "other_next_token": 1,
+        "embedding_logit_other": 0.5, "bias_logit": 0.5, "rest_logit_mean": -0.25, "other_top": 7,
+        "other_next_token": 1,
     },
 }  # fmt: skip
 ATTENTION = ("attention_logit", "attention_logit_mean", "attention_logit_other", "attention_norm", "attended")
@@ -131,7 +132,9 @@ TOTALS = {
 
 def by_hand(directory: Path, **changes: Any) -> Atlas:
     predictions = {
-        place: {**WHOLE[place[0]], **dict(zip(ATTENTION + FFN + TOPS + NEXT, (*sum(row, ()), *GIVEN[place]), strict=True))}
+        place: WHOLE[place[0]]
+        | dict(zip(ATTENTION + FFN + TOPS, sum(row, ()), strict=True))
+        | dict(zip(NEXT, GIVEN[place], strict=True))
         for place, row in ROWS.items()
     }
     return build_answers(directory, prefixes=[(0, 1, 1, 7), (1, 4, 2, 8)], predictions=predictions, **changes)

@@ -178,11 +178,24 @@ def test_a_mean_and_its_interval() -> None:
 def test_a_memory_without_another_in_its_layer_has_no_controls() -> None:
     changes = np.full((2, 1, len(MEASURES)), -0.5)
     changes[1, 0, 5] = np.nan
-    rows = {(row["measure"], row["of"]): (row["mean"], row["count"]) for row in _summary(changes, seed=0).to_dicts()}
+    table = _summary(changes, np.ones((2, 0)), seed=0).to_dicts()
+    rows = {(row["measure"], row["of"]): (row["mean"], row["count"]) for row in table}
     assert rows[MEASURES[0], "memory"] == (-0.5, 2)
     assert rows[MEASURES[5], "memory"] == (-0.5, 1)
     for of in ("controls", "difference"):
         assert rows[MEASURES[0], of] == (None, 0)
+
+
+def test_a_difference_is_as_unsure_as_one_control_of_the_memory_s_strength_is_far_from_none() -> None:
+    """Two triggers, one control each, which changes 0.1 and -0.1; the memory is twice as strong as they are."""
+    changes = np.full((2, 2, len(MEASURES)), -0.5)
+    changes[:, 1] = np.array([0.1, -0.1])[:, None]
+    table = _summary(changes, np.full((2, 1), 2.0), seed=0)
+    rows = {row["of"]: row for row in table.filter(measure=MEASURES[0]).to_dicts()}
+    assert (rows["memory"]["low"], rows["memory"]["high"]) == (-0.5, -0.5)
+    assert rows["difference"]["mean"] == pytest.approx(-0.5)
+    end = np.hypot(0.1, 1.959964 * 0.2)
+    assert (rows["difference"]["low"], rows["difference"]["high"]) == pytest.approx((-0.5 - end, -0.5 + end))
 
 
 def test_controls_are_seeded_and_never_the_memory_itself(gelu: tuple[LanguageModel, Atlas]) -> None:

@@ -24,8 +24,8 @@ class Carrier(Record):
 class SwitchedOff(Record):
     """The string while its best carriers are set to 0, beside controls: memories of their layers as strong there.
 
-    `side_effect` is the change of the neighbouring text's mean loss, in nats per token. `controls_missing` carriers have
-    no control, because all others of the layer are silent there, or taken.
+    `side_effect` is the change of the neighbouring text's mean loss, in nats per token. `controls_missing` carriers
+    have no control, because all others of the layer are silent there, or taken.
     """
 
     memories: tuple[MemoryId, ...]

@@ -41,12 +41,10 @@ def add_sums(one: Tensor, other: Tensor) -> Tensor:
 
 def value_of(sums: Tensor) -> Tensor:
     """The sums as float64 `[...]`, right to a few of its last bits where their numbers have one sign."""
-    place, first, *rest = sums
-    found, unit = first.double(), 1.0
-    for limb in rest:
-        unit /= 2.0**_BITS
-        found = found + limb.double() * unit
-    return found * _power_of_two(_LEAST + _BITS * place)
+    found = torch.zeros_like(sums[0], dtype=torch.float64)
+    for number, limb in enumerate(sums[1:]):
+        found += limb.double() * 2.0 ** (-_BITS * number)
+    return found * _power_of_two(_LEAST + _BITS * sums[0])
 
 
 def _limbs_at(place: Tensor, sums: Tensor) -> Tensor:

@@ -2,10 +2,10 @@
 
 Shares of the final token's logit are ratios of sums over prefixes, every norm's scale frozen. A number added to all
 logits changes no prediction, so the shares are also asked of the logit above the mean logit; their baseline is how much
-the same vectors give to another prefix's final token. The final token is the greatest logit, so in any model, trained or
-not, each part gives it more than another one: whether a part knows the prefix is asked of the text's next token, which
-no model has chosen. Events are those of Figure 11, for attention: the stream before
-it, attention alone, the stream after it.
+the same vectors give to another prefix's final token. The final token is the greatest logit, so in any model, trained
+or not, each part gives it more than another one: whether a part knows the prefix is asked of the text's next token,
+which no model has chosen. Events are those of Figure 11, for attention: the stream before it, attention alone, the
+stream after it.
 """
 
 import math
@@ -172,7 +172,7 @@ def _next_above_control(rows: Predictions, name: str) -> dict[int | None, Estima
     found: dict[int | None, Estimate] = {}
     for key, one in rows.ratio(own - other, np.ones(len(cases)), cases).items():
         here = cases if key is None else cases & (rows["layer"] == key)
-        tokens = np.concatenate([rows[name][here] for name in ("next_token", "other_next_token")] if one.count else [[]])
+        tokens = np.concatenate([rows["next_token"][here], rows.get("other_next_token", unknown)[here]])
         given = np.bincount(tokens.astype(np.int64), weights=np.concatenate([own[here], -other[here]]))
         spread = Z * float(np.sqrt(np.square(given).sum())) / max(1, one.count)
         if one.value is not None and one.low is not None and one.high is not None:

@@ -3,7 +3,8 @@
 A memory's read direction is compared with the embedding of every word that can go in (centred cosine); what is counted
 is where the last token of its best trigger stands among them. The control has the same ruler and another memory's
 triggers. A trigger is where the key fires most, so in any model keys agree with triggers: what training has done is
-asked of the key beside itself with shuffled entries, each at the token it points to most on the same little text. Where keys no longer agree with the words, what they read is no longer the word that was put in.
+asked of the key beside itself with shuffled entries, each at the token that it points to most on the same little text.
+Where keys no longer agree with the words, what they read is no longer the word that was put in.
 """
 
 import polars as pl

@@ -110,8 +110,8 @@ def causal_check(
     trigger's own position, or `all` positions of its prefix. `tokens` own tokens: those that the value, or with sign -1
     the negated value, ranks first; their probabilities are added, their log-probabilities averaged. `controls` times a
     trigger another memory of the layer that contributes as much at its last token (controls.py) is drawn by `seed` and
-    zeroed alone. Intervals resample triggers (percentile bootstrap). Raises InterventionError where the memory has no such trigger, ModelDiffers unless `force`
-    where the atlas is another model's, MemoryIdError, OptionError.
+    zeroed alone. Intervals resample triggers (percentile bootstrap). Raises InterventionError where the memory has no
+    such trigger, ModelDiffers unless `force` where the atlas is another model's, MemoryIdError, OptionError.
     """
     if sign not in (1, -1) or at not in ("last", "all") or min(controls, triggers, tokens) < 1 or seed < 0:
         raise OptionError(
@@ -133,16 +133,16 @@ def causal_check(
     stronger = np.ones((len(prefixes), controls))
     every: set[int] = set()
     missing = 0
-    for place, (words, following) in enumerate(prefixes):
+    for row, (words, following) in enumerate(prefixes):
         sizes = contributions_of(model, words, [chosen.layer])[chosen.layer][-1]
         drawn = [draw_control(sizes, number, barred=(), generator=generator) for _ in range(controls)]
         others = sorted({other for other in drawn if other is not None})
         found = _changes(model, words, following, chosen.layer, [number, *others], own, at=at)
-        changes[place, 0] = found[0]
+        changes[row, 0] = found[0]
         for draw, other in enumerate(drawn, 1):
             if other is not None:
-                changes[place, draw] = found[1 + others.index(other)]
-                stronger[place, draw - 1] = sizes[number] / sizes[other]
+                changes[row, draw] = found[1 + others.index(other)]
+                stronger[row, draw - 1] = sizes[number] / sizes[other]
         every |= set(others)
         missing += drawn.count(None)
     texts = model.vocabulary()[0]
@@ -231,22 +231,21 @@ def _summary(changes: Floats, stronger: Floats, *, seed: int) -> pl.DataFrame:
         parts = (("memory", ours), ("controls", others), ("difference", ours - others))
         for name, values in parts:
             known = values[:, index][np.isfinite(values[:, index])]
-            row = {"measure": measure, "of": name, **_mean(known, seed=seed)}
-            if name == "difference" and row["low"] is not None:
-                spread = Z * math.sqrt(np.nanmean(np.square(each[:, :, index] * stronger)))
-                row["low"] = row["mean"] - math.hypot(row["mean"] - row["low"], spread)
-                row["high"] = row["mean"] + math.hypot(row["high"] - row["mean"], spread)
-            rows.append(row)
+            alone = name == "difference" and len(known) > 0
+            size = math.sqrt(np.nanmean(np.square(each[:, :, index] * stronger))) if alone else 0.0
+            rows.append({"measure": measure, "of": name, **_mean(known, seed=seed, spread=Z * size)})
     types = {"measure": pl.String, "of": pl.String, "mean": pl.Float64, "low": pl.Float64, "high": pl.Float64,
              "count": pl.Int64}  # fmt: skip
     return pl.DataFrame(rows, schema=types)
 
 
-def _mean(values: Floats, *, seed: int) -> dict[str, float | int | None]:
-    """Mean and 95 % interval; no mean of nothing, and no interval of one trigger."""
+def _mean(values: Floats, *, seed: int, spread: float = 0.0) -> dict[str, float | int | None]:
+    """Mean and 95 % interval, widened by a spread; no mean of nothing, and no interval of one trigger."""
     count = len(values)
+    mean = float(values.mean()) if count else None
     low = high = None
-    if count > 1:
+    if mean is not None and count > 1:
         draws = np.random.default_rng((seed, count)).integers(0, count, (DRAWS, count))
-        low, high = (float(bound) for bound in np.quantile(values[draws].mean(1), LEVELS))
-    return {"mean": float(values.mean()) if count else None, "low": low, "high": high, "count": count}
+        less, more = (float(bound) for bound in np.quantile(values[draws].mean(1), LEVELS))
+        low, high = mean - math.hypot(mean - less, spread), mean + math.hypot(more - mean, spread)
+    return {"mean": mean, "low": low, "high": high, "count": count}
