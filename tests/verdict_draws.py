@@ -147,7 +147,7 @@ def mix_parts(net: Any, rng: np.random.Generator) -> None:
 
 def plant(net: Any, rng: np.random.Generator) -> None:
     """Into an untrained ReLU GPT-2: memories whose key is a word's embedding and whose value its successor's row of the
-    head, and for each another one with its key, which says something else; attention that looks at the last word and
+    head, and for each another one with its key, which says a word unlike it; attention that looks at the last word and
     says its successor, as far as a linear map can.
     """
     words = net.transformer.wte.weight
@@ -155,14 +155,17 @@ def plant(net: Any, rng: np.random.Generator) -> None:
     with torch.no_grad():
         net.transformer.wpe.weight.zero_()
         often = (3.0 + every).rsqrt()[:, None]
+        cosines = torch.nn.functional.normalize(words[:WORDS]) @ torch.nn.functional.normalize(words[:WORDS]).T
+        unlike = cosines.abs().argsort(1)
         seen = torch.nn.functional.layer_norm(words[:WORDS], (HIDDEN,))
         follows = torch.linalg.lstsq(often * seen, often * words[successor(every)]).solution
         for block in net.transformer.h:
             for part in range(3):
                 block.attn.c_attn.weight[:, part * HIDDEN : (part + 1) * HIDDEN] = (2, 2, 1)[part] * torch.eye(HIDDEN)
             block.attn.c_proj.weight.copy_(ATTENDED * follows)
-            chosen = rng.permutation(60)[: MEMORIES // 2].tolist()
-            says = [*map(successor, chosen), *rng.integers(100, WORDS, MEMORIES // 2).tolist()]
+            chosen = rng.permutation(40)[: MEMORIES // 2].tolist()
+            says = list(map(successor, chosen))
+            says += [int(unlike[word, :5][int(rng.integers(5))]) for word in says]
             for memory, (word, said) in enumerate(zip(chosen * 2, says, strict=True)):
                 block.mlp.c_fc.weight[:, memory] = words[word] / words[word].norm()
                 block.mlp.c_fc.bias[memory] = THRESHOLD
@@ -237,15 +240,18 @@ def ask(atlas: Any, *, width: bool = False) -> Answers:
 
 
 def check(
-    model: LanguageModel, atlas: Any, rng: np.random.Generator, *, exchange: bool = False, of: int = MEMORIES
+    model: LanguageModel, atlas: Any, rng: np.random.Generator, *, exchange: bool = False, planted: bool = False
 ) -> bool:
     """Whether the causal check of a random memory that fires says yes: what comes next is less likely without it.
 
-    The memory is one of the first `of`.
+    With `planted` at least twelve of its triggers are followed by what its value says first.
     """
     layer = int(rng.choice(atlas.layers))
     triggers = atlas.table("triggers", layer=layer).filter(pl.col("sign") == 1, pl.col("next_token").is_not_null())
-    often = triggers.filter(pl.col("memory") < of).group_by("memory").len().filter(pl.col("len") >= 10)["memory"].sort()
+    if planted:
+        said = atlas.table("values", layer=layer).select("memory", said=pl.col("top_tokens").list.first())
+        triggers = triggers.join(said, on="memory").filter(pl.col("next_token") == pl.col("said"))
+    often = triggers.group_by("memory").len().filter(pl.col("len") >= (12 if planted else 10))["memory"].sort()
     seen: list[Any] = []
     summary = causal._summary
 
@@ -367,7 +373,7 @@ def _planted(model: LanguageModel, atlas: Any, rng: np.random.Generator) -> Answ
 
     found = ask(Exchanged(atlas, {"memorised": lambda *_: rows, "triggers": gather}))
     found = {name: yes for name, yes in found.items() if name in CREDITED}
-    return found | {"causal check": check(model, atlas, rng, of=MEMORIES // 2)}
+    return found | {"causal check": check(model, atlas, rng, planted=True)}
 
 
 def main(draws: int, kept: Path, kinds: tuple[str, ...] = KINDS) -> None:
