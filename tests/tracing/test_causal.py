@@ -50,6 +50,7 @@ def test_a_planted_memory_is_the_cause_of_its_token(planted: tuple[LanguageModel
     assert rows["own_tokens_probability", "difference"]["mean"] is None
     assert rows["next_token_probability", "memory"]["mean"] == pytest.approx(own["mean"])
     text = str(found)
+    assert "prefixes with a known next token: 1" in text
     assert text.startswith("L1.M4 set to zero on its top triggers (1 prefixes), beside others of layer 1 as strong")
     assert "\np of own tokens      -0.8839  -         -\n" in text  # of one prefix there is no interval
     assert max(map(len, text.splitlines())) <= 118

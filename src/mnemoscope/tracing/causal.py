@@ -68,7 +68,7 @@ class CausalCheck:
 
     def __str__(self) -> str:
         kind = "top" if self.sign > 0 else "lowest"
-        followed = int(self.table["count"].min())  # type: ignore[arg-type]
+        followed = int(self.table.filter(of="memory")["count"].min())  # type: ignore[arg-type]
         lines = [
             f"{self.memory} set to zero on its {kind} triggers ({self.triggers} prefixes), beside others of "
             f"layer {self.memory.layer} as strong there ({len(self.controls)} drawn, {self.controls_missing} missing)",
