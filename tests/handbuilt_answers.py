@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from handbuilt_atlas import PROVENANCE, activity_columns, manifest
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import record_hashes
@@ -46,6 +48,7 @@ def build_answers(
     predictions: Mapping[tuple[int, int], Mapping[str, float | None]] | None = None,
     roles: Mapping[int, Sequence[tuple[int | None, int | None]]] | None = None,
     attention: bool = True,
+    later: bool = True,
     width: Sequence[int] | None = None,
     lenses: Sequence[str] = (),
     memorised: Sequence[tuple[bool, int, Sequence[int]]] | None = None,
@@ -60,7 +63,8 @@ def build_answers(
     patterns: (layer, memory, kind, ranks); None leaves the table out, as for the other three
     removals: (layer, memory, rank, removed, coefficient, removed coefficient[, position, else 1])
     prefixes: (document, position, next token, final top); predictions: (prefix, layer) -> columns other than 0
-    attention: whether there is a table of that name, where there are prefixes; `predictions` may give its columns too
+    attention: whether there is a table of that name, where there are prefixes; `predictions` may give its columns too;
+        `later`: also with those that came after the first
     roles: per layer and memory the ranks of its own trigger's last token under its key, and of another memory's
     lenses: the rulers that values and residuals were read with, which all say the same
     memorised: of each document whether it is held out, tokens agreed of 32, sentences (`inside` tokens of each)
@@ -115,6 +119,9 @@ def build_answers(
         _write(directory, "predictions", _prediction_columns(predictions))
         if attention:
             _write(directory, "attention", _attention_columns(predictions))
+        if not later:
+            path = directory / TABLES["attention"].path()
+            pq.write_table(pq.read_table(path).drop_columns([*TABLES["attention"].since]), path)
     sizes = {"layers": depth, "memories": [memories] * depth, "vocabulary": VOCABULARY}
     model = {"spec": "handbuilt", "revision": None, "fingerprint": PROVENANCE.model, "sizes": sizes}
     plan = {"model": "gpt2", "corpus": "my text.txt", "seed": 7}
@@ -198,12 +205,14 @@ def _attention_columns(predictions: Mapping[tuple[int, int], Mapping[str, float 
     rows = [{**parts, **predictions[place]} for place in places]
     for row in rows:  # without attention that could be told apart there is none of its parts
         if row["attention_logit"] is None:
-            row |= {"attention_logit_mean": None, "attention_logit_other": None}
+            row |= dict.fromkeys(f"attention_logit_{kind}" for kind in ("mean", "other", "next", "other_next"))
     return known | {name: [row.get(name, 0) for row in rows] for name in names}
 
 
 def _role_columns(rows: Sequence[tuple[int | None, int | None]]) -> dict[str, Any]:
-    """A rank below 5 is among the tokens that the key is closest to; cosines are 1 less a tenth of the rank."""
+    """A rank below 5 is among the tokens that the key is closest to; cosines are 1 less a tenth of the rank. On a text
+    the key has the rank that its own trigger has, and the shuffled key that of another memory's.
+    """
     columns: dict[str, Any] = {
         "memory": range(len(rows)),
         "key_top_tokens": [range(5)] * len(rows),
@@ -212,7 +221,7 @@ def _role_columns(rows: Sequence[tuple[int | None, int | None]]) -> dict[str, An
     for place, (one, many) in enumerate((("trigger", "triggers"), ("control", "controls"))):
         ranks = [row[place] for row in rows]
         columns[f"{one}_token"] = [None if rank is None else rank for rank in ranks]
-        columns[f"{one}_rank"] = ranks
+        columns[f"{one}_rank"] = columns["shuffled_rank" if place else "text_rank"] = ranks
         columns[f"{one}_cosine"] = [None if rank is None else 1 - rank / 10 for rank in ranks]
         columns[f"{many}_found"] = [None if rank is None else float(rank < 5) for rank in ranks]
     return columns

@@ -224,6 +224,8 @@ def attention(rng: np.random.Generator, *, memories: float, specific: float, mov
     by_layer = {
         "attention_logit": drawn(1 + specific), "attention_logit_other": drawn(1),
         "ffn_logit": drawn(1 + specific + memories), "ffn_logit_other": drawn(1),
+        "attention_logit_next": drawn(1 + specific), "attention_logit_other_next": drawn(1),
+        "ffn_logit_next": drawn(1 + specific), "ffn_logit_other_next": drawn(1),
         "input_top": np.full((count, LAYERS), 2), "other_top": np.full((count, LAYERS), 9),
     }  # fmt: skip
     by_attention = hits(rng, 0.5)
@@ -232,7 +234,9 @@ def attention(rng: np.random.Generator, *, memories: float, specific: float, mov
     first = np.arange(LAYERS) % 2 == 0
     residual = np.where(first & by_attention, 1, 2)
     output = np.where(first, residual, np.where(by_memories, 1, 2))
-    found = predictions(rng, {"residual_top": residual, "output_top": output})
+    following = rng.integers(0, 1000, count)
+    found = predictions(rng, {"residual_top": residual, "output_top": output, "next_token": following})
+    by_layer["other_next_token"] = np.repeat(rng.permutation(following)[:, None], LAYERS, 1)
     prefix, layer = (axis.ravel() for axis in np.indices((count, LAYERS)))
     others = [name for name in ATTENTION.names if name not in by_layer and name not in ("prefix", "layer")]
     columns: dict[str, Any] = {name: np.zeros(len(prefix)) for name in others}

@@ -101,7 +101,7 @@ def of(question: str, tables: Tables) -> dict[str, str]:
     return verdicts(asked(question, tables))
 
 
-SHARES = ("ffn_above_attention", "attention_above_control", "ffn_above_control", "ffn_moves_above_attention")
+SHARES = ("ffn_above_attention", "attention_next_above_control", "ffn_next_above_control", "ffn_moves_above_attention")
 
 NULLS: dict[str, tuple[Draw, tuple[str, ...]]] = {
     "thresholds of keys, and kinds that are alike in all layers": (

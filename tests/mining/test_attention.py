@@ -58,6 +58,11 @@ def test_every_row_is_the_slow_models(name: str, text: Path, tmp_path: Path) -> 
             "_mean": slow.parts(blocks, final, head.weight.mean(0), float(bias.mean())),
             "_other": slow.parts(blocks, final, head.weight[other], float(bias[other])),
         }
+        for kind, token in (("_next", prefix["next_token"]), ("_other_next", own[0]["other_next_token"])):
+            parts = slow.parts(blocks, final, head.weight[token], float(bias[token]))
+            for part in ("attention", "ffn"):
+                for layer, row in enumerate(own):
+                    assert near(row[f"{part}_logit{kind}"], parts[part][layer], max(map(abs, parts[part])))
         whole = {"": float(logits[top]), "_mean": float(logits.mean()), "_other": float(logits[other])}
         for layer, row in enumerate(own):
             block = blocks[layer]

@@ -16,7 +16,10 @@ from mnemoscope.mining_options import MiningOptions
 from mnemoscope.models.attention import eager_attention
 
 SENTENCES = [[5, 1, 9, 30], [7, 2, 200], [8, 8]]
-PREFIXES = {"prefix": [0, 1, 2], "sentence": [0, 1, 2], "position": [2, 0, 1], "final_top": [4, 11, 3]}
+PREFIXES = {
+    "prefix": [0, 1, 2], "sentence": [0, 1, 2], "position": [2, 0, 1], "final_top": [4, 11, 3],
+    "next_token": [30, 2, 8],
+}  # fmt: skip
 
 
 def asked_of(name: str, folder: Path) -> tuple[Any, AttentionPass]:
@@ -46,6 +49,9 @@ def test_only_in_a_parallel_block_the_stream_is_read_with_the_feed_forward_layer
     assert sorted(others[:, 0]) == [3, 4, 11]
     assert (others[:, 0] == others[:, 1]).all()
     assert (others[:, 0] != [4, 11, 3]).all(), "another prefix's"
+    following = columns["other_next_token"].reshape(3, 2)[:, 0]
+    # Of the same prefix as its final token.
+    assert [{4: 30, 11: 2, 3: 8}[int(final)] for final in others[:, 0]] == following.tolist()
     assert not np.ma.getmaskarray(columns["attended"]).any()
     assert np.ma.getmaskarray(columns["ffn_alone_top"]).all() == (name == "gpt2")
     if name == "gpt2":

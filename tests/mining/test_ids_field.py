@@ -269,7 +269,7 @@ def test_columns_of_parquet_that_hold_no_ids(models: Any, tmp_path: Path) -> Non
     assert "has no column 'words' (it has 'ids', 'text', 'shares'); use ids_field" in message(ids_field="words")
     assert "column 'text' holds large_string, not lists of token ids" in message(ids_field="text")
     assert "holds large_list<element: double>, not lists of token ids" in message(ids_field="shares")
-    assert message(text_field="ids").endswith("not text; token ids are read with --ids-field")
+    assert message(text_field="ids").endswith("not text; token ids are read with ids_field")
 
 
 def test_ids_do_not_go_with_a_text(models: Any, tmp_path: Path, text: Path) -> None:

@@ -46,10 +46,24 @@ def test_without_such_a_sentence_it_is_said(lengths: list[int], held_out: bool, 
         read_text(folder)
 
 
-@pytest.mark.parametrize(("most", "expected"), [(1, 5), (5, 5), (9, 5), (10, 10), (14, 10), (100, 40)])
-def test_at_most_so_many_tokens_are_read_and_at_least_one_sentence(most: int, expected: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("most", "expected"), [(10, 10), (14, 10), (100, 40)])
+def test_at_most_so_many_tokens_are_read(most: int, expected: int, tmp_path: Path) -> None:
     text = read_text(write_sentences(tmp_path, [5] * 8), most=most)
     assert text.tokens == expected == sum(map(len, tokens_of(text)))
+
+
+@pytest.mark.parametrize("most", [1, 9, 100])
+def test_what_one_document_makes_nobody_judges(most: int, tmp_path: Path) -> None:
+    """Of eight documents one token, or nine, are one sentence; of one document all are."""
+    with pytest.raises(AtlasUnfinished, match=r"of one document, .*: undecided, nothing is stored"):
+        read_text(write_sentences(tmp_path, [5] * 8, document=[3] * 8 if most == 100 else range(8)), most=most)
+
+
+@pytest.mark.parametrize("first", range(0, 60, 7))
+def test_of_two_documents_one_is_fitted_and_one_judges(first: int, tmp_path: Path) -> None:
+    """Whatever their numbers are, and so the rule that takes one of ten to be a judge."""
+    text = read_text(write_sentences(tmp_path, [5] * 4, document=[first, first, first + 1, first + 1]))
+    assert sorted(batch.judged for batch in text.batches) == [False, True]
 
 
 def test_another_seed_chooses_others(tmp_path: Path) -> None:

@@ -437,3 +437,34 @@ def test_a_memory_shows_its_value_through_every_lens(tmp_path: Path, capsys: pyt
         "plain", "ridge", "tuned", "plain", "ridge"
     ]  # fmt: skip
     assert "What its key looks for, among the words" in printed
+
+
+def test_of_one_document_no_lens_is_stored_and_the_question_is_undecided(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = load_model(build("gpt2-relu"), tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+    lines = odd_text().splitlines()
+    (tmp_path / "text.txt").write_text("\n".join(line for line in lines if line.strip()))
+    (tmp_path / "held.txt").write_text("\n\n".join(lines))
+    options: dict[str, Any] = {"triggers": 5, "prefixes": 8, "removals": 0, "validation": tmp_path / "held.txt"}
+    out = mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", **options)
+    with pytest.raises(AtlasUnfinished, match="of one document, which cannot judge it, too: undecided, nothing is"):
+        fit_lenses(out, model)
+    assert not (tmp_path / "atlas/lenses").exists()
+    assert verify(tmp_path / "atlas") == []
+    assert main(["analyze", str(out), "lenses"]) == 2
+    assert "one document alone, which cannot both make a lens and judge it: undecided" in capsys.readouterr().err
+
+
+def test_an_entry_that_is_large_everywhere_leaves_its_covariance() -> None:
+    """As the massive entries of real streams are: mean 3,000, deviation 1; float32 has 7 digits of the square."""
+    generator, moments, streams = torch.Generator().manual_seed(0), Moments.empty(4), []
+    for _ in range(10):
+        stream = torch.randn(2000, 4, generator=generator)
+        stream[:, 0] += 3000
+        streams.append(stream.double())
+        moments.add(stream, stream.roll(1, 1))
+    covariance, shared = moments.covariances()[2:]
+    whole = torch.cov(torch.cat(streams).T, correction=0)
+    torch.testing.assert_close(covariance, whole, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(shared, whole.roll(1, 1), rtol=1e-3, atol=1e-3)

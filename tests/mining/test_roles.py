@@ -16,9 +16,11 @@ from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.errors import AtlasUnfinished, Interrupted, ModelDiffers, NotFinite, OptionError
 from mnemoscope.files import json_bytes
 from mnemoscope.mining import extend, mine
+from mnemoscope.mining.key_triggers import TOKENS, KeyTriggers
+from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.projector import Share
 from mnemoscope.mining.roles import KEPT, LastTokens, RolePass, _read
-from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models import LanguageModel, load_model, read_blocks
 from mnemoscope.models.read_directions import input_embeddings
 from mnemoscope.questions import answer
 from models.checkpoints import KINDS, ROWS, Slow, args_of, weights_of, write
@@ -77,6 +79,45 @@ def test_cosines_and_ranks_are_those_of_a_loop(name: str, text: Path, tmp_path: 
     assert_a_loop_says_the_same(atlas, lambda layer: READ[name](hf, layer))
 
 
+@pytest.mark.parametrize("name", ["gpt2-relu", "llama", "gpt_neox"])
+def test_a_key_and_its_shuffled_self_each_rank_the_token_that_they_point_to_most(
+    name: str, text: Path, tmp_path: Path
+) -> None:
+    """By loops over keys and positions, each sentence read alone; ties within rounding may go either way."""
+    hf = build(name)
+    model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
+    out = mine(model, text, out=tmp_path / "atlas", split="line", triggers=5, prefixes=5, removals=0)
+    atlas, inputs, words = open_atlas(out), {0: [], 1: []}, []
+    with torch.inference_mode(), read_blocks(model, lambda layer, block: inputs[layer].append(block.ffn_input[0, 1:])):
+        for sentence in sorted(set(atlas.table("background")["sentence"].to_list())):
+            tokens = atlas.sentences([sentence])["tokens"][0].to_list()
+            model.backbone(torch.tensor([[0, *tokens]]))
+            words += tokens
+    assert len(words) < TOKENS
+    plan = MiningPlan.from_document(atlas.manifest.plan, out)
+    for layer in (0, 1):
+        gate, up, gain, embeddings = (
+            None if part is None else part.detach().double().numpy() for part in READ[name](hf, layer)
+        )
+        x, order = torch.cat(inputs[layer]).double().numpy(), KeyTriggers(model, out, plan).shuffle(layer)
+        assert sorted(order) == list(range(len(order))) != list(order)
+        centred = embeddings - embeddings.mean(1, keepdims=True)
+        centred /= np.linalg.norm(centred, axis=1, keepdims=True)
+        table = atlas.table("roles", layer=layer)
+        assert not table["text_rank"].equals(table["shuffled_rank"])
+        for memory in range(len(gate)):
+            for column, places in (("text_rank", slice(None)), ("shuffled_rank", order)):
+                keys = [key[memory][places] for key in (gate, up) if key is not None]
+                flat = keys[0] if up is None else sum(key / np.linalg.norm(key) for key in keys)
+                reached = x @ flat
+                r = direction(keys[0], None if up is None else keys[1], gain)
+                cosines = centred @ ((r - r.mean()) / np.linalg.norm(r - r.mean()))
+                near = {words[place] for place in np.flatnonzero(reached > reached.max() - 1e-5)}
+                rank = table[column][memory]
+                found = np.sort(-cosines)[[max(0, rank - 1), rank]]  # within rounding of a tie, either
+                assert min(abs(found + cosines[word]).min() for word in near) < 1e-5, (layer, memory, column)
+
+
 def test_keys_of_a_fairseq_checkpoint_are_asked_for_its_words(text: Path, tmp_path: Path) -> None:
     kind = KINDS["tied"]
     args, weights = args_of(kind), weights_of(kind)
@@ -98,7 +139,7 @@ def test_a_model_whose_words_are_of_another_width_has_no_cosines(text: Path, tmp
     assert table["key_top_tokens"].list.len().sum() == 0
     assert table["trigger_rank"].null_count() == table.height
     found = answer(open_atlas(out), "key_agreement")
-    assert found.filter(pl.col("name") != "chance")["value"].null_count() == 3 * 9 + 2
+    assert found.filter(pl.col("name") != "chance")["value"].null_count() == 3 * 11 + 2
 
 
 def test_a_key_that_is_not_finite_is_named(text: Path) -> None:

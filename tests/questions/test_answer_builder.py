@@ -121,12 +121,15 @@ def test_keys_and_those_that_were_dealt_are_counted_apart() -> None:
         {
             "trigger_rank": [9, 0, None, 4, 0], "control_rank": [None, 0, 7, 5, None],
             "triggers_found": [0.0, 1.0, None, 0.5, 0.5], "controls_found": [None, 1.0, 0.0, 0.25, None],
+            "text_rank": [0, 0, 0, 3, 0], "shuffled_rank": [1, 0, 9, 9, None],
         }
     )  # fmt: skip
     found = estimate_keys(rows)
     assert found["agreement"] == Estimate(0.5, 4, *wilson(0.5, 4))
     assert found["control"] == Estimate(1 / 3, 3, *wilson(1 / 3, 3))
-    assert found["above_control"] == difference(found["agreement"], found["control"])
+    assert found["on_text"] == Estimate(0.8, 5, *wilson(0.8, 5))
+    assert found["shuffled"] == Estimate(0.25, 4, *wilson(0.25, 4))
+    assert found["above_control"] == difference(found["on_text"], found["shuffled"])
     # The least rank that half of them reach: of 0, 0, 4, 9 the second, of 0, 5, 7 the second.
     assert (found["rank"].value, found["rank"].count) == (0, 4)
     assert (found["control_rank"].value, found["control_rank"].count) == (5, 3)

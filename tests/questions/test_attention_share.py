@@ -10,7 +10,7 @@ import torch
 
 from handbuilt_answers import VOCABULARY, build_answers
 from mining.conftest import byte_tokenizer, tiny_model
-from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.questions import answer
@@ -69,8 +69,8 @@ def test_what_alone_makes_the_prediction_has_all_of_it(who: str, other: str, tmp
     assert found[f"{other}_moves"] == 0
     assert found[f"{who}_changed"] == 1
     assert found[f"{other}_changed"] == 0
-    # Both are the same for every prefix: nothing is written for this prefix in particular.
-    assert found[f"{who}_above_control"] == pytest.approx(0, abs=1e-6)
+    # Both are the same for every prefix, and each next token is also another's: nothing is written for this prefix.
+    assert found[f"{who}_next_above_control"] == pytest.approx(0, abs=1e-6)
 
 
 # Two prefixes, of positions 1 and 4, whose final tokens are 7 and 8; layer 1 has no attention at the first one.
@@ -79,15 +79,19 @@ WHOLE: dict[int, dict[str, float | None]] = {
     0: {
         "final_logit": 8, "final_logit_mean": 2, "embedding_logit": 3, "embedding_logit_mean": 1,
         "embedding_logit_other": 2, "bias_logit": 0.5, "bias_logit_mean": 0.25, "rest_logit": 0.5,
-        "rest_logit_mean": 0.25, "other_top": 8,
+        "rest_logit_mean": 0.25, "other_top": 8, "other_next_token": 2,
     },
     1: {
         "final_logit": 4, "final_logit_mean": 2, "embedding_logit": 1, "embedding_logit_mean": 0.5,
         "embedding_logit_other": 0.5, "bias_logit": 0.5, "rest_logit_mean": -0.25, "other_top": 7,
+        "other_next_token": 1,
     },
 }  # fmt: skip
 ATTENTION = ("attention_logit", "attention_logit_mean", "attention_logit_other", "attention_norm", "attended")
 FFN = ("ffn_logit", "ffn_logit_mean", "ffn_logit_other", "ffn_norm", "effective")
+NEXT = ("attention_logit_next", "attention_logit_other_next", "ffn_logit_next", "ffn_logit_other_next")
+# By prefix and layer: what is given to the text's next token, 1 and 2, and to the other prefix's.
+GIVEN = {(0, 0): (1, -0.5, 1, 0), (1, 0): (0, -0.5, 2, 2), (0, 1): (None, None, 0, 0.5), (1, 1): (1, 0.25, 1, 0)}
 TOPS = ("input_top", "attention_top", "residual_top", "ffn_top", "output_top", "ffn_alone_top")
 ROWS: dict[tuple[int, int], tuple[tuple[float | None, ...], ...]] = {
     # Attention moves 3 to the final 7, its own token; the memories, which read what attention read, do so alone.
@@ -102,9 +106,9 @@ BY_HAND = {
     # Of logits 8 and 4, and of 6 and 2 above the mean; attention in layer 1 of the second alone.
     "attention_logit_share": (0.5 / 12, 1 / 4, 1.5 / 12), "attention_share": (0.25 / 8, 0.5 / 2, 0.75 / 8),
     "attention_control": (0.375 / 8, -0.25 / 2, 0.125 / 8),
-    "attention_above_control": (-0.125 / 8, 0.75 / 2, 0.625 / 8),
+    "attention_next_above_control": (1, 0.75, 1.375),
     "ffn_logit_share": (3 / 12, 2.5 / 12, 5.5 / 12), "ffn_share": (2 / 8, 1.75 / 8, 3.75 / 8),
-    "ffn_control": (0.5 / 8, 0.75 / 8, 1.25 / 8), "ffn_above_control": (1.5 / 8, 1 / 8, 2.5 / 8),
+    "ffn_control": (0.5 / 8, 0.75 / 8, 1.25 / 8), "ffn_next_above_control": (0.5, 0.25, 0.75),
     "ffn_above_attention": (1.75 / 8, 1.75 / 8 - 0.5 / 2, 3 / 8),
     "attention_norm": (3, 6, 4), "ffn_norm": (1.5, 3.5, 2.5),
     "attention_own": (1 / 2, 0, 1 / 3), "attention_residual": (1 / 2, 0, 1 / 3), "attention_agreement": (0, 0, 0),
@@ -128,10 +132,12 @@ TOTALS = {
 
 def by_hand(directory: Path, **changes: Any) -> Atlas:
     predictions = {
-        place: {**WHOLE[place[0]], **dict(zip(ATTENTION + FFN + TOPS, sum(row, ()), strict=True))}
+        place: WHOLE[place[0]]
+        | dict(zip(ATTENTION + FFN + TOPS, sum(row, ()), strict=True))
+        | dict(zip(NEXT, GIVEN[place], strict=True))
         for place, row in ROWS.items()
     }
-    return build_answers(directory, prefixes=[(0, 1, 1, 7), (1, 4, 1, 8)], predictions=predictions, **changes)
+    return build_answers(directory, prefixes=[(0, 1, 1, 7), (1, 4, 2, 8)], predictions=predictions, **changes)
 
 
 def test_every_number_by_hand(tmp_path: Path) -> None:
@@ -140,7 +146,7 @@ def test_every_number_by_hand(tmp_path: Path) -> None:
     expected = {(layer, name): row[place] for name, row in BY_HAND.items() for place, layer in enumerate((0, 1, None))}
     assert values == pytest.approx(expected | {(None, name): value for name, value in TOTALS.items()}, abs=1e-7)
     counts = {(row["layer"], row["name"]): row["count"] for row in table.to_dicts()}
-    for name in ("attention_share", "attention_logit_share", "attention_control", "attention_above_control"):
+    for name in ("attention_share", "attention_logit_share", "attention_control", "attention_next_above_control"):
         assert [counts[layer, name] for layer in (0, 1, None)] == [2, 1, 2]  # each prefix once
     for name in ("attention_norm", "attention_changed", "attention_moves", "attended"):
         assert [counts[layer, name] for layer in (0, 1, None)] == [2, 1, 3]
@@ -200,3 +206,22 @@ def test_every_number_has_a_count_and_an_interval(atlas: Atlas) -> None:
     prefixes = len(atlas.table("prefixes"))
     assert set(table["count"]) == {prefixes, 2 * prefixes}
     assert ((table["low"] <= table["value"] + 1e-9) & (table["value"] <= table["high"] + 1e-9)).all()
+
+
+def test_the_interval_of_what_follows_holds_the_spread_between_tokens(tmp_path: Path) -> None:
+    """Layer 0's attention: token 1 is given 1 as the next one and -0.5 as another's, token 2 is given 0 and -0.5."""
+    table = answer(by_hand(tmp_path), "attention_share")
+    row = table.filter(layer=0, name="attention_next_above_control").to_dicts()[0]
+    spread = 1.959964 * np.hypot(1 - -0.5, 0 - -0.5) / 2
+    # Of two documents each resample holds one, the other or both: 1.5 or 0.5.
+    assert (row["low"], row["high"]) == pytest.approx((1 - np.hypot(0.5, spread), 1 + np.hypot(0.5, spread)))
+
+
+def test_an_atlas_of_before_has_no_such_number(tmp_path: Path) -> None:
+    """Columns that came later are read as nulls."""
+    path = by_hand(tmp_path, later=False).path
+    assert "ffn_logit_next" not in pl.read_parquet_schema(path / "attention.parquet")
+    assert verify(path) == []
+    table = answer(open_atlas(path), "attention_share")
+    assert table.filter(pl.col("name").str.contains("next"))["value"].null_count() == 6
+    assert table.filter(pl.col("name") == "attention_share")["value"].null_count() == 0

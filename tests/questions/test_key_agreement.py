@@ -25,6 +25,8 @@ def test_shares_ranks_and_controls_are_those_of_the_memories_with_triggers(tmp_p
     assert numbers(found, "found") == {0: 1, 1: 0, None: pytest.approx(3 / 7)}
     assert numbers(found, "cosine")[0] == pytest.approx((1 + 1 + 0.7) / 3)
     assert numbers(found, "chance") == {0: 0.05, 1: 0.05, None: 0.05}
+    assert numbers(found, "on_text") == numbers(found, "agreement")
+    assert numbers(found, "shuffled") == numbers(found, "control")
     # Of two layers both are lower ones. Newcombe's interval by its formula.
     assert numbers(found, "agreement_lower_above_control")[None] == pytest.approx(2 / 7 - 1 / 3)
     assert numbers(found, "agreement_upper_above_control")[None] is None

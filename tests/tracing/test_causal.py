@@ -13,10 +13,11 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.errors import InterventionError, MemoryIdError, ModelDiffers, OptionError
 from mnemoscope.memory import MemoryId
 from mnemoscope.mining import mine
-from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models import LanguageModel, load_model, read_blocks
 from mnemoscope.models.handmade import PLANTED_SENTENCES
 from mnemoscope.tracing import CausalCheck, Token, causal_check, intervene
 from mnemoscope.tracing.causal import MEASURES, _mean, _summary
+from mnemoscope.tracing.controls import draw_control
 from models.conftest import build
 
 
@@ -40,19 +41,28 @@ def test_a_planted_memory_is_the_cause_of_its_token(planted: tuple[LanguageModel
     model, atlas = planted
     found = causal_check(model, atlas, "L1.M4", tokens=1)  # fires on `sat on the`, says `mat`
     assert [token.text.strip() for token in found.own] == ["mat"]
-    assert len(found.controls) == 5  # all there are
+    # No other memory of the layer fires there, so that there is nothing to compare it with.
+    assert (found.controls, found.controls_missing) == ((), 10)
     rows = {(row["measure"], row["of"]): row for row in found.table.to_dicts()}
     own = rows["own_tokens_probability", "memory"]
     assert own["mean"] == pytest.approx(1 / 24 - 0.926, abs=1e-3)
-    # No other memory of the layer fires there, so zeroing it changes nothing.
-    assert rows["own_tokens_probability", "controls"]["mean"] == 0.0
-    assert rows["own_tokens_probability", "difference"]["mean"] == own["mean"]
+    assert rows["own_tokens_probability", "controls"]["mean"] is None
+    assert rows["own_tokens_probability", "difference"]["mean"] is None
     assert rows["next_token_probability", "memory"]["mean"] == pytest.approx(own["mean"])
     text = str(found)
-    assert text.startswith("L1.M4 set to zero on its top triggers (1 prefixes), beside 5 random")
-    assert "\np of own tokens      -0.8839  +0.0000   -0.8839\n" in text  # of one prefix there is no interval
+    assert "prefixes with a known next token: 1" in text
+    assert text.startswith("L1.M4 set to zero on its top triggers (1 prefixes), beside others of layer 1 as strong")
+    assert "\np of own tokens      -0.8839  -         -\n" in text  # of one prefix there is no interval
     assert max(map(len, text.splitlines())) <= 118
     json.dumps(found.to_dict(), allow_nan=False)
+
+
+def coefficients_at(model: LanguageModel, ids: list[int]) -> np.ndarray:
+    """Layer 0's coefficients at the last position."""
+    found: list[torch.Tensor] = []
+    with torch.inference_mode(), read_blocks(model, lambda _, block: found.append(block.coefficients), layers=[0]):
+        model.backbone(torch.tensor([ids]))
+    return found[0][0, -1].numpy()
 
 
 @pytest.mark.parametrize(("sign", "at", "controls"), [(1, "last", 3), (-1, "last", 3), (1, "all", 18)])
@@ -69,6 +79,8 @@ def test_every_mean_is_that_of_a_plain_loop(
     groups = atlas["L0.M5"].triggers(sign).filter(pl.col("rank") == pl.col("prefix_group")).head(4).to_dicts()
     assert found.triggers == len(groups) > 1
     changes: dict[str, list[list[float]]] = {"memory": [], "controls": []}
+    generator, every, single = np.random.default_rng((7, 0, 5)), set(), []
+    norms = model.values(0).norm(dim=1).numpy()
     for group in groups:
         words = atlas.sentences([group["sentence"]])["tokens"][0].to_list()[: group["position"] + 1]
         following = [
@@ -97,7 +109,12 @@ def test_every_mean_is_that_of_a_plain_loop(
                 return np.array(asked()) - before
 
         changes["memory"].append(zeroed("L0.M5").tolist())
-        changes["controls"].append(np.mean([zeroed(str(control)) for control in found.controls], axis=0).tolist())
+        sizes = np.abs(coefficients_at(model, [0, *words])) * norms
+        drawn = [draw_control(sizes, 5, barred=(), generator=generator) for _ in range(controls)]
+        away = [zeroed(f"L0.M{control}") for control in drawn]
+        changes["controls"].append(np.mean(away, axis=0).tolist())
+        single += [change * sizes[5] / sizes[control] for change, control in zip(away, drawn, strict=True)]
+        every |= set(drawn)
     table = {(row["measure"], row["of"]): row for row in found.table.to_dicts()}
     measures = list(dict.fromkeys(row["measure"] for row in found.table.to_dicts()))
     changes["difference"] = (np.array(changes["memory"]) - np.array(changes["controls"])).tolist()
@@ -108,8 +125,12 @@ def test_every_mean_is_that_of_a_plain_loop(
             assert row["count"] == len(known)
             if len(known):
                 assert row["mean"] == pytest.approx(known.mean(), rel=1e-3, abs=1e-6)
-            if len(known) > 1:
+            if len(known) > 1 and name != "difference":
                 assert known.min() - 1e-6 <= row["low"] <= row["mean"] <= row["high"] <= known.max() + 1e-6
+            elif len(known) > 1:
+                size = np.sqrt(np.nanmean(np.square(single), axis=0))[measures.index(measure)]
+                assert row["mean"] - row["low"] >= 1.96 * size - 1e-6 <= row["high"] - row["mean"]
+    assert found.controls == tuple(MemoryId(0, number) for number in sorted(every))
 
 
 def test_a_check_in_a_terminal() -> None:
@@ -124,9 +145,12 @@ def test_a_check_in_a_terminal() -> None:
     ]  # fmt: skip
     own = (Token(3, " mat"), Token(4, "x" * 120))
     controls = (MemoryId(1, 0), MemoryId(1, 2))
-    found = CausalCheck(MemoryId(1, 4), -1, "last", 7, 3, controls, own, pl.DataFrame(rows))
+    found = CausalCheck(MemoryId(1, 4), -1, "last", 7, 3, controls, 5, own, pl.DataFrame(rows))
     lines = str(found).splitlines()
-    assert lines[0] == "L1.M4 set to zero on its lowest triggers (3 prefixes), beside 2 random memories of layer 1"
+    assert lines[0] == (
+        "L1.M4 set to zero on its lowest triggers (3 prefixes), beside others of layer 1 as strong there "
+        "(2 drawn, 5 missing)"
+    )
     assert lines[1] == f"its own tokens: ·mat {'x' * 96}…"
     assert lines[2:5] == [
         "prefixes with a known next token: 0", "",
@@ -135,8 +159,8 @@ def test_a_check_in_a_terminal() -> None:
     assert lines[5] == "p of own tokens      -0.2500 (-0.5000 to -0.1250)  +0.0000   +1.5000"
     assert lines[10] == "log p of next token  -0.2500 (-0.5000 to -0.1250)  +0.0000   -"
     said = found.to_dict()
-    assert {name: said[name] for name in ("memory", "sign", "at", "seed", "triggers", "controls")} == {
-        "memory": "L1.M4", "sign": -1, "at": "last", "seed": 7, "triggers": 3, "controls": ["L1.M0", "L1.M2"],
+    assert {name: said[name] for name in ("memory", "sign", "triggers", "controls", "controls_missing")} == {
+        "memory": "L1.M4", "sign": -1, "triggers": 3, "controls": ["L1.M0", "L1.M2"], "controls_missing": 5,
     }  # fmt: skip
     assert said["own_tokens"][0] == {"id": 3, "text": " mat"}
     assert said["rows"] == rows
@@ -155,19 +179,33 @@ def test_a_mean_and_its_interval() -> None:
 def test_a_memory_without_another_in_its_layer_has_no_controls() -> None:
     changes = np.full((2, 1, len(MEASURES)), -0.5)
     changes[1, 0, 5] = np.nan
-    rows = {(row["measure"], row["of"]): (row["mean"], row["count"]) for row in _summary(changes, seed=0).to_dicts()}
+    table = _summary(changes, np.ones((2, 0)), seed=0).to_dicts()
+    rows = {(row["measure"], row["of"]): (row["mean"], row["count"]) for row in table}
     assert rows[MEASURES[0], "memory"] == (-0.5, 2)
     assert rows[MEASURES[5], "memory"] == (-0.5, 1)
     for of in ("controls", "difference"):
         assert rows[MEASURES[0], of] == (None, 0)
 
 
+def test_a_difference_is_as_unsure_as_one_control_of_the_memory_s_strength_is_far_from_none() -> None:
+    """Two triggers, one control each, which changes 0.1 and -0.1; the memory is twice as strong as they are."""
+    changes = np.full((2, 2, len(MEASURES)), -0.5)
+    changes[:, 1] = np.array([0.1, -0.1])[:, None]
+    table = _summary(changes, np.full((2, 1), 2.0), seed=0)
+    rows = {row["of"]: row for row in table.filter(measure=MEASURES[0]).to_dicts()}
+    assert (rows["memory"]["low"], rows["memory"]["high"]) == (-0.5, -0.5)
+    assert rows["difference"]["mean"] == pytest.approx(-0.5)
+    end = np.hypot(0.1, 1.959964 * 0.2)
+    assert (rows["difference"]["low"], rows["difference"]["high"]) == pytest.approx((-0.5 - end, -0.5 + end))
+
+
 def test_controls_are_seeded_and_never_the_memory_itself(gelu: tuple[LanguageModel, Atlas]) -> None:
     model, atlas = gelu
     first, again, other = (causal_check(model, atlas, "L1.M5", seed=seed, triggers=2) for seed in (1, 1, 2))
-    assert first.controls == again.controls != other.controls
+    assert first.controls == again.controls
     assert first.table.equals(again.table)
-    assert len(set(first.controls)) == 10
+    assert not first.table.equals(other.table)
+    assert 1 < len(set(first.controls)) <= 20
     assert re.search(r"log p of own tokens  [+-][\d.]+ \([+-][\d.]+ to [+-][\d.]+\)  [+-]", str(first))
     assert max(map(len, str(first).splitlines())) <= 118
     assert first.memory not in first.controls
@@ -198,7 +236,7 @@ def test_what_cannot_be_checked_is_one_line(
         with pytest.raises(OptionError, match=f"{name}={value!r}.* cannot be met; sign is 1 or -1, at is last or all"):
             causal_check(model, atlas, "L1.M4", **{name: value})  # type: ignore[arg-type]
     least = causal_check(model, atlas, "L1.M4", controls=1, triggers=1, tokens=1, seed=0)
-    assert (len(least.controls), least.triggers, len(least.own)) == (1, 1, 1)
+    assert (len(least.controls), least.controls_missing, least.triggers, len(least.own)) == (0, 1, 1, 1)
     with pytest.raises(ModelDiffers, match="load handmade:planted"):
         causal_check(gelu[0], atlas, "L1.M4")
     causal_check(model, atlas, "L1.M4", force=True)

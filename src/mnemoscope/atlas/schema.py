@@ -123,16 +123,16 @@ _KINDS = (
     TableKind("roles", _columns(
         "memory int32, key_top_tokens [int32], key_top_cosines [float32], trigger_token int32?, trigger_rank int32?,"
         "trigger_cosine float32?, triggers_found float32?, control_token int32?, control_rank int32?,"
-        "control_cosine float32?, controls_found float32?"
-    ), 1_024, "layer", optional=True, of_experts=_columns("expert int16?")),
+        "control_cosine float32?, controls_found float32?, text_rank int32?, shuffled_rank int32?"
+    ), 1_024, "layer", optional=True, since={"text_rank": 3, "shuffled_rank": 3}, of_experts=_columns("expert int16?")),
     TableKind("readings", _columns(
         "memory int32, lens string, top_tokens [int32], target_rank int32?, control_rank int32?,"
         "max_probability float32"
     ), 4_096, "layer", optional=True, of_experts=_columns("expert int16?")),
     TableKind("key_readings", _columns(
         "memory int32, lens string, key_top_tokens [int32], trigger_rank int32?, triggers_found float32?,"
-        "control_rank int32?, controls_found float32?"
-    ), 4_096, "layer", optional=True, of_experts=_columns("expert int16?")),
+        "control_rank int32?, controls_found float32?, text_rank int32?, shuffled_rank int32?"
+    ), 4_096, "layer", optional=True, since={"text_rank": 3, "shuffled_rank": 3}, of_experts=_columns("expert int16?")),
     TableKind("readouts", _columns(
         "prefix int32, layer int16, lens string, residual_top int32, residual_final_rank int32,"
         "residual_final_probability float32, residual_loss float32, residual_control_rank int32, ffn_top int32,"
@@ -151,8 +151,13 @@ _KINDS = (
         "attention_logit_mean float32?, ffn_logit_mean float32, attention_logit_other float32?,"
         "ffn_logit_other float32, embedding_logit float32, rest_logit float32, bias_logit float32, final_logit float32,"
         "embedding_logit_mean float32, rest_logit_mean float32, bias_logit_mean float32, final_logit_mean float32,"
-        "embedding_logit_other float32, rest_logit_other float32, bias_logit_other float32, final_logit_other float32"
-    ), 65_536, optional=True),
+        "embedding_logit_other float32, rest_logit_other float32, bias_logit_other float32, final_logit_other float32,"
+        "other_next_token int32?, attention_logit_next float32?, ffn_logit_next float32?,"
+        "attention_logit_other_next float32?, ffn_logit_other_next float32?"
+    ), 65_536, optional=True, since=dict.fromkeys((
+        "other_next_token", "attention_logit_next", "ffn_logit_next", "attention_logit_other_next",
+        "ffn_logit_other_next",
+    ), 3)),
     TableKind("routing", _columns(
         "layer int16, expert int16, tokens int64, weight_sum float64, first_choice int64"
     ), 65_536),

@@ -28,6 +28,7 @@ from mnemoscope.model_options import AS_USUAL, ModelOptions
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
 from mnemoscope.progress import Progress, ignore_progress
+from mnemoscope.tracing.controls import contributions_of, draw_control
 from mnemoscope.tracing.predictions import prompt_tokens
 from mnemoscope.tracing.scores import require_model_of
 
@@ -197,7 +198,7 @@ def _audit_string(
         effects = direct_effects(model, tokens)
         carriers = _carriers(model, effects, tokens, own, options.candidates, tick)
         chosen = [carrier.memory for carrier in carriers if carrier.lost > 0][: options.top]
-        controls = _random_others(model, chosen, effects, options.seed)
+        controls = _controls(model, chosen, tokens, options.seed)
         after = _switch_off(model, chosen, controls, tokens, neighbours, before, tick) if chosen else None
     return AuditedString(
         text, len(tokens), own.total, None if place is None else place.rank, len(drawn),
@@ -227,31 +228,28 @@ def _switch_off(
     before: Sequence[Likelihood],
     tick: Tick,
 ) -> SwitchedOff:
-    """The string and the neighbouring text without the chosen memories, and without random `others`."""
+    """The string and the neighbouring text without the chosen memories, and without their controls, the `others`."""
     own, *beside = without(model, chosen, [tokens, *neighbours], tick=tick)
     control, *control_beside = without(model, others, [tokens, *neighbours], tick=tick)
     effects = [mean_loss(part) - mean_loss(before) if neighbours else None for part in (beside, control_beside)]
     extractable = own.continues(len(tokens) - len(tokens) // 2)
-    return SwitchedOff(tuple(chosen), own.total, extractable, effects[0], control.total, effects[1])
+    missing = len(chosen) - len(others)
+    return SwitchedOff(tuple(chosen), own.total, extractable, effects[0], control.total, effects[1], missing)
 
 
-def _random_others(
-    model: LanguageModel, chosen: Sequence[MemoryId], effects: Sequence[Tensor], seed: int
-) -> list[MemoryId]:
-    """For each memory another of its layer, none of them chosen, none twice; fewer where a layer has no more.
-
-    Memories that have an effect on the string come first: switching off what is silent would be no comparison.
+def _controls(model: LanguageModel, chosen: Sequence[MemoryId], tokens: list[int], seed: int) -> list[MemoryId]:
+    """For each memory a control where it adds most to the string, none twice; fewer where there is none (controls.py).
     """
-    generator = np.random.default_rng((seed, 7))
-    taken, found = set(chosen), []
-    for memory in chosen:
-        numbering = model.numbering(memory.layer)
-        order = generator.permutation(numbering.count)
-        silent = effects[memory.layer].numpy()[order] == 0
-        for number in order[np.argsort(silent, kind="stable")].tolist():
-            other = numbering.name(memory.layer, number)
-            if other not in taken:
-                taken.add(other)
-                found.append(other)
-                break
+    generator, first = np.random.default_rng((seed, 7)), model.beginning.length
+    sizes = contributions_of(model, tokens, (memory.layer for memory in chosen))
+    numbers = [(one.layer, model.numbering(one.layer).number(one) or 0) for one in chosen]
+    taken, found = set(numbers), []
+    for layer, number in numbers:
+        here = sizes[layer][first:]
+        place = here[int(here[:, number].argmax())]
+        barred = [other for where, other in taken if where == layer]
+        other = draw_control(place, number, barred=barred, generator=generator)
+        if other is not None:
+            taken.add((layer, other))
+            found.append(model.numbering(layer).name(layer, other))
     return found

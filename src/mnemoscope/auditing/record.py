@@ -22,9 +22,10 @@ class Carrier(Record):
 
 @dataclass(frozen=True, slots=True)
 class SwitchedOff(Record):
-    """The string while its best carriers are set to 0, beside as many random other memories of their layers.
+    """The string while its best carriers are set to 0, beside controls: memories of their layers as strong there.
 
-    `side_effect` is the change of the neighbouring text's mean loss, in nats per token.
+    `side_effect` is the change of the neighbouring text's mean loss, in nats per token. `controls_missing` carriers
+    have no control, because all others of the layer are silent there, or taken.
     """
 
     memories: tuple[MemoryId, ...]
@@ -33,6 +34,7 @@ class SwitchedOff(Record):
     side_effect: float | None
     control_log_probability: float
     control_side_effect: float | None
+    controls_missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,4 +82,5 @@ def string_lines(found: AuditedString, carriers: int = 5) -> Iterator[str]:
         f"  without {', '.join(map(str, after.memories))}: log probability {after.log_probability:.2f}, {still}{beside}"
     )
     control = "" if after.control_side_effect is None else f", other text {after.control_side_effect:+.4f}"
-    yield f"  without as many random ones: log probability {after.control_log_probability:.2f}{control}"
+    missing = f" ({after.controls_missing} missing)" if after.controls_missing else ""
+    yield f"  without others as strong there{missing}: log probability {after.control_log_probability:.2f}{control}"

@@ -34,7 +34,7 @@ def audit(
     neighbours: Annotated[
         int, typer.Option(metavar="N", help="Texts, at most, on which side effects are measured.")
     ] = 200,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the alternatives and the random memories.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the alternatives and the control memories.")] = 0,
     dtype: arg.Dtype = "float32",
     device: arg.Device = AUTO,
     *,

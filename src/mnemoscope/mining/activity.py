@@ -3,8 +3,7 @@
 Over all positions: how many, how many above zero, sum, least and greatest. Over the sampled batches of the plan also
 the sum of squares and a histogram. As for triggers, an Observer sweeps the blocks of a batch and `add` counts it.
 
-Sums merge exactly: a batch's sum is split into its integer part and its fraction in units of 2**-40, and these are
-added as integers. Floating-point addition is not associative; this is.
+Sums merge exactly: those of batches are added as integers (exact_sums.py), which is associative; adding floats is not.
 """
 
 from collections.abc import Sequence
@@ -17,9 +16,8 @@ from torch import Tensor
 
 from mnemoscope.memory import HISTOGRAM_BINS
 from mnemoscope.mining.card import Rows, SweptRows
+from mnemoscope.mining.exact_sums import ROWS, add_sums, exact_sum, value_of
 from mnemoscope.mining.observer import Swept
-
-FRACTION = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -79,13 +77,12 @@ class Activity:
         self.positive = torch.zeros(memories, dtype=torch.int64, device=device)
         self.least = torch.full((memories,), torch.inf, device=device)
         self.greatest = torch.full((memories,), -torch.inf, device=device)
-        self.total = torch.zeros(2, memories, dtype=torch.int64, device=device)
-        self.sampled_total = torch.zeros(2, memories, dtype=torch.int64, device=device)
-        self.squares = torch.zeros(2, memories, dtype=torch.int64, device=device)
+        self.total = torch.zeros(ROWS, memories, dtype=torch.int64, device=device)
+        self.sampled_total, self.squares = torch.zeros_like(self.total), torch.zeros_like(self.total)
         self.histogram = torch.zeros(memories, HISTOGRAM_BINS, dtype=torch.int64, device=device)
 
     def add(self, batch: list[Measured], histograms: Sequence[Tensor] = (), *, expert: int = 0) -> None:
-        """Counts one batch of an expert, given in blocks; its sum over blocks is what is put on the grid.
+        """Counts one batch of an expert, given in blocks; its sum over blocks is what is added.
 
         Of a sampled batch the `histograms [memory, bin]` of its parts are added.
         """
@@ -93,16 +90,16 @@ class Activity:
         own = slice(first, first + self._widths[expert])
         positions = sum(m.positions for m in batch)
         self.prefixes[expert] += positions
-        total = _sum([m.total for m in batch])
+        total = exact_sum(_sum([m.total for m in batch]))
         self.positive[own] += _sum([m.positive for m in batch])
-        self.total[:, own] += to_grid(total)
+        self.total[:, own] = add_sums(self.total[:, own], total)
         self.least[own] = torch.stack([self.least[own], *(m.least for m in batch)]).amin(0)
         self.greatest[own] = torch.stack([self.greatest[own], *(m.greatest for m in batch)]).amax(0)
         squares = [m.squares for m in batch if m.squares is not None]
         if squares:
             self.sampled[expert] += positions
-            self.sampled_total[:, own] += to_grid(total)
-            self.squares[:, own] += to_grid(_sum(squares))
+            self.sampled_total[:, own] = add_sums(self.sampled_total[:, own], total)
+            self.squares[:, own] = add_sums(self.squares[:, own], exact_sum(_sum(squares)))
             self.histogram[own] += _sum(list(histograms))
 
     def merge(self, other: Self) -> None:
@@ -111,14 +108,16 @@ class Activity:
 
     def add_state(self, state: dict[str, Tensor]) -> None:
         """Adds the accumulator of the same memories whose `state` this is."""
-        for name in ("prefixes", "sampled", "positive", "total", "sampled_total", "squares", "histogram"):
+        for name in ("prefixes", "sampled", "positive", "histogram"):
             getattr(self, name).add_(state[name])
+        for name in ("total", "sampled_total", "squares"):
+            setattr(self, name, add_sums(getattr(self, name), state[name]))
         self.least = torch.minimum(self.least, state["least"])
         self.greatest = torch.maximum(self.greatest, state["greatest"])
 
     def mean(self) -> Tensor:
         """The mean coefficient `[memory]` over all positions, float64; zero where there was none."""
-        return from_grid(self.total) / self._of_memories(self.prefixes).clamp(min=1)
+        return value_of(self.total) / self._of_memories(self.prefixes).clamp(min=1)
 
     def _of_memories(self, counts: Tensor) -> Tensor:
         """What is counted of each expert, as `[memory]`."""
@@ -127,8 +126,8 @@ class Activity:
     def deviation(self) -> Tensor:
         """The population standard deviation `[memory]` over the sampled positions, float64."""
         count = self._of_memories(self.sampled).clamp(min=1)
-        mean = from_grid(self.sampled_total) / count
-        return (from_grid(self.squares) / count - mean.square()).clamp(min=0).sqrt()
+        mean = value_of(self.sampled_total) / count
+        return (value_of(self.squares) / count - mean.square()).clamp(min=0).sqrt()
 
     def columns(self) -> dict[str, Any]:
         """The columns of `activity`."""
@@ -161,14 +160,3 @@ def _join(tensors: list[Tensor]) -> Tensor:
 
 def _sum(tensors: list[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.stack(tensors).sum(0)
-
-
-def to_grid(total: Tensor) -> Tensor:
-    """Float64 `[memory]` as integers `[2, memory]`: whole part, and fraction in units of 2**-40."""
-    whole = total.floor()
-    return torch.stack([whole.to(torch.int64), ((total - whole) * FRACTION).round().to(torch.int64)])
-
-
-def from_grid(grid: Tensor) -> Tensor:
-    """The numbers, float64, that `to_grid` put on the grid, or sums of them."""
-    return grid[0].double() + grid[1].double() / FRACTION

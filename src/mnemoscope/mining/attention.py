@@ -1,8 +1,9 @@
 """Attention beside the feed-forward layer, on the validation prefixes: who writes the final token's logit.
 
 For the prefixes that `prefixes` lists: what embedding, attention, feed-forward layers and biases add to the logit of
-the model's final token, to the mean logit, and to that of another prefix's final token; how much attention adds, what
-it says alone, how many positions it looks at (definitions.md section 9, attention_share). Needs `prefixes` and makes
+the model's final token, to the mean logit, and to that of another prefix's final token; to those of the text's next
+token and of another prefix's next token; how much attention adds, what it says alone, how many positions it
+looks at (definitions.md section 9, attention_share). Needs `prefixes` and makes
 `attention`, one row for each prefix and layer; the parts that have no layer are repeated in the rows of a prefix.
 """
 
@@ -39,8 +40,10 @@ _WEIGHTS = 1 << 22
 KINDS = ("", "_mean", "_other")
 """The logits that are split: the final token's, the mean over the vocabulary, and another prefix's final token's."""
 _OF_PREFIX = tuple(f"{part}_logit{kind}" for kind in KINDS for part in ("embedding", "rest", "bias", "final"))
-_OF_LAYER = tuple(f"{part}_logit{kind}" for kind in KINDS for part in ("attention", "ffn"))
-_OF_ATTENTION = ("attention_top", "attention_norm", "attended", *(f"attention_logit{kind}" for kind in KINDS))
+_OF_TEXT = ("_next", "_other_next")
+"""Those of the text's next token, and of another prefix's: which no model has chosen to be the greatest."""
+_OF_LAYER = tuple(f"{part}_logit{kind}" for kind in (*KINDS, *_OF_TEXT) for part in ("attention", "ffn"))
+_OF_ATTENTION = tuple(name for name in ("attention_top", "attention_norm", "attended", *_OF_LAYER) if name[0] == "a")
 """Columns that are null in a block whose attention cannot be told."""
 
 
@@ -51,11 +54,12 @@ class AttentionPass:
         """Reads `prefixes` and `sentences` in the context's folder."""
         self._model, self._plan = model, plan
         self._sentences = NamedSentences(context.directory)
-        names = ["prefix", "sentence", "position", "final_top"]
+        names = ["prefix", "sentence", "position", "final_top", "next_token"]
         path = context.directory / TABLES["prefixes"].path()
         listed = pl.read_parquet(path, columns=names, glob=False).sort("prefix").cast(pl.Int64)
-        self._sentence, self._position, self._final = (listed[name].to_numpy() for name in names[1:])
-        self._other = self._final[next_in_circle(len(listed), plan.seed, 10)]
+        self._sentence, self._position, self._final, self._next = (listed[name].to_numpy() for name in names[1:])
+        dealt = next_in_circle(len(listed), plan.seed, 10)
+        self._other, self._other_next = self._final[dealt], self._next[dealt]
         found = find_attention(model)
         self._attention = [
             one if layer in plan.layers else BlockAttention() for layer, one in enumerate(found)
@@ -122,15 +126,17 @@ class AttentionPass:
         self, chosen: NDArray[np.int64], embedding: Tensor, streams: Mapping[int, LayerStreams], last: Tensor
     ) -> None:
         """Notes the parts of the logits, norms, and how many positions were attended."""
-        token, other = (
-            self._logits.of_tokens(last, torch.from_numpy(tokens[chosen])) for tokens in (self._final, self._other)
+        token, other, following, elsewhere = (
+            self._logits.of_tokens(last, torch.from_numpy(tokens[chosen]))
+            for tokens in (self._final, self._other, self._next, self._other_next)
         )
-        directions = LogitDirections.stack([token, self._logits.of_mean(last), other])
-        parts = self._splitter.split(directions, embedding, streams, last)
+        directions = [token, self._logits.of_mean(last), other, following, elsewhere]
+        parts = self._splitter.split(LogitDirections.stack(directions), embedding, streams, last)
         for index, kind in enumerate(KINDS):
             own = (parts.embedding, parts.other, parts.bias, parts.logit)
             for name, values in zip(("embedding", "rest", "bias", "final"), own, strict=True):
                 self.answers[f"{name}_logit{kind}"][chosen] = values[index].cpu().numpy()
+        for index, kind in enumerate((*KINDS, *_OF_TEXT)):
             for name, layers in (("attention", parts.attention), ("ffn", parts.ffn)):
                 self.answers[f"{name}_logit{kind}"][chosen] = layers[:, index].T.cpu().numpy()
         for at, layer in enumerate(self._plan.layers):
@@ -173,6 +179,7 @@ class AttentionPass:
             "prefix": np.repeat(np.arange(count, dtype=np.int32), len(layers)),
             "layer": np.tile(np.array(layers, np.int16), count),
             "other_top": np.repeat(self._other.astype(np.int32), len(layers)),
+            "other_next_token": np.repeat(self._other_next.astype(np.int32), len(layers)),
         }
         separable = np.array([self._attention[layer].separable for layer in layers])
         weights = np.array([self._attention[layer].weights is not None for layer in layers])

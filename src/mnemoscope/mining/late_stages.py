@@ -22,6 +22,7 @@ from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import MiningError
 from mnemoscope.files import read_object, write_json
 from mnemoscope.mining.attention import join_attention, run_attention_piece
+from mnemoscope.mining.key_triggers import KeyTriggers
 from mnemoscope.mining.neighbours import NeighbourPass
 from mnemoscope.mining.pieces import join_pieces, run_piece
 from mnemoscope.mining.plan import MiningPlan
@@ -218,7 +219,8 @@ class LateStages:
 
     def _roles(self) -> RolePass:
         if not isinstance(self._asked, RolePass):
-            self._asked = RolePass(self._model, input_embeddings(self._model))
+            triggers = KeyTriggers(self._model, self._context.directory, self._plan)
+            self._asked = RolePass(self._model, input_embeddings(self._model), triggers)
         return self._asked
 
     def _removals(self) -> RemovalPass:

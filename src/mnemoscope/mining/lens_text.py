@@ -47,7 +47,7 @@ class LensText:
     ) -> None:
         """No batch has sentences of up to a boundary's tokens beside longer ones.
 
-        Raises AtlasUnfinished where no mined sentence is stored.
+        Raises AtlasUnfinished where the mined sentences that are stored are of fewer than two documents.
         """
         paths = sorted((directory / "sentences").glob("part-*.parquet"))
         table = pl.read_parquet(paths, columns=["document", "tokens", "held_out"], glob=False)
@@ -62,7 +62,15 @@ class LensText:
         tokens = table["tokens"].gather(kept)
         self.tokens = int(sizes.sum())
         # The rule must not depend on which documents are stored, and neighbours in number are neighbours in the text.
-        judged = (documents * 2654435761 % 2**32) % _JUDGED == 0
+        lot = documents * 2654435761 % 2**32
+        judged = lot % _JUDGED == 0
+        if judged.all() or not judged.any():  # one of the few documents there are chooses, the others are fitted
+            judged = lot == lot.min()
+        if judged.all():
+            raise AtlasUnfinished(
+                f"the mined sentences of {directory} that a lens would be made of are of one document, which cannot "
+                "judge it, too: undecided, nothing is stored; mine more documents, or raise --max-tokens"
+            )
         by_length = np.lexsort((sizes, judged))
         apart = judged * (1 + len(boundaries)) + np.searchsorted(boundaries, sizes)
         cuts = pack(sizes[by_length] + 1, area=area, rows=_ROWS, apart=apart[by_length])

@@ -24,6 +24,7 @@ from mnemoscope.atlas.schema import LENS_TABLES
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, ModelDiffers, OptionError
 from mnemoscope.files import write_bytes
 from mnemoscope.mining.extending import cover, files_of, hold_atlas, load_mined
+from mnemoscope.mining.key_triggers import KeyTriggers
 from mnemoscope.mining.lens_text import LensText, facts_of, read_streams
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.readouts import (
@@ -143,11 +144,12 @@ def _write(
         files.append(f"{FOLDER}/{kind}.safetensors")
     write_columns(atlas.path, plan, "readouts", asked.columns(), {})
     words, moved = input_embeddings(model), kept.pop(WORDS)
-    values, roles = ValuePass(model), RolePass(model, words)
+    values, triggers = ValuePass(model), KeyTriggers(model, atlas.path, plan)
+    roles = RolePass(model, words, triggers)
     for layer in each_layer(context, plan, "readings"):
         columns = reading_columns(values, layer, targets_of(atlas.path, model, layer), kept, seed=plan.seed)
         write_columns(atlas.path, plan, "readings", columns, model.numberings, layer=layer)
-        ridge = RolePass(model, None if words is None else moved[layer](words))
+        ridge = RolePass(model, None if words is None else moved[layer](words), triggers)
         columns = key_reading_columns({PLAIN: roles, "ridge": ridge}, layer, atlas.path, seed=plan.seed)
         write_columns(atlas.path, plan, "key_readings", columns, model.numberings, layer=layer)
     cover(atlas, files, context)

@@ -92,7 +92,7 @@ def key_reading_columns(roles: Mapping[str, RolePass], layer: int, directory: Pa
     own = last_tokens(directory, model, layer)
     dealt = own.dealt(seed, layer)
     found = [each.columns(layer, own, dealt) for each in roles.values()]
-    numbers = ("trigger_rank", "triggers_found", "control_rank", "controls_found")
+    numbers = ("trigger_rank", "triggers_found", "control_rank", "controls_found", "text_rank", "shuffled_rank")
     return {
         "memory": np.concatenate([columns["memory"] for columns in found]),
         "lens": [lens for lens in roles for _ in range(model.sizes.memories[layer])],

@@ -53,13 +53,13 @@ class Moments:
         every = stream if times is None else stream * times[:, None]
         self.count += len(stream) if times is None else times.sum().cpu()
         self.of_stream += every.double().sum(0).cpu()
-        self.squares += (stream.T @ every).cpu()
+        self.squares += _product(stream, every)
 
     def add_final(self, stream: Tensor, final: Tensor) -> None:
         """Adds what the same positions tell of t; a row of it may be the sum over the positions of its h."""
         final = final.float()
         self.of_final += final.double().sum(0).cpu()
-        self.products += (stream.float().T @ final).cpu()
+        self.products += _product(stream.float(), final)
 
     def with_another_final(self) -> "Moments":
         """Sums of another t with the same h: what is added of h here is added there."""
@@ -75,6 +75,15 @@ class Moments:
         count = self.count.clamp_min(1)
         mean, other = self.of_stream / count, self.of_final / count
         return mean, other, self.squares / count - mean.outer(mean), self.products / count - mean.outer(other)
+
+
+def _product(stream: Tensor, other: Tensor) -> Tensor:
+    """`stream.T @ other`, float64, of float32 products with what is left of the stream without its mean.
+
+    An entry that is large at every position would else leave a covariance of rounding errors.
+    """
+    mean = stream.mean(0)
+    return ((stream - mean).T @ other).double().cpu() + mean.double().outer(other.double().sum(0)).cpu()
 
 
 class RidgeFit:

@@ -1,8 +1,9 @@
 """What each key looks for among the words that go in, and whether its triggers end with one of them.
 
 The mirror of the value pass at the layer's other end (definitions.md section 9, key_agreement): the centred cosine of a
-memory's read direction with the embedding of every token. A control has the same ruler and another memory's triggers.
-Needs the finished triggers; makes `roles`, and answers no question.
+memory's read direction with the embedding of every token. A control has the same ruler and another memory's triggers;
+another is the key itself with its entries shuffled (key_triggers.py). Needs the finished triggers; makes `roles`, and
+answers no question.
 """
 
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.circle import next_in_circle
+from mnemoscope.mining.key_triggers import KeyTriggers
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.projector import Projector, Share, join_columns
 from mnemoscope.mining.steps import RunContext
@@ -66,7 +68,7 @@ class LastTokens:
 
 def write_roles(context: RunContext, model: LanguageModel, plan: MiningPlan) -> None:
     """Writes `roles` of every mined layer, but those of this plan that are there; raises NotFinite, StoreFailed."""
-    roles = RolePass(model, input_embeddings(model))
+    roles = RolePass(model, input_embeddings(model), KeyTriggers(model, context.directory, plan))
     for layer in each_layer(context, plan, "roles"):
         write_layer_roles(context, roles, plan, layer)
     context.end_stage("roles")
@@ -96,8 +98,9 @@ class RolePass:
     are made once for all layers of a device.
     """
 
-    def __init__(self, model: LanguageModel, embeddings: Tensor | None) -> None:
-        self.model = model
+    def __init__(self, model: LanguageModel, embeddings: Tensor | None, triggers: KeyTriggers | None = None) -> None:
+        """Without `triggers` of shuffled keys their columns are null."""
+        self.model, self._triggers = model, triggers
         self._directions: Tensor | None = None
         if embeddings is not None:
             centred = embeddings - embeddings.mean(1, keepdim=True)
@@ -121,6 +124,13 @@ class RolePass:
             memory = int(np.flatnonzero(~np.isfinite(found["key_top_cosines"]).all(1))[0])
             raise NotFinite(f"the key of {model.numbering(layer).name(layer, memory)} is not finite; check the weights")
         columns |= {name: list(found.pop(name)) for name in ("key_top_tokens", "key_top_cosines")}
+        for name in _ON_TEXT:
+            found |= {name: np.zeros(memories, np.int32), f"{name} unknown": np.ones(memories, np.bool_)}
+        if self._triggers is not None and (tokens := self._triggers.of(layer)) is not None:
+            shuffled = read_directions(model, layer, order=torch.from_numpy(self._triggers.shuffle(layer)))
+            for name, keys, own_tokens in zip(_ON_TEXT, (directions, shuffled), tokens, strict=True):
+                keys = normalize(keys, dim=1, eps=_TINY)
+                found |= join_columns(projector.read_all(keys, partial(_rank, name, own_tokens)))
         return columns | {name: np.ma.array(found[name], mask=found[f"{name} unknown"]) for name in _NUMBERS}
 
     def _projector(self, device: torch.device) -> Projector | None:
@@ -130,11 +140,24 @@ class RolePass:
         return self._projectors.get(device)
 
 
+_ON_TEXT = ("text_rank", "shuffled_rank")
+"""Where keys and shuffled keys have the token that they point to most on a little text."""
 _NUMBERS: dict[str, type] = {
     "trigger_token": np.int32, "trigger_rank": np.int32, "trigger_cosine": np.float32, "triggers_found": np.float32,
     "control_token": np.int32, "control_rank": np.int32, "control_cosine": np.float32, "controls_found": np.float32,
+    **dict.fromkeys(_ON_TEXT, np.int32),
 }  # fmt: skip
 """Columns that are null where the memory has no positive trigger."""
+
+
+def _rank(name: str, wanted: Ints, share: Share) -> dict[str, NDArray[Any]]:
+    """The ranks of the wanted tokens `[memory]` under some keys, off cosines `[memory, token]`."""
+    tokens = torch.from_numpy(wanted[share.vectors]).to(share.scores.device)
+    with torch.inference_mode():
+        ranks = rank_tokens(share.scores, best=1, of=[tokens]).ranks[0].int().cpu().numpy()
+    return {name: ranks, f"{name} unknown": np.zeros(len(ranks), np.bool_)}
+
+
 _WHOSE = (("trigger", "triggers"), ("control", "controls"))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mnemoscope.mining.activity import from_grid, to_grid
+from mnemoscope.mining.exact_sums import ROWS, add_sums, exact_sum, value_of
 
 
 class Routing:
@@ -19,25 +19,25 @@ class Routing:
     def __init__(self, experts: int, *, device: torch.device | str = "cpu") -> None:
         self.positions = torch.zeros(1, dtype=torch.int64, device=device)
         self.tokens = torch.zeros(experts, dtype=torch.int64, device=device)
-        self.weight = torch.zeros(2, experts, dtype=torch.int64, device=device)
+        self.weight = torch.zeros(ROWS, experts, dtype=torch.int64, device=device)
         self.first = torch.zeros(experts, dtype=torch.int64, device=device)
 
     def add(self, weights: Tensor, routed: int) -> None:
         """Counts a batch's tokens, whose `weights [token, expert]` are zero where they were not routed.
 
-        The sum is put on the grid (activity.py), so it merges exactly.
+        The sum of weights is added as integers (exact_sums.py), so it merges exactly.
         """
         self.positions += len(weights)
         self.tokens[:routed] += (weights[:, :routed] != 0).sum(0)
         self.tokens[routed:] += len(weights)
-        self.weight += to_grid(weights.double().sum(0))
+        self.weight = add_sums(self.weight, exact_sum(weights.double().sum(0)))
         chosen, own = weights[:, :routed].max(1).indices, weights[:, :routed].any(1)
         self.first[:routed] += torch.bincount(chosen[own], minlength=routed)
 
     def add_state(self, state: dict[str, Tensor]) -> None:
         """Adds the accumulator of the same experts whose `state` this is."""
-        for name, tensor in state.items():
-            getattr(self, name).add_(tensor)
+        for name, own in vars(self).items():
+            setattr(self, name, add_sums(own, state[name]) if name == "weight" else own + state[name])
 
     def columns(self, layer: int) -> dict[str, Any]:
         """The columns of `routing`."""
@@ -46,7 +46,7 @@ class Routing:
             "layer": np.full(experts, layer, np.int16),
             "expert": np.arange(experts, dtype=np.int16),
             "tokens": self.tokens.cpu().numpy(),
-            "weight_sum": from_grid(self.weight).cpu().numpy(),
+            "weight_sum": value_of(self.weight).cpu().numpy(),
             "first_choice": self.first.cpu().numpy(),
         }
 

@@ -233,7 +233,7 @@ class Triggers:
         """Replaces the state by the best of `rows`."""
         # A positive float32 sorts as its bits do; memory above, falling magnitude below, in one integer.
         key = (rows.memory << 32) - rows.magnitude.view(torch.int32)
-        place = rows.sentence * (1 << 20) + rows.position
+        place = rows.sentence * (1 << 24) + rows.position
         order = _order_of_pairs(key, place)
         memory = rows.memory[order]
         begins = torch.searchsorted(memory, torch.arange(self.memories + 1, device=self.device))

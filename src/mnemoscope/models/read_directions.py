@@ -24,13 +24,15 @@ _SEEN = 4
 """Tokens of the forward in which norms are looked for."""
 
 
-def read_directions(model: LanguageModel, layer: int) -> Tensor:
+def read_directions(model: LanguageModel, layer: int, *, order: Tensor | None = None) -> Tensor:
     """The read directions [memory, hidden], float32, with every row's mean taken away; on the layer's device.
 
     A gated memory's is the sum of the unit vectors of gate and up: where its coefficient is positive, it reads both. A
-    norm whose gain cannot be told leaves the keys as they are.
+    norm whose gain cannot be told leaves the keys as they are. `order`: that in which a shuffled key has its entries.
     """
     keys, up, gain = model.keys(layer).float(), model.up_keys(layer), None
+    if order is not None:
+        keys, up = keys[:, order.to(keys.device)], None if up is None else up[:, order.to(up.device)]
     with suppress(ModelUnsupported):
         gain = _input_gain(model, layer, keys.device)
     directions = keys if gain is None else keys * gain.to(keys.device)

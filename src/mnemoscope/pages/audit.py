@@ -80,7 +80,7 @@ class AuditView:
         ]
 
     def together(self) -> list[Data]:
-        """The string as it is, without its best carriers, and without random memories."""
+        """The string as it is, without its best carriers, and without others as strong there."""
         before, after = self.found["log_probability"], self.after
         untouched = {"kind": "", "log_probability": self.log_probability, "change": "", "beside": ""}
         rows = [("memory", after["log_probability"], after["side_effect"])]

@@ -29,7 +29,8 @@ def causal_view(data: dict[str, Any], words: Vocabulary) -> dict[str, Any]:
                 "rows": [_row(row, widest, hundredths=not logs) for row in rows],
             }
         )
-    own = next(row for row in data["rows"] if row["measure"] == "own_tokens_probability" and row["of"] == "difference")
+    said = ("next_token_log_probability", "difference")
+    own = next(row for row in data["rows"] if (row["measure"], row["of"]) == said)
     return {
         "own": [{"token": token["id"], "shown": words.visible_text(token["id"])} for token in data["own_tokens"]],
         "groups": groups,
@@ -63,7 +64,7 @@ def _with_sign(value: float | None, unit: int) -> str | None:
 
 
 def _clear(row: dict[str, Any]) -> str:
-    """Whether the memory carries its own tokens, in a word: down, up, unclear, or too few triggers to tell."""
+    """Whether the memory carries what comes next, in a word: down, up, unclear, or too few triggers to tell."""
     if row["low"] is None:
         return "few"
     if row["low"] <= 0 <= row["high"]:

@@ -86,16 +86,19 @@ def share_first(ranks: pl.Series) -> Estimate:
 
 
 def estimate_keys(rows: pl.DataFrame) -> dict[str, Estimate]:
-    """How some memories' keys stand to the last tokens of their triggers, and of those they were dealt.
+    """How some memories' keys stand to the last tokens of their triggers, and of those they were dealt; and how keys,
+    and shuffled keys, stand to the token that they point to most on a little text: what is above there, training wrote.
 
     `rows` are of `roles`, or of `key_readings` under one lens; a memory without a trigger does not count.
     """
     own, dealt = (rows.filter(pl.col(f"{name}_rank").is_not_null()) for name in ("trigger", "control"))
-    agreement, chance = share_first(own["trigger_rank"]), share_first(dealt["control_rank"])
+    on_text, shuffled = (share_first(rows[name].drop_nulls()) for name in ("text_rank", "shuffled_rank"))
     return {
-        "agreement": agreement,
-        "control": chance,
-        "above_control": difference(agreement, chance),
+        "agreement": share_first(own["trigger_rank"]),
+        "control": share_first(dealt["control_rank"]),
+        "on_text": on_text,
+        "shuffled": shuffled,
+        "above_control": difference(on_text, shuffled),
         "rank": order_statistic(own["trigger_rank"].sort().to_numpy(), 0.5),
         "control_rank": order_statistic(dealt["control_rank"].sort().to_numpy(), 0.5),
         "found": mean(own["triggers_found"]),

@@ -2,21 +2,26 @@
 
 Shares of the final token's logit are ratios of sums over prefixes, every norm's scale frozen. A number added to all
 logits changes no prediction, so the shares are also asked of the logit above the mean logit; their baseline is how much
-the same vectors give to another prefix's final token. Events are those of Figure 11, for attention: the stream before
-it, attention alone, the stream after it.
+the same vectors give to another prefix's final token. The final token is the greatest logit, so in any model, trained
+or not, each part gives it more than another one: whether a part knows the prefix is asked of the text's next token,
+which no model has chosen. Events are those of Figure 11, for attention: the stream before it, attention alone, the
+stream after it.
 """
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.intervals import Estimate, Z
 from mnemoscope.questions.answer_builder import AnswerBuilder
 from mnemoscope.questions.question import Claim, Number, Paper, Question
 from mnemoscope.questions.sources import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, Resampled, contrast
-from mnemoscope.questions.verdicts import above
+from mnemoscope.questions.verdicts import UNTRAINED, above
 
 Numbers = NDArray[np.float64]
 EVENTS = ("residual", "agreement", "composition", "own")
@@ -34,20 +39,20 @@ QUESTION = Question(
             Claim(
                 f"the feed-forward layers write more of the final token's logit than attention {_BEYOND}", "-",
                 "ffn_above_attention", "share",
-                "of the logit above the mean logit; the difference of the two shares", above(0),
+                f"of the logit above the mean logit; the difference of the two shares; {UNTRAINED}", above(0),
             ),
             Claim(
-                f"attention writes it for this prefix {_BEYOND}", "-", "attention_above_control", "share",
-                "it gives less to another prefix's final token; the difference", above(0),
+                f"attention writes what follows this prefix {_BEYOND}", "-", "attention_next_above_control", "number",
+                "it gives less to another prefix's next token of the text; the difference", above(0),
             ),
             Claim(
-                f"the feed-forward layers write it for this prefix {_BEYOND}", "-", "ffn_above_control",
-                "share", "they give less to another prefix's final token; the difference", above(0),
+                f"the feed-forward layers write what follows this prefix {_BEYOND}", "-", "ffn_next_above_control",
+                "number", "they give less to another prefix's next token of the text; the difference", above(0),
             ),
             Claim(
                 f"a feed-forward layer moves the top token to the final one more often than attention"
                 f" {_BEYOND}", "-", "ffn_moves_above_attention", "share",
-                "the difference over all prefixes and layers", above(0),
+                f"the difference over all prefixes and layers; {UNTRAINED}", above(0),
             ),
         ),
     ),
@@ -61,8 +66,8 @@ QUESTION = Question(
         Number("attention_control", "share", "attention, given to another prefix's final token"),
         Number("ffn_control", "share", "feed-forward, given to another prefix's final token"),
         Number("embedding_control", "share", "embedding, given to another prefix's final token"),
-        Number("attention_above_control", "share", "attention: share minus what another's token is given"),
-        Number("ffn_above_control", "share", "feed-forward: share minus what another's token is given"),
+        Number("attention_next_above_control", "number", "attention: the next token's logit minus another's"),
+        Number("ffn_next_above_control", "number", "feed-forward: the next token's logit minus another's"),
         Number("ffn_above_attention", "share", "share of feed-forward minus that of attention"),
         Number("attention_logit_share", "share", "attention, of the logit"),
         Number("ffn_logit_share", "share", "feed-forward, of the logit"),
@@ -135,23 +140,46 @@ def _add_shares(found: AnswerBuilder, rows: Predictions) -> None:
     logit, lifted = part("final"), part("final") - part("final", "_mean")
     found.add(None, "final_logit", rows.share(logit, once)[None])
     found.add(None, "final_logit_above_mean", rows.share(lifted, once)[None])
-    shares, controls = {}, {}
+    shares = {}
     for name in ("attention", "ffn", "embedding", "bias", "rest"):
         cases = np.isfinite(part(name)) if name in ("attention", "ffn") else once
         of_logit = rows.ratio(part(name), logit, cases)
         shares[name] = rows.ratio(part(name) - part(name, "_mean"), lifted, cases)
-        controls[name] = rows.ratio(part(name, "_other") - part(name, "_mean"), lifted, cases)
+        control = rows.ratio(part(name, "_other") - part(name, "_mean"), lifted, cases)
         layers = name in ("attention", "ffn")
         for key in shares[name] if layers else (None,):
             found.add(key, f"{name}_share", shares[name][key])
             found.add(key, f"{name}_logit_share", of_logit[key])
             if name in ("attention", "ffn", "embedding"):
-                found.add(key, f"{name}_control", controls[name][key])
-            if layers:
-                found.add(key, f"{name}_above_control", contrast((1, shares[name][key]), (-1, controls[name][key])))
+                found.add(key, f"{name}_control", control[key])
     for key in shares["ffn"]:
         found.add(key, "ffn_above_attention", contrast((1, shares["ffn"][key]), (-1, shares["attention"][key])))
+    for name in ("attention", "ffn"):
+        found.add_layers(f"{name}_next_above_control", _next_above_control(rows, name))
     found.add(None, "unaccounted", _measure_gap(rows, part))
+
+
+def _next_above_control(rows: Predictions, name: str) -> dict[int | None, Estimate]:
+    """What a part gives the text's next token above another prefix's, logits a prefix; of no atlas without the columns.
+
+    Any part, also a random one, gives each token what it gives; tokens come back, with the same words before them, and
+    resampling documents does not tell how other ones would have done. So the interval also holds the spread between
+    tokens: of each, what it is given as the next one less what it is given as another's.
+    """
+    unknown = np.full(len(rows.place), np.nan)
+    own, other = (np.asarray(rows.get(f"{name}_logit{kind}", unknown), np.float64) for kind in ("_next", "_other_next"))
+    cases = np.isfinite(own) & np.isfinite(other)
+    found: dict[int | None, Estimate] = {}
+    for key, one in rows.ratio(own - other, np.ones(len(cases)), cases).items():
+        here = cases if key is None else cases & (rows["layer"] == key)
+        tokens = np.concatenate([rows["next_token"][here], rows.get("other_next_token", unknown)[here]])
+        given = np.bincount(tokens.astype(np.int64), weights=np.concatenate([own[here], -other[here]]))
+        spread = Z * float(np.sqrt(np.square(given).sum())) / max(1, one.count)
+        if one.value is not None and one.low is not None and one.high is not None:
+            low, high = (math.hypot(one.value - end, spread) for end in (one.low, one.high))
+            one = replace(one, low=one.value - low, high=one.value + high)
+        found[key] = one
+    return found
 
 
 def _measure_gap(rows: Predictions, part: Callable[..., Numbers]) -> Resampled:

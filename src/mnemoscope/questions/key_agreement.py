@@ -2,7 +2,9 @@
 
 A memory's read direction is compared with the embedding of every word that can go in (centred cosine); what is counted
 is where the last token of its best trigger stands among them. The control has the same ruler and another memory's
-triggers. Where keys no longer agree with the words, what they read is no longer the word that was put in.
+triggers. A trigger is where the key fires most, so in any model keys agree with triggers: what training has done is
+asked of the key beside itself with shuffled entries, each at the token that it points to most on the same little text.
+Where keys no longer agree with the words, what they read is no longer the word that was put in.
 """
 
 import polars as pl
@@ -27,15 +29,17 @@ QUESTION = Question(
         Number("agreement", "share", "the key ranks the last token first"),
         Number("control", "share", "the same with another memory's triggers"),
         Number("chance", "share", "chance, 1 / vocabulary"),
-        Number("above_control", "share", "agreement minus the control"),
+        Number("on_text", "share", "on a little text: the key ranks the token first that it points to most"),
+        Number("shuffled", "share", "the same of the key with its entries shuffled"),
+        Number("above_control", "share", "on a little text: the key minus the shuffled key"),
         Number("rank", "rank", "median rank of the last token"),
         Number("control_rank", "rank", "median rank of another memory's"),
         Number("found", "share", "of the 25 best triggers' last tokens, those among the key's first 25"),
         Number("control_found", "share", "of another memory's"),
         Number("cosine", "number", "centred cosine of the key with the last token, mean"),
         Number("control_cosine", "number", "with another memory's"),
-        Number("agreement_lower_above_control", "share", "lower layers: agreement minus the control"),
-        Number("agreement_upper_above_control", "share", "upper layers: agreement minus the control"),
+        Number("agreement_lower_above_control", "share", "lower layers: the key minus the shuffled key"),
+        Number("agreement_upper_above_control", "share", "upper layers: the key minus the shuffled key"),
     ),
     main="agreement",
     headline=("agreement", "control", "rank", "control_rank", "found", "control_found"),

@@ -11,11 +11,12 @@ import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.formatting import Form
 from mnemoscope.intervals import NOTHING, Estimate, Resamples, ends, exact_share, mean, order_statistic
 from mnemoscope.questions.answer_builder import AnswerBuilder, difference, estimate_keys, share_first
 from mnemoscope.questions.question import Number, Paper, Question
-from mnemoscope.questions.sources import plan_seed, require_table
+from mnemoscope.questions.sources import plan_seed, refuse_part, require_table
 
 RULERS = ("plain", "ridge", "tuned")
 RULERS_OF_KEYS = RULERS[:2]
@@ -33,7 +34,9 @@ _OF_VALUES: dict[str, tuple[Form, str]] = {
 _OF_KEYS: dict[str, tuple[Form, str]] = {
     "key_agreement": ("share", "the key's first word is its best trigger's last"),
     "key_control": ("share", "another memory's trigger"),
-    "key_above_control": ("share", "key's agreement minus the control"),
+    "key_on_text": ("share", "on a little text: the key ranks the word first that it points to most"),
+    "key_shuffled": ("share", "the same of the key with its entries shuffled"),
+    "key_above_control": ("share", "on that text: the key minus the shuffled key"),
     "key_rank": ("rank", "median rank of the trigger's last word under the key"),
     "key_control_rank": ("rank", "median rank of another memory's"),
     "key_found": ("share", "of 25 triggers' last words, those among the key's first 25"),
@@ -78,8 +81,16 @@ QUESTION = Question(
 def answer(atlas: Atlas) -> pl.DataFrame:
     """Per layer and over all, under every ruler that the atlas has: what Figures 4-6 and 9-11 count, with controls.
 
-    Totals, too: how far agreement in the lower layers is above its control. Raises AtlasUnfinished without lenses.
+    Totals, too: how far agreement in the lower layers is above its control. Raises AtlasUnfinished without lenses, or
+    with mined sentences of one document alone, whatever was stored of them.
     """
+    refuse_part(atlas)
+    sentences = atlas.table("sentences", columns=["document", "held_out"])
+    if sentences.filter(~pl.col("held_out"))["document"].n_unique() == 1:
+        raise AtlasUnfinished(
+            f"{atlas.path} stores mined sentences of one document alone, which cannot both make a lens and judge it:"
+            " undecided; mine more documents"
+        )
     found = AnswerBuilder(QUESTION)
     readings, keys = (
         pl.concat(
@@ -126,7 +137,6 @@ def _of_values(rows: pl.DataFrame) -> dict[str, Estimate]:
         "probability": mean(rows["max_probability"]),
         "confident_agreement": exact_share(int((best == 0).sum()), len(best)) if len(best) else NOTHING,
     }
-
 
 
 def _of_streams(rows: pl.DataFrame, seed: int) -> dict[str, Estimate]:

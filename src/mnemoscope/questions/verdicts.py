@@ -22,6 +22,9 @@ NOTHING_FOUND: Outcome = (DASH, "", None)
 FEWEST_DOCUMENTS = 10
 """Documents of which a bootstrap says how sure a number is; with fewer, its interval is too short to decide by."""
 
+UNTRAINED = "an untrained model may answer yes"
+"""What is said of a comparison that credits nothing to training."""
+
 Test = Callable[[Answer, Row], Verdict | None]
 """What an answer says of a claim, by the row of the number tested; None where that cannot be asked of it."""
 

@@ -21,7 +21,7 @@ from mnemoscope.memory import ABLATED_PARTS, EXIT_THRESHOLDS
 from mnemoscope.questions.answer_builder import AnswerBuilder
 from mnemoscope.questions.question import Claim, Number, Paper, Question
 from mnemoscope.questions.sources import NUMBER_OF_DOCUMENTS, plan_seed, require_table
-from mnemoscope.questions.verdicts import above
+from mnemoscope.questions.verdicts import UNTRAINED, above
 
 TOLERANCE = 0.01
 """Nats a token that a narrower layer may cost."""
@@ -53,7 +53,8 @@ QUESTION = Question(
             Claim(
                 "the memories that are used least matter less than random ones (not asked by the paper)", "-",
                 "random_above_least", "number",
-                "half of a layer: nats lost without random memories minus without the least useful, mean of the layers",
+                "half of a layer: nats lost without random memories minus without the least useful, mean of the layers;"
+                f" {UNTRAINED}",
                 above(0),
             ),
         ),

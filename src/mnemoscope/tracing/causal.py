@@ -2,9 +2,13 @@
 
 A trigger says when a memory fires and its value what it promotes (paper, sections 3 and 4); both are read off. Here the
 coefficient is set to zero at the trigger's last token, and the model's own prediction there is compared with the
-untouched one, beside as many runs in which a random other memory of the layer is zeroed on the same trigger.
+untouched one, beside runs in which a control of the layer is zeroed on the same trigger: one that adds as much there.
+
+That its own tokens lose by it is so in any model, trained or not: they are what its value adds most to. What training
+alone can bring about is that the token which follows in the text loses, too.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +20,11 @@ from torch import Tensor
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import InterventionError, ModelDiffers, OptionError
 from mnemoscope.formatting import show_token
-from mnemoscope.intervals import DRAWS, LEVELS, Floats
+from mnemoscope.intervals import DRAWS, LEVELS, Floats, Z
 from mnemoscope.memory import MemoryId
 from mnemoscope.models import LanguageModel, overwrite_coefficients
 from mnemoscope.models.object_state import whole_use
+from mnemoscope.tracing.controls import contributions_of, draw_control
 from mnemoscope.tracing.interventions import Intervention, check
 from mnemoscope.tracing.predictions import ids_of, last_streams
 from mnemoscope.tracing.readings import top
@@ -37,12 +42,13 @@ _ROWS = 16
 
 @dataclass(frozen=True)
 class CausalCheck:
-    """What zeroing one memory on its own triggers of one sign changes, beside random memories of its layer.
+    """What zeroing one memory on its own triggers of one sign changes, beside memories of its layer as strong there.
 
     `table` has a row for each measure and `of` (memory, controls, difference): the mean change (after less before) over
-    the triggers, its 95 % interval (`low`, `high`) and the `count` of triggers. A control is averaged over the controls
-    of a trigger first; `difference` is memory less controls, trigger by trigger. `own` are the tokens that the value
-    (sign -1: the negated value) ranks first.
+    the triggers, its 95 % interval (`low`, `high`) and the `count` of triggers. Controls are averaged over the draws of
+    a trigger first; `difference` is memory less controls, trigger by trigger, and its interval also holds how far one
+    control is from none. `own` are the tokens that the value (sign -1: the negated value) ranks first. `controls` are
+    all that were drawn; `controls_missing` draws found none.
     """
 
     memory: MemoryId
@@ -51,21 +57,22 @@ class CausalCheck:
     seed: int
     triggers: int
     controls: tuple[MemoryId, ...]
+    controls_missing: int
     own: tuple[Token, ...]
     table: pl.DataFrame
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON."""
-        names = ("memory", "sign", "at", "seed", "triggers", "controls")
+        names = ("memory", "sign", "at", "seed", "triggers", "controls", "controls_missing")
         found = {name: plain(getattr(self, name)) for name in names}
         return found | {"own_tokens": plain(self.own), "rows": self.table.to_dicts()}
 
     def __str__(self) -> str:
         kind = "top" if self.sign > 0 else "lowest"
-        followed = int(self.table["count"].min())  # type: ignore[arg-type]
+        followed = int(self.table.filter(of="memory")["count"].min())  # type: ignore[arg-type]
         lines = [
-            f"{self.memory} set to zero on its {kind} triggers ({self.triggers} prefixes), beside {len(self.controls)} "
-            f"random memories of layer {self.memory.layer}",
+            f"{self.memory} set to zero on its {kind} triggers ({self.triggers} prefixes), beside others of "
+            f"layer {self.memory.layer} as strong there ({len(self.controls)} drawn, {self.controls_missing} missing)",
             fit("its own tokens: " + " ".join(show_token(token.text) for token in self.own), WIDTH),
             f"prefixes with a known next token: {followed}",
             "",
@@ -103,10 +110,10 @@ def causal_check(
 
     Asked of its `triggers` highest (sign 1) or lowest (sign -1) triggers, a prefix group once. `at` is `last`, the
     trigger's own position, or `all` positions of its prefix. `tokens` own tokens: those that the value, or with sign -1
-    the negated value, ranks first; their probabilities are added, their log-probabilities averaged. `controls` other
-    memories of the layer, drawn by `seed`, are zeroed one at a time on the same triggers. Intervals resample triggers
-    (percentile bootstrap). Raises InterventionError where the memory has no such trigger, ModelDiffers unless `force`
-    where the atlas is another model's, MemoryIdError, OptionError.
+    the negated value, ranks first; their probabilities are added, their log-probabilities averaged. `controls` times a
+    trigger another memory of the layer that contributes as much at its last token (controls.py) is drawn by `seed` and
+    zeroed alone. Intervals resample triggers (percentile bootstrap). Raises InterventionError where the memory has no
+    such trigger, ModelDiffers unless `force` where the atlas is another model's, MemoryIdError, OptionError.
     """
     if sign not in (1, -1) or at not in ("last", "all") or min(controls, triggers, tokens) < 1 or seed < 0:
         raise OptionError(
@@ -119,20 +126,31 @@ def causal_check(
     check(model, [Intervention(chosen)])
     prefixes = _prefixes(model, atlas, chosen, sign=sign, count=triggers)
     number = atlas.number(chosen)
-    others = np.delete(np.arange(model.sizes.memories[chosen.layer]), number)
-    drawn = np.sort(np.random.default_rng((seed, chosen.layer, number)).permutation(others)[:controls])
     with torch.inference_mode():
         place = torch.tensor([number], device=model.device)
         folded = folded_values(model, chosen.layer, place, torch.full_like(place, sign))
         own = top(model.scorer().scores(folded), tokens)[0][0]
-    zeroed = [number, *drawn.tolist()]
-    changes = np.stack(
-        [_changes(model, words, following, chosen.layer, zeroed, own, at=at) for words, following in prefixes]
-    )
+    generator = np.random.default_rng((seed, chosen.layer, number))
+    changes = np.full((len(prefixes), 1 + controls, len(MEASURES)), np.nan)
+    stronger = np.ones((len(prefixes), controls))
+    every: set[int] = set()
+    missing = 0
+    for row, (words, following) in enumerate(prefixes):
+        sizes = contributions_of(model, words, [chosen.layer])[chosen.layer][-1]
+        drawn = [draw_control(sizes, number, barred=(), generator=generator) for _ in range(controls)]
+        others = sorted({other for other in drawn if other is not None})
+        found = _changes(model, words, following, chosen.layer, [number, *others], own, at=at)
+        changes[row, 0] = found[0]
+        for draw, other in enumerate(drawn, 1):
+            if other is not None:
+                changes[row, draw] = found[1 + others.index(other)]
+                stronger[row, draw - 1] = sizes[number] / sizes[other]
+        every |= set(others)
+        missing += drawn.count(None)
     texts = model.vocabulary()[0]
     return CausalCheck(
-        chosen, sign, at, seed, len(prefixes), tuple(atlas.name(chosen.layer, other) for other in drawn.tolist()),
-        tuple(Token(id, texts[id]) for id in own.tolist()), _summary(changes, seed=seed),
+        chosen, sign, at, seed, len(prefixes), tuple(atlas.name(chosen.layer, other) for other in sorted(every)),
+        missing, tuple(Token(id, texts[id]) for id in own.tolist()), _summary(changes, stronger, seed=seed),
     )  # fmt: skip
 
 
@@ -200,26 +218,36 @@ def _measures(log_p: Tensor, own: Tensor, following: int | None) -> Floats:
     return found
 
 
-def _summary(changes: Floats, *, seed: int) -> pl.DataFrame:
-    """The table of a check from `changes [trigger, run, measure]`, whose first run is the memory's own."""
-    ours = changes[:, 0]
-    others = changes[:, 1:].mean(1) if changes.shape[1] > 1 else np.full_like(ours, np.nan)
+def _summary(changes: Floats, stronger: Floats, *, seed: int) -> pl.DataFrame:
+    """The table of a check from `changes [trigger, run, measure]`, NaN where unknown; the first run is the memory's.
+
+    One memory goes with all triggers, so resampling these does not tell what another one would have shown in its place:
+    the interval of a difference is widened by the size of single controls' changes, about zero, as if these were as
+    strong as the memory, which is `stronger [trigger, control]` by a factor.
+    """
+    ours, each = changes[:, 0], changes[:, 1:]
+    drawn = np.isfinite(each).sum(1)
+    others = np.where(drawn > 0, np.nansum(each, 1) / np.maximum(drawn, 1), np.nan)
     rows: list[dict[str, Any]] = []
     for index, measure in enumerate(MEASURES):
         parts = (("memory", ours), ("controls", others), ("difference", ours - others))
         for name, values in parts:
             known = values[:, index][np.isfinite(values[:, index])]
-            rows.append({"measure": measure, "of": name, **_mean(known, seed=seed)})
+            alone = name == "difference" and len(known) > 0
+            size = math.sqrt(np.nanmean(np.square(each[:, :, index] * stronger))) if alone else 0.0
+            rows.append({"measure": measure, "of": name, **_mean(known, seed=seed, spread=Z * size)})
     types = {"measure": pl.String, "of": pl.String, "mean": pl.Float64, "low": pl.Float64, "high": pl.Float64,
              "count": pl.Int64}  # fmt: skip
     return pl.DataFrame(rows, schema=types)
 
 
-def _mean(values: Floats, *, seed: int) -> dict[str, float | int | None]:
-    """Mean and 95 % interval; no mean of nothing, and no interval of one trigger."""
+def _mean(values: Floats, *, seed: int, spread: float = 0.0) -> dict[str, float | int | None]:
+    """Mean and 95 % interval, widened by a spread; no mean of nothing, and no interval of one trigger."""
     count = len(values)
+    mean = float(values.mean()) if count else None
     low = high = None
-    if count > 1:
+    if mean is not None and count > 1:
         draws = np.random.default_rng((seed, count)).integers(0, count, (DRAWS, count))
-        low, high = (float(bound) for bound in np.quantile(values[draws].mean(1), LEVELS))
-    return {"mean": float(values.mean()) if count else None, "low": low, "high": high, "count": count}
+        less, more = (float(bound) for bound in np.quantile(values[draws].mean(1), LEVELS))
+        low, high = mean - math.hypot(mean - less, spread), mean + math.hypot(more - mean, spread)
+    return {"mean": mean, "low": low, "high": high, "count": count}

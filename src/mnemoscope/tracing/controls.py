@@ -1,0 +1,52 @@
+"""Controls: memories that are not in question, but as strong at the same place as one that is (definitions.md 9).
+
+Taking away what is silent, or small, changes nothing, whatever is asked; so a comparison with just any memory of the
+layer cannot fail. Shared by whatever takes memories away.
+"""
+
+import math
+from collections.abc import Collection, Iterable
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from mnemoscope.intervals import Floats
+from mnemoscope.models import Block, LanguageModel, read_blocks
+from mnemoscope.tracing.predictions import ids_of
+from mnemoscope.tracing.scores import contributions, value_norms
+
+WITHIN = 1.25
+"""Factor by which a control's contribution may differ from that of the memory that it is for."""
+
+
+def contributions_of(model: LanguageModel, words: list[int], layers: Iterable[int]) -> dict[int, Floats]:
+    """By layer, |m_i| norm(v_i) `[position, memory]` in a run of the words, the beginning token's position included."""
+    found: dict[int, Floats] = {}
+
+    def keep(layer: int, block: Block) -> None:
+        coefficients = block.coefficients[0]
+        found[layer] = contributions(coefficients, value_norms(model, layer).to(coefficients.device)).cpu().numpy()
+
+    with model.lock, torch.inference_mode(), read_blocks(model, keep, layers=sorted(set(layers))):
+        model.backbone(ids_of(model, words))
+    return found
+
+
+def draw_control(
+    contributions: ArrayLike, memory: int, *, barred: Collection[int], generator: np.random.Generator
+) -> int | None:
+    """A control of a memory of one layer and position, where `contributions [memory]` are |m_i| norm(v_i).
+
+    One that lies within a factor of `WITHIN`, at random; where there is none, the nearest. Neither the memory itself,
+    nor one that is `barred`, nor a silent one; None where none is left.
+    """
+    sizes = np.asarray(contributions, np.float64)
+    free = sizes > 0
+    free[[memory, *barred]] = False
+    left = np.flatnonzero(free)
+    if not len(left) or not sizes[memory] > 0:
+        return None
+    apart = np.abs(np.log(sizes[left] / sizes[memory]))
+    near = left[apart <= math.log(WITHIN)]
+    return int(generator.choice(near) if len(near) else left[apart.argmin()])
