@@ -120,7 +120,7 @@ def test_another_plan_is_told_by_every_difference(plan: MiningPlan) -> None:
     with pytest.raises(PlanDiffers, match=r"removals was 3, now 4"):
         replace(plan, removals=4).check_same(replace(plan, removals=3).document(), Path("atlas"))
     older = replace(plan, torch="1.0")
-    with pytest.raises(PlanDiffers, match=r"\(torch was '1.0', now .*\); accept_versions=True to go"):
+    with pytest.raises(PlanDiffers, match=r"\(torch was '1.0', now .*accept_versions=True to go"):
         plan.check_same(older.document(), Path("atlas"))
     with pytest.raises(PlanDiffers, match="use the old options"):
         plan.check_same(replace(older, seed=4).document(), Path("atlas"))

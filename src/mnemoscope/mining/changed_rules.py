@@ -6,7 +6,7 @@ A table that they did not touch is made with the atlas's own plan, and is what t
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mnemoscope.atlas.schema import TABLES
+from mnemoscope.atlas.schema import LENS_TABLES, TABLES
 from mnemoscope.errors import PlanDiffers
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.models import LanguageModel
@@ -27,6 +27,7 @@ def _biased_twice(_: MiningPlan, config: object) -> bool:
 CHANGES: tuple[tuple[int, frozenset[str], str, Callable[[MiningPlan, object], bool]], ...] = (
     (8, _OPTIONAL, "positions depended on the longest sentence of a batch", _turns_by_length),
     (8, frozenset({"attention"}), "eager attention added its bias twice", _biased_twice),
+    (8, frozenset(LENS_TABLES), "moments of large entries were sums of rounding errors", lambda *_: True),
     (8, frozenset({"memorised"}), "padding counted as text", lambda plan, _: plan.ids_field is not None),
 )
 """Rules, the tables that they changed, why, and whether they did so in an atlas of this plan and configuration."""
