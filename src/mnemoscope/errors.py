@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 _OPTION = re.compile(
     r"`[^`]*`|(?<![\w-])--([a-z]+(?:-[a-z]+)*)"
-    r"(?:[ =]((?:'[^']*'|\d[\w./]*|nan|all|none|cpu|cuda|float32|[A-Z][A-Z/|]*)(?![\w'])))?"
+    r"(?:[ =]((?:'[^']*'|\d[\w./]*|nan|all|none|cpu|cuda|float32|ids|[A-Z][A-Z/|]*|[/~.][^\s;,)]*)(?![\w'])))?"
 )
 _SWITCHES = {
     *("accept-versions", "allow-mixed-devices", "dequantize", "force", "force-model", "json", "keep-work", "prepare"),

@@ -176,10 +176,10 @@ def test_an_adapter_of_the_hub_is_its_files_there(tmp_path: Path, monkeypatch: p
 def test_an_adapter_alone_is_no_model_and_names_its_option(tmp_path: Path) -> None:
     adapter = save_adapter(tmp_path / "adapter", "llama")
     message = refused(ModelNotFound, adapter)
-    assert message.endswith(f"(its base model) and --adapter {adapter}")
+    assert message.endswith(f"(its base model) and adapter='{adapter}'")
     config = tmp_path / "adapter" / "adapter_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"base_model_name_or_path": "some/base"}))
-    assert f"('some/base') and --adapter {adapter}" in refused(ModelNotFound, adapter)
+    assert f"('some/base') and adapter='{adapter}'" in refused(ModelNotFound, adapter)
     # Another name decides nothing.
     assert load_model(save_base(tmp_path / "base", "llama"), adapter=adapter).probed
 
@@ -217,7 +217,7 @@ def test_a_learned_prompt_s_folder_is_refused(tmp_path: Path) -> None:
 
 def test_where_an_adapter_does_not_go(tmp_path: Path) -> None:
     assert "does not go with a fairseq checkpoint" in refused(OptionError, "fairseq:x.pt", adapter="x")
-    assert "--dequantize does not go with" in refused(OptionError, "fairseq:x.pt", dequantize=True)
+    assert "dequantize=True does not go with" in refused(OptionError, "fairseq:x.pt", dequantize=True)
     with pytest.raises(OptionError, match="put it on a model in memory with peft"):
         load_model(network_of("llama"), tokenizer=byte_tokenizer(), adapter="x")
 

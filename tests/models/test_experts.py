@@ -280,7 +280,7 @@ def test_a_layer_that_is_no_sum_of_its_experts_is_refused(tokenizer: Any) -> Non
     hf = build_mixture("mixtral")
     for block in blocks_of(hf):
         stretch(block.mlp)
-    with pytest.raises(ModelUnsupported, match="what its experts give, routed and shared, is not what their layer"):
+    with pytest.raises(ModelUnsupported, match="its experts, routed and shared, do not add up to their layer"):
         load_model(hf, tokenizer=tokenizer)
 
 

@@ -60,7 +60,7 @@ def told(error: Exception, source: str = "some/model", **more: object) -> ModelE
          ": its weights are a pickle that wants to run code; save them as safetensors"),
         ("set ignore_mismatched_sizes", ModelDamaged, ": its weights are not of the shapes that its config.json says"),
         ("set trust_remote_code=True", ModelUnsupported,
-         " brings its own code; pass trust_remote_code (--trust-remote-code) if you trust it"),
+         " brings its own code; pass trust_remote_code=True if you trust it"),
         ("needs a GPU", ModelUnsupported, " is packed in a format that runs on a GPU only"),
         ("`tiktoken` is required", ModelUnsupported, ": its tokenizer needs sentencepiece and protobuf (or tiktoken); "
          "pip install sentencepiece protobuf tiktoken"),

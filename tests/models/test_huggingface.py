@@ -203,7 +203,7 @@ def test_damaged_folders(saved, tmp_path):
 def test_a_repository_with_code_of_its_own_runs_it_only_when_asked(saved):
     change(saved, model_type="zork", auto_map={"AutoConfig": "zork.Z", "AutoModelForCausalLM": "zork.M"})
     (saved / "zork.py").write_text("raise SystemExit('code ran')")
-    assert "--trust-remote-code" in refused(ModelUnsupported, str(saved))
+    assert "pass trust_remote_code=True if you trust it" in refused(ModelUnsupported, str(saved))
 
 
 def test_code_that_comes_with_a_model_is_part_of_its_identity(tmp_path, tiny, tokenizer, monkeypatch):
@@ -306,7 +306,7 @@ def test_models_of_the_hub_without_a_tokenizer_or_with_other_names(hub_of, saved
         name = hub_of(f"bare-{family}", tmp_path / f"bare-{family}")
         message = refused(TokenizerNotFound, name)
         assert message.startswith(f"{name!r} holds no tokenizer")
-        assert message.endswith("or mine token ids (--ids-field, or --tokenizer ids)")
+        assert message.endswith("or mine token ids (ids_field, or tokenizer='ids')")
         ids = load_for_ids(name)
         assert ids.opening.tokenizer == "ids"
         assert ids.encode(["3 1 4"]) == [[3, 1, 4]]

@@ -142,6 +142,7 @@ def test_a_model_without_positions_of_its_own_is_refused(tokenizer: Any) -> None
     """Positions that are counted, not told, would be those in the row."""
     hf = build("gpt2")
     model = load_model(hf, tokenizer=tokenizer)
+    model.usage = None  # and is not read anew
     inner = hf.transformer.forward
     hf.transformer.forward = lambda input_ids, use_cache=None: inner(input_ids, use_cache=use_cache)
     assert not TreeForward(model, longest=32).possible

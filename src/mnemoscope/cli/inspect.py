@@ -72,6 +72,8 @@ def inspect(
     if facts["values"] != "read":
         print(f"  values      {facts['values']}: what the layers make of unit vectors")
     print(f"  numbers     {facts['dtype']} on {' and '.join(facts['lies_on'])}")
+    if facts["unread_weights"]:
+        print(f"  not read    {facts['unread_weights']:,} stored weights, such as {loaded.unread[0]}")
     if "attention_weights" in facts:
         print(f"  attention   where it looks is unknown: {OTHER_FUNCTION}")
     print("  proof       " + ", ".join(f"{name} {error:.1e}" for name, error in facts["proof"].items()))

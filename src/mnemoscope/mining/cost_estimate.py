@@ -101,6 +101,7 @@ def describe(model: LanguageModel) -> dict[str, Any]:
         "dtype": str(model.dtype).removeprefix("torch."),
         "device": str(model.device),
         "lies_on": list(model.lies_on),
+        "unread_weights": len(model.unread),
     }
 
 

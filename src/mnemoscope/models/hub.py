@@ -30,7 +30,7 @@ _FAILURES = (
      ": its tokenizer needs sentencepiece and protobuf (or tiktoken); pip install sentencepiece protobuf tiktoken"),
     ("ignore_mismatched_sizes", ModelDamaged, ": its weights are not of the shapes that its config.json says"),
     ("trust_remote_code", ModelUnsupported,
-     " brings its own code; pass trust_remote_code (--trust-remote-code) if you trust it"),
+     " brings its own code; pass --trust-remote-code if you trust it"),
     ("GPU", ModelUnsupported, " is packed in a format that runs on a GPU only"),
 )  # fmt: skip
 """What an error of transformers says, and what is said of the model in its place."""

@@ -22,6 +22,8 @@ from transformers import (
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, OptionError
@@ -37,6 +39,7 @@ from mnemoscope.models.hub import one_line_errors, where
 from mnemoscope.models.id_tokens import IDS, IdTokens
 from mnemoscope.models.loaded_parts import LoadedParts, first_line
 from mnemoscope.models.spreading import DeviceMap, Room, load_spread, refuse
+from mnemoscope.models.stored_weights import check_format, check_taken
 from mnemoscope.models.structure import LAYER_COUNTS, infer
 from mnemoscope.models.tokenizer_files import open_tokenizer, reader_of
 from mnemoscope.models.tokens import beginning_of, ends_of, padding_of
@@ -69,11 +72,11 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
     ModelUnsupported, ModelDamaged, OptionError.
     """
     source, adapted = base_of(source)
-    own = isinstance(source, PreTrainedModel)
+    own, unread = isinstance(source, PreTrainedModel), tuple[str, ...]()
     if isinstance(tokenizer, str | Path) and str(tokenizer) != IDS:
         tokenizer = open_tokenizer(str(tokenizer), where(str(tokenizer), None, opening.trust_remote_code))
     if isinstance(source, str | Path):
-        model, own_tokenizer, spec = _from_name(str(source), opening, room, with_tokenizer=tokenizer is None)
+        model, own_tokenizer, spec, unread = _from_name(str(source), opening, room, with_tokenizer=tokenizer is None)
     elif own:
         if tokenizer is None:
             raise OptionError(
@@ -108,6 +111,7 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
         beginning=lambda rows: beginning_of(found, config, tokens, rows=rows),
         padding=lambda rows: padding_of(found, config, tokens, rows=rows),
         boundaries=boundaries_of(config, _context(config)),
+        unread=unread,
         ends=lambda rows: ends_of(found, config, getattr(model, "generation_config", None), tokens, rows=rows),
     )
 
@@ -124,29 +128,33 @@ def _context(config: Any) -> int:
     return next((value for value in stated if isinstance(value, int) and value > 0), _UNSTATED_CONTEXT)
 
 
-def _from_name(source: str, opening: ModelOptions, room: Room, *, with_tokenizer: bool) -> tuple[Any, Any, str]:
-    """Model, tokenizer (None where it is not wanted) and spec of a name."""
+def _from_name(
+    source: str, opening: ModelOptions, room: Room, *, with_tokenizer: bool
+) -> tuple[Any, Any, str, tuple[str, ...]]:
+    """Model, tokenizer (None where it is not wanted) and spec of a name, and the stored weights that were not taken."""
+    unread: tuple[str, ...]
     scheme, separator, name = source.partition(":")
     if separator and scheme == "handmade":
         refuse(opening.max_memory, f"model {source!r}, which is made in memory,")
-        network, tokenizer = handmade.build(name)
+        (network, tokenizer), unread = handmade.build(name), ()
         if opening.dequantize:
             check_quantised(network, source)
     elif separator and scheme == "builtin":
         usual = replace(opening, revision=None, trust_remote_code=False)
-        network, tokenizer = _load_stored(str(builtin_folder(name)), source, usual, room, with_tokenizer)
+        network, tokenizer, unread = _load_stored(str(builtin_folder(name)), source, usual, room, with_tokenizer)
     elif source.endswith(SUFFIX) and (file := Path(source).expanduser()).is_file():
         with lone_file(file) as folder:
-            network, tokenizer = _load_stored(folder, source, opening, room, with_tokenizer, gguf_file=file.name)
+            stored = _load_stored(folder, source, opening, room, with_tokenizer, gguf_file=file.name)
+            network, tokenizer, unread = stored
     else:
         place, of_hub = _place_of(source)
         opening = opening if of_hub else replace(opening, revision=None)
-        network, tokenizer = _load_stored(place, source, opening, room, with_tokenizer)
+        network, tokenizer, unread = _load_stored(place, source, opening, room, with_tokenizer)
     if opening.dequantize:
         network = dequantize(network, source)
     if opening.adapter is not None:
         network = put_adapter(network, opening.adapter, source)
-    return network, tokenizer, source
+    return network, tokenizer, source, unread
 
 
 def _place_of(source: str) -> tuple[str, bool]:
@@ -199,16 +207,21 @@ def _check_folder(folder: Path) -> None:
 
 def _load_stored(
     place: str, source: str, opening: ModelOptions, room: Room, with_tokenizer: bool, *, gguf_file: str | None = None
-) -> tuple[Any, Any]:
-    """Model and tokenizer as stored in a folder, in a file there, or on the hub, in the stored dtype; spread where it
-    does not fit into `room`.
+) -> tuple[Any, Any, tuple[str, ...]]:
+    """Model, tokenizer and the names of the weights that were not taken, as stored in a folder, in a file there, or on
+    the hub, in the stored dtype; spread where it does not fit into `room`.
     """
     trust = opening.trust_remote_code
     arguments = where(place, opening.revision, trust) | ({} if gguf_file is None else {"gguf_file": gguf_file})
     with one_line_errors(source):
         config = AutoConfig.from_pretrained(place, **arguments)
     check_supported(config)
+    if not config.return_dict:  # how outputs are handed over; transformers cannot run its own models without
+        config.return_dict = True
+        arguments["config"] = config
     _check_depth(config, source)
+    if gguf_file is None:
+        check_format(config, place, source, arguments)
     kind = _kind_of(config, trust)
     tokenizer = open_tokenizer(place, arguments, source=source) if with_tokenizer else None
     if gguf_file is not None:
@@ -232,7 +245,10 @@ def _load_stored(
             model = None  # before another one takes memory
             model, notes = load_stored_otherwise(folder, kind, config, trust_remote_code=trust)
     check_complete(notes, source, of_hub=folder is None and gguf_file is None)
-    return model, tokenizer
+    unread = tuple(sorted(notes.get("unexpected_keys") or ()))
+    if gguf_file is None:
+        check_taken(model, unread, place, source, quantised=format_of(config) is not None)
+    return model, tokenizer, unread
 
 
 def _check_depth(config: Any, source: str) -> None:
@@ -251,8 +267,13 @@ def _kind_of(config: Any, trust: bool) -> Any:
         return AutoModelForCausalLM
     if config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
         return AutoModelForImageTextToText
+    if config.model_type in MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES | MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
+        raise ModelUnsupported(
+            f"model type {config.model_type!r} takes more than text (sound, say), and its language model cannot"
+            " be opened on its own yet; save that alone, and give its folder"
+        )
     raise ModelUnsupported(
-        f"model type {config.model_type!r} is no causal language model that transformers knows;"
+        f"transformers has no class that makes a causal language model of type {config.model_type!r};"
         " only decoder language models can be read"
     )
 

@@ -43,8 +43,8 @@ class LanguageModel:
     end-of-text tokens, and the beginning token, with which another text would begin; `linear_head` says whether the
     head is one matrix (an adaptive softmax is not), `probed` whether keys or values are what their modules make of unit
     vectors; `device` is the head's and that of what goes in, `devices` are the layers', `lies_on` where weights are.
-    `boundaries` are lengths, beginning token included, beyond which a row is another function's: rows on both sides of
-    one never share a forward (company.py); `eager` says whether plain attention is the same function.
+    `boundaries` are lengths, beginning token included, beyond which a row is another function's (company.py); `eager`
+    says whether plain attention is the same function; `unread` are the stored weights that the model did not take.
     `lock` is held by whoever runs it with hooks, which see every forward: one thread at a time, which may enter again.
     `fingerprint` names model and beginning, `content` the model; `source`, `opening` open it, `name`, `spec` show it.
     """
@@ -87,7 +87,7 @@ class LanguageModel:
             ffn_parameters=sum(layer.ffn.parameters for layer in layers),
         )
         self.longest = self.sizes.context - beginning.length
-        self.boundaries, self.eager = parts.boundaries, True
+        self.boundaries, self.eager, self.unread = parts.boundaries, True, parts.unread
         self._final_fold = self._fold_of(anatomy.final_norm)
         self.known_input_norms: dict[int, nn.Module | None] = {}
         self.usage: ObjectInUse | None = None

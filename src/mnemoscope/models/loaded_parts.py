@@ -32,6 +32,7 @@ class LoadedParts:
     context    tokens of the longest input
     anatomy    finds the parts of the network once it is placed
     beginning  the token put before every sentence, for a head of so many rows
+    unread     names of stored weights that the model did not take
     boundaries lengths of a row beyond which it is computed otherwise (company.py)
     ends       the end-of-text tokens, for a head of so many rows
     padding    the token that fills shorter rows up, where there is one
@@ -50,6 +51,7 @@ class LoadedParts:
     opening: ModelOptions = AS_USUAL
     name: str | None = None
     boundaries: tuple[int, ...] = ()
+    unread: tuple[str, ...] = ()
 
     @property
     def shown_name(self) -> str:
@@ -111,6 +113,15 @@ def suppress_output() -> Iterator[None]:
         hub_logging.set_verbosity(hub_before)
         if bars:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def raised_by_package(error: BaseException) -> bool:
+    """Whether it was this package's own code that raised it, not a library's or a model's."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    name = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
+    return name.partition(".")[0] == __name__.partition(".")[0]
 
 
 def first_line(error: BaseException) -> str:

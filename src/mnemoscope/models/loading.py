@@ -5,6 +5,7 @@ Opening is the job of huggingface.py and fairseq/; what they give is treated ali
 
 import copy
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -25,7 +26,7 @@ from mnemoscope.models.huggingface import open_model
 from mnemoscope.models.id_tokens import IDS
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.linear_products import use_faster_products
-from mnemoscope.models.loaded_parts import LoadedParts, first_line
+from mnemoscope.models.loaded_parts import LoadedParts, first_line, raised_by_package
 from mnemoscope.models.object_state import ObjectInUse, at_rest, where_hooked
 from mnemoscope.models.offloading import check_reachable, device_of_module, is_placed, is_spread
 from mnemoscope.models.proof import prove
@@ -116,7 +117,18 @@ def _read(
         if where := where_hooked(opened.network):
             raise type(error)(f"{error}; hooks of others (on {where}) may be why: remove them") from error
         raise
+    except (TypeError, ValueError, AttributeError, KeyError, NotImplementedError) as error:
+        if raised_by_package(error):
+            raise
+        asked = re.search(r"missing \d+ required .*?argument.*?: (.+)", str(error))
+        wants = f"its forward wants {asked[1]} beside the tokens" if asked else first_line(error)
+        raise ModelUnsupported(f"model {opened.spec!r} cannot be run by text alone: {wants}") from error
     except (RuntimeError, IndexError) as error:  # IndexError: embeddings with fewer rows than the head
+        if raised_by_package(error) and re.search("size|shape|dimension", str(error)):  # not the model's arithmetic
+            raise ModelUnsupported(
+                f"model {opened.spec!r} cannot be read: its parts have shapes that are not known here"
+                f" ({first_line(error)})"
+            ) from error
         spread = ", where accelerate has spread it; give it more memory" if is_spread(opened.network) else ""
         raise ModelUnsupported(f"model {opened.spec!r} cannot be run{spread}: {first_line(error)}") from error
 

@@ -116,7 +116,7 @@ def _factors(
     table = torch.stack([part.flatten() for part in parts], dim=1).double()
     factors = torch.linalg.lstsq(table, whole.flatten().double()).solution
     if experts.weighs_input or not same((table @ factors).view_as(whole).to(whole.dtype), whole):
-        raise Unclear("what its experts give, routed and shared, is not what their layer gives")
+        raise Unclear("its experts, routed and shared, do not add up to their layer, which does something else, too")
     found: list[float] = factors.to(whole.dtype).tolist()
     return found
 

@@ -167,7 +167,7 @@ def _scaling(scores: Tensor, logits: Tensor, config: Any) -> tuple[float, float 
     factor = _factor(scores, logits)
     if factor is not None:
         return factor, None
-    raise Unclear("its logits are not its head's scores, scaled or capped")
+    raise Unclear("its logits are not its head's scores, scaled or capped (both at once cannot be read yet)")
 
 
 def _factor(one: Tensor, other: Tensor) -> float | None:

@@ -26,7 +26,8 @@ _FILES = (
 )
 """Files of weights; of several kinds the first counts."""
 _USUAL = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-_OF_ADAPTERS = "adapter_model"
+_LEFT_OUT = ("adapter_model", ".")
+"""What files of adapters begin with, and hidden ones: `._model.safetensors` is what macOS knows of a file."""
 _NESTED = ("state_dict", "model_state_dict", "model", "module", "network", "net")
 """Where training code keeps the weights in a checkpoint."""
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"}
@@ -37,7 +38,7 @@ _OLD_NORMS = {"gamma": "weight", "beta": "bias"}
 def weight_files(folder: Path) -> list[Path]:
     """The files that hold the folder's weights, of one kind; none where there are none."""
     for pattern in _FILES:
-        found = sorted(path for path in folder.glob(pattern) if not path.name.startswith(_OF_ADAPTERS))
+        found = sorted(path for path in folder.glob(pattern) if not path.name.startswith(_LEFT_OUT))
         if found:
             return found
     return []
