@@ -97,7 +97,7 @@ def test_the_tokenizer_may_lie_elsewhere(saved, tmp_path, tiny, tokenizer):
     bare = tmp_path / "bare"
     tiny("gpt2").save_pretrained(bare)
     message = refused(TokenizerNotFound, str(bare))
-    assert message.startswith(f"folder {str(bare)!r} holds no tokenizer; name a folder or hub id that does as --token")
+    assert message.startswith(f"folder {str(bare)!r} holds no tokenizer; name a folder or hub id that does as token")
     named = load_model(str(bare), tokenizer=str(saved))
     assert (named.fingerprint, named.source) == (load_model(str(saved)).fingerprint, str(bare))
     assert named.opening.tokenizer == str(saved)

@@ -93,12 +93,12 @@ def check_taken(network: Any, unread: Iterable[str], place: str, source: str, *,
     for path, module in network.named_modules():
         weight = getattr(module, "weight", None)
         if is_plain(module) and isinstance(weight, torch.Tensor) and weight.dim() > 1 and weight.dtype.itemsize == 1:
-            raise _unscaled(source, f"{path}.weight", str(weight.dtype).removeprefix("torch."))
+            raise _unscaled_error(source, f"{path}.weight", str(weight.dtype).removeprefix("torch."))
     if not quantised and (found := _first_packed(place)) is not None:
-        raise _unscaled(source, *found)
+        raise _unscaled_error(source, *found)
 
 
-def _unscaled(source: str, name: str, kind: str) -> ModelUnsupported:
+def _unscaled_error(source: str, name: str, kind: str) -> ModelUnsupported:
     return ModelUnsupported(
         f"model {source!r} holds {name!r} in {kind}, and nothing that says what its numbers stand for (no"
         f" quantization_config, or no scales); {_SOURCE}"
