@@ -32,6 +32,16 @@ def serve(
         str | None,
         typer.Option(metavar="URL", help="The database of judgements.", show_default="ATLAS/annotations.sqlite"),
     ] = None,
+    root_path: Annotated[
+        str, typer.Option(metavar="PATH", help="The path under which a proxy shows the pages.", show_default=False)
+    ] = "",
+    public_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Where readers find the pages behind a proxy: https://HOST/PATH."),
+    ] = None,
+    trust_proxy: Annotated[
+        bool, typer.Option("--trust-proxy", help="Believe the path that a proxy tells (X-Forwarded-Prefix).")
+    ] = False,
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
@@ -59,8 +69,9 @@ def serve(
         print(f"open {settings.url} in a browser; Ctrl-C ends it", flush=True)
 
     settings = Settings(
-        atlas, model, force_model, host, port, annotations=annotations, device=device, opening=opening
-    )
+        atlas, model, force_model, host, port, annotations=annotations, device=device, opening=opening,
+        root_path=root_path, public_url=public_url, trust_proxy=trust_proxy,
+    )  # fmt: skip
     run(settings, ready=ready)
 
 

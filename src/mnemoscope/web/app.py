@@ -8,6 +8,7 @@ from mnemoscope.web import annotate_host, annotate_item, audit, browsing, search
 from mnemoscope.web.annotator_session import AnnotatorSession
 from mnemoscope.web.error_pages import add_error_pages
 from mnemoscope.web.page_routes import REFUSALS
+from mnemoscope.web.prefix import Prefix
 from mnemoscope.web.rendering import ASSETS, asset_address, asset_bytes
 from mnemoscope.web.security import Security
 from mnemoscope.web.settings import Settings
@@ -43,6 +44,7 @@ def create_app(settings: Settings) -> FastAPI:
     browsing.add_memories(routes, site)
     add_error_pages(app, site)
     app.add_middleware(Security, site=site, admits=session.admits)
+    app.add_middleware(Prefix, settings=settings)
     return app
 
 

@@ -1,6 +1,7 @@
 """Who may ask, and what a browser may do with the answer. Wraps the whole application, so that no page is outside.
 
-* Host: a server on this machine answers to this machine's names only, so that no foreign name can be pointed at it.
+* Host: a server on this machine answers to this machine's names only (and to that of --public-url), so that no foreign
+  name can be pointed at it.
 * Access token: with one, `?token=` once (then a cookie) or `Authorization: Bearer`; compared in constant time.
 * Other sites: their pages may link to ours, and no more: what they load by themselves (pictures, frames, scripts,
   prefetches) is refused, so that no foreign page makes the model work (Sec-Fetch-Site, Sec-Fetch-Dest).
@@ -98,13 +99,26 @@ class Security:
             return self._error(request, 413, f"What was sent is larger than {BODY:,} bytes.")
         if len(path_of(request)) + len(query_of(request)) > ADDRESS:
             return self._error(request, 414, f"The address is longer than {ADDRESS:,} characters.")
-        if self._site.settings.local and _name(headers.get("host", "")) not in NAMES:
+        if self._site.settings.local and not self._is_own(headers.get("host", "")):
             return self._error(request, 403, "This server answers to 127.0.0.1 and localhost only.")
         if not came_from_here(headers) and not _is_followed_link(headers):
             return self._error(request, 403, "Another site's page loads this; open it by a link or by its address.")
-        if request.method not in ("GET", "HEAD", "OPTIONS") and not _same_site(headers):
+        if request.method not in ("GET", "HEAD", "OPTIONS") and not self._is_same_site(headers):
             return self._error(request, 403, "This was sent from another site; use the form of this one.")
         return None
+
+    def _is_own(self, host: str) -> bool:
+        public = self._site.settings.public_host
+        return _name(host) in NAMES or (public is not None and _name(host) == _name(public))
+
+    def _is_same_site(self, headers: Headers) -> bool:
+        """Whether a post comes from a page of ours, or from no browser at all."""
+        if not came_from_here(headers):
+            return False
+        settings, origin = self._site.settings, headers.get("origin")
+        if origin is None or settings.public_url is None:
+            return origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+        return origin.lower() == f"{urlsplit(settings.public_url).scheme}://{settings.public_host}"
 
     def _admit(self, request: Request) -> Response | None:
         """None for whoever may enter; those who show the token get its cookie."""
@@ -161,14 +175,6 @@ def came_from_here(headers: Headers) -> bool:
 def _is_followed_link(headers: Headers) -> bool:
     """Whether somebody followed a link to a page, which is not loaded into another, nor before it is wanted."""
     return headers.get("sec-fetch-dest") in (None, "document") and "sec-purpose" not in headers
-
-
-def _same_site(headers: Headers) -> bool:
-    """Whether a post comes from a page of ours, or from no browser at all."""
-    if not came_from_here(headers):
-        return False
-    origin = headers.get("origin")
-    return origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
 
 
 def _is_same(shown: str, token: str) -> bool:

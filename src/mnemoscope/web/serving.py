@@ -157,8 +157,8 @@ def _make_whole(page: Callable[[Edition], Page], edition: Edition) -> None:
 
 
 def with_token(settings: Settings) -> Settings:
-    """The settings with a new access token where others than this machine can reach the server."""
-    if settings.local or settings.token is not None:
+    """The settings with a new access token where others than this machine can reach the server, by a proxy, too."""
+    if (settings.local and settings.public_url is None) or settings.token is not None:
         return settings
     return replace(settings, token=secrets.token_urlsafe(24))
 

@@ -1,8 +1,11 @@
 """What a server was asked to serve, and where."""
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from mnemoscope.errors import OptionError
 from mnemoscope.mining_options import AUTO
 from mnemoscope.model_options import AS_USUAL, ModelOptions
 
@@ -11,12 +14,20 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 PORT = 8765
 
 
+def is_prefix(path: str) -> bool:
+    """Whether it is a path under which a proxy may put the server; empty for none."""
+    dots = any(part in (".", "..") for part in path.split("/"))
+    return re.fullmatch(r"(/[A-Za-z0-9._~-]+)*", path) is not None and not dots
+
+
 @dataclass(frozen=True)
 class Settings:
     """The atlas and, perhaps, the model; the address; the access token, without which nothing is answered.
 
     `annotations` is a database URL; None means the file `annotations.sqlite` in the atlas.
-    `device` is what the model runs on, `opening` how it is opened.
+    `device` is what the model runs on, `opening` how it is opened. `root_path` is the path under which a proxy puts the
+    server, without a slash at its end; `public_url` where readers find it behind one: its path is the `root_path`.
+    `trust_proxy` says whether a proxy may tell the path (X-Forwarded-Prefix). Raises OptionError.
     """
 
     atlas: Path
@@ -28,14 +39,41 @@ class Settings:
     annotations: str | None = field(default=None, repr=False)
     device: str = AUTO
     opening: ModelOptions = AS_USUAL
+    root_path: str = ""
+    public_url: str | None = None
+    trust_proxy: bool = False
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.public_url or "")
+        if self.public_url is not None:
+            plain = parts.scheme in ("http", "https") and parts.hostname and not parts.query and not parts.fragment
+            if not plain or "@" in parts.netloc:
+                raise OptionError(f"--public-url {self.public_url!r} is no address such as https://HOST/PREFIX")
+            if self.root_path and self.root_path.rstrip("/") != parts.path.rstrip("/"):
+                raise OptionError("--root-path and the path of --public-url differ; give one of them")
+        path = (self.root_path or parts.path).rstrip("/")
+        if not is_prefix(path):
+            raise OptionError(f"--root-path {path!r} is no path such as /user/me/proxy/8765")
+        object.__setattr__(self, "root_path", path)
+
+    @property
+    def public_host(self) -> str | None:
+        """The host, with its port, under which readers find the server behind a proxy; None where nothing is said."""
+        return None if self.public_url is None else urlsplit(self.public_url).netloc.lower()
+
+    @property
+    def secure(self) -> bool:
+        """Whether readers come by https, so that no cookie may go another way."""
+        return urlsplit(self.public_url or "").scheme == "https"
 
     @property
     def local(self) -> bool:
-        """Whether only this machine can reach the server."""
+        """Whether only this machine can reach the server, a proxy on it included."""
         return self.host in LOCAL
 
     @property
     def url(self) -> str:
         """The address to open, with the access token."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}/" + ("" if self.token is None else f"?token={self.token}")
+        place = f"http://{host}:{self.port}{self.root_path}" if self.public_url is None else self.public_url.rstrip("/")
+        return f"{place}/" + ("" if self.token is None else f"?token={self.token}")

@@ -6,6 +6,7 @@
 "use strict";
 
 (() => {
+  const home = new URL("../..", document.currentScript.src).pathname.replace(/\/$/, ""); // a proxy's path, or nothing
   const WAIT = 600; // ms of quiet before a change is sent
   const LONGEST = 15000; // ms between two tries at most
   const form = document.getElementById("pattern");
@@ -223,7 +224,7 @@
         return;
       }
       const answer = await act(is("finish") ? "finish" : "none");
-      if (answer) location.assign(answer.next);
+      if (answer) location.assign(home + answer.next);
     }
   }
 
@@ -269,7 +270,7 @@
       try {
         const answer = await post(verdict.action, given);
         if (answer.ok || !answer.again) hold(null);
-        if (answer.ok) return answer.next ? location.assign(answer.next) : location.reload();
+        if (answer.ok) return answer.next ? location.assign(home + answer.next) : location.reload();
         say(`Not saved: ${answer.message}`, true);
         if (!answer.again) return undefined;
       } catch {

@@ -2,6 +2,7 @@
 "use strict";
 
 (() => {
+  const home = new URL("../../", document.currentScript.src).pathname; // a proxy may put the pages under a path
   const help = document.getElementById("keys");
   const writing = (at) => at.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(at.tagName);
 
@@ -23,7 +24,7 @@
     }
     if (help?.open) return;
     if (event.key === "?" && help) help.showModal();
-    else if (event.key === "g") location.assign("/");
+    else if (event.key === "g") location.assign(home);
     else if (!follow(event.key)) return;
     event.preventDefault();
   });
