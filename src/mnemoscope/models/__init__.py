@@ -6,7 +6,7 @@ from mnemoscope.models.id_tokens import IdTokens
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.loading import device_of, load_for_ids, load_model
 from mnemoscope.models.model_facts import Proof, Sizes
-from mnemoscope.models.switches import kernels_chosen
+from mnemoscope.models.switches import kernels_chosen, set_threads
 from mnemoscope.models.tokens import Beginning
 
 __all__ = [
@@ -25,4 +25,5 @@ __all__ = [
     "read_blocks",
     "read_coefficients",
     "read_final",
+    "set_threads",
 ]
