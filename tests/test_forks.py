@@ -12,12 +12,12 @@ from mnemoscope import forks
 from mnemoscope.errors import Forked
 
 FORK = """
-import faulthandler, os, sys
+import os, signal, sys
 import mnemoscope as ms
 def in_child(*asks):
     sys.stdout.flush()
     if (child := os.fork()) == 0:
-        faulthandler.dump_traceback_later(60, exit=True)
+        signal.alarm(60)
         for ask in asks:
             try: print(ask())
             except ms.errors.Forked as error: print("Forked:", error)
