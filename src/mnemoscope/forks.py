@@ -52,5 +52,5 @@ def _polars_has_begun() -> bool:
     return False
 
 
-if sys.platform != "win32":
-    os.register_at_fork(before=_look)
+if register := getattr(os, "register_at_fork", None):  # Windows forks nothing
+    register(before=_look)

@@ -5,7 +5,7 @@ is kept and does not fit what is asked for next is lost to everybody. All of thi
 """
 
 import ctypes
-import resource
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ class HeapTrimmer:
 def _resident() -> int:
     """Bytes of this process in memory, mapped files aside."""
     fields = Path("/proc/self/statm").read_text(encoding="ascii").split()
-    return (int(fields[1]) - int(fields[2])) * resource.getpagesize()
+    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
 
 
 def keep_freed_memory(at_most: int, *, padding: int | None = None) -> None:

@@ -38,7 +38,9 @@ def fleet_note(unit: str, *, workers: int, leases_lost: int) -> str:
     return f"{unit}; {workers} worker{'s' * (workers != 1)}{lost}"
 
 
-_ENDING = (signal.SIGTERM, signal.SIGUSR1)
+EARLY = getattr(signal, "SIGUSR1", None)
+"""Sent beforehand, and often more than once; Windows has none."""
+_ENDING = (signal.SIGTERM,) if EARLY is None else (signal.SIGTERM, EARLY)
 """What a scheduler sends."""
 
 
@@ -76,7 +78,7 @@ class _Raising:
 
     def __call__(self, number: int, _: object) -> None:
         _leave_if_forked(number, self.process)
-        if self.came is None or number != signal.SIGUSR1:
+        if self.came is None or number != EARLY:
             self.came = number
             raise StopSignal(number)
 
@@ -141,7 +143,7 @@ class Checkpoints:
     def _note(self, number: int, _: object) -> None:
         if number != signal.SIGINT:
             _leave_if_forked(number, self._process)
-        if number in self._came and number != signal.SIGUSR1:
+        if number in self._came and number != EARLY:
             raise KeyboardInterrupt if number == signal.SIGINT else StopSignal(number)
         self._came.append(number)
 
