@@ -9,7 +9,7 @@ from handbuilt_atlas import build_atlas
 
 HIDDEN = """
 import os, signal, sys
-import multiprocessing.util, subprocess, tempfile, socket  # what of Python itself asks for them in another way there
+import multiprocessing.util, psutil, socket, subprocess, tempfile  # they do without in another way there
 for name in ("fcntl", "resource", "pwd", "grp", "termios"):
     sys.modules[name] = None
 for owner, names in {os: ("pread", "pwrite", "O_NOFOLLOW", "register_at_fork", "getuid", "geteuid", "sysconf"),
@@ -34,7 +34,8 @@ from pathlib import Path
 import mnemoscope
 rooms = ("atlas", "questions", "figures", "pages", "patterns", "reports", "search", "judgements", "campaigns", "web")
 here = Path(mnemoscope.__file__).parent
-names = [".".join(path.relative_to(here.parent).with_suffix("").parts) for room in rooms for path in (here / room).glob("*.py")]
+files = [path for room in rooms for path in (here / room).glob("*.py")]
+names = [".".join(path.relative_to(here.parent).with_suffix("").parts) for path in files]
 for name in names:
     if name.split(".")[-1] not in ("model_worker", "model_answers"): import_module(name)
 import mnemoscope.heap, mnemoscope.progress, mnemoscope.cli.app

@@ -1,8 +1,8 @@
 """One writer per atlas: a lock file that the operating system releases, even after `kill -9`.
 
 Readers take no lock: a finished atlas does not change. The file is removed when the writer is done. On a file system
-without such locks (some of Lustre, NFS and FUSE), and on Windows, the file itself is the lock; one that a killed process left is removed
-by hand, since nothing there tells whether its process still runs.
+without such locks (some of Lustre, NFS and FUSE), and on Windows, the file itself is the lock; one that a killed
+process left is removed by hand, since nothing there tells whether its process still runs.
 """
 
 import errno

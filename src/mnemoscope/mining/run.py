@@ -12,6 +12,7 @@ from pathlib import Path
 from mnemoscope.atlas.manifest import as_mined, unfinished_plan, work_of
 from mnemoscope.corpus import Source, open_source
 from mnemoscope.errors import OptionError, PlanDiffers
+from mnemoscope.heap import require_addresses
 from mnemoscope.mining.finishing import finish_atlas
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.run_folder import Beginning, check_writable, encoder_of, hold_folder, settle_text
@@ -24,6 +25,9 @@ from mnemoscope.models import LanguageModel, device_of, load_for_ids, load_model
 from mnemoscope.models.special_tokens import special_tokens
 from mnemoscope.progress import Progress, ignore_progress
 from mnemoscope.tracing.scores import check_wide_numbers
+
+_ADDRESSES = 4_000_000_000
+"""Measured: with 3 GB (`ulimit -v 3000000`) mining aborts or hangs; with 4 it ends."""
 
 
 def mine(
@@ -129,6 +133,7 @@ def begin_mining(
     begun with. Raises what cannot be, without having written anything.
     """
     check_folder(directory, options)
+    require_addresses(_ADDRESSES, "mining")
     source = _open(as_mined(directory, "corpus", os.fspath(corpus)), options)
     held_out = None if options.validation is None else os.fspath(options.validation)
     validation = None if held_out is None else _open(as_mined(directory, "validation", held_out), options)

@@ -21,8 +21,8 @@ from mnemoscope.pages.layers import Choice, layer_page, layers_page
 from mnemoscope.pages.memory import memory_page
 from mnemoscope.pages.overview import overview_page
 from mnemoscope.pages.page import Page, environment
-from mnemoscope.progress import EARLY
 from mnemoscope.pages.questions import question_page, questions_page
+from mnemoscope.progress import EARLY
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.web.settings import Settings
 from mnemoscope.web.site import Site
