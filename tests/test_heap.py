@@ -97,14 +97,14 @@ def test_too_few_addresses_are_one_line() -> None:
 import resource
 from pathlib import Path
 from mnemoscope.figures.page_svg import grammar
-from mnemoscope.mining.run import begin
+from mnemoscope.mining.run import begin_mining
 from mnemoscope.heap import require_addresses
 from mnemoscope.errors import OptionError
 from mnemoscope.mining_options import MiningOptions
 grammar()
 resource.setrlimit(resource.RLIMIT_AS, (3_000_000 << 10, resource.RLIM_INFINITY))
 require_addresses(3_000_000 << 10, "this")
-for refused in (grammar, lambda: begin("none", "none", Path("none"), MiningOptions())):
+for refused in (grammar, lambda: begin_mining("none", "none", Path("none"), MiningOptions())):
     try: refused()
     except OptionError as error: print(error)
 """

@@ -40,7 +40,7 @@ def fleet_note(unit: str, *, workers: int, leases_lost: int) -> str:
 
 EARLY = getattr(signal, "SIGUSR1", None)
 """Sent beforehand, and often more than once; Windows has none."""
-_ENDING = (signal.SIGTERM,) if EARLY is None else (signal.SIGTERM, EARLY)
+ENDING = (signal.SIGTERM,) if EARLY is None else (signal.SIGTERM, EARLY)
 """What a scheduler sends."""
 
 
@@ -97,7 +97,7 @@ def end_at_signals() -> Iterator[None]:
     For the main thread of a command, whose exit code stands at its end. A signal that somebody else handles, or
     ignores, stays as it is.
     """
-    taken = [number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL]
+    taken = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
     raising = _Raising()
     for number in taken:
         signal.signal(number, raising)
@@ -124,7 +124,7 @@ class Checkpoints:
     def __enter__(self) -> "Checkpoints":
         self._saved, self._process = time.monotonic(), os.getpid()
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, *_ENDING):
+            for number in (signal.SIGINT, *ENDING):
                 before = signal.getsignal(number)
                 if isinstance(before, _Raising) and before.came is not None:
                     self._came.append(before.came)

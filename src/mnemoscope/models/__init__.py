@@ -1,5 +1,6 @@
 """Language models whose feed-forward layers can be read as memories."""
 
+from mnemoscope.models.docstrings import WITH_DOCSTRINGS
 from mnemoscope.models.expert_taps import Group
 from mnemoscope.models.hooks import Block, overwrite_coefficients, read_blocks, read_coefficients, read_final
 from mnemoscope.models.id_tokens import IdTokens
@@ -10,6 +11,7 @@ from mnemoscope.models.switches import kernels_chosen, set_threads
 from mnemoscope.models.tokens import Beginning
 
 __all__ = [
+    "WITH_DOCSTRINGS",
     "Beginning",
     "Block",
     "Group",
