@@ -131,8 +131,8 @@ def _refuse_cache(error: BaseException | None, source: Path) -> None:
             if Path(error.filename).absolute().is_relative_to(source.absolute()):
                 return
             raise StoreFailed(
-                f"cannot use {error.filename}: {error.strerror}; the libraries keep what they fetch and models' own code there"
-                " (HF_HOME, HF_MODULES_CACHE): set HF_HOME to a folder that can be written"
+                f"cannot use {error.filename}: {error.strerror}; the libraries keep what they fetch and models'"
+                " own code there (HF_HOME, HF_MODULES_CACHE): set HF_HOME to a folder that can be written"
             ) from None
         error = error.__cause__ or error.__context__
 
