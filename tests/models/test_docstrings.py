@@ -10,7 +10,7 @@ def optimized(script: str) -> str:
     return done.stdout
 
 
-def test_help_lists_options_and_an_example_without_docstrings() -> None:
+def test_help_lists_options_without_docstrings() -> None:
     script = """
 from mnemoscope.cli.app import app, run_verb
 verbs = [command.name for command in app.registered_commands]
@@ -19,7 +19,7 @@ print(len(verbs), {run_verb([verb, "--help"]) for verb in verbs})
     *said, last = optimized(script).splitlines()
     count, codes = last.split(maxsplit=1)
     assert codes == "{0}"
-    assert said.count("Options:") == sum(line.startswith("Example") for line in said) == int(count)
+    assert said.count("Options:") == int(count) > 10
 
 
 def test_a_model_is_opened_and_traced() -> None:
