@@ -14,4 +14,4 @@ def _as_it_is(documented: Any = None, **_: Any) -> Any:
 
 
 if not WITH_DOCSTRINGS:
-    utils.auto_docstring = _as_it_is
+    utils.auto_docstring = _as_it_is  # type: ignore[attr-defined, assignment]
