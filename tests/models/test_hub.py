@@ -131,7 +131,7 @@ def test_a_cache_that_cannot_be_written_is_named(wrapped: bool, tmp_path: Path) 
             fail(error, source)
     own = PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "model.safetensors"))
     assert "take a complete copy" in str(told(own, str(tmp_path)))
-    missing = FileNotFoundError(errno.ENOENT, "No such file", "/home/cache/token")
+    missing = FileNotFoundError(errno.ENOENT, "No such file", "/cache/token")
     assert "check the name and the network" in str(told(missing))
 
 
