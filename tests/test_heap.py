@@ -89,3 +89,27 @@ def held_after(first: str) -> int:
 def test_what_was_large_is_given_back_at_once() -> None:
     assert held_after("give_back_freed_memory()") < 20
     assert held_after("") > 30, "the C library gives it back by itself, so this shows nothing"
+
+
+def test_too_few_addresses_are_one_line() -> None:
+    """A limit as of `ulimit -v` aborts the renderer of figures, and mining, from within libraries."""
+    script = """
+import resource
+from pathlib import Path
+from mnemoscope.figures.page_svg import grammar
+from mnemoscope.mining.run import begin_mining
+from mnemoscope.heap import require_addresses
+from mnemoscope.errors import OptionError
+from mnemoscope.mining_options import MiningOptions
+grammar()
+resource.setrlimit(resource.RLIMIT_AS, (3_000_000 << 10, resource.RLIM_INFINITY))
+require_addresses(3_000_000 << 10, "this")
+for refused in (grammar, lambda: begin_mining("none", "none", Path("none"), MiningOptions())):
+    try: refused()
+    except OptionError as error: print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    figure, mining = done.stdout.splitlines()
+    assert figure.startswith("drawing a figure needs an address space of 71 GB, most of it reserved")
+    assert mining.startswith("mining needs an address space of 4 GB")
+    assert "may use 3.1 GB" in mining

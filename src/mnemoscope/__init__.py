@@ -3,7 +3,11 @@
 The public names are loaded when they are first used (PEP 562), so importing the package is instant and needs no torch.
 """
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -47,12 +51,29 @@ _ROOMS = {
 }
 
 
+@contextmanager
+def _whole() -> Iterator[None]:
+    """Raises a Ctrl-C that comes inside when the block has ended: what of torch is half-loaded can never be loaded."""
+    ours = current_thread() is main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    came: list[int] = []
+    if ours:
+        signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    if came:
+        raise KeyboardInterrupt
+
+
 def __getattr__(name: str) -> Any:
     if name == "errors":
         return import_module("mnemoscope.errors")
     for room, names in _ROOMS.items():
         if name in names:
-            return getattr(import_module(f"mnemoscope.{room}"), name)
+            with _whole():
+                return getattr(import_module(f"mnemoscope.{room}"), name)
     raise AttributeError(f"module 'mnemoscope' has no attribute {name!r}")
 
 

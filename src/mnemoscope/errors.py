@@ -79,6 +79,10 @@ class ServeError(MnemoscopeError):
     """A port in use, or an address that needs an access token."""
 
 
+class Forked(MnemoscopeError):
+    """A forked process that would wait for ever for threads of its parent."""
+
+
 class ModelError(MnemoscopeError):
     """A language model that cannot be read."""
 

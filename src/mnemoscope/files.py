@@ -44,7 +44,9 @@ def _room_left(path: Path) -> str:
 
 
 def flush(path: Path) -> None:
-    """Makes what is in a file, or the renames inside a folder, survive a power cut."""
+    """Makes what is in a file, or the renames inside a folder, survive a power cut; on Windows it cannot."""
+    if os.name == "nt":
+        return
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,14 +1,22 @@
-"""What the C library does with memory that is free again: kept for whoever asks next, or given back to the system.
+"""What the C library does with memory that is free again: kept for whoever asks next, or given back to the system;
+and how many addresses there are.
 
 Fresh memory is filled with zeros, page by page, which costs short sums over megabytes more than the sums. Memory that
 is kept and does not fit what is asked for next is lost to everybody. All of this does nothing where there is no glibc.
 """
 
 import ctypes
-import resource
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from mnemoscope.errors import OptionError
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 _MAPPED, _TRIMMED, _PADDED, _HEAPS = -3, -1, -2, -8
 """By the numbers of malloc.h: the size from which memory is mapped, that of what is kept, what is fetched at a time,
@@ -56,7 +64,7 @@ class HeapTrimmer:
 def _resident() -> int:
     """Bytes of this process in memory, mapped files aside."""
     fields = Path("/proc/self/statm").read_text(encoding="ascii").split()
-    return (int(fields[1]) - int(fields[2])) * resource.getpagesize()
+    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
 
 
 def keep_freed_memory(at_most: int, *, padding: int | None = None) -> None:
@@ -82,3 +90,16 @@ def give_back_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MAPPED, 1 << 20)
         mallopt(_HEAPS, 2)
+
+
+def require_addresses(least: int, what: str) -> None:
+    """Raises OptionError where the process may use fewer than `least` bytes of addresses.
+
+    Libraries reserve far more than they fill, and where they may not they abort the process, or wait for ever.
+    """
+    limit = least if resource is None else resource.getrlimit(resource.RLIMIT_AS)[0]
+    if resource is not None and limit != resource.RLIM_INFINITY and limit < least:
+        raise OptionError(
+            f"{what} needs an address space of {least / 1e9:,.0f} GB, most of it reserved and never filled, and this"
+            f" process may use {limit / 1e9:,.1f} GB; run it after `ulimit -v unlimited`, and limit memory by a cgroup"
+        )

@@ -38,7 +38,9 @@ def fleet_note(unit: str, *, workers: int, leases_lost: int) -> str:
     return f"{unit}; {workers} worker{'s' * (workers != 1)}{lost}"
 
 
-_ENDING = (signal.SIGTERM, signal.SIGUSR1)
+EARLY = getattr(signal, "SIGUSR1", None)
+"""Sent beforehand, and often more than once; Windows has none."""
+ENDING = (signal.SIGTERM,) if EARLY is None else (signal.SIGTERM, EARLY)
 """What a scheduler sends."""
 
 
@@ -76,7 +78,7 @@ class _Raising:
 
     def __call__(self, number: int, _: object) -> None:
         _leave_if_forked(number, self.process)
-        if self.came is None or number != signal.SIGUSR1:
+        if self.came is None or number != EARLY:
             self.came = number
             raise StopSignal(number)
 
@@ -95,7 +97,7 @@ def end_at_signals() -> Iterator[None]:
     For the main thread of a command, whose exit code stands at its end. A signal that somebody else handles, or
     ignores, stays as it is.
     """
-    taken = [number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL]
+    taken = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
     raising = _Raising()
     for number in taken:
         signal.signal(number, raising)
@@ -122,7 +124,7 @@ class Checkpoints:
     def __enter__(self) -> "Checkpoints":
         self._saved, self._process = time.monotonic(), os.getpid()
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, *_ENDING):
+            for number in (signal.SIGINT, *ENDING):
                 before = signal.getsignal(number)
                 if isinstance(before, _Raising) and before.came is not None:
                     self._came.append(before.came)
@@ -141,7 +143,7 @@ class Checkpoints:
     def _note(self, number: int, _: object) -> None:
         if number != signal.SIGINT:
             _leave_if_forked(number, self._process)
-        if number in self._came and number != signal.SIGUSR1:
+        if number in self._came and number != EARLY:
             raise KeyboardInterrupt if number == signal.SIGINT else StopSignal(number)
         self._came.append(number)
 

@@ -1,12 +1,13 @@
 """Where names are looked for, with and without a network, and what libraries say as one line of ours."""
 
+import errno
 import socket
 from pathlib import Path
 
 import pytest
 import transformers
 
-from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported
+from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, StoreFailed
 from mnemoscope.models import hub
 
 
@@ -43,6 +44,11 @@ def test_a_host_that_answers_a_connection_is_reached(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(hub.hub, "ENDPOINT", address)
         assert hub._reachable()
     assert not hub._reachable()
+
+
+def fail(error: Exception, source: str) -> None:
+    with hub.one_line_errors(source):
+        raise error
 
 
 def told(error: Exception, source: str = "some/model", **more: object) -> ModelError:
@@ -110,3 +116,32 @@ def test_what_is_not_there_is_told_apart_from_what_cannot_be_read(tmp_path: Path
         assert str(found) == f"model {source!r}: model.safetensors is cut off or damaged; take a complete copy"
     own = ModelNotFound("as it is")
     assert told(own) is own
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_cache_that_cannot_be_written_is_named(wrapped: bool, tmp_path: Path) -> None:
+    """Nothing is wrong with the model, so nobody is sent for another copy or to the network."""
+    error: OSError = NotADirectoryError(errno.ENOTDIR, "Not a directory", "/file/below/modules")
+    if wrapped:
+        outer = OSError("PermissionError while downloading")
+        outer.__cause__ = error
+        error = outer
+    for source in (str(tmp_path), "some/model"):
+        with pytest.raises(StoreFailed, match=r"^cannot use /file/below/modules: Not a.* set HF_HOME"):
+            fail(error, source)
+    own = PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "model.safetensors"))
+    assert "take a complete copy" in str(told(own, str(tmp_path)))
+    missing = FileNotFoundError(errno.ENOENT, "No such file", "/cache/token")
+    assert "check the name and the network" in str(told(missing))
+
+
+def test_own_code_that_has_nowhere_to_go_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "file" / "modules"))
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text('{"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}')
+    (model / "own.py").write_text("from transformers import PretrainedConfig\nclass Config(PretrainedConfig): pass\n")
+    refused = pytest.raises(StoreFailed, match=r"cannot use .*file/modules: Not a directory")
+    with refused, hub.one_line_errors(str(model)):
+        transformers.AutoConfig.from_pretrained(model, trust_remote_code=True)

@@ -1,12 +1,11 @@
 """One writer per atlas: a lock file that the operating system releases, even after `kill -9`.
 
 Readers take no lock: a finished atlas does not change. The file is removed when the writer is done. On a file system
-without such locks (some of Lustre, NFS and FUSE) the file itself is the lock; one that a killed process left is removed
-by hand, since nothing there tells whether its process still runs.
+without such locks (some of Lustre, NFS and FUSE), and on Windows, the file itself is the lock; one that a killed
+process left is removed by hand, since nothing there tells whether its process still runs.
 """
 
 import errno
-import fcntl
 import os
 import platform
 from collections.abc import Iterator
@@ -16,6 +15,11 @@ from pathlib import Path
 from mnemoscope.atlas.folder import LOCK_FILE, refuse_links
 from mnemoscope.errors import AtlasBusy, AtlasDamaged, StoreFailed
 from mnemoscope.files import make_folder, remove_strays, storing
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
 
@@ -52,12 +56,12 @@ def _take(path: Path, directory: Path) -> int:
             continue
         handle, made = opened
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(handle)
         except OSError as error:
             if error.errno in _NO_LOCKS and made:
                 _sign(handle, path, f"{os.getpid()} on {platform.node()}")
                 return handle
-            holder = os.pread(handle, 128, 0).decode("ascii", "replace").strip() or "unknown"
+            holder = os.read(handle, 128).decode("ascii", "replace").strip() or "unknown"
             os.close(handle)
             if isinstance(error, BlockingIOError):
                 raise AtlasBusy(
@@ -77,6 +81,13 @@ def _take(path: Path, directory: Path) -> int:
         os.close(handle)
 
 
+def _lock(handle: int) -> None:
+    """Takes the system's lock; OSError where another process has it, or where there are no such locks."""
+    if fcntl is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def _open(path: Path) -> tuple[int, bool] | None:
     """The lock file, and whether it was made now; None where it went away meanwhile. Never what a link leads to."""
     if path.is_symlink():
@@ -85,7 +96,7 @@ def _open(path: Path) -> tuple[int, bool] | None:
         with suppress(FileExistsError):
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644), True
         with suppress(FileNotFoundError):
-            return os.open(path, os.O_RDWR | os.O_NOFOLLOW), False
+            return os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)), False
     return None
 
 
@@ -94,7 +105,8 @@ def _sign(handle: int, path: Path, who: str) -> None:
     try:
         with storing(path):
             os.ftruncate(handle, 0)
-            os.pwrite(handle, f"{who}\n".encode(), 0)
+            os.lseek(handle, 0, os.SEEK_SET)
+            os.write(handle, f"{who}\n".encode())
     except StoreFailed:
         _give_back(handle, path)
         raise
@@ -102,6 +114,11 @@ def _sign(handle: int, path: Path, who: str) -> None:
 
 def _give_back(handle: int, path: Path) -> None:
     """Removes the lock file and lets go of it, also where the disk refuses to remove it: StoreFailed."""
+    if fcntl is None:  # Windows removes no file that is open
+        os.close(handle)
+        with storing(path):
+            path.unlink(missing_ok=True)
+        return
     try:
         # Unlinked while still held: whoever opened the old file sees, after locking it, that its name is gone.
         with storing(path):

@@ -24,6 +24,7 @@ from mnemoscope.atlas.manifest import EXTENSIONS, files_beside
 from mnemoscope.atlas.schema import LENS_TABLES, TABLES, content_error, place, schema_error, with_later_columns
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
 from mnemoscope.files import file_hash
+from mnemoscope.forks import refuse_forked
 from mnemoscope.mining_options import TRIGGERS, TRIGGERS_OF_EXPERTS, MiningOptions
 from mnemoscope.model_options import AS_USUAL
 
@@ -101,6 +102,7 @@ class Tables:
 
     def scan(self, name: str, *, layer: int | None = None) -> pl.LazyFrame:
         """The table as a polars query that reads only what it needs; raises like `table`, pages unchecked."""
+        refuse_forked()
         rows = pl.scan_parquet([self.path / path for path in self.paths(name, layer)], glob=False)
         return counted_through(rows, self.numberings, layer)
 
@@ -185,6 +187,7 @@ class Tables:
     @contextmanager
     def _open(self, path: str) -> Iterator[Any]:
         """The checked file; whatever goes wrong while it is read becomes AtlasDamaged."""
+        refuse_forked()
         where, name = self.path / path, path.removesuffix(".parquet").split("/")[0]
         known = self._footers.get(path)
         try:

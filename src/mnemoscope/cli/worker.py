@@ -13,8 +13,9 @@ from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import spoken_time
 from mnemoscope.cli.runner import TERMINATED, emit
 from mnemoscope.model_options import ModelOptions
+from mnemoscope.progress import ENDING
 
-_ASKING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+_ASKING = (*ENDING, signal.SIGINT)
 
 
 @contextmanager

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
-import torch
-
 from mnemoscope.atlas.manifest import open_as_mined, unfinished_plan
 from mnemoscope.distributed.desk import Desk
 from mnemoscope.distributed.heartbeats import BEATS, DRIVER, Heartbeat
@@ -29,7 +27,7 @@ from mnemoscope.mining.plan import RULES, MiningPlan, library_versions
 from mnemoscope.mining.state import StateFacts
 from mnemoscope.mining.steps import CHECKPOINT
 from mnemoscope.model_options import AS_USUAL, ModelOptions
-from mnemoscope.models import LanguageModel, kernels_chosen, load_for_ids, load_model
+from mnemoscope.models import LanguageModel, kernels_chosen, load_for_ids, load_model, set_threads
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,80}")
 
@@ -70,7 +68,7 @@ def work(
     plan, run = SharedRun.read(directory)
     _check_libraries(plan, directory)
     copy = run.open_text(directory, plan)
-    torch.set_num_threads(plan.threads)
+    set_threads(plan.threads)
     desk = Desk(directory, name, plan, run, _load(directory, plan, model, opening, device), copy, stop)
     for count in range(1, 1_000_000):
         with Heartbeat(directory, desk.name, lambda: desk.said, patience=run.patience):

@@ -14,6 +14,10 @@ from xml.etree import ElementTree
 import altair as alt
 import vl_convert
 
+from mnemoscope.heap import require_addresses
+
+_ADDRESSES = 66 << 30
+"""Measured: 62.9 GiB were too few, 66.8 were enough."""
 SVG = "{http://www.w3.org/2000/svg}"
 
 ELEMENTS = frozenset({"svg", "g", "path", "line", "rect", "circle", "text", "tspan", "defs", "clipPath"})
@@ -32,7 +36,11 @@ _NUMBERED = re.compile(r"(?<=[\"#])(clip|gradient_)\d+(?=[\")])")
 
 
 def grammar() -> str:
-    """The version of Vega-Lite that figures are written in, as the renderer names it."""
+    """The version of Vega-Lite that figures are written in, as the renderer names it.
+
+    Raises OptionError where the renderer, whose JavaScript reserves addresses, would abort the process.
+    """
+    require_addresses(_ADDRESSES, "drawing a figure")
     return ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 
 

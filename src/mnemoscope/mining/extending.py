@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import record_hashes, write_beside
 from mnemoscope.atlas.manifest import EXTENSIONS as SIDE
@@ -24,7 +22,7 @@ from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining_options import AUTO, MiningOptions
 from mnemoscope.model_options import ModelOptions, write_max_memory
-from mnemoscope.models import LanguageModel, load_for_ids, load_model
+from mnemoscope.models import LanguageModel, load_for_ids, load_model, set_threads
 from mnemoscope.models.object_state import check_unchanged
 from mnemoscope.progress import Progress, StopSignal, ignore_progress, interruption
 from mnemoscope.tracing.scores import require_model_of
@@ -145,7 +143,7 @@ def load_mined(
     """
     if part := atlas.manifest.part:
         raise AtlasUnfinished(f"{atlas.path} is {part}; join all parts with `mnemoscope merge`, then extend it")
-    torch.set_num_threads(plan.threads)
+    set_threads(plan.threads)
     if not isinstance(model, LanguageModel):
         name, opening = open_as_mined(atlas.path, model, opening)
         progress("loading", 0, None, name)

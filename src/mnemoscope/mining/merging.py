@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import torch
 
 from mnemoscope.atlas import verify
 from mnemoscope.atlas.folder import clear
@@ -32,7 +31,7 @@ from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.writing import provenance_of, write_mined_tables
 from mnemoscope.model_options import ModelOptions, write_max_memory
-from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models import LanguageModel, load_model, set_threads
 from mnemoscope.progress import Progress, ignore_progress
 
 _SHARED = ("vocabulary", "tokens", "background")
@@ -182,7 +181,7 @@ def _plans_model(
     if not accept_versions and (others := [name for name in here if here[name] != plan.versions[name]]):
         said = ", ".join(f"{name} {plan.versions[name]} (here {here[name]})" for name in others)
         raise PartsDiffer(f"the parts were mined with {said}; install that, or --accept-versions to merge with these")
-    torch.set_num_threads(plan.threads)
+    set_threads(plan.threads)
     if not isinstance(model, LanguageModel):
         name, opening = open_as_mined(part, model, opening)
         model = load_model(name, dtype=plan.dtype, device=plan.device, **opening.keywords())

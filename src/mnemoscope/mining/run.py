@@ -9,11 +9,10 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import torch
-
 from mnemoscope.atlas.manifest import as_mined, unfinished_plan, work_of
 from mnemoscope.corpus import Source, open_source
 from mnemoscope.errors import OptionError, PlanDiffers
+from mnemoscope.heap import require_addresses
 from mnemoscope.mining.finishing import finish_atlas
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.run_folder import Beginning, check_writable, encoder_of, hold_folder, settle_text
@@ -22,10 +21,13 @@ from mnemoscope.mining.text_pass import read_text
 from mnemoscope.mining.writing import write_mined_tables, write_text_tables
 from mnemoscope.mining_options import AUTO, DTYPES, MiningOptions, is_chat
 from mnemoscope.model_options import AS_USUAL, ModelOptions, write_max_memory
-from mnemoscope.models import LanguageModel, device_of, load_for_ids, load_model
+from mnemoscope.models import LanguageModel, device_of, load_for_ids, load_model, set_threads
 from mnemoscope.models.special_tokens import special_tokens
 from mnemoscope.progress import Progress, ignore_progress
 from mnemoscope.tracing.scores import check_wide_numbers
+
+_ADDRESSES = 4_000_000_000
+"""Measured: with 3 GB (`ulimit -v 3000000`) mining aborts or hangs; with 4 it ends."""
 
 
 def mine(
@@ -131,13 +133,13 @@ def begin_mining(
     begun with. Raises what cannot be, without having written anything.
     """
     check_folder(directory, options)
+    require_addresses(_ADDRESSES, "mining")
     source = _open(as_mined(directory, "corpus", os.fspath(corpus)), options)
     held_out = None if options.validation is None else os.fspath(options.validation)
     validation = None if held_out is None else _open(as_mined(directory, "validation", held_out), options)
     if options.dtype not in DTYPES:
         raise OptionError(f"--dtype must be one of {', '.join(DTYPES)}, not {options.dtype!r}")
-    # Setting it also forbids the matrix library to use fewer when it likes.
-    torch.set_num_threads(begun_threads(directory, options) or threads or torch.get_num_threads())
+    set_threads(begun_threads(directory, options) or threads)
     if isinstance(model, LanguageModel):
         if options.opening != AS_USUAL:
             said = ", ".join(options.opening.keywords())

@@ -3,6 +3,7 @@
 Without a network only the local cache is asked. The libraries are silent meanwhile.
 """
 
+import errno
 import re
 import socket
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from urllib.request import getproxies
 import transformers
 from huggingface_hub import constants as hub
 
-from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported
+from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, StoreFailed
 from mnemoscope.models.loaded_parts import first_line, suppress_output
 from mnemoscope.models.weight_layouts import damaged_file
 
@@ -49,6 +50,8 @@ _KIND = re.compile(r"model type `(.*?)`|(GGUF model with architecture \S+)")
 _NO_KIND = "Should have a `model_type` key"
 _PACKAGES = {"SentencePiece": "sentencepiece protobuf", "sacremoses": "sacremoses", "rjieba": "rjieba"}
 """Libraries that tokenizers ask for, and what installs them."""
+
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOSPC, errno.EDQUOT)
 
 
 def where(place: str, revision: str | None, trust: bool) -> dict[str, Any]:
@@ -85,6 +88,7 @@ def one_line_errors(
     except ModelError:
         raise
     except OSError as error:
+        _refuse_cache(error, Path(source).expanduser())
         if Path(source).expanduser().is_dir():
             _check_files(folder, f"{what} {source!r}")
             raise ModelDamaged(f"{what} {source!r} cannot be read: {first_line(error)}; {_COMPLETE}") from None
@@ -118,6 +122,19 @@ def one_line_errors(
                 " load_model(model, tokenizer=...)"
             ) from None
         raise ModelDamaged(f"{what} {source!r} cannot be read: {type(error).__name__}: {text}; {_COMPLETE}") from None
+
+
+def _refuse_cache(error: BaseException | None, source: Path) -> None:
+    """Raises StoreFailed for a file that is none of the model's own: then the libraries' folder is in the way."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _REFUSED and isinstance(error.filename, str):
+            if Path(error.filename).absolute().is_relative_to(source.absolute()):
+                return
+            raise StoreFailed(
+                f"cannot use {error.filename}: {error.strerror}; the libraries keep what they fetch and models'"
+                " own code there (HF_HOME, HF_MODULES_CACHE): set HF_HOME to a folder that can be written"
+            ) from None
+        error = error.__cause__ or error.__context__
 
 
 def _check_files(folder: Path | None, named: str) -> None:

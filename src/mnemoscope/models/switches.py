@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch.backends import cuda, cudnn, mkldnn
 
-from mnemoscope.errors import OptionError
+from mnemoscope.errors import Forked, OptionError
+from mnemoscope.forks import lacks_threads, refuse_forked
 
 _COARSE = {
     "ONEDNN_DEFAULT_FPMATH_MODE": ("", "STRICT"),
@@ -65,12 +66,30 @@ def steady() -> Iterator[None]:
     Those of the whole process are put back as the last thread leaves, others as this one does.
     """
     with ExitStack() as kept:
+        if lacks_threads("torch"):
+            torch.set_num_threads(1)
         with _changing:
             put_back = _hold_process()
             _inside.append(put_back if not _inside else _nothing)
         kept.callback(_leave)
         _hold_thread(kept)
         yield
+
+
+def set_threads(count: int | None) -> None:
+    """Lets torch work with so many threads, as many as it has where None; a forked process has one.
+
+    Raises Forked for more than one there, which torch would wait for without an end, and where no tables can be read.
+    """
+    refuse_forked()
+    forked = lacks_threads("torch")
+    if forked and count is not None and count > 1:
+        raise Forked(
+            f"process {os.getpid()} was forked from one that had PyTorch, and has 1 of the {count} threads wanted;"
+            " start it with multiprocessing.get_context('spawn') or 'forkserver'"
+        )
+    # Setting it also forbids the matrix library to use fewer when it likes.
+    torch.set_num_threads(1 if forked else count or torch.get_num_threads())
 
 
 def _leave() -> None:

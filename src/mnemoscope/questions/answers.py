@@ -23,6 +23,7 @@ from mnemoscope.atlas.store import write_free_table
 from mnemoscope.atlas.tables import rebuild_command
 from mnemoscope.errors import AtlasUnfinished, StoreFailed
 from mnemoscope.files import write_json
+from mnemoscope.forks import refuse_forked
 from mnemoscope.patterns import write_patterns
 from mnemoscope.progress import Progress, ignore_progress
 from mnemoscope.questions.question import EMPTY, Answer
@@ -282,6 +283,7 @@ def _read(atlas: Atlas, paths: Sequence[str], covering: Mapping[str, Any]) -> li
 
 
 def _parse(contents: Sequence[bytes]) -> AnswerFiles:
+    refuse_forked()
     document, table, *cases = contents
     return AnswerFiles(json.loads(document), pl.read_parquet(table), pl.read_parquet(cases[0]) if cases else None)
 

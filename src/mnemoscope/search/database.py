@@ -7,6 +7,7 @@ token in `fires`, `promotes` and `demotes` are one blob, since SQLite takes thre
 of what types they are.
 """
 
+import os
 import re
 import sqlite3
 import threading
@@ -138,13 +139,17 @@ def lie_within(memories: NDArray[Any], within: Ranges) -> NDArray[np.bool_]:
 
 
 class Connections:
-    """A few open connections to one file: one for every thread that asks at the same time, kept for the next."""
+    """A few open connections to one file: one for every thread that asks at the same time, kept for the next.
+
+    A forked process opens its own: those of its parent share their place in the file with the parent's.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._free: list[sqlite3.Connection] = []
         self._lock = threading.Lock()
         self._closed = False
+        self._process = self._made_in = os.getpid()
 
     @contextmanager
     def one(self) -> Iterator[sqlite3.Connection]:
@@ -152,6 +157,8 @@ class Connections:
         with self._lock:
             if self._closed:
                 raise ValueError("the index is closed")
+            if self._process != os.getpid():
+                self._free, self._process = [], os.getpid()
             database = self._free.pop() if self._free else None
         database = database or connect(self.path)
         try:
@@ -162,6 +169,11 @@ class Connections:
                     self._free.append(database)
             if not keep:
                 database.close()
+
+    @property
+    def inherited(self) -> bool:
+        """Whether this process was forked from that which made them."""
+        return self._made_in != os.getpid()
 
     def close(self) -> None:
         """Closes what is free now, and the others when they come back."""

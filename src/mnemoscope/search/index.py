@@ -84,9 +84,9 @@ class Index:
         self.close()
 
     def close(self) -> None:
-        """Gives back files; a temporary index is removed."""
+        """Gives back files; a temporary index is removed by the process that made it."""
         self._connections.close()
-        if self._temporary is not None:
+        if self._temporary is not None and not self._connections.inherited:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
     def search(

@@ -22,6 +22,7 @@ from mnemoscope.pages.memory import memory_page
 from mnemoscope.pages.overview import overview_page
 from mnemoscope.pages.page import Page, environment
 from mnemoscope.pages.questions import question_page, questions_page
+from mnemoscope.progress import EARLY
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.web.settings import Settings
 from mnemoscope.web.site import Site
@@ -71,8 +72,8 @@ def _ended_by_sigusr1(server: "uvicorn.Server") -> Iterator[None]:
 
     What a handler raises in the midst of a request is taken for the request's own error, and the server would go on.
     """
-    own = signal.getsignal(signal.SIGUSR1)
-    if not callable(own) or threading.current_thread() is not threading.main_thread():
+    own = None if EARLY is None else signal.getsignal(EARLY)
+    if EARLY is None or not callable(own) or threading.current_thread() is not threading.main_thread():
         yield
         return
     came: list[int] = []
@@ -81,13 +82,13 @@ def _ended_by_sigusr1(server: "uvicorn.Server") -> Iterator[None]:
         came.append(number)
         server.should_exit = True
 
-    signal.signal(signal.SIGUSR1, end)
+    signal.signal(EARLY, end)
     try:
         yield
     finally:
-        signal.signal(signal.SIGUSR1, own)
+        signal.signal(EARLY, own)
     if came:
-        signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(EARLY)
 
 
 _AFTER, _LOOK_AGAIN = 1.0, 0.05
