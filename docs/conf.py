@@ -5,6 +5,7 @@ first page. The notebook is executed by every build, and a cell that fails fails
 """
 
 from importlib.metadata import version as installed_version
+from pathlib import Path
 
 from sphinx.application import Sphinx
 
@@ -53,7 +54,14 @@ CONTENTS = {
 
 
 def setup(app: Sphinx) -> None:
-    """Gives README its table of contents, which the file itself has no use for."""
+    """Gives README its table of contents, which the file itself has no use for, and the site a first page."""
+
+    def add_first_page(_: Sphinx, error: Exception | None) -> None:
+        if error is None:
+            to = '<!doctype html><title>Mnemoscope</title><meta http-equiv="refresh" content="0; url=README.html">\n'
+            (Path(app.outdir) / "index.html").write_text(to, encoding="utf-8")
+
+    app.connect("build-finished", add_first_page)
 
     def add_contents(_: Sphinx, page: str, source: list[str]) -> None:
         if page == root_doc:

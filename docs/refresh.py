@@ -2,6 +2,7 @@
 
     python docs/refresh.py                  # all pages; --check changes nothing and says which pages are old
     python docs/refresh.py --without demo   # leaves the blocks alone that say `demo`, which takes minutes
+    python docs/refresh.py --pictures       # takes README's picture anew (needs Debian's chromium)
 
 In a block fenced as `console`, a line that begins with `$ ` is a command, and what follows is its output. A block
 fenced as `python` is run if a block fenced as `text` follows it directly; that one is its output. All run in one new
@@ -13,6 +14,7 @@ too. The memory of the demo that the pages show becomes the demo's most striking
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import re
@@ -27,6 +29,19 @@ PAGES = (
     "README.md", "docs/tour.md", "docs/models.md", "docs/scale.md", "docs/training.md", "docs/tracing.md",
     "docs/search.md",
 )  # fmt: skip
+PICTURES = {
+    "docs/figures/memory-page.png": "python docs/refresh.py --pictures",
+    "docs/merging.svg": "python benchmarks/merging.py --folder FOLDER --draw docs/merging.svg",
+    **{f"docs/figures/{name}.svg": "runs/paper.sh" for name in (
+        "key_patterns", "key_removals", "value_agreement", "value_rank", "value_confidence", "layer_activity",
+        "layer_composition", "refinement_match", "refinement_confidence", "refinement_events",
+    )},
+}  # fmt: skip
+"""Every picture of the pages, and the command that makes it."""
+SEEN = (
+    *("pages/templates/memory.html", "pages/templates/parts.html", "pages/templates/page.html", "web/static/style.css"),
+)
+"""What README's picture shows, in the package; `docs/figures/seen.txt` holds its hash when the picture was taken."""
 REFUSED = "  # refused"
 _CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
 _PYTHON = re.compile(r"```python\n((?:(?!```).)*)```\n\n```text\n(.*?)```", re.DOTALL)
@@ -107,13 +122,40 @@ def refreshed(page: str, scratch: Scratch, *, without: str | None = None) -> str
     return "".join([*pieces, page[end:]])
 
 
+def hash_seen() -> str:
+    """Return the sha256, in hex, of what README's picture shows."""
+    return hashlib.sha256(b"".join((ROOT / "src/mnemoscope" / name).read_bytes() for name in SEEN)).hexdigest()
+
+
+def take_picture(scratch: Scratch) -> None:
+    """Photograph the page of the demo's memory that README shows."""
+    shown = re.search(r"mnemoscope show mnemoscope-demo (L\d+\.M\d+)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert shown is not None, "README shows no memory of the demo"
+    scratch.run("mnemoscope demo")
+    picture = ROOT / next(iter(PICTURES))
+    scratch.run(
+        "mnemoscope serve mnemoscope-demo --model builtin:pydocs --port 0 --json > place & server=$!; "
+        "trap 'kill $server' EXIT; until grep -q annotations place; do sleep 0.2; done; "
+        f"""url=$(sed -n 's/.*"url": "\\(.*\\)",/\\1/p' place); """
+        "chromium --headless --no-sandbox --disable-gpu --disable-background-networking --hide-scrollbars "
+        f'--user-data-dir="$PWD/browser" --window-size=1180,860 --screenshot="{picture}" "${{url}}{shown[1]}" '
+        "2>/dev/null"
+    )
+    (picture.parent / "seen.txt").write_text(hash_seen() + "\n", encoding="utf-8")
+
+
 def main() -> None:
     """Refresh the pages named, or all of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pages", nargs="*", default=PAGES)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--without", metavar="TEXT")
+    parser.add_argument("--pictures", action="store_true")
     arguments = parser.parse_args()
+    if arguments.pages == PAGES and arguments.pictures:
+        with tempfile.TemporaryDirectory(prefix="mnemoscope-docs-") as folder:
+            take_picture(Scratch(Path(folder)))
+        return
     old = []
     with tempfile.TemporaryDirectory(prefix="mnemoscope-docs-") as folder:
         scratch = Scratch(Path(folder))

@@ -406,3 +406,10 @@ def test_many_memories_are_read_by_row_group(tmp_path: Path) -> None:
         rows = atlas[MemoryId(0, memory)].triggers(sign=None)
         assert rows["memory"].to_list() == [memory] * each
         assert rows["rank"].to_list() == [*range(50), *range(50)]
+
+
+@pytest.mark.parametrize("wrong", [3, (0, 1), None, 1.5, b"L0.M0"])
+def test_what_names_no_memory_is_told_in_one_line(tmp_path: Path, wrong: Any) -> None:
+    atlas = open_atlas(build_atlas(tmp_path))
+    with pytest.raises(MemoryIdError, match=r"names no memory; write atlas\['L0\.M0'\], as text"):
+        atlas[wrong]

@@ -104,3 +104,93 @@ def test_refreshing_pastes_what_is_printed(tmp_path: Path) -> None:
 def test_a_command_that_fails_fails_the_refreshing(tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         REFRESH.refreshed("```console\n$ exit 3\n```\n", REFRESH.Scratch(tmp_path))
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def test_every_picture_is_made_by_a_command_that_is_there() -> None:
+    shown = {
+        (page.parent / name).resolve().relative_to(ROOT).as_posix()
+        for page in PAGES
+        for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text_of(page))
+    }
+    assert shown == set(REFRESH.PICTURES)
+    for picture, command in REFRESH.PICTURES.items():
+        assert (ROOT / picture).is_file(), picture
+        script = next(word for word in command.split() if "/" in word)
+        assert (ROOT / script).is_file(), command
+
+
+def test_readme_s_picture_shows_the_page_as_it_is() -> None:
+    """Where this fails, the page has changed since: `python docs/refresh.py --pictures`, and look at the picture."""
+    assert text_of(ROOT / "docs/figures/seen.txt").strip() == REFRESH.hash_seen()
+
+
+def test_what_is_said_not_to_be_built_is_not() -> None:
+    """Nothing that a page calls not built is a verb, a question or a public name."""
+    import mnemoscope as ms
+    from mnemoscope.questions import QUESTIONS
+
+    built = {*typer.main.get_command(app).commands, *QUESTIONS, *ms.__all__}  # type: ignore[attr-defined]
+    said = []
+    for page in PAGES:
+        for line in text_of(page).splitlines():
+            found = re.search(r"\*{1,2}([\w -]+)\*{1,2}[^.:]*\((?:not built yet|LATER)", line)
+            if found is not None:
+                said.append(found[1].strip().lower())
+    assert "encoders" in said, "the search has lost what it looks for"
+    assert not set(said) & built
+
+
+def test_layers_of_the_model_that_ships_are_counted_right() -> None:
+    import mnemoscope as ms
+
+    layers = ms.load_model("builtin:pydocs", device="cpu").sizes.layers
+    words = {"six": 6, "eight": 8, "twelve": 12}
+    found = 0
+    for page in (ROOT / "README.md", ROOT / "docs/tour.md", ROOT / "docs/serve.md", ROOT / "docs/README.md"):
+        for line in text_of(page).splitlines():
+            if re.search("demo|built-in|builtin:pydocs", line):
+                for count in re.findall(r"\b(\d+|six|eight|twelve)[- ]layers?\b", line):
+                    found += 1
+                    assert words.get(count, count) in (layers, str(layers)), (page.name, line)
+    assert found >= 2
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    import mnemoscope as ms
+
+    reference = text_of(ROOT / "docs/api.md")
+    listed = set(re.findall(r"auto(?:function|class|module):: (?:[\w.]+\.)?(\w+)$", reference, re.MULTILINE))
+    used = {name for page in PAGES for name in re.findall(r"\bms\.(\w+)\(", text_of(page))}
+    assert listed >= set(ms.__all__)
+    assert listed >= used - {"train"}, used - listed
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub and the site make of the headings."""
+    plain = re.sub(r"^```.*?^```", "", text_of(page), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.+)$", plain, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", re.sub(r"\]\([^)]*\)", "", title).lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_link_between_pages_leads_somewhere() -> None:
+    checked = 0
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
+        plain = re.sub(r"^```.*?^```", "", text_of(page), flags=re.DOTALL | re.MULTILINE)
+        for link in re.findall(r"\]\(([^)\s]+)\)", plain):
+            if re.match(r"\w+:", link):
+                continue
+            name, _, anchor = link.partition("#")
+            target = page if not name else (page.parent / name).resolve()
+            assert target.exists(), (page.name, link)
+            if anchor and target.suffix == ".md":
+                assert anchor in anchors(target), (page.name, link)
+            checked += 1
+    assert checked > 100
+
+
+def test_the_site_has_a_first_page() -> None:
+    assert '"index.html"' in text_of(ROOT / "docs/conf.py")

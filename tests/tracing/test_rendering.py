@@ -258,3 +258,13 @@ def test_records_as_json() -> None:
     assert TRACE.to_dict()["layers"][1]["positions"][0]["output"] == [{"id": 2, "text": " cat", "probability": 1.0}]
     assert TRACE.to_dict()["beginning"] == {"id": 0, "text": "<s>"}
     assert [token.text for token in TRACE.tokens] == ["the", " cat"]
+
+
+def test_results_do_not_flood_a_terminal_that_echoes_them() -> None:
+    """`repr` of a trace of 13 tokens had 362,597 characters."""
+    model = load_model("builtin:pydocs", device="cpu")
+    traced, changed = trace(model, "Return the arbitr"), compare(model, "Return", {"L5.M367": 0.0})
+    assert repr(traced) == "<Trace of builtin:pydocs: 6 tokens, 6 layers; print it to read it>"
+    for result in (traced, changed):
+        assert len(repr(result)) < 200
+        assert len(str(result)) > 500, "it can still be read"

@@ -112,6 +112,9 @@ class Atlas(Tables):
 
     def __getitem__(self, memory: str | MemoryId) -> "Memory":
         """One memory; raises MemoryIdError for what is not a memory's name, or of none that the atlas has."""
+        if not isinstance(memory, str | MemoryId):
+            some = self.name(self.layers[0], 0)
+            raise MemoryIdError(f"{memory!r} names no memory; write atlas[{str(some)!r}], as text")
         named = MemoryId.parse(memory) if isinstance(memory, str) else memory
         self.number(named)
         return Memory(self, named)

@@ -60,7 +60,7 @@ class AuditOptions:
             raise OptionError(f"{self.neighbours} neighbouring texts show no side effect; take 1 or more")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Audit:
     """The strings in the order given, and which text side effects were measured on. Prints as lines."""
 
@@ -77,6 +77,9 @@ class Audit:
     def verdicts(self) -> dict[str, tuple[bool, bool]]:
         """By string, whether it is exposed, and whether extractable."""
         return {one.text: (one.exposed, one.extractable) for one in self.secrets}
+
+    def __repr__(self) -> str:
+        return f"<Audit of {len(self.secrets)} strings; print it to read it>"
 
     def __str__(self) -> str:
         exposed, extractable = (sum(getattr(s, name) for s in self.secrets) for name in ("exposed", "extractable"))

@@ -40,7 +40,7 @@ _ROWS = 16
 """Runs of one trigger in one forward."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CausalCheck:
     """What zeroing one memory on its own triggers of one sign changes, beside memories of its layer as strong there.
 
@@ -66,6 +66,9 @@ class CausalCheck:
         names = ("memory", "sign", "at", "seed", "triggers", "controls", "controls_missing")
         found = {name: plain(getattr(self, name)) for name in names}
         return found | {"own_tokens": plain(self.own), "rows": self.table.to_dicts()}
+
+    def __repr__(self) -> str:
+        return f"<CausalCheck of {self.memory} on {self.triggers} triggers; print it to read it>"
 
     def __str__(self) -> str:
         kind = "top" if self.sign > 0 else "lowest"

@@ -57,7 +57,7 @@ class Generated(Record):
     steps: tuple[Step, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Two traces of one prompt, what differs at each position, and both continuations (None where not asked for)."""
 
@@ -130,6 +130,9 @@ class Comparison:
             head, *rest = layer_lines(one.positions[chosen], one.places, memories)
             lines += ["", f"{name}. {head}", *rest]
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {self.before!r} and {self.after!r}>"
 
     def __str__(self) -> str:
         return self.text()

@@ -32,7 +32,7 @@ from mnemoscope.tracing.scores import (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trace:
     """A prompt's way through the layers; `places[layer][position]`, both from 0. Prints as a table, also in notebooks.
 
@@ -82,6 +82,9 @@ class Trace:
 
     def __str__(self) -> str:
         return self.text()
+
+    def __repr__(self) -> str:
+        return f"<Trace of {self._about()}; print it to read it>"
 
     def _repr_html_(self) -> str:
         about = self._about() + (f" with {self._changes()}" if self.interventions else "")
