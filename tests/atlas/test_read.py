@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow.parquet as pq
@@ -172,6 +173,7 @@ def test_patterns_and_readings_of_one_memory(tmp_path: Path) -> None:
     keys = {
         "memory": [1, 2], "lens": ["plain", "plain"], "key_top_tokens": [[1], [10]], "trigger_rank": [0, 1],
         "triggers_found": [None] * 2, "control_rank": [None] * 2, "controls_found": [None] * 2,
+        "text_rank": [None] * 2, "shuffled_rank": [None] * 2,
     }  # fmt: skip
     write_table(directory / "key_readings/layer-001.parquet", keys, name="key_readings", provenance=PROVENANCE)
     assert not open_atlas(directory).has("readings", layer=1)

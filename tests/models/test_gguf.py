@@ -175,3 +175,12 @@ def test_what_cannot_be_read_is_told_in_one_line(
     monkeypatch.setattr(gguf_file, "find_spec", lambda name: None)
     said = refused(ModelUnsupported, str(whole))
     assert said.endswith("needs gguf, which is not installed; pip install 'mnemoscope[gguf]'")
+
+
+def test_no_bar_of_a_library_stands_between_our_lines(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from transformers import modeling_gguf_pytorch_utils as library
+
+    usual = library.tqdm
+    load_model(write(tmp_path / "model.gguf", network(), "q8_0"))
+    assert capfd.readouterr().err == ""
+    assert library.tqdm is usual

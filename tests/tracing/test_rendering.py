@@ -9,7 +9,9 @@ from rich.cells import cell_len
 
 from mnemoscope.errors import PromptError
 from mnemoscope.memory import MemoryId
-from mnemoscope.tracing import Comparison, Difference, Generated, Shift, Step, Trace, continuation_lines
+from mnemoscope.models import load_model
+from mnemoscope.tracing import Comparison, Difference, Generated, Shift, Step, Trace, continuation_lines, trace
+from mnemoscope.tracing.comparison import compare
 from mnemoscope.tracing.interventions import Intervention
 from mnemoscope.tracing.logit_sums import Attended, LayerPart, LogitSum
 from mnemoscope.tracing.records import Decision, Dominant, LayerState, Position, Prediction, Token, decision, plain

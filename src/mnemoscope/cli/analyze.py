@@ -68,7 +68,7 @@ def _draw(question: str, document: dict[str, Any]) -> None:
     """Prints one answer: its headline numbers by layer, and the paper's stated results beside ours."""
     from rich.text import Text
 
-    from mnemoscope.cli.drawing import grid, stdout_console
+    from mnemoscope.cli.drawing import print_table, stdout_console
     from mnemoscope.questions import load_question
 
     console = stdout_console(piped_width=_PIPED_WIDTH)
@@ -87,12 +87,12 @@ def _draw(question: str, document: dict[str, Any]) -> None:
         for layer, found in values.items()
     ]
     columns = [">layer", *(f">{number.name.replace('_', ' ')}" for number in shown)]
-    console.print(grid(columns, rows, wrap=True))
+    print_table(console, columns, rows, wrap=True)
     if claims := paper["claims"]:
         beside = [
             (_with_interval(totals[claim["name"]], claim["form"]), claim["paper"], claim["text"]) for claim in claims
         ]
-        console.print(grid(("here", "paper", ""), beside, wrap=True))
+        print_table(console, ("here", "paper", ""), beside, wrap=True)
     console.print()
 
 

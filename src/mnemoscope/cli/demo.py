@@ -101,7 +101,7 @@ def _striking(atlas: "Atlas") -> list[dict[str, Any]]:
 def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any]]) -> None:
     from rich.text import Text
 
-    from mnemoscope.cli.drawing import grid, mark_trigger, stdout_console
+    from mnemoscope.cli.drawing import mark_trigger, print_table, stdout_console
     from mnemoscope.formatting import percent, show_token, times_chance
 
     console = stdout_console(piped_width=80)
@@ -113,7 +113,7 @@ def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any
     lines = [
         (str(row["layer"]), *("" if row[name] is None else f"{row[name]:.1%}" for name in shares)) for row in layers
     ]
-    console.print(grid((">layer", ">fires", ">never", ">right"), lines))
+    print_table(console, (">layer", ">fires", ">never", ">right"), lines)
     vocabulary = atlas.manifest.model.sizes.vocabulary
     print("\nStriking memories: after text like this, the value says what follows, with")
     print("probability p at work (as strongly as the memory fires; x chance: bare, with")
@@ -125,8 +125,10 @@ def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any
         at_work = "" if row["working_probability"] is None else percent(row["working_probability"])
         bare = times_chance(row["max_probability"], vocabulary)
         examples.append((row["name"], after, says, at_work, bare, f"{row['agreement']:.0%}"))
-    table = grid(("memory", "after", "says", ">p at work", ">x chance", ">true"), examples)
-    console.print(table if rows else Text("none: the text is too short, or the model untrained"))
+    if rows:
+        print_table(console, ("memory", "after", "says", ">p at work", ">x chance", ">true"), examples)
+    else:
+        console.print(Text("none: the text is too short, or the model untrained"))
     best = rows[0]["name"] if rows else str(atlas.name(atlas.layers[-1], 0))
     print(f"\nthe paper's questions, answered: open {atlas.path / 'report' / 'index.html'} in a browser")
     print(f"\nnext: mnemoscope serve {atlas.path} --model {MODEL}")

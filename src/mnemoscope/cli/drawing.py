@@ -8,6 +8,7 @@ token's probability, which follows from its score and the largest probability.
 import math
 import sys
 from collections.abc import Iterable, Sequence
+from textwrap import wrap as wrap_text
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.cells import cell_len
@@ -30,6 +31,10 @@ _READ = 8
 """Top tokens that are shown of a value through a lens."""
 _BAR = 30
 _VALUE_TOKENS = 10
+_ROOMY, _BESIDE_TRIGGERS = 80, 16
+"""Columns from which on a trigger has one line; and what stands before it where it has two."""
+_PADDING, _LEAST, _HEADER, _ENDLESS = 2, 12, 6, 10_000
+"""Blanks between columns; the least widths of a text that is broken, and of a header; a width in which nothing is."""
 
 
 class _Plain(Console):
@@ -58,14 +63,61 @@ def _stream_behind(stream: TextIO | FilteredStream) -> TextIO:
     return stream.stream if isinstance(stream, FilteredStream) else stream
 
 
-def grid(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, wrap: bool = False) -> Table:
-    """A table without lines; the name of a column that begins with `>` is to the right. `wrap` breaks long names."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
-    for name in columns:
-        table.add_column(name.removeprefix(">"), justify="right" if name[:1] == ">" else "left", no_wrap=not wrap)
+def print_table(
+    console: Console, columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *, wrap: bool = False
+) -> None:
+    """Prints a table without lines; a column whose name begins with `>` is to the right. `wrap` breaks long names.
+
+    Nothing is cut: where the table is too wide, texts are broken, but for names of memories, and no number is; where
+    even that has no room, every row is a list of its own.
+    """
+    if wrap or _width_of(_table(columns, rows), console) > console.width:
+        longest = [max((cell_len(str(row[at])) for row in rows), default=0) for at in range(len(columns))]
+        whole = [name[:1] == ">" or name == "memory" for name in columns]
+        for header in range(max(_HEADER, *map(cell_len, columns)), _HEADER - 1, -1):
+            least = [
+                max(size, min(header, cell_len(name))) if kept else min(_LEAST, size)
+                for size, kept, name in zip(longest, whole, columns, strict=True)
+            ]
+            if sum(least) + _PADDING * (len(columns) - 1) <= console.width:
+                break
+        else:
+            _print_lists(console, columns, rows)
+            return
+        names = [
+            name[:1] * (name[:1] == ">") + "\n".join(wrap_text(name.removeprefix(">"), size)) if kept else name
+            for name, size, kept in zip(columns, least, whole, strict=True)
+        ]
+        console.print(_table(names, rows, foldable=[not kept for kept in whole]))
+        return
+    console.print(_table(columns, rows))
+
+
+def _table(
+    columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, foldable: Sequence[bool] = ()
+) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, _PADDING, 0, 0), show_edge=False, header_style="dim")
+    for at, name in enumerate(columns):
+        table.add_column(
+            name.removeprefix(">"), justify="right" if name[:1] == ">" else "left", overflow="fold",
+            no_wrap=not (foldable and foldable[at]),
+        )  # fmt: skip
     for row in rows:
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     return table
+
+
+def _width_of(table: Table, console: Console) -> int:
+    return console.measure(table, options=console.options.update(width=_ENDLESS)).maximum
+
+
+def _print_lists(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
+    for row in rows:
+        for name, cell in zip(columns, row, strict=True):
+            if str(cell):
+                start = f"{name.removeprefix('>')}: " if name.strip(">") else ""
+                console.print(Text.assemble((start, "dim"), cell, overflow="fold"))
+        console.print()
 
 
 def draw_memory(atlas: "Atlas", memory: MemoryId, tables: "dict[str, pl.DataFrame]", *, limit: int) -> None:
@@ -102,7 +154,7 @@ def _draw_readings(console: Console, table: "pl.DataFrame", rank: str, texts: st
     for row in table.to_dicts():
         place = "-" if row[rank] is None else f"{row[rank]:,}"
         lines.append((row["lens"], place, " ".join(show_token(text) for text in row[texts][:_READ])))
-    console.print(grid(("lens", f">rank of the {of}", "top tokens"), lines))
+    print_table(console, ("lens", f">rank of the {of}", "top tokens"), lines)
 
 
 def _headline(console: Console, text: str) -> None:
@@ -118,13 +170,20 @@ def _draw_triggers(console: Console, name: str, rows: list[dict[str, Any]], *, l
     for row in rows:
         groups.setdefault(row["prefix_group"], []).append(row)
     _headline(console, f"{name}: {len(rows)}, of {len(groups)} different prefixes")
-    width = max(20, console.width - 60)
+    narrow = console.width < _ROOMY
     lines: list[tuple[str | Text, ...]] = []
     for group in list(groups.values())[:limit]:
         first, count = group[0], f"x{len(group)}" if len(group) > 1 else ""
-        marked = mark_trigger(first, width=width)
-        lines.append((str(first["rank"]), f"{first['coefficient']:.3f}", count, marked, _following(group)))
-    console.print(grid((">rank", ">coefficient", ">count", "prefix", "next"), lines))
+        rank, coefficient, following = str(first["rank"]), f"{first['coefficient']:.3f}", _following(group)
+        if narrow:
+            marked = mark_trigger(first, width=console.width - _BESIDE_TRIGGERS)
+            below = " ".join(filter(None, (count, f"next {following}")))
+            lines.append((rank, coefficient, Text.assemble(marked, "\n", (below, "dim"), overflow="fold")))
+        else:
+            marked = mark_trigger(first, width=max(20, console.width - 60))
+            lines.append((rank, coefficient, count, marked, following))
+    columns = ("", "", "prefix") if narrow else (">rank", ">coefficient", ">count", "prefix", "next")
+    print_table(console, columns, lines)
     if len(groups) > limit:
         console.print(Text(f"  and {len(groups) - limit} more prefixes (--limit {len(groups)} shows all)", style="dim"))
 
@@ -171,7 +230,7 @@ def _draw_value(console: Console, value: dict[str, Any], *, vocabulary: int) -> 
     for top, score, bottom, low in zip(*columns, strict=True):
         share = value["max_probability"] * math.exp(min(0.0, score - value["top_scores"][0]))
         rows.append((show_token(top), f"{score:.3f}", f"{share:.4f}", "", show_token(bottom), f"{low:.3f}"))
-    console.print(grid(("top tokens", ">score", ">probability", "", "bottom tokens", ">score"), rows))
+    print_table(console, ("top tokens", ">score", ">probability", "", "bottom tokens", ">score"), rows)
 
 
 def _draw_activity(console: Console, activity: dict[str, Any]) -> None:
@@ -188,7 +247,7 @@ def _draw_activity(console: Console, activity: dict[str, Any]) -> None:
         if count
     ]
     if rows:
-        console.print(grid((">coefficient", f"of {activity['sampled']:,} sampled prefixes", ">"), rows))
+        print_table(console, (">coefficient", f"of {activity['sampled']:,} sampled prefixes", ">"), rows)
 
 
 def _bin(index: int, edges: list[float]) -> str:
@@ -203,4 +262,4 @@ def _bin(index: int, edges: list[float]) -> str:
 def _draw_neighbours(console: Console, rows: list[dict[str, Any]]) -> None:
     _headline(console, "Neighbours (most similar values)")
     lines = [(row["name"], f"{row['cosine']:.3f}", show_token(row["top_text"])) for row in rows]
-    console.print(grid(("memory", ">cosine", "its top token"), lines))
+    print_table(console, ("memory", ">cosine", "its top token"), lines)

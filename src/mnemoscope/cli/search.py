@@ -65,15 +65,16 @@ def search(
             f"{len(given)} searches were asked for; give one of TEXT, --promotes, --demotes, --fires-on, --tokens-like"
         )
     from mnemoscope.mining_options import parse_layers
-    from mnemoscope.search import open_index
+    from mnemoscope.search import check_fields, open_index
 
+    fields = tuple(field.strip() for field in where.split(",") if field.strip())
+    check_fields(fields)  # before an index is made
     page: dict[str, Any] = {
         "limit": limit, "offset": offset, "layers": None if layers is None else parse_layers(layers)
     }  # fmt: skip
     with reporting() as progress, open_index(atlas, progress=progress) as index:
         kind, sought = given[0], asked[given[0]] or ""
         if kind == "text":
-            fields = tuple(field.strip() for field in where.split(",") if field.strip())
             _search_text(index, sought, fields, page, as_json=json)
         elif kind == "tokens like":
             _search_tokens(index, sought, limit, as_json=json)
@@ -152,11 +153,11 @@ def _search_tokens(index: "Index", text: str, limit: int, *, as_json: bool) -> N
 def _print(headline: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> None:
     from rich.text import Text
 
-    from mnemoscope.cli.drawing import grid, stdout_console
+    from mnemoscope.cli.drawing import print_table, stdout_console
 
     console = stdout_console(piped_width=120)
     console.print(Text(headline, style="bold"))
     if rows:
-        console.print(grid(columns, rows))
+        print_table(console, columns, rows)
     for note in notes:
         console.print(Text(note, style="dim"))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.formatting import format_layers, join_words, percent, pluralise
+from mnemoscope.mining_options import MiningOptions
 from mnemoscope.questions.question import Answer, Row
 from mnemoscope.questions.verdicts import correct_intervals, is_above
 
@@ -54,6 +55,11 @@ def describe_mining(atlas: Atlas) -> list[str]:
     sentences.append(
         f"{dead:,} of them never fired ({percent(dead / total)})." if dead else "Every one of them fired at least once."
     )
+    asked = atlas.manifest.questions
+    if (gave := asked.prefixes or 0) and gave < (asked.prefixes_asked or 0):
+        sentences.append(
+            f"Figures 7 to 11 are asked of {pluralise(gave, 'prefix', 'prefixes')}, all that the validation text gives."
+        )
     return sentences
 
 
@@ -215,7 +221,8 @@ def warnings(atlas: Atlas) -> list[str]:
             f"{overlap.sentences:,} of the {overlap.of:,} validation sentences ({percent(overlap.share)}) are"
             " also in the mined text, so Figures 7 to 11 are not about unseen text only."
         )
-    if (gave := asked.prefixes or 0) < (wanted := asked.prefixes_asked or 0):
+    wanted = asked.prefixes_asked or 0
+    if (gave := asked.prefixes or 0) < wanted != MiningOptions.prefixes:  # the usual number was asked for by nobody
         found.append(
             f"The validation text gave {pluralise(gave, 'prefix', 'prefixes')} of the"
             f" {wanted:,.0f} asked for: intervals of Figures 7 to 11 are wider for it."

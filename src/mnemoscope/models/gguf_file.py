@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+
+from transformers import modeling_gguf_pytorch_utils
 
 from mnemoscope.errors import ModelDamaged, ModelUnsupported
 from mnemoscope.model_options import display_name
@@ -32,9 +35,21 @@ def lone_file(path: Path) -> Iterator[str]:
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
             raise ModelDamaged(f"{str(path)!r} is not a GGUF file: it does not begin with GGUF; take an undamaged copy")
-    with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
+    with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder, _without_bar():
         (Path(folder) / path.name).symlink_to(path.resolve())
         yield folder
+
+
+@contextmanager
+def _without_bar() -> Iterator[None]:
+    """Transformers widens tensors under a progress bar of its own, which nothing switches off."""
+    library: Any = modeling_gguf_pytorch_utils
+    usual = library.tqdm
+    library.tqdm = lambda tensors, **_: tensors
+    try:
+        yield
+    finally:
+        library.tqdm = usual
 
 
 def name_in(path: Path) -> str | None:

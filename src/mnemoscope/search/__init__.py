@@ -4,9 +4,20 @@ An SQLite FTS5 index lies beside the atlas (`search/index.sqlite`) and is made f
 Needs no torch.
 """
 
-from mnemoscope.search.fields import FIELDS, Hit
+from mnemoscope.search.fields import FIELDS, Hit, check_fields
 from mnemoscope.search.index import Index, SearchResult
 from mnemoscope.search.opening import build_index, open_index
 from mnemoscope.search.tokens import Firing, Promotion, Token
 
-__all__ = ["FIELDS", "Firing", "Hit", "Index", "Promotion", "SearchResult", "Token", "build_index", "open_index"]
+__all__ = [
+    "FIELDS",
+    "Firing",
+    "Hit",
+    "Index",
+    "Promotion",
+    "SearchResult",
+    "Token",
+    "build_index",
+    "check_fields",
+    "open_index",
+]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from mnemoscope.errors import OptionError
 from mnemoscope.formatting import show_token
 from mnemoscope.memory import MemoryId
 from mnemoscope.search.arrays import read_rows
@@ -32,6 +33,14 @@ from mnemoscope.search.trigger_words import TriggerWords
 FIELDS = ("triggers", "values", "patterns", "annotations", "bottom")
 """Where one can search. `values` are the 20 top tokens of the value, `bottom` its 20 bottom tokens."""
 USUAL_FIELDS = ("triggers", "values", "patterns", "annotations")
+
+
+def check_fields(fields: Sequence[str]) -> None:
+    """Raises OptionError for a field that cannot be searched."""
+    if unknown := [field for field in fields if field not in FIELDS]:
+        raise OptionError(f"field {unknown[0]!r} cannot be searched; choose of {', '.join(FIELDS)}")
+
+
 _SHOWN_TOKENS = 10
 _TOKENS_WITH = "SELECT rowid FROM token_text WHERE token_text MATCH ?"
 _NO_RANK = 1 << 32

@@ -20,7 +20,17 @@ from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
 from mnemoscope.judgements.reading import read_judgements
 from mnemoscope.search import tokens
 from mnemoscope.search.database import BOTTOM, TOP, Connections, MemoryNumbering, Ranges
-from mnemoscope.search.fields import FIELDS, USUAL_FIELDS, Annotations, Field, Hit, Patterns, Row, Triggers, Values
+from mnemoscope.search.fields import (
+    USUAL_FIELDS,
+    Annotations,
+    Field,
+    Hit,
+    Patterns,
+    Row,
+    Triggers,
+    Values,
+    check_fields,
+)  # fmt: skip
 from mnemoscope.search.text import parse_query
 from mnemoscope.search.tokens import Firing, Promotion, Token
 from mnemoscope.search.trigger_words import TriggerWords
@@ -108,8 +118,7 @@ class Index:
         """
         query = parse_query(text)
         wanted = tuple(dict.fromkeys(fields))
-        if unknown := [field for field in wanted if field not in FIELDS]:
-            raise OptionError(f"field {unknown[0]!r} cannot be searched; choose of {', '.join(FIELDS)}")
+        check_fields(wanted)
         self._check_page(limit, offset)
         within = self._within(layers)
         judgements = self._read_judgements() if "annotations" in wanted else None
