@@ -167,10 +167,72 @@ def test_an_adapter_of_the_hub_is_its_files_there(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(adapters, "where", lambda *_: {"local_files_only": True})
     model = load_model(base, adapter="some/lora")
     assert (model.spec, model.fingerprint) == ("base+some/lora", load_model(base, adapter=adapter).fingerprint)
-    assert asked == [("some/lora", ["adapter_config.json", "adapter_model.*"])]
+    assert [(name, wanted[:3]) for name, wanted in asked] == [
+        ("some/lora", ["adapter_config.json", "adapter_model.*", "tokenizer*"])
+    ]
     assert "'some/model' holds no adapter_config.json" in refused(ModelNotFound, base, adapter="some/model")
     said = refused(ModelNotFound, base, adapter="some/missing")
     assert "no adapter 'some/missing' on this machine or the hub" in said
+
+
+RESIZED: dict[str, tuple[str, bool, dict[str, Any]]] = {
+    "untrained": ("llama", False, {}),
+    "tied": ("llama", True, {}),
+    "whole": ("llama", False, {"modules_to_save": ["embed_tokens", "lm_head"]}),
+    "whole-gpt2": ("gpt2", False, {"modules_to_save": ["wte"]}),
+    "head": ("llama", False, {"modules_to_save": ["lm_head"]}),
+    "targeted": ("llama", False, {"target_modules": ["embed_tokens", "lm_head", "down_proj"]}),
+    "rows": ("llama", False, {"trainable_token_indices": [3, 280, 281]}),
+    "rows-tied": ("llama", True, {"trainable_token_indices": [3, 280, 281]}),
+}
+"""Family, tied or not, and what is trained beside the layers, of an adapter trained after two tokens were added."""
+
+
+@pytest.mark.filterwarnings("ignore:.*tie_word_embeddings:UserWarning", "ignore:Model has:UserWarning")
+@pytest.mark.parametrize("case", list(RESIZED))
+def test_an_adapter_of_a_resized_vocabulary_brings_its_rows_and_its_tokenizer(case: str, tmp_path: Path) -> None:
+    family, tied, options = RESIZED[case]
+    network, tokenizer = network_of(family), byte_tokenizer()
+    network.config.tie_word_embeddings = tied or family == "gpt2"
+    network.tie_weights()
+    network.save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    rows = network.get_input_embeddings().num_embeddings
+    tokenizer.add_tokens(["<first>", "<second>"])
+    network.resize_token_embeddings(rows + 2)
+    usual = {"r": 2, "target_modules": TARGETS[family], "init_lora_weights": False, "fan_in_fan_out": family == "gpt2"}
+    config = peft.LoraConfig(**(usual | options))
+    made = peft.get_peft_model(network, config).eval()
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    made.save_pretrained(tmp_path / "adapter", save_embedding_layers=True)
+    tokenizer.save_pretrained(tmp_path / "adapter")
+
+    model = load_model(tmp_path / "base", adapter=tmp_path / "adapter")
+    assert model.sizes.vocabulary == rows + 2
+    text = "a<first>b<second>"
+    assert list(model.encode([text])) == [tokenizer(text, add_special_tokens=False).input_ids]
+    assert model.fingerprint == load_model(made, tokenizer=tokenizer).fingerprint
+    ids = torch.tensor([[3, rows, 7, rows + 1]])
+    with torch.no_grad():
+        assert torch.equal(model.logits(ids), made(ids).logits)
+
+
+def test_rows_that_an_adapter_does_not_store_are_not_made_up(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    base = save_base(tmp_path / "base", "llama")
+    network = network_of("llama")
+    network.resize_token_embeddings(282)
+    made = peft.get_peft_model(network, peft.LoraConfig(r=2, target_modules=TARGETS["llama"], init_lora_weights=False))
+    made.save_pretrained(tmp_path / "adapter", save_embedding_layers=True)
+    file = tmp_path / "adapter" / "adapter_model.safetensors"
+    save_file({name: weight for name, weight in load_file(file).items() if "embed_tokens" not in name}, file)
+    said = refused(ModelUnsupported, base, adapter=str(tmp_path / "adapter"))
+    assert said.endswith("it has nothing for the model's 'model.embed_tokens.weight'")
 
 
 def test_an_adapter_alone_is_no_model_and_names_its_option(tmp_path: Path) -> None:

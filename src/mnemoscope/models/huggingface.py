@@ -43,13 +43,7 @@ from mnemoscope.models.stored_weights import check_format, check_taken
 from mnemoscope.models.structure import LAYER_COUNTS, infer
 from mnemoscope.models.tokenizer_files import open_tokenizer, reader_of
 from mnemoscope.models.tokens import beginning_of, ends_of, padding_of
-from mnemoscope.models.weight_layouts import (
-    check_complete,
-    is_usual,
-    load_stored_otherwise,
-    no_weights,
-    weight_files,
-)
+from mnemoscope.models.weight_layouts import check_complete, is_usual, load_stored_otherwise, no_weights, weight_files
 from mnemoscope.models.wrappers import check_whole
 
 BUILTIN = ("pydocs",)
@@ -153,7 +147,9 @@ def _from_name(
     if opening.dequantize:
         network = dequantize(network, source)
     if opening.adapter is not None:
-        network = put_adapter(network, opening.adapter, source)
+        network, own = put_adapter(network, opening.adapter, source)
+        if own is not None and with_tokenizer:
+            tokenizer = open_tokenizer(own, where(own, None, opening.trust_remote_code))
     return network, tokenizer, source, unread
 
 
