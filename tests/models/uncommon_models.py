@@ -111,6 +111,11 @@ SEEING = {
     "qwen2_vl": (_POSITIONS, {}),
     "qwen2_5_vl": (_POSITIONS, {}),
     "qwen3_vl": (_POSITIONS, {}),
+    "emu3": ({}, {
+        "vocabulary_map": {"<image>": 5},
+        "vq_config": {"codebook_size": 16, "embed_dim": 8, "latent_dim": 8, "base_channels": 32,
+                      "channel_multiplier": [1, 1], "num_res_blocks": 1, "attn_resolutions": [], "hidden_size": 32},
+    }),
     "mllama": ({"num_hidden_layers": 3, "cross_attention_layers": [1], "rope_parameters": _ROPE}, {}),
 }
 """What is particular to the text half, and to the whole, of models that read pictures."""

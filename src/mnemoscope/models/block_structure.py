@@ -69,7 +69,8 @@ def read_structure(model: nn.Module, seen: Observation, path: str, blocks: list[
         else:
             layers.append(resolve_layer(block, *found))
     if not layers:
-        raise Unclear(f"what its blocks add is made by {', '.join(dict.fromkeys(without.values()))}, not by memories")
+        adding = ", ".join(dict.fromkeys(without.values()))
+        raise Unclear(f"what its blocks add is the output of {adding}, not of a feed-forward layer")
     return Blocks(tuple(layers), without, name, running[0], running[-1])
 
 
