@@ -79,7 +79,7 @@ def test_all_loops_are_compared(model: LanguageModel, loader: BatchLoader) -> No
 
 
 def test_a_text_that_is_too_short_is_refused_at_once(model: LanguageModel, loader: BatchLoader) -> None:
-    with pytest.raises(OptionError, match="too short to warm up with --warm 1000000 tokens and then measure"):
+    with pytest.raises(OptionError, match="too short to warm up with warm=1000000 tokens and then measure"):
         compare_loops(model, loader, rounds=1, warm=1_000_000)
 
 

@@ -91,7 +91,7 @@ def test_a_database_that_is_refused_is_left_as_it_is(shared_atlas: Atlas, tmp_pa
 def test_an_atlas_does_not_say_by_a_link_where_judgements_go(tmp_path: Path) -> None:
     atlas = judged_atlas(tmp_path / "atlas", cases=0, patterns=False)
     (tmp_path / "atlas" / "annotations.sqlite").symlink_to(tmp_path / "elsewhere")
-    refused(atlas, None, "annotations.sqlite is a link; name the file that it leads to with --annotations")
+    refused(atlas, None, "annotations.sqlite is a link; name the file that it leads to with annotations")
     assert not (tmp_path / "elsewhere").exists()
 
 

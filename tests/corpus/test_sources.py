@@ -305,7 +305,7 @@ def test_zstandard_that_breaks_off_in_its_second_frame(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"body": "x"}', "line 3 has no field 'text' (it has 'body'); name it with --text-field"),
+        ('{"body": "x"}', "line 3 has no field 'text' (it has 'body'); name it with text_field"),
         ("{}", "line 3 has no field 'text' (it has no field at all)"),
         ('{"text": "x"', "line 3 is not JSON"),
         ('["text"]', "line 3 is no JSON object but list"),
@@ -324,7 +324,7 @@ def test_a_wrong_row_is_named_with_its_line(tmp_path: Path, line: str, message: 
 def test_parquet_without_the_column_or_with_numbers_in_it(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"body": ["x"], "id": [1]}), path)
-    assert "has no column 'text' (it has 'body', 'id'); use --text-field" in complaint(path)
+    assert "has no column 'text' (it has 'body', 'id'); use text_field" in complaint(path)
     assert "column 'id' holds int64, not text" in complaint(path, text_field="id")
 
 

@@ -220,7 +220,7 @@ def test_where_there_is_no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_array_is_no_larger_than_the_cluster_allows(cluster: Path) -> None:
-    assert refusal(made(workers=9)) == "--workers 9 is more than an array may have here; the most is 8"
+    assert refusal(made(workers=9)) == "workers=9 is more than an array may have here; the most is 8"
     assert noted(cluster) == []
     assert len(submit(made(workers=8))) == 3
     (cluster / "scontrol").unlink()

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,10 @@ SHAPES = pytest.mark.parametrize("shape", [DENSE, EXPERTS], ids=["dense", "exper
 Tables = dict[str, np.ndarray[Any, Any]]
 
 
+SUMS = ("total", "sampled_total", "squares", "weight")
+"""What activity and routing hold as exact sums (exact_sums.py)."""
+
+
 def random_state(shape: StateShape, number: int, of: int) -> MiningState:
     """One of `of` states of a plan: ties everywhere, empty places, sentences and batches that no other has."""
     chance = random.Random(f"{shape} {number}")
@@ -37,9 +42,10 @@ def random_state(shape: StateShape, number: int, of: int) -> MiningState:
             if tensor.is_floating_point():
                 tensor.copy_(torch.tensor([chance.choice([-2.0, -0.5, 0.0, 3.0]) for _ in tensor]))
             else:
-                high = 2**30 if name == "total" else 50
-                numbers = [chance.randrange(-high if name == "total" else 0, high) for _ in range(tensor.numel())]
+                numbers = [chance.randrange(-(2**30) if name in SUMS else 0, 50) for _ in range(tensor.numel())]
                 tensor.copy_(torch.tensor(numbers).view_as(tensor))
+            if name in SUMS:  # the place of a sum's uppermost limb, among them some that have no limb in common
+                tensor[0] = torch.tensor([chance.randrange(6) for _ in tensor[0]])
     for routing in state.routing.values():
         for tensor in routing.state().values():
             tensor.copy_(torch.tensor([chance.randrange(9) for _ in range(tensor.numel())]).view_as(tensor))
@@ -76,6 +82,18 @@ def merge_by(paths: Sequence[Path], fan: int, work: Path, shape: StateShape) -> 
     return work / levels[-1][0].name
 
 
+def added(sums: Sequence[Any]) -> Any:
+    """Sums of three limbs under the place of the uppermost, by adding the limbs of each place."""
+    result = np.zeros_like(sums[0])
+    for memory in range(result.shape[1]):
+        places: Counter[int] = Counter()
+        for own in sums:
+            places.update({int(own[0, memory]) - number: int(own[1 + number, memory]) for number in range(3)})
+        top = max(int(own[0, memory]) for own in sums)
+        result[:, memory] = [top, *(places[top - number] for number in range(3))]
+    return result
+
+
 def brute_force(paths: Sequence[Path], keep: int) -> Tables:
     """What is in all the files together, by plain sorting and adding."""
     tables = [load_file(path) for path in paths]
@@ -83,8 +101,9 @@ def brute_force(paths: Sequence[Path], keep: int) -> Tables:
     expected["halved"] = np.sort(np.concatenate([table["halved"] for table in tables]))
     for name, first in tables[0].items():
         if name.startswith(("activity/", "routing/")):
-            how = {"least": np.minimum, "greatest": np.maximum}.get(name.rsplit("/", 1)[1], np.add)
-            expected[name] = how.reduce([table[name] for table in tables])
+            column, rows = name.rsplit("/", 1)[1], [table[name] for table in tables]
+            how = {"least": np.minimum, "greatest": np.maximum}.get(column, np.add)
+            expected[name] = added(rows) if column in SUMS else how.reduce(rows)
         elif name.endswith("/magnitude"):
             group = name.removesuffix("magnitude")
             columns = [key for key in ("magnitude", "sentence", "position", "weight") if group + key in tables[0]]
@@ -308,7 +327,7 @@ def test_names_of_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         state.save(paths[number], plan="p")
     merge_node([paths[0], paths[1], paths[3]], tmp_path / "same", DENSE, "p")
     assert StateFacts.read(tmp_path / "same").device == "NVIDIA B"
-    line = r"state-2 was computed on NVIDIA A, others on NVIDIA B, .*--allow-mixed-devices"
+    line = r"state-2 was computed on NVIDIA A, others on NVIDIA B, .*allow_mixed_devices=True"
     with pytest.raises(PartsDiffer, match=line):
         merge_node(paths, tmp_path / "out", DENSE, "p")
     merge_node(paths, tmp_path / "out", DENSE, "p", mixed=True)

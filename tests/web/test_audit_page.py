@@ -106,7 +106,7 @@ def test_the_numbers_are_those_of_the_audit(reader: TestClient, audited: Audited
         assert minus(f"{one.memory}{-one.lost + 0.0:+.2f}{one.direct:+.2f}") in cells
     rows = [
         (f"itsbest{len(after.memories)}", after.log_probability, after.side_effect),
-        ("asmanyrandomones", after.control_log_probability, after.control_side_effect),
+        ("othersasstrongthere", after.control_log_probability, after.control_side_effect),
     ]
     for head, total, beside in rows:
         assert beside is not None

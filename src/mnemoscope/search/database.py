@@ -171,7 +171,7 @@ class Connections:
                 database.close()
 
     @property
-    def inherited(self) -> bool:
+    def in_a_fork(self) -> bool:
         """Whether this process was forked from that which made them."""
         return self._made_in != os.getpid()
 

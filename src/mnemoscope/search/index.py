@@ -96,7 +96,7 @@ class Index:
     def close(self) -> None:
         """Gives back files; a temporary index is removed by the process that made it."""
         self._connections.close()
-        if self._temporary is not None and not self._connections.inherited:
+        if self._temporary is not None and not self._connections.in_a_fork:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
     def search(
