@@ -111,6 +111,13 @@ def fill(sizes: NDArray[np.int64], area: int) -> list[slice]:
     return [*batches, slice(start, len(sizes))] if len(sizes) else batches
 
 
+def halves_of(items: slice, *, sizes: NDArray[np.int64] | None = None) -> list[slice]:
+    """The items in two runs; raises MiningError for one, since it did not fit."""
+    if items.stop - items.start == 1:
+        raise MiningError("memory ran out on one sentence, alone; use a machine with more, or --dtype bfloat16")
+    return even_parts(items, 2, sizes=sizes)
+
+
 def run_in_halves(
     step: Callable[[Items], object], items: Items, halves: Callable[[Items], Sequence[Items]]
 ) -> bool:

@@ -16,10 +16,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from mnemoscope.atlas.schema import TABLES
-from mnemoscope.mining.batches import pack, pad
+from mnemoscope.mining.batches import halves_of, pack, pad, run_in_halves
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.company import sides
 from mnemoscope.models.hooks import Block, read_blocks
 
 TOKENS = 4_096
@@ -55,7 +56,10 @@ class KeyTriggers:
         rows = [sentences.of(sentence) for sentence in ids.head(TOKENS).to_list()]
         lengths = np.array([len(row) for row in rows], np.int64)
         order = np.argsort(lengths[: 1 + int(np.searchsorted(np.cumsum(lengths), TOKENS))], kind="stable")
-        for cut in pack(lengths[order] + model.beginning.length, area=self._plan.batch_tokens, rows=TOKENS):
+        whole = lengths[order] + model.beginning.length
+        cuts = pack(whole, area=self._plan.batch_tokens, rows=TOKENS, apart=sides(model, whole))
+
+        def read(cut: slice) -> None:
             tokens = [rows[place] for place in order[cut].tolist()]
             padded = pad(tokens, model)
             own = torch.arange(padded.shape[1])[None] - model.beginning.length
@@ -75,6 +79,9 @@ class KeyTriggers:
 
             with torch.inference_mode(), read_blocks(model, keep, layers=layers, own_thread=True):
                 model.backbone(padded)
+
+        for cut in cuts:
+            run_in_halves(read, cut, halves_of)
         return {layer: (pair[0][1].numpy(), pair[1][1].numpy()) for layer, pair in best.items()}
 
 

@@ -22,7 +22,7 @@ from mnemoscope.atlas.manifest import WORK
 from mnemoscope.errors import MiningError
 from mnemoscope.files import write_bytes
 from mnemoscope.heap import HeapTrimmer
-from mnemoscope.mining.batches import even_parts, run_in_halves
+from mnemoscope.mining.batches import even_parts, halves_of, run_in_halves
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.progress import Checkpoints, Progress, ignore_progress
 
@@ -87,15 +87,10 @@ class PlannedSteps:
 
         What does not fit is taken in halves; raises MiningError for an item that does not fit alone.
         """
-        return run_in_halves(self._share_out, self.cuts[number], self._halves)
+        return run_in_halves(self._share_out, self.cuts[number], partial(halves_of, sizes=self.sizes))
 
     def _share_out(self, items: slice) -> None:
         self.team.run([partial(self.step, part) for part in even_parts(items, self.team.size, sizes=self.sizes)])
-
-    def _halves(self, items: slice) -> list[slice]:
-        if items.stop - items.start == 1:
-            raise MiningError("memory ran out on one sentence, alone; use a machine with more, or --dtype bfloat16")
-        return even_parts(items, 2, sizes=self.sizes)
 
     def forget(self) -> None:
         """Empties all answers."""
