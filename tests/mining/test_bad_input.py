@@ -157,7 +157,7 @@ def test_an_atlas_finished_while_the_model_was_loading_is_not_mined_over(text: P
     assert not (tmp_path / "atlas/unfinished.json").exists()
 
 
-MINES = """import os, sys, time
+MINES = """import sys, time
 import torch
 torch.set_num_threads(1)
 sys.path.insert(0, sys.argv[1])
