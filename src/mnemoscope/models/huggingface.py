@@ -237,7 +237,7 @@ def _load_stored(
             else:
                 model, notes = load_spread(kind.from_pretrained, place, spread, **arguments)
         in_both = kind is AutoModelForCausalLM and config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
-        if in_both and model is not None and notes["missing_keys"]:  # stored as the other one
+        if in_both and spread is None and model is not None and notes["missing_keys"]:  # stored as the other one
             model, notes = cast(Any, AutoModelForImageTextToText).from_pretrained(place, **arguments)
         if folder is not None and plain and notes["missing_keys"]:
             refuse(opening.max_memory, f"model {source!r}, whose weights have other names than usual,")
