@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from verdict_draws import CREDITED, KINDS, draw
+from verdict_draws import CREDITED, KINDS, Shared, draw
 
 DRAWS, MOST, FEWEST = 8, 3, 4
 
@@ -17,10 +17,11 @@ pytestmark = pytest.mark.chance
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_knows_nothing_hardly_ever_says_yes_and_what_is_planted_mostly_does(kind: str) -> None:
     found: Counter[str] = Counter()
-    state: dict[object, object] = {}
     # Matched draws of one configuration share a network; others are of each in turn.
-    for number in range(0, 4 * DRAWS, 4) if kind == "matched" else range(DRAWS):
-        found.update({name: int(yes) for name, yes in draw(kind, number, state, width=False).items()})
+    numbers = range(0, 4 * DRAWS, 4) if kind == "matched" else range(DRAWS)
+    with Shared() as shared:
+        for number in numbers:
+            found.update({name: int(yes) for name, yes in draw(kind, number, shared, width=False).items()})
     assert set(found) >= set(CREDITED)
     limits = {name: found[name] for name in CREDITED}
     if kind == "planted":

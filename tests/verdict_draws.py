@@ -18,7 +18,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -306,17 +306,25 @@ def _dealt_attention(model: LanguageModel, atlas: Any, rng: np.random.Generator)
     return atlas.table("attention").with_columns(**kept.to_dict(), next_dealt=pl.Series(following))
 
 
-def draw_matched(number: int, state: dict[int, Any]) -> Answers:
+class Shared(ExitStack):
+    """What draws share, and the folders that go when it is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mined: dict[tuple[int, int], tuple[Any, Any]] = {}
+
+
+def draw_matched(number: int, shared: Shared) -> Answers:
     """Twenty draws share a network, of which each exchanges anew."""
     rng = np.random.default_rng((number, 2))
     kind, group = CONFIGURATIONS[number % 4], number // 80
-    if (number % 4, group) not in state:
-        folder = tempfile.TemporaryDirectory(prefix="verdicts-")
+    if (number % 4, group) not in shared.mined:
+        folder = shared.enter_context(tempfile.TemporaryDirectory(prefix="verdicts-"))
         net = network(kind, group)
         net.load_state_dict(trained(kind, group))
-        model, atlas = mined(net, Path(folder.name), seed=group)
-        state[number % 4, group] = model, _extend(model, atlas, width=False), folder
-    model, atlas, _ = state[number % 4, group]
+        model, atlas = mined(net, Path(folder), seed=group)
+        shared.mined[number % 4, group] = model, _extend(model, atlas, width=False)
+    model, atlas = shared.mined[number % 4, group]
     attention = _dealt_attention(model, atlas, rng)
     dealt = attention.group_by("prefix").agg(pl.col("next_dealt").first())
     coin = int(rng.integers(2**31))
@@ -338,10 +346,10 @@ def draw_matched(number: int, state: dict[int, Any]) -> Answers:
     return found | {"causal check": check(model, atlas, rng, exchange=True)}
 
 
-def draw(kind: str, number: int, state: dict[Any, Any], *, width: bool = True) -> Answers:
-    """Every verdict of one model; `state` keeps what draws share. Without `width` that table is not made."""
+def draw(kind: str, number: int, shared: Shared, *, width: bool = True) -> Answers:
+    """Every verdict of one model. Without `width` that table is not made."""
     if kind == "matched":
-        return draw_matched(number, state)
+        return draw_matched(number, shared)
     rng = np.random.default_rng((number, KINDS.index(kind)))
     shape = "relu" if kind == "planted" else CONFIGURATIONS[number % 4]
     net = network(shape, 1_000 + number)
@@ -381,14 +389,14 @@ def main(draws: int, kept: Path, kinds: tuple[str, ...] = KINDS) -> None:
     torch.set_num_threads(1)
     done = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
     have = {(one["kind"], one["number"]) for one in done}
-    for number in range(draws):
-        for kind in kinds:
-            if (kind, number) not in have:
-                state = STATES.setdefault(kind, {})
-                one = {"kind": kind, "number": number, "yes": draw(kind, number, state)}
-                with kept.open("a") as file:
-                    file.write(json.dumps(one) + "\n")
-                done.append(one)
+    with Shared() as shared:
+        for number in range(draws):
+            for kind in kinds:
+                if (kind, number) not in have:
+                    one = {"kind": kind, "number": number, "yes": draw(kind, number, shared)}
+                    with kept.open("a") as file:
+                        file.write(json.dumps(one) + "\n")
+                    done.append(one)
     print("| claim |", " | ".join(kinds), "|\n|---|" + "---|" * len(kinds))
     for name in (*CREDITED, *PLAIN):
         cells = []
@@ -397,8 +405,6 @@ def main(draws: int, kept: Path, kinds: tuple[str, ...] = KINDS) -> None:
             cells.append(f"{sum(own)} of {len(own)}" if own else "-")
         print(f"| {name} |", " | ".join(cells), "|")
 
-
-STATES: dict[str, dict[Any, Any]] = {}
 
 if __name__ == "__main__":
     main(int(sys.argv[1]), Path(sys.argv[2]), tuple(sys.argv[3].split(",")) if sys.argv[3:] else KINDS)
