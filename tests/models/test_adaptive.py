@@ -25,14 +25,28 @@ def test_band_sizes():
     assert BANDS.sizes() == (4, 6, 5)
 
 
-def test_the_softmax_is_that_of_torch():
+def ours_and_torchs():
     own = filled(AdaptiveSoftmax(BANDS, 8, tied_words=False, tied_projections=False))
     theirs = torch.nn.AdaptiveLogSoftmaxWithLoss(8, 15, [4, 10], div_value=2.0).requires_grad_(False)
     theirs.head.weight.copy_(own.head.weight)
     for tail, (to_band, words) in zip(own.tail, theirs.tail, strict=True):
         to_band.weight.copy_(tail[0].weight)
         words.weight.copy_(tail[2].weight)
-    torch.testing.assert_close(own(vectors()), theirs.log_prob(vectors()))
+    return own, theirs.log_prob
+
+
+def test_the_softmax_is_that_of_torch():
+    own, theirs = ours_and_torchs()
+    torch.testing.assert_close(own(vectors()), theirs(vectors()))
+
+
+def test_so_are_its_gradients_by_which_tuned_lenses_are_trained():
+    found = []
+    for softmax in ours_and_torchs():
+        rows = vectors().requires_grad_()
+        (softmax(rows) * torch.linspace(-1, 2, 15)).sum().backward()
+        found.append(rows.grad)
+    torch.testing.assert_close(*found)
 
 
 @pytest.mark.parametrize(

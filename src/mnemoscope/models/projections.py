@@ -283,6 +283,9 @@ def _within(narrow: Tensor, words: Tensor, of_class: Tensor, *, out: Tensor) -> 
     On a CPU normalised a cache's worth at a time: at the paper's size fresh memory for every step would cost more than
     the products themselves.
     """
+    if narrow.requires_grad:  # of a lens that is trained: gradients need fresh memory
+        out.copy_((narrow @ words.T).log_softmax(1) + of_class[:, None])
+        return
     if narrow.dtype == out.dtype:
         torch.mm(narrow, words.T, out=out)
     else:
