@@ -18,7 +18,7 @@ from transformers.utils import logging
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelUnsupported, OptionError
 from mnemoscope.model_options import parse_max_memory, write_max_memory
-from mnemoscope.models import LanguageModel, linear_products, load_model
+from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.offloading import hold_weights, is_spread
 from mnemoscope.models.spreading import Room
 from mnemoscope.tracing import trace
@@ -92,25 +92,6 @@ def test_a_spread_model_is_the_same_model(stored: Any, name: str, share: float, 
     for changes in (None, [changed, changed.replace("=0", "*2@last")]):
         traces = (trace(model, "the cat sat", interventions=changes).to_dict() for model in (spread, plain))
         assert next(traces) == next(traces)
-
-
-def test_a_spread_model_multiplies_by_the_same_library(stored: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear_products, "_LEAST", 0)
-    monkeypatch.setattr(linear_products, "faster_product", lambda: another)
-    made: list[tuple[int, ...]] = []
-
-    def another(rows: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        made.append(tuple(rows.shape))
-        return torch.nn.functional.linear(rows, matrix, bias) * (1 + 2**-20)
-
-    for name in ("gpt2", "llama"):
-        folder, size = stored(name)
-        plain, spread = load_model(folder), load_model(folder, max_memory=f"{int(PARTLY * size)}B")
-        made.clear()
-        wanted, count = plain.logits(IDS), len(made)
-        assert count > 4 * plain.sizes.layers
-        assert torch.equal(spread.logits(IDS), wanted)
-        assert len(made) == 2 * count
 
 
 def test_weights_are_widened_as_they_are_fetched(stored: Any) -> None:

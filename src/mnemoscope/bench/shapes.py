@@ -26,9 +26,7 @@ from mnemoscope.mining.batches import Batch, pack, pad, send
 from mnemoscope.mining.host import device_name
 from mnemoscope.mining.plan import SAMPLED_EVERY, SAMPLED_TOKENS, batch_order, default_batch_tokens
 from mnemoscope.models import LanguageModel, load_model
-from mnemoscope.models.activation_pieces import use_pieces
 from mnemoscope.models.huggingface import builtin_folder
-from mnemoscope.models.linear_products import use_faster_products
 from mnemoscope.progress import Progress, ignore_progress
 
 SHAPES = ("gpt2-small", "8b", "experts")
@@ -57,8 +55,6 @@ def random_model(
             network: Any = {"gpt2-small": _gpt2, "8b": _llama, "experts": _mixtral}[shape](sizes)
     finally:
         torch.set_default_dtype(usual)
-    for tune in (use_pieces, use_faster_products):  # as the networks of folders are, when they are opened
-        tune(network)
     return load_model(network.eval(), tokenizer=_tokenizer())
 
 

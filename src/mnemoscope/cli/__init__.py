@@ -2,15 +2,11 @@
 
 from collections.abc import Sequence
 
-from mnemoscope.cli.waiting import choose_waiting, moment
-
 __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code: 0, 1 (a bug), 2 (to be mended), 75 (SIGTERM) or 130 (Ctrl-C)."""
-    before = moment()
     from mnemoscope.cli.app import run_verb
 
-    choose_waiting(before, moment())
     return run_verb(arguments)

@@ -8,7 +8,6 @@ work there and looks at what came out of it once in many batches.
 import torch
 
 from mnemoscope.mining.card import card_kernels
-from mnemoscope.models.linear_products import faster_product, instructions
 
 
 def may_look(device: torch.device) -> bool:
@@ -19,16 +18,12 @@ def may_look(device: torch.device) -> bool:
 def device_name(device: torch.device) -> str:
     """What computes there, by name: "cpu AVX512", or that of a graphics card; another name may give other last bits.
 
-    Processors on which large products are oneDNN's say so: "cpu AVX512 oneDNN"; cards that measure by kernels of our
-    own, too: "NVIDIA H200 Triton".
+    Cards that measure by kernels of our own say so: "NVIDIA H200 Triton".
     """
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
         return name if card_kernels(device) is None else f"{name} Triton"
-    if device.type != "cpu":
-        return device.type
-    library = "" if faster_product() is None else " oneDNN"
-    return f"cpu {instructions()}{library}"
+    return f"cpu {torch.backends.cpu.get_cpu_capability()}" if device.type == "cpu" else device.type
 
 
 def join_names(*devices: str) -> str:

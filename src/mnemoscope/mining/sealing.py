@@ -3,7 +3,6 @@
 Needs no model, only what is to be said of it (`model_facts`): who seals an atlas that workers have made has none.
 """
 
-import os
 import platform
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -19,7 +18,6 @@ from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.errors import StoreFailed
 from mnemoscope.files import file_entry, write_json
 from mnemoscope.memory import most_experts
-from mnemoscope.mining.compiled_sweep import compiled_sweep
 from mnemoscope.mining.plan import MiningPlan
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.models import LanguageModel
@@ -53,8 +51,6 @@ def seal_atlas(
         "seconds": {stage: round(seconds, 3) for stage, seconds in context.seconds.items()},
         "host": platform.node(),
         "machine": platform.machine(),
-        "waiting": os.environ.get("OMP_WAIT_POLICY"),
-        "compiled_sweep": compiled_sweep() is not None,
         "paths": mined_from(directory),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     })  # fmt: skip

@@ -18,14 +18,12 @@ from torch import nn
 from mnemoscope.errors import ModelUnsupported, OptionError, ProofFailed, TokenizerNotFound
 from mnemoscope.mining_options import AUTO, DTYPES
 from mnemoscope.model_options import ModelOptions, write_max_memory
-from mnemoscope.models.activation_pieces import use_pieces
 from mnemoscope.models.dequantization import keep_as_stored
 from mnemoscope.models.fairseq import open_checkpoint
 from mnemoscope.models.fingerprint import check_finite, content_fingerprint
 from mnemoscope.models.huggingface import open_model
 from mnemoscope.models.id_tokens import IDS
 from mnemoscope.models.language_model import LanguageModel
-from mnemoscope.models.linear_products import use_faster_products
 from mnemoscope.models.loaded_parts import LoadedParts, first_line, raised_by_package
 from mnemoscope.models.object_state import ObjectInUse, at_rest, where_hooked
 from mnemoscope.models.offloading import check_reachable, device_of_module, is_placed, is_spread
@@ -105,8 +103,7 @@ def _read(
         with at_rest(opened.network):
             network = _place(opened.network, kind, place, copied=opened.own)
             if not opened.own:
-                use_pieces(network.eval())
-                use_faster_products(network)
+                network.eval()
             anatomy = opened.anatomy(network)
             if not anatomy.layers:
                 raise ModelUnsupported(f"model {opened.spec!r} has no layers; see what its config.json says of them")

@@ -8,7 +8,6 @@ Of models that are spread here, several threads may run a module at one time: th
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -151,17 +150,6 @@ def share_modules(model: nn.Module) -> None:
             module.forward = _shared_forward(module, hook)
         if hook is not None:
             _shared.add(module)
-
-
-def take_kinds(model: nn.Module, kinds: Mapping[type, type[nn.Module]]) -> None:
-    """Makes modules of the classes that `kinds` names ones of the class given for theirs, also where accelerate runs
-    them; the model is changed.
-    """
-    for module in model.modules():
-        if (kind := kinds.get(type(module))) is not None:
-            module.__class__ = kind
-            if "_old_forward" in vars(module):  # what accelerate's own `forward` calls
-                vars(module)["_old_forward"] = partial(kind.forward, module)
 
 
 def is_placed(model: nn.Module) -> bool:

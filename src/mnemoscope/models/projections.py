@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from mnemoscope.cores import IN_CACHE
 from mnemoscope.errors import ModelUnsupported
-from mnemoscope.models.linear_products import write_product
 from mnemoscope.models.offloading import hold_all_weights
 
 Projection = Literal["raw", "gain", "lens"]
@@ -146,7 +145,7 @@ class LinearHead:
             return torch.matmul(hidden, self.matrix.T, out=out)
         for start in range(0, len(self.matrix), _TOKENS):
             part = slice(start, start + _TOKENS)
-            write_product(hidden, self.matrix[part], out=out[:, part])
+            torch.mm(hidden, self.matrix[part].T, out=out[:, part])
         return out
 
     def vectors_of(self, tokens: Tensor) -> Tensor:
