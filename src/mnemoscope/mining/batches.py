@@ -50,18 +50,10 @@ class Batch:
         ]
 
 
-def even_parts(items: slice, parts: int, *, sizes: NDArray[np.int64] | None = None) -> list[slice]:
-    """The items in so many runs, in fewer where they are fewer: of about as many items, or of about equal `sizes`.
-
-    Where there are two items or more, no run has them all.
-    """
+def even_parts(items: slice, parts: int) -> list[slice]:
+    """The items in so many runs of about as many items; in fewer where they are fewer."""
     count = items.stop - items.start
-    if sizes is None:
-        edges = [items.start + part * count // parts for part in range(parts + 1)]
-    else:
-        ends = np.cumsum(sizes[items])
-        middles = np.searchsorted(ends - sizes[items] / 2, ends[-1] * np.arange(1, parts) / parts)
-        edges = [items.start, *(items.start + np.clip(middles, 1, count - 1)).tolist(), items.stop]
+    edges = [items.start + part * count // parts for part in range(parts + 1)]
     return [slice(first, last) for first, last in pairwise(edges) if first < last]
 
 
@@ -99,23 +91,11 @@ def pack(lengths: NDArray[np.int64], *, area: int, rows: int, apart: NDArray[np.
     return batches
 
 
-def fill(sizes: NDArray[np.int64], area: int) -> list[slice]:
-    """Neighbouring items cut into batches whose sizes add up to at most `area`; a larger item is a batch of its own."""
-    batches: list[slice] = []
-    start, filled = 0, 0
-    for k, size in enumerate(sizes.tolist()):
-        if k > start and filled + size > area:
-            batches.append(slice(start, k))
-            start, filled = k, 0
-        filled += size
-    return [*batches, slice(start, len(sizes))] if len(sizes) else batches
-
-
-def halves_of(items: slice, *, sizes: NDArray[np.int64] | None = None) -> list[slice]:
+def halves_of(items: slice) -> list[slice]:
     """The items in two runs; raises MiningError for one, since it did not fit."""
     if items.stop - items.start == 1:
         raise MiningError("memory ran out on one sentence, alone; use a machine with more, or --dtype bfloat16")
-    return even_parts(items, 2, sizes=sizes)
+    return even_parts(items, 2)
 
 
 def run_in_halves(

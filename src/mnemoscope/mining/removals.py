@@ -21,7 +21,7 @@ from mnemoscope.atlas.experts import Numberings, counted_through
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.removal_runs import WHOLE, Requests, plan_runs
+from mnemoscope.mining.removal_runs import WHOLE, Requests, ShortenedRuns
 from mnemoscope.mining.steps import PlannedSteps, digest, empty_answers
 from mnemoscope.mining.thread_team import ThreadTeam
 from mnemoscope.mining.trigger_table import NamedSentences
@@ -104,13 +104,12 @@ class RemovalPass:
         removed = self.requests["removed_position"].to_numpy()
         # Dropping the last token leaves the beginning of the sentence as it stands.
         gaps = np.where(removed < columns["position"], removed, WHOLE)
-        self._runs = plan_runs(Requests(**columns, gap=gaps), model, sentences, area=plan.batch_tokens)
+        self._runs = ShortenedRuns(Requests(**columns, gap=gaps), model, sentences, area=plan.batch_tokens)
         self.answers = {"removed_coefficient": empty_answers(len(self.requests), np.float32)}
-        kind = type(self._runs).__name__  # the same numbers but for their last bits
-        inputs = digest(plan.hash(), kind, *self.requests.drop("removed"), *sentences.arrays())
+        inputs = digest(plan.hash(), *self.requests.drop("removed"), *sentences.arrays())
         self.steps = PlannedSteps(
             self.take, self._runs.cuts, self.answers, stage="removals", unit="sentences", plan=plan.hash(),
-            inputs=inputs, team=ThreadTeam.of(model), sizes=self._runs.sizes,
+            inputs=inputs, team=ThreadTeam.of(model),
         )  # fmt: skip
 
     def take(self, items: slice) -> None:

@@ -69,7 +69,7 @@ class PlannedSteps:
     """Steps that are known before the first is taken: `step(items)` fills `answers` for the items of one of the `cuts`.
 
     `answers` come as `empty_answers`, and are changed in place. `inputs` is a digest of all that the steps read: what
-    was saved of other inputs or other arrays is not believed. `sizes` are those of all items, where they are not alike.
+    was saved of other inputs or other arrays is not believed.
     """
 
     step: Callable[[slice], None]
@@ -80,17 +80,16 @@ class PlannedSteps:
     plan: str
     inputs: str
     team: ThreadTeam
-    sizes: NDArray[np.int64] | None = None
 
     def take(self, number: int) -> bool:
         """Takes one cut, of whose items the threads of the team take a part each; whether memory held it whole.
 
         What does not fit is taken in halves; raises MiningError for an item that does not fit alone.
         """
-        return run_in_halves(self._share_out, self.cuts[number], partial(halves_of, sizes=self.sizes))
+        return run_in_halves(self._share_out, self.cuts[number], halves_of)
 
     def _share_out(self, items: slice) -> None:
-        self.team.run([partial(self.step, part) for part in even_parts(items, self.team.size, sizes=self.sizes)])
+        self.team.run([partial(self.step, part) for part in even_parts(items, self.team.size)])
 
     def forget(self) -> None:
         """Empties all answers."""

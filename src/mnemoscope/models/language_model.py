@@ -26,7 +26,7 @@ from mnemoscope.models.linear_maps import computes_in, matrix_of
 from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.model_facts import Proof, Sizes
 from mnemoscope.models.object_state import ObjectInUse, held
-from mnemoscope.models.observed import Told, run
+from mnemoscope.models.observed import run
 from mnemoscope.models.offloading import device_of_module, places_of
 from mnemoscope.models.parameter_count import count_parameters
 from mnemoscope.models.probed_values import ProbedValues
@@ -262,11 +262,11 @@ class LanguageModel:
         return nn.functional.linear(vectors, matrix_of(self.anatomy.project).detach().to(self.device).float())
 
     @held
-    def backbone(self, ids: Tensor, *, told: Told = None, stop_after: int | None = None) -> Tensor | None:
+    def backbone(self, ids: Tensor, *, stop_after: int | None = None) -> Tensor | None:
         """The blocks' output [batch, position, hidden'] for ids [batch, position], without the head.
 
         No attention mask is used: padding on the right is harmless in a causal model. With `stop_after` it ends with
-        that layer's coefficients: None. `told` are other arguments.
+        that layer's coefficients: None.
         """
         anatomy, abandon = self.anatomy, abandon_in(get_ident())
         with ExitStack() as hooks:
@@ -275,7 +275,7 @@ class LanguageModel:
             if anatomy.backbone is None:
                 hooks.enter_context(anatomy.head.register_forward_pre_hook(abandon))
             try:
-                return self._forward(anatomy.model if anatomy.backbone is None else anatomy.backbone, ids, told)
+                return self._forward(anatomy.model if anatomy.backbone is None else anatomy.backbone, ids)
             except Abandoned as reached:
                 return reached.tensor if stop_after is None else None
 
@@ -284,13 +284,9 @@ class LanguageModel:
         """The model's own logits [batch, position, vocab], float32, for ids [batch, position]."""
         return self._forward(self.anatomy.model, ids).float()
 
-    def go_on_with(self, positions: int) -> None:
-        """Says that this thread's running forward goes on with so many of its positions, whoever took the rest away."""
-        self._running.shape = (self.shape[0], positions)
-
-    def _forward(self, module: nn.Module, ids: Tensor, told: Told = None) -> Tensor:
+    def _forward(self, module: nn.Module, ids: Tensor) -> Tensor:
         self._running.shape = (ids.shape[0], ids.shape[1])
-        return run(module, ids, told)
+        return run(module, ids)
 
     def layer(self, layer: int) -> Layer:
         """The parts of one layer's block; raises MemoryIdError for a layer that there is not."""

@@ -23,9 +23,6 @@ IDS = ((5, 1, 8, 3, 11, 2), (7, 4, 0, 9, 6, 10))
 # Wide, since sums taken in another order differ by whole units of half precision; the load-time proof is the judge.
 HALF_TOLERANCE = 8e-2
 
-Told = Mapping[str, Tensor] | None
-"""Arguments of a forward beside its ids, by name."""
-
 
 @dataclass(frozen=True, eq=False)
 class ModuleCall:
@@ -138,12 +135,12 @@ def ids_for(model: nn.Module, rows: int) -> Tensor:
     return torch.tensor(IDS, device=device_of_module(model)) % rows
 
 
-def run(module: nn.Module, ids: Tensor, told: Told = None) -> Tensor:
-    """The logits of a language model, or the last hidden states of a backbone, for ids and what else it is told."""
-    waits = told is None and ids.device.type != "cpu"
+def run(module: nn.Module, ids: Tensor) -> Tensor:
+    """The logits of a language model, or the last hidden states of a backbone, for ids."""
+    waits = ids.device.type != "cpu"
     with torch.inference_mode(), suppress_warnings(), run_uncompiled(), run_unpacked() if waits else nullcontext():
         keywords = {"use_cache": False} if takes(module, "use_cache") else {}
-        output = module(input_ids=ids, **keywords, **(told or {}))
+        output = module(input_ids=ids, **keywords)
     if isinstance(output, Tensor):
         return output
     values = output if isinstance(output, tuple) else output.values()
