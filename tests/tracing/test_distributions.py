@@ -1,4 +1,4 @@
-"""The shape of a softmax against plain sums in double precision, compiled and by PyTorch, which agree to the bit."""
+"""The shape of a softmax against plain sums in double precision."""
 
 import math
 from collections.abc import Iterable
@@ -8,9 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiled_functions import in_two_threads, require_compiled
-from mnemoscope.tracing import Distribution, distribution, distributions, read_scores, top
-from mnemoscope.tracing.readings import CompiledReading, compiled_reading
+from mnemoscope.tracing import distribution, distributions, read_scores, top
 
 NAMES = ("log_normaliser", "max_probability", "entropy")
 
@@ -33,57 +31,38 @@ def as_float32(number: float) -> float:
     return float(torch.tensor(number, dtype=torch.float64).float())
 
 
-def shapes_of(scores: torch.Tensor) -> dict[str, Distribution]:
-    """By the compiled function, where there is one, and, as on a graphics card, by PyTorch."""
-    ways = {"pytorch": distributions.measure_rows(scores)}
-    compiled = compiled_reading()
-    if compiled is None:
-        return ways
-    ways["compiled"] = compiled.read(scores, 0, 0, ())[1]
-    if compiled.fits(scores, 1):  # the highest score is known then
-        ways["compiled, with the best token"] = compiled.read(scores, 1, 0, ())[1]
-    return ways
-
-
-@pytest.fixture
-def compiled() -> CompiledReading:
-    return require_compiled(compiled_reading())
-
-
 @given(st.lists(st.floats(-40, 40, width=32), min_size=1, max_size=40), st.floats(-50, 50))
 def test_the_distribution_is_the_softmax(row: list[float], shift: float) -> None:
     scores = torch.tensor([row], dtype=torch.float32) + shift
     before = scores.clone()
     wanted = plain(scores[0].double().tolist())
-    for shape in (*shapes_of(scores).values(), distribution(scores)):
-        for name, exact in zip(NAMES, wanted, strict=True):
-            assert float(getattr(shape, name)) == pytest.approx(exact, rel=1.2e-7, abs=1e-12)
+    shape = distribution(scores)
+    for name, exact in zip(NAMES, wanted, strict=True):
+        assert float(getattr(shape, name)) == pytest.approx(exact, rel=1.2e-7, abs=1e-12)
     assert scores.equal(before)  # what was given is not changed
 
 
 @pytest.mark.parametrize("size", [*range(1, 18), 128, 1000, 50_257])
 @pytest.mark.parametrize("spread", [0.1, 3.0, 30.0, 400.0])
-def test_what_is_told_is_the_rounded_exact_number(size: int, spread: float) -> None:
-    """To the bit, either way: of rows that lie apart, in two threads, of any number of tokens."""
+def test_each_number_is_the_rounded_exact_one(size: int, spread: float) -> None:
+    """To the bit: of rows that lie apart, of any number of tokens."""
     chance = torch.Generator().manual_seed(size)
     rows = 40 if size < 18 else 5
     scores = (spread * torch.randn(rows, size + 3, generator=chance))[:, :size]
-    with in_two_threads():
-        found = shapes_of(scores)
+    shape = distribution(scores)
     wanted = [[as_float32(number) for number in plain(row)] for row in scores.double().tolist()]
-    for way, shape in found.items():
-        own = [list(row) for row in zip(*(getattr(shape, name).tolist() for name in NAMES), strict=True)]
-        if spread < 30 and size > 1:
-            assert own == wanted, way
-        else:  # a normaliser of nearly 1 has few digits to tell an entropy of nearly 0
-            assert own == [pytest.approx(row, rel=1.2e-7, abs=1e-14) for row in wanted], way
+    own = [list(row) for row in zip(*(getattr(shape, name).tolist() for name in NAMES), strict=True)]
+    if spread < 30 and size > 1:
+        assert own == wanted
+    else:  # a normaliser of nearly 1 has few digits to tell an entropy of nearly 0
+        assert own == [pytest.approx(row, rel=1.2e-7, abs=1e-14) for row in wanted]
 
 
-def test_each_power_is_exact_however_far_off(compiled: CompiledReading) -> None:
+def test_each_power_is_exact_however_far_off() -> None:
     """A row of one score and its best: the entropy of two tokens, from equal ones to where nothing is left."""
     below = torch.cat([torch.linspace(-720, 0, 20_001), torch.linspace(-2, 0, 2_001), torch.tensor([-1e30, -1e-30])])
     scores = torch.stack([torch.zeros_like(below), below], 1)
-    shape = compiled.read(scores, 0, 0, ())[1]
+    shape = distribution(scores)
     p = below.double().exp() / (1 + below.double().exp())
     wanted = torch.log1p(below.double().exp()) - p * below.double()
     assert torch.allclose(shape.entropy.double(), wanted, rtol=1e-7, atol=1e-15)
@@ -100,7 +79,7 @@ def test_a_distribution_by_hand() -> None:
 @pytest.mark.parametrize("room", [None, 1, 3, 100])
 @pytest.mark.parametrize("size", [9, 300])
 def test_scores_are_read_as_they_are_ranked_and_measured(size: int, room: int | None) -> None:
-    """By the compiled function and by PyTorch, some rows at a time; what is no number in one row changes no other."""
+    """Some rows at a time; what is no number in one row changes no other."""
     scores = torch.randn(7, size, generator=torch.Generator().manual_seed(size)).round(decimals=1)
     scores[4, 2] = math.nan
     of = [torch.arange(7), torch.zeros(7, dtype=torch.int64)]
@@ -134,14 +113,14 @@ def test_what_is_not_finite_shows_in_the_entropy_of_its_row(wrong: float, place:
     """Wherever it is, the last and smaller part of a row too; and in no other row."""
     scores = torch.randn(3, 19, generator=torch.Generator().manual_seed(1))
     scores[1, place] = wrong
-    for shape in shapes_of(scores).values():
-        assert shape.entropy.isfinite().tolist() == [True, False, True]
-        assert shape.entropy.isnan()[1]
+    shape = distribution(scores)
+    assert shape.entropy.isfinite().tolist() == [True, False, True]
+    assert shape.entropy.isnan()[1]
 
 
 def test_no_rows_have_no_distributions() -> None:
-    for shape in shapes_of(torch.empty(0, 9)).values():
-        assert [tuple(getattr(shape, name).shape) for name in NAMES] == [(0,)] * 3
+    shape = distribution(torch.empty(0, 9))
+    assert [tuple(getattr(shape, name).shape) for name in NAMES] == [(0,)] * 3
 
 
 @pytest.mark.parametrize("scores", [torch.empty(0, 300), torch.empty(0, 300).double()])
@@ -153,22 +132,18 @@ def test_nothing_is_read_off_no_rows(scores: torch.Tensor) -> None:
     assert shape.entropy.shape == (0,)
 
 
-def test_scores_that_the_compiled_function_does_not_read_are_pytorchs(compiled: CompiledReading) -> None:
+def test_other_formats_keep_theirs_and_rows_may_lie_in_columns() -> None:
     scores = torch.randn(9, 30, generator=torch.Generator().manual_seed(4))
-    for other in (scores.double(), scores.half(), scores.to("meta")):
-        assert not compiled.fits(other, 0)
-    assert compiled.fits(scores[:, 3:20], 0)
-    assert not compiled.fits(scores, 1)  # few tokens, of which PyTorch finds the best
     for other in (scores.double(), scores.T.contiguous().T):
         found = distribution(other)
         assert found.entropy.dtype == other.dtype
-        assert found.entropy.float().equal(compiled.read(scores, 0, 0, ())[1].entropy)
+        assert found.entropy.float().equal(distribution(scores).entropy)
 
 
 @pytest.mark.parametrize("at_once", [1, 30, 61, 1000])
 def test_however_many_terms_exist_at_a_time(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = torch.randn(7, 30, generator=torch.Generator().manual_seed(5))
-    whole = distributions.measure_rows(scores)
+    whole = distribution(scores)
     monkeypatch.setattr(distributions, "_TERMS", at_once)
-    parts = distributions.measure_rows(scores)
+    parts = distribution(scores)
     assert all(getattr(parts, name).equal(getattr(whole, name)) for name in NAMES)

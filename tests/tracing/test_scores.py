@@ -9,11 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiled_functions import in_two_threads, require_compiled
 from mnemoscope.tracing import norms_of, rank_of, rank_tokens, ranking, top
 from mnemoscope.tracing import scores as scoring
 from mnemoscope.tracing.ranking import BLOCK
-from mnemoscope.tracing.readings import CompiledReading, compiled_reading
 
 
 def plain_top(row: list[float], count: int, lowest: bool) -> list[int]:
@@ -22,7 +20,7 @@ def plain_top(row: list[float], count: int, lowest: bool) -> list[int]:
 
 
 def check(scores: torch.Tensor, count: int) -> None:
-    """Both ways: by the compiled function, where there is one, and, as on a graphics card, by torch alone."""
+    """In both float formats."""
     for lowest in (False, True):
         expected = [plain_top(row, count, lowest) for row in scores.tolist()]
         for one in (scores, scores.double()):
@@ -115,17 +113,10 @@ def test_rows_with_nan_are_sorted_whole(size: int) -> None:
     ]
 
 
-@pytest.fixture
-def compiled() -> CompiledReading:
-    return require_compiled(compiled_reading())
-
-
 @pytest.mark.parametrize("size", [128, 129, 255, 257, 511, 1000, 50_257])
 @pytest.mark.parametrize(("best", "worst"), [(20, 20), (1, 0), (0, 3), (64, 7), (0, 0)])
-def test_the_compiled_function_says_what_plain_sorting_says(
-    compiled: CompiledReading, size: int, best: int, worst: int
-) -> None:
-    """In two threads, of rows of many kinds that lie apart: both ends and two ranks at once."""
+def test_a_ranking_is_that_of_plain_sorting(size: int, best: int, worst: int) -> None:
+    """Of rows of many kinds that lie apart: both ends and two ranks at once."""
     chance = torch.Generator().manual_seed(size)
     scores = torch.randn(10, size + 3, generator=chance)[:, :size]
     scores[1] = scores[1].round(decimals=1)
@@ -138,9 +129,7 @@ def test_the_compiled_function_says_what_plain_sorting_says(
     scores[9] = scores[9].clamp(max=-1)  # many equal ones behind a better one
     scores[9, 5] = 0.0
     of = [torch.randint(size, (10,), generator=chance), torch.full((10,), size - 1)]
-    assert compiled.fits(scores, max(best, worst))
-    with in_two_threads():
-        found = rank_tokens(scores, best=best, worst=worst, of=of)
+    found = rank_tokens(scores, best=best, worst=worst, of=of)
     for row, own in enumerate(scores.tolist()):
         order = plain_top(own, size, False)
         assert found.best[0][row].tolist() == order[:best]
@@ -150,28 +139,10 @@ def test_the_compiled_function_says_what_plain_sorting_says(
     assert found.worst[1].equal(scores.gather(1, found.worst[0]))
 
 
-def test_a_rank_is_counted_to_the_end_of_a_very_long_row(compiled: CompiledReading) -> None:
-    """Longer than the stretches of 2 ** 20 scores that are counted one after the other."""
-    size = (1 << 20) * 2 + 5
-    scores = torch.zeros(2, size)
-    scores[0], scores[1, :9] = 1.0, 2.0
-    tokens = torch.tensor([size - 1, size - 2])
-    assert compiled.rank(scores, 0, 0, [tokens, tokens * 0 + 9]).ranks.tolist() == [[size - 1, size - 2], [9, 9]]
-    scores[1, -1] = 2.0
-    assert compiled.rank(scores, 0, 0, [tokens * 0 + 3]).ranks.tolist() == [[3, 3]]
-    assert compiled.rank(scores, 0, 0, [tokens * 0 + 9]).ranks.tolist() == [[9, 10]]
-
-
-def test_a_token_outside_the_vocabulary_is_an_error(compiled: CompiledReading) -> None:
+def test_a_token_outside_the_vocabulary_is_an_error() -> None:
     for token in (-1, 300):
-        with pytest.raises(IndexError, match="1 tokens are outside a vocabulary of 300"):
-            compiled.rank(torch.zeros(2, 300), 0, 0, [torch.tensor([0, token])])
-
-
-def test_one_token_for_each_row_is_ranked(compiled: CompiledReading) -> None:
-    for tokens in (torch.tensor([0]), torch.tensor([0, 1, 2])):
-        with pytest.raises(ValueError, match=f"of {len(tokens)} tokens, in 2 rows"):
-            compiled.rank(torch.zeros(2, 300), 0, 0, [tokens])
+        with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
+            rank_tokens(torch.zeros(2, 300), of=[torch.tensor([0, token])])
 
 
 @pytest.mark.parametrize("size", [8193, 8256, 20_011, 50_257])

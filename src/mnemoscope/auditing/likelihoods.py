@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mnemoscope.errors import NotFinite
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.company import sides
-from mnemoscope.tracing.readings import rank_of
+from mnemoscope.tracing.ranking import rank_of
 from mnemoscope.tracing.scores import SCORES
 
 Tokens = Sequence[int]

@@ -224,10 +224,9 @@ class BatchReader:
                     for one, own in zip(blocks, taken, strict=True)
                 ]
             elif may_look(self.model.device) or layer in self.state.shape.experts:
-                places = [one.peak_places if sign > 0 else one.low_places for one in swept]
                 found = [
-                    triggers.survivors(peaks, *own, sign=sign, first=self._first, routed=one.routed, places=there)
-                    for peaks, one, own, there in zip(highest, blocks, taken, places, strict=True)
+                    triggers.survivors(peaks, *own, sign=sign, first=self._first, routed=one.routed)
+                    for peaks, one, own in zip(highest, blocks, taken, strict=True)
                 ]
             else:
                 place = torch.cat([(one if sign > 0 else -one).argmax(1) for one, _ in taken])

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from mnemoscope.memory import HISTOGRAM_BINS, ZERO_BIN
-from mnemoscope.mining.compiled_sweep import CompiledSweep
 from mnemoscope.mining.host import may_look
 
 _LEAST, _MOST = 116, 133
@@ -95,28 +94,6 @@ class BinCounter:
         found = sums.view(torch.uint8)[:, :, : self.memories].sum(1)
         self._counts[list(occurring.values())] += found
         self._filled = 0
-
-
-class CompiledCounter:
-    """The same, counted by compiled C, which also adds to `counts [memory, bin]` as it measures a block."""
-
-    def __init__(self, compiled: CompiledSweep, memories: int) -> None:
-        self._compiled = compiled
-        self.counts = torch.zeros(memories, HISTOGRAM_BINS, dtype=torch.int64)
-
-    def add(self, block: Tensor) -> None:
-        """Counts in a block `[batch, position, memory]`."""
-        self._compiled.count(block if self._compiled.reads(block.dtype) else block.float(), self.counts)
-
-    def forget(self) -> None:
-        """Forgets what was added since the last `take`."""
-        self.counts = torch.zeros_like(self.counts)
-
-    def take(self) -> Tensor:
-        """The counts `[memory, bin]` of all that was added since the last time."""
-        taken = self.counts
-        self.forget()
-        return taken
 
 
 _INDEX = {_LEAST + step: ZERO_BIN + step for step in range(1, _MOST - _LEAST + 1)} | {

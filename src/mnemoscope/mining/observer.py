@@ -1,7 +1,6 @@
 """What is read off a block of coefficients of whole sentences of one length: a sweep, and the bins of a histogram.
 
-On a CPU compiled C does it in one pass (compiled_sweep.py). Elsewhere, and where nothing was compiled, PyTorch does, in
-slices that stay in the processor's cache, so a block is fetched from memory once for all measures.
+In slices that stay in the processor's cache, so a block is fetched from memory once for all measures.
 """
 
 from dataclasses import dataclass, replace
@@ -9,8 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mnemoscope.mining.compiled_sweep import CompiledSweep, compiled_sweep
-from mnemoscope.mining.histogram import BinCounter, CompiledCounter
+from mnemoscope.mining.histogram import BinCounter
 from mnemoscope.mining.host import may_look
 
 _SLICE, _DEVICE_SLICE = 1 << 18, 1 << 26
@@ -32,16 +30,13 @@ class Swept:
     sums: Tensor
     squares: Tensor | None
     least: Tensor
-    peak_places: Tensor | None = None
-    """`[sentence, memory]`, the first place of each peak, where the sweep has found it on the way."""
-    low_places: Tensor | None = None
 
     def with_peaks_of(self, block: Tensor | None) -> "Swept":
         """The same with the peaks and lows of another block `[sentence, position, memory]`, if there is one."""
         if block is None:
             return self
         lows = None if self.lows is None else block.amin(1).to(self.lows.dtype)
-        return replace(self, peaks=block.amax(1).to(self.peaks.dtype), lows=lows, peak_places=None, low_places=None)
+        return replace(self, peaks=block.amax(1).to(self.peaks.dtype), lows=lows)
 
     def rows(self, first: int, end: int) -> "Swept":
         """Some of the sentences, swept `apart`."""
@@ -56,7 +51,7 @@ class Observer:
 
     def __init__(self) -> None:
         self._room: dict[tuple[torch.dtype, torch.device, str], Tensor] = {}
-        self._bins: dict[tuple[int, bool, torch.device], BinCounter | CompiledCounter] = {}
+        self._bins: dict[tuple[int, bool, torch.device], BinCounter] = {}
 
     def forget(self) -> None:
         """Forgets bins of blocks whose histogram nobody took."""
@@ -70,9 +65,8 @@ class Observer:
         `histogram` takes them. `apart`: rows are of several experts, so nothing is read off all of them together;
         minima are looked for, bins are not counted.
         """
-        looked_at, negative = negative, negative or apart
+        negative = negative or apart
         batch, positions, memories = block.shape
-        compiled = compiled_for(memories, block.device)
         # A processor sweeps 16-bit numbers two or three times slower than float32, which holds the same numbers.
         dtype = torch.float32 if may_look(block.device) else block.dtype
         peaks = torch.empty(batch, memories, dtype=dtype, device=block.device)
@@ -80,17 +74,12 @@ class Observer:
         # steady memory.
         sums = torch.empty_like(peaks, dtype=torch.float64 if sampled else torch.float32)
         swept = Swept(
-            positions, peaks, torch.empty_like(peaks) if negative or compiled else None,
+            positions, peaks, torch.empty_like(peaks) if negative else None,
             torch.empty_like(peaks, dtype=torch.float32), sums, torch.empty_like(sums) if sampled else None,
             torch.zeros(memories, device=block.device),
-            torch.empty_like(peaks, dtype=torch.int32) if compiled else None,
-            torch.empty_like(peaks, dtype=torch.int32) if compiled and looked_at else None,
         )  # fmt: skip
         counter = self._counter(memories, negative, block.device) if sampled and not apart else None
-        if compiled is not None:
-            self._measure(compiled, swept, block, counter)
-        else:
-            self._fill(swept, block, counter)
+        self._fill(swept, block, counter)
         if apart:
             return swept
         if swept.lows is not None:
@@ -103,7 +92,7 @@ class Observer:
                 swept.least[always] = block[:, :, always].amin((0, 1)).float()
         if not negative:
             swept.least.add_(0.0)  # of -0.0 it makes 0.0
-        return swept if negative else replace(swept, lows=None)
+        return swept
 
     def histogram(self, memories: int, *, negative: bool, device: torch.device) -> Tensor:
         """The counts `[memory, bin]` of all sampled blocks of so many memories since the last time."""
@@ -113,27 +102,7 @@ class Observer:
         """Counts the bins of a block of one expert, until `histogram` takes them."""
         self._counter(block.shape[-1], negative, block.device).add(block)
 
-    def _measure(
-        self, compiled: CompiledSweep, swept: Swept, block: Tensor, counter: BinCounter | CompiledCounter | None
-    ) -> None:
-        assert swept.lows is not None
-        assert swept.peak_places is not None
-        assert not isinstance(counter, BinCounter)
-        step = len(block) if compiled.reads(block.dtype) else _rows_of_slice(block)
-        for start in range(0, len(block), step):
-            part = slice(start, start + step)
-            piece = block[part]
-            if not compiled.reads(piece.dtype):
-                piece = self._scratch(piece, torch.float32).copy_(piece)
-            compiled.measure(
-                piece, peaks=swept.peaks[part], lows=swept.lows[part], peak_places=swept.peak_places[part],
-                low_places=None if swept.low_places is None else swept.low_places[part],
-                fired=swept.fired[part], sums=swept.sums[part],
-                squares=None if swept.squares is None else swept.squares[part],
-                counts=None if counter is None else counter.counts,
-            )  # fmt: skip
-
-    def _fill(self, swept: Swept, block: Tensor, counter: BinCounter | CompiledCounter | None) -> None:
+    def _fill(self, swept: Swept, block: Tensor, counter: BinCounter | None) -> None:
         step = _rows_of_slice(block)
         for start in range(0, len(block), step):
             part = slice(start, start + step)
@@ -163,22 +132,11 @@ class Observer:
             room = self._room[key] = torch.empty(size, dtype=dtype, device=piece.device)
         return room[:size].view(piece.shape)
 
-    def _counter(self, memories: int, negative: bool, device: torch.device) -> BinCounter | CompiledCounter:
+    def _counter(self, memories: int, negative: bool, device: torch.device) -> BinCounter:
         kind = memories, negative, device
         if kind not in self._bins:
-            compiled = compiled_for(memories, device)
-            self._bins[kind] = (
-                BinCounter(memories, negative=negative, device=device)
-                if compiled is None
-                else CompiledCounter(compiled, memories)
-            )
+            self._bins[kind] = BinCounter(memories, negative=negative, device=device)
         return self._bins[kind]
-
-
-def compiled_for(memories: int, device: torch.device) -> CompiledSweep | None:
-    """The compiled sweep, where there is one and blocks of so many memories fit it."""
-    compiled = compiled_sweep() if may_look(device) else None
-    return compiled if compiled is not None and compiled.fits(memories, device) else None
 
 
 def _rows_of_slice(block: Tensor) -> int:

@@ -87,19 +87,15 @@ class Triggers:
         sign: int,
         first: int,
         routed: Routed | None = None,
-        places: Tensor | None = None,
     ) -> Survivors:
         """What of a block of sentences may be among the best: one prefix per sentence, its first highest.
 
         `block [batch, position, memory]` holds the coefficients of whole sentences of one length, `peaks
         [batch, memory]` their largest `sign * coefficient` over positions, `sentences [batch]` their ids; `first` is
-        the position number of the block's first position. Of a block of experts `routed` tells more. `places
-        [batch, memory]` are those of the peaks where they are known; else they are looked for.
+        the position number of the block's first position. Of a block of experts `routed` tells more.
         """
         row, memory = (peaks >= self._thresholds(block, routed)).nonzero(as_tuple=True)
-        if places is not None:
-            place = places[row, memory].long()
-        elif 4 * len(row) > peaks.numel():  # a dense start: one sweep is cheaper than many gathers
+        if 4 * len(row) > peaks.numel():  # a dense start: one sweep is cheaper than many gathers
             place = (block if sign > 0 else -block).max(dim=1).indices[row, memory]
         else:
             candidates = block[row, :, memory]

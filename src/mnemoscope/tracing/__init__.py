@@ -2,11 +2,10 @@
 
 from mnemoscope.tracing.causal import CausalCheck, causal_check
 from mnemoscope.tracing.comparison import Comparison, Difference, Generated, Shift, compare, continuation_lines
-from mnemoscope.tracing.distributions import Distribution
+from mnemoscope.tracing.distributions import Distribution, distribution, read_scores
 from mnemoscope.tracing.interventions import Intervention, as_python, intervene, interventions_of
 from mnemoscope.tracing.predictions import Step, generate
-from mnemoscope.tracing.ranking import Ranking
-from mnemoscope.tracing.readings import distribution, rank_of, rank_tokens, read_scores, top
+from mnemoscope.tracing.ranking import Ranking, rank_of, rank_tokens, top
 from mnemoscope.tracing.records import Decision, Dominant, LayerState, Position, Prediction, Token
 from mnemoscope.tracing.scores import adopt_votes, norms_of
 from mnemoscope.tracing.trace import Trace, trace

@@ -14,7 +14,7 @@ from mnemoscope.models import LanguageModel
 from mnemoscope.models.projections import room_for_scores
 from mnemoscope.models.shared_readout import SharedReadout
 from mnemoscope.tracing.predictions import PredictionReader, best_predictions
-from mnemoscope.tracing.readings import top
+from mnemoscope.tracing.ranking import top
 from mnemoscope.tracing.records import Prediction
 from mnemoscope.tracing.scores import SCORES, folded_updates, tops_of_folded
 

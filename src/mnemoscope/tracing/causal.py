@@ -27,7 +27,7 @@ from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.controls import contributions_of, draw_control
 from mnemoscope.tracing.interventions import Intervention, check
 from mnemoscope.tracing.predictions import ids_of, last_streams
-from mnemoscope.tracing.readings import top
+from mnemoscope.tracing.ranking import top
 from mnemoscope.tracing.records import Token, plain
 from mnemoscope.tracing.rendering import WIDTH, Column, fit, table
 from mnemoscope.tracing.scores import folded_values, require_model_of

@@ -16,7 +16,7 @@ from torch import Tensor
 from mnemoscope.errors import InterventionError, NotFinite, OptionError, PromptError
 from mnemoscope.models import LanguageModel, read_final
 from mnemoscope.tracing.interventions import Interventions, check, intervene, interventions_of
-from mnemoscope.tracing.readings import top
+from mnemoscope.tracing.ranking import top
 from mnemoscope.tracing.records import Prediction, Record, Token
 from mnemoscope.tracing.scores import split_rows
 

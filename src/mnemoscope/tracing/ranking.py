@@ -1,7 +1,6 @@
 """Which tokens score best and worst, and how many come before a given one: what comparing scores says of them.
 
-Ranks are 0-based and ties go to the lower token id, everywhere (definitions.md section 2). This is PyTorch's way, on
-any device; readings.py says where compiled C (ranking.c) takes its place.
+Ranks are 0-based and ties go to the lower token id, everywhere (definitions.md section 2).
 """
 
 from collections.abc import Sequence
@@ -34,10 +33,10 @@ class Ranking:
         return cls(_join([part.best for part in parts]), _join([part.worst for part in parts]), ranks)
 
 
-def rank_rows(
+def rank_tokens(
     scores: Tensor, *, best: int = 0, worst: int = 0, of: Sequence[Tensor] = (), room: Tensor | None = None
 ) -> Ranking:
-    """So many best and worst tokens of every row of `scores [row, vocab]`, and the ranks of tokens `of [row]`.
+    """So many best and worst tokens of every row of `scores [row, vocab]`, 0: none; and the ranks of tokens `of [row]`.
 
     Fewer columns than asked for give all of them. `room` of the same shape as `scores` may save an allocation.
     """
@@ -49,7 +48,21 @@ def rank_rows(
     )
 
 
-def sort_rows(scores: Tensor, count: int, *, lowest: bool) -> Best:
+def top(scores: Tensor, count: int, *, lowest: bool = False) -> Best:
+    """The `count` best tokens of every row and their scores: `([row, rank] int64, [row, rank])`, best first.
+
+    `scores [row, vocab]`; with `lowest` the lowest scores instead, most negative first. Equal scores go by token id.
+    Fewer columns than `count` give all of them.
+    """
+    return rank_tokens(scores, worst=count).worst if lowest else rank_tokens(scores, best=count).best
+
+
+def rank_of(scores: Tensor, tokens: Tensor) -> Tensor:
+    """The rank `[row]` of one token per row of `scores [row, vocab]`: how many come before it."""
+    return rank_tokens(scores, of=[tokens]).ranks[0]
+
+
+def _sort_rows(scores: Tensor, count: int, *, lowest: bool) -> Best:
     """The best of every row, or the worst, by sorting all of it."""
     values, tokens = scores.sort(dim=1, descending=not lowest, stable=True)
     return tokens[:, :count], values[:, :count]
@@ -61,17 +74,18 @@ def _best(scores: Tensor, count: int, *, lowest: bool) -> Best:
     if count == 0:
         return scores.new_empty(len(scores), 0, dtype=torch.int64), scores[:, :0]
     if count == vocabulary:
-        return sort_rows(scores, count, lowest=lowest)
+        return _sort_rows(scores, count, lowest=lowest)
     candidates, columns, tied = scores, None, torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
     if vocabulary > 4 * count * BLOCK:
-        best = _block_extremes(scores, lowest=lowest).topk(count + 1, dim=1, largest=not lowest)
-        tied = best.values[:, count - 1] == best.values[:, count]
+        extremes = _block_extremes(scores, lowest=lowest)
+        best = extremes.topk(count + 1, dim=1, largest=not lowest)
+        tied = _ties(best.values, count, lowest=lowest) | extremes.isnan().any(1)
         chosen = best.indices[:, :count].sort(dim=1).values
         columns = (chosen[:, :, None] * BLOCK + torch.arange(BLOCK, device=scores.device)).flatten(1)
         worst = float("inf") if lowest else float("-inf")
         candidates = scores.gather(1, columns.clamp(max=vocabulary - 1)).masked_fill(columns >= vocabulary, worst)
     found = candidates.topk(count + 1, dim=1, largest=not lowest)
-    tied |= found.values[:, count - 1] == found.values[:, count]
+    tied |= _ties(found.values, count, lowest=lowest)
     # Candidates ascend in token id, so sorting by place first makes the stable sort by score break ties rightly.
     place = found.indices[:, :count].sort(dim=1).values
     values, order = candidates.gather(1, place).sort(dim=1, descending=not lowest, stable=True)
@@ -79,8 +93,14 @@ def _best(scores: Tensor, count: int, *, lowest: bool) -> Best:
     tokens = place if columns is None else columns.gather(1, place)
     rows = tied.nonzero()[:, 0]
     if len(rows):
-        tokens[rows], values[rows] = sort_rows(scores[rows], count, lowest=lowest)
+        tokens[rows], values[rows] = _sort_rows(scores[rows], count, lowest=lowest)
     return tokens, values
+
+
+def _ties(values: Tensor, count: int, *, lowest: bool) -> Tensor:
+    """Whether the last of `count` values `[row, rank]` and the next are equal, or one of them is no number."""
+    last, following = values[:, count - 1], values[:, count]
+    return ~(last < following if lowest else last > following)
 
 
 def _block_extremes(scores: Tensor, *, lowest: bool) -> Tensor:

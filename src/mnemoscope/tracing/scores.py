@@ -16,7 +16,7 @@ from mnemoscope.cores import IN_CACHE
 from mnemoscope.errors import ModelDiffers, OptionError
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.branches import branch_scales, fold_values
-from mnemoscope.tracing.readings import top
+from mnemoscope.tracing.ranking import top
 
 MAJOR = 0.9
 """Share of the sum of c_i = |m_i| norm(v_i) that the major memories hold together."""
