@@ -31,7 +31,6 @@ PAGES = (
 )  # fmt: skip
 PICTURES = {
     "docs/figures/memory-page.png": "python docs/refresh.py --pictures",
-    "docs/merging.svg": "python benchmarks/merging.py --folder FOLDER --draw docs/merging.svg",
     **{f"docs/figures/{name}.svg": "runs/paper.sh" for name in (
         "key_patterns", "key_removals", "value_agreement", "value_rank", "value_confidence", "layer_activity",
         "layer_composition", "refinement_match", "refinement_confidence", "refinement_events",

@@ -52,11 +52,11 @@ class Run:
         settled = settle_text(RunContext(folder), Beginning(model, plan, source, None), chosen)
         self.plan, self.copy, self.versions = settled.plan, settled.copy, settled.versions
         read_text(RunContext(folder), model, self.copy, self.plan, share=None)
-        self.state = folder / WORK / "merged.safetensors"
+        self.state = folder / WORK / "read.safetensors"
         (folder / WORK / CHECKPOINT).rename(self.state)
 
     def worker(self, of: int, *, plan: MiningPlan | None = None) -> LateStages:
-        return LateStages(RunContext(self.folder), self.model, self.copy, plan or self.plan, self.state, pieces=of)
+        return LateStages(RunContext(self.folder), self.model, self.copy, plan or self.plan, [self.state], pieces=of)
 
     def do(self, stages: tuple[str, ...], of: int, *, seed: int = 0) -> None:
         """Every task at least once, some twice, in chance order within their stage, by three workers in turn."""
@@ -149,11 +149,11 @@ def test_who_was_held_up_in_the_values_does_not_undo_the_finished_table(
     def wait(*what: Any) -> dict[str, Any]:
         monkeypatch.setattr(ValuePass, "columns", compute)
         found = compute(*what)
-        run.do(LATE_STAGES[2:], 2)
+        run.do(LATE_STAGES[3:], 2)
         run.seal()
         return found
 
-    run.do(LATE_STAGES[:2], 2)
+    run.do(LATE_STAGES[:3], 2)
     monkeypatch.setattr(ValuePass, "columns", wait)
     frozen.run("values", 0)
     assert [path.name for path in (run.folder / WORK).iterdir()] == ["values-000.parquet"]
@@ -163,7 +163,7 @@ def test_who_was_held_up_in_the_values_does_not_undo_the_finished_table(
 
 
 def test_a_missing_piece_is_named(run: Run) -> None:
-    run.do(LATE_STAGES[:6], 3)
+    run.do(LATE_STAGES[:7], 3)
     path = run.folder / WORK / "removals-piece-1.safetensors"
     path.unlink()
     with pytest.raises(MiningError, match=rf"piece 2 of 3 of the removals is missing.*{path.name}.*run the same"):
@@ -202,8 +202,8 @@ def test_what_another_plan_left_is_not_believed(dense: LanguageModel, text: Path
     new.state = new.folder / WORK / "other.safetensors"
     with pytest.raises(AtlasDamaged, match="not a saved state of this plan"):
         new.worker(2).run("values", 0)
-    new.state = new.folder / WORK / "merged.safetensors"
-    new.do(LATE_STAGES[2:], 2)
+    new.state = new.folder / WORK / "read.safetensors"
+    new.do(LATE_STAGES[3:], 2)
     new.seal()
     assert_same_atlas(new.folder, mine(dense, text, out=tmp_path / "whole", **OPTIONS))
 
@@ -212,7 +212,7 @@ def test_what_is_not_made_yet_is_an_error(run: Run) -> None:
     with pytest.raises(MiningError, match="stage tables has no task 2, only 2"):
         run.worker(1).run("tables", 2)
     with pytest.raises(MiningError, match="the tokenized text, which was not given"):
-        LateStages(RunContext(run.folder), run.model, None, run.plan, run.state, pieces=1).run("text tables", 0)
+        LateStages(RunContext(run.folder), run.model, None, run.plan, [run.state], pieces=1).run("text tables", 0)
     with pytest.raises(MiningError, match=r"what was asked is missing.*facts\.json"):
         run.seal()
     run.do(LATE_STAGES[:-2], 2)

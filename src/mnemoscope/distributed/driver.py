@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from mnemoscope.atlas.manifest import WORK
 from mnemoscope.distributed.heartbeats import DRIVER, Heartbeat, Watch
 from mnemoscope.distributed.leases import DONE, Lease, LeaseFolder
 from mnemoscope.distributed.settling import SettledRun
@@ -22,11 +21,9 @@ from mnemoscope.distributed.state_folders import (
     folders_in,
     state_path,
 )
-from mnemoscope.distributed.tasks import MERGING
 from mnemoscope.distributed.worker import is_of, new_name
 from mnemoscope.errors import MiningError, PartsDiffer
 from mnemoscope.files import read_object, write_json
-from mnemoscope.mining.merge_tree import plan_tree
 from mnemoscope.mining.ranges import Range, count_numbers, join_ranges, leave_out
 from mnemoscope.mining.state import StateFacts
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
@@ -88,13 +85,13 @@ class Driver:
         self._workers.add(name)
         self._context.progress(WORKER, 0, None, worker_note(name, "started"))
 
-    def read_text(self) -> str:
-        """Has the text read and all states merged; returns the file of the whole text's state, relative to the atlas.
+    def read_text(self) -> tuple[str, ...]:
+        """Has the text read; returns the files of all workers' states, relative to the atlas.
 
         Raises MiningError (workers that cannot work), PartsDiffer (devices of different kinds), Interrupted.
         """
         noted = self._context.work / _STATES_TO_MERGE
-        # Noted when the text was done, and then no state changes: nodes that were merged are of these.
+        # Noted when the text was done, and then no state changes: what was merged is of these.
         states: list[str] | None = read_object(noted).get("states")
         if states is None or not all((self._directory / state).is_file() for state in states):
             leases = LeaseFolder(self._directory, TEXT, self._run.leases)
@@ -104,10 +101,7 @@ class Driver:
                 states = self._collect(leases)
             write_json(noted, {"states": states})
         self._context.end_stage(TEXT)
-        levels = plan_tree(len(states))
-        for level, nodes in enumerate(levels):
-            self.run_tasks(Stage(f"{MERGING} {level + 1}", len(nodes), tuple(states)))
-        return f"{WORK}/{levels[-1][0].name}"
+        return tuple(states)
 
     def run_tasks(self, stage: Stage) -> None:
         """Has all tasks of a stage done."""

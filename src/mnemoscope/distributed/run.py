@@ -150,10 +150,10 @@ def _drive(context: RunContext, settled: SettledRun, options: MiningOptions, fle
     launcher, workers = _start_launcher(context.directory, plan, options.opening, fleet)
     driver = Driver(context, settled, launcher, workers=workers)
     with driver.running():
-        state = driver.read_text()
+        states = driver.read_text()
         for stage in LATE_STAGES:
             tasks = task_count(stage, len(plan.layers), settled.run.pieces)
-            driver.run_tasks(Stage(stage, tasks, (state,)))
+            driver.run_tasks(Stage(stage, tasks, states))
     seal_run(
         context, plan, settled.facts, counts=settled.counts, versions=settled.versions, keep_work=options.keep_work
     )

@@ -14,9 +14,7 @@ _STAGE = f"{WORK}/stage.json"
 
 @dataclass(frozen=True)
 class Stage:
-    """What there is to do: a stage and the number of its tasks; of a merge what is merged, of what follows where the
-    state of the whole text is.
-    """
+    """What there is to do: a stage and the number of its tasks; after the text, which states there are to merge."""
 
     name: str
     tasks: int

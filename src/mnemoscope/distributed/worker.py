@@ -20,12 +20,12 @@ from mnemoscope.distributed.shared_run import SharedRun
 from mnemoscope.distributed.slurm import card_from_environment
 from mnemoscope.distributed.stages import FINISHED, TEXT, Stage
 from mnemoscope.distributed.state_folders import WorkerClosed, closed_folders
-from mnemoscope.distributed.tasks import Tasks
 from mnemoscope.distributed.text_work import TextWork
 from mnemoscope.errors import OptionError, PartsDiffer
+from mnemoscope.mining.late_stages import LateStages
 from mnemoscope.mining.plan import RULES, MiningPlan, library_versions
 from mnemoscope.mining.state import StateFacts
-from mnemoscope.mining.steps import CHECKPOINT
+from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.model_options import AS_USUAL, ModelOptions
 from mnemoscope.models import LanguageModel, kernels_chosen, load_for_ids, load_model, set_threads
 
@@ -134,7 +134,7 @@ def _check_devices(desk: Desk) -> None:
 
 def _run_stages(desk: Desk, *, text_only: bool) -> bool:
     """Does what there is to do, stage by stage; whether the run is finished (or its text, with `text_only`)."""
-    tasks: Tasks | None = None
+    late: LateStages | None = None
     done = None
     while not desk.stop():
         stage = Stage.read(desk.directory)
@@ -149,13 +149,17 @@ def _run_stages(desk: Desk, *, text_only: bool) -> bool:
         if stage.name == TEXT:
             TextWork(desk).run()
         elif stage.tasks:
-            tasks = tasks or Tasks(desk)
-            _take_tasks(desk, stage, tasks)
+            states = [desk.directory / state for state in stage.inputs]
+            late = late or LateStages(
+                RunContext(desk.directory), desk.model, desk.copy, desk.plan, states,
+                pieces=desk.run.pieces, mixed=desk.run.mixed_devices,
+            )  # fmt: skip
+            _take_tasks(desk, stage, late)
         done = stage
     return False
 
 
-def _take_tasks(desk: Desk, stage: Stage, tasks: Tasks) -> None:
+def _take_tasks(desk: Desk, stage: Stage, late: LateStages) -> None:
     """Does tasks of a stage after the text until all are done, or another stage has begun."""
     leases = LeaseFolder(desk.directory, stage.name, stage.tasks)
     while not desk.stop() and Stage.read(desk.directory) == stage:
@@ -168,7 +172,7 @@ def _take_tasks(desk: Desk, stage: Stage, tasks: Tasks) -> None:
             desk.wait()
             continue
         desk.was_busy()
-        tasks.do(stage, taken.number)
+        late.run(stage.name, taken.number)
         leases.end(taken)
 
 

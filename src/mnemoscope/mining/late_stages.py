@@ -51,8 +51,8 @@ from mnemoscope.models.read_directions import input_embeddings
 from mnemoscope.patterns import PatternFinder, open_finder, write_layer_patterns, write_words
 
 LATE_STAGES = (
-    "text tables", "tables", "values", "neighbours", "removals", "predictions", "questions", "values at work",
-    "roles", "attention", "attention table", "pattern words", "patterns",
+    "merging", "text tables", "tables", "values", "neighbours", "removals", "predictions", "questions",
+    "values at work", "roles", "attention", "attention table", "pattern words", "patterns",
 )  # fmt: skip
 """In order; a stage begins when all tasks of the one before are done. After the last the atlas is sealed."""
 _ONE_TASK = ("text tables", "questions", "attention table", "pattern words")
@@ -122,8 +122,8 @@ def _missing(what: str, path: Path) -> MiningError:
 class LateStages:
     """The tasks of one run, of which this process does some.
 
-    `state` is the file of the whole text's state. `copy` is needed for the text tables only. `pieces` are those into
-    which removals and predictions are cut.
+    `states` are the files of all workers' states, which are `mixed` where they may be of devices of different names.
+    `copy` is needed for the text tables only. `pieces` are those into which removals and predictions are cut.
     """
 
     def __init__(
@@ -132,14 +132,17 @@ class LateStages:
         model: LanguageModel,
         copy: TokenizedCorpus | None,
         plan: MiningPlan,
-        state: Path,
+        states: Sequence[Path],
         *,
         pieces: int,
+        mixed: bool = False,
     ) -> None:
         self._context, self._model, self._copy, self._plan = context, model, copy, plan
-        self._directory, self._state, self._pieces = context.directory, state, pieces
+        self._directory, self._pieces = context.directory, pieces
+        self._states, self._mixed = states, mixed
         self._asked: ValuePass | NeighbourPass | RolePass | RemovalPass | PredictionPass | None = None
         self._run: dict[str, Callable[[int], None]] = {
+            "merging": self._merge,
             "text tables": lambda _: self._write_text_tables(),
             "tables": self._write_tables,
             "values": self._write_values,
@@ -170,10 +173,23 @@ class LateStages:
         self._run[stage](number if single else self._plan.layers[number])
         self._context.heap.trim()
 
+    def _merge(self, layer: int) -> None:
+        """One layer of all states together, as a file: every byte is read once, of one state at a time."""
+        state, plan = self._empty_state(layer), self._plan.hash()
+        for path in self._states:
+            state.absorb(path, plan=plan, mixed=self._mixed)
+        state.save(self._merged(layer), plan=plan)
+
+    def _empty_state(self, layer: int) -> MiningState:
+        return MiningState(StateShape.of(self._model, keep=self._plan.triggers, layers=[layer]))
+
+    def _merged(self, layer: int) -> Path:
+        return self._context.work / f"merged-{layer:03d}.safetensors"
+
     def _layer_state(self, layer: int) -> MiningState:
-        """The state of one layer, of which alone the file is read."""
-        state = MiningState(StateShape.of(self._model, keep=self._plan.triggers, layers=[layer]))
-        state.load(self._state, plan=self._plan.hash())
+        """The state of one layer of the whole text."""
+        state = self._empty_state(layer)
+        state.load(self._merged(layer), plan=self._plan.hash())
         return state
 
     @cached_property

@@ -23,9 +23,11 @@ from mnemoscope.mining.activity import Activity
 from mnemoscope.mining.host import join_names, split_names
 from mnemoscope.mining.ranges import Range, join_ranges, shared_ranges
 from mnemoscope.mining.routing import Routing
-from mnemoscope.mining.state_file import STORED_AS
 from mnemoscope.mining.triggers import Triggers
 from mnemoscope.models import LanguageModel
+
+_STORED_AS = {torch.int64: "I64", torch.float32: "F32", torch.int32: "I32"}
+"""What a file calls the kinds of numbers."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,7 @@ class MiningState:
                     raise KeyError("plan")
                 for name, tensor in MiningState.outline(self.shape).tensors().items():
                     piece = file.get_slice(name)
-                    if (piece.get_dtype(), piece.get_shape()) != (STORED_AS[tensor.dtype], list(tensor.shape)):
+                    if (piece.get_dtype(), piece.get_shape()) != (_STORED_AS[tensor.dtype], list(tensor.shape)):
                         raise KeyError(name)
                 halved = file.get_tensor("halved").tolist()
         except FileNotFoundError as error:

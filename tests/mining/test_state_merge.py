@@ -1,4 +1,4 @@
-"""Any tree of merges is what sorting and adding everything gives, to the byte; what does not fit is refused by name."""
+"""Merged states are what sorting and adding everything gives, to the byte; what does not fit is refused by name."""
 
 import json
 import random
@@ -11,16 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file, save_file
-from safetensors.torch import save
+from safetensors.numpy import load, load_file, save_file
 
-from mnemoscope.errors import AtlasDamaged, PartsDiffer, StoreFailed
+from mnemoscope.errors import AtlasDamaged, PartsDiffer
 from mnemoscope.memory import Numbering
 from mnemoscope.mining import triggers
 from mnemoscope.mining.host import device_name, join_names, split_names
-from mnemoscope.mining.merge_tree import Node, merge_node, plan_tree
 from mnemoscope.mining.state import MiningState, StateFacts, StateShape
-from mnemoscope.mining.state_file import writing_tensors
 
 DENSE = StateShape({0: 5, 3: 5}, 3, (1, -1))
 EXPERTS = StateShape({1: 7, 2: 4}, 2, (1, -1), {1: Numbering((2, 2, 3), 2)})
@@ -74,12 +71,11 @@ def save_states(folder: Path, shape: StateShape, count: int) -> list[Path]:
     return paths
 
 
-def merge_by(paths: Sequence[Path], fan: int, work: Path, shape: StateShape) -> Path:
-    levels = plan_tree(len(paths), fan)
-    for level in levels:
-        for node in reversed(level):
-            merge_node(node.paths(paths, work), work / node.name, shape, "p")
-    return work / levels[-1][0].name
+def merged(paths: Sequence[Path], shape: StateShape, *, mixed: bool = False) -> MiningState:
+    state = MiningState(shape)
+    for path in paths:
+        state.absorb(path, plan="p", mixed=mixed)
+    return state
 
 
 def added(sums: Sequence[Any]) -> Any:
@@ -119,80 +115,43 @@ def brute_force(paths: Sequence[Path], keep: int) -> Tables:
     return expected
 
 
-def test_the_nodes_of_a_tree() -> None:
-    assert plan_tree(0) == []
-    assert plan_tree(1, 8) == [[Node(0, 0, (0,))]]
-    assert plan_tree(5, 4) == [[Node(0, 0, (0, 1)), Node(0, 1, (2, 3, 4))], [Node(1, 0, (0, 1))]]
-    assert [len(level) for level in plan_tree(1000, 8)] == [125, 16, 2, 1]
-    assert Node(2, 13, ()).name == "merged-2-00013.safetensors"
-    assert Node(1, 0, (0, 2)).paths([], Path("w")) == [Path("w/" + Node(0, n, ()).name) for n in (0, 2)]
-    assert Node(0, 0, (0, 2)).paths([Path("a"), Path("b"), Path("c")], Path("w")) == [Path("a"), Path("c")]
-    with pytest.raises(ValueError, match="at least two"):
-        plan_tree(3, 1)
-
-
-@pytest.mark.parametrize("fan", [2, 3, 8, 64])
-def test_every_tree_takes_everything_once(fan: int) -> None:
-    for count in range(1, 200):
-        below = count
-        for number, level in enumerate(plan_tree(count, fan)):
-            assert [node.index for node in level] == list(range(len(level)))
-            assert {node.level for node in level} == {number}
-            assert [one for node in level for one in node.inputs] == list(range(below))
-            assert max(len(node.inputs) for node in level) <= fan
-            below = len(level)
-        assert below == 1
-
-
 @SHAPES
 @pytest.mark.parametrize("count", [1, 2, 9])
-def test_any_tree_is_what_sorting_and_adding_everything_gives(shape: StateShape, count: int, tmp_path: Path) -> None:
+def test_any_order_is_what_sorting_and_adding_everything_gives(shape: StateShape, count: int, tmp_path: Path) -> None:
     paths = save_states(tmp_path, shape, count)
     expected = brute_force(paths, shape.keep)
     made = []
-    for fan in (2, 3, 8, 9):
-        random.Random(fan).shuffle(paths)
-        made.append(merge_by(paths, fan, tmp_path / str(fan), shape).read_bytes())
+    for seed in range(3):
+        random.Random(seed).shuffle(paths)
+        made.append(merged(paths, shape).serialise(plan="p"))
     assert len(set(made)) == 1
-    found = load_file(tmp_path / "8" / plan_tree(count, 8)[-1][0].name)
+    found = load(made[0])
     assert found.keys() == expected.keys()
     for name, array in expected.items():
         assert (found[name].dtype, found[name].tobytes()) == (array.dtype, array.tobytes()), name
 
-    # One state that takes in all the others, saved by the library that reads it, is the same file.
-    whole = MiningState(shape)
-    for path in paths:
-        whole.absorb(path, plan="p")
-    assert whole.serialise(plan="p") == made[0]
+    # States in memory, in groups, add up to the same.
     one = MiningState(shape)
-    for path in paths:
-        other = MiningState(shape)
-        other.load(path, plan="p")
+    for group in (paths[:2], paths[2:]):
+        other = merged(group, shape)
         one.merge(other)
     assert one.serialise(plan="p") == made[0]
 
 
+@SHAPES
+def test_a_layer_alone_is_that_layer_of_the_whole(shape: StateShape, tmp_path: Path) -> None:
+    paths = save_states(tmp_path, shape, 4)
+    whole = load(merged(paths, shape).serialise(plan="p"))
+    parts = [load(merged(paths, shape.of_layer(layer)).serialise(plan="p")) for layer in shape.memories]
+    assert {name for part in parts for name in part} == whole.keys()
+    assert all(array.tobytes() == whole[name].tobytes() for part in parts for name, array in part.items())
+
+
 def test_states_merge_without_looking_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     paths = save_states(tmp_path, EXPERTS, 12)
-    expected = merge_by(paths, 3, tmp_path, EXPERTS).read_bytes()
+    expected = merged(paths, EXPERTS).serialise(plan="p")
     monkeypatch.setattr(triggers, "may_look", lambda device: False)
-    assert merge_by(paths, 12, tmp_path / "other", EXPERTS).read_bytes() == expected
-
-
-def test_a_file_written_in_pieces_is_the_file_written_at_once(tmp_path: Path) -> None:
-    tensors = {
-        "b": torch.arange(3), "a": torch.zeros(0, dtype=torch.int64), "ä": torch.ones(2, 2, dtype=torch.int32),
-        "c": torch.rand(5), "B/x": torch.tensor(7),
-    }  # fmt: skip
-    header = {"state": 'quoted "text" \\ and ü'}
-    with writing_tensors(tmp_path / "file", tensors, header) as put:
-        for name in sorted(tensors):
-            put({name: tensors[name]})
-    assert (tmp_path / "file").read_bytes() == save(tensors, header)
-    (tmp_path / "other").write_text("")
-    with pytest.raises(StoreFailed), writing_tensors(tmp_path / "other/file", tensors, header):
-        pass
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "other"]
+    assert merged(paths, EXPERTS).serialise(plan="p") == expected
 
 
 @SHAPES
@@ -202,35 +161,6 @@ def test_a_shape_is_read_from_a_file(shape: StateShape, tmp_path: Path) -> None:
     assert StateShape.from_document(json.loads(json.dumps(shape.document()))) == shape
     with pytest.raises(FileNotFoundError):
         StateShape.from_file(tmp_path / "none")
-
-
-def test_a_node_that_is_done_is_not_done_again(tmp_path: Path) -> None:
-    paths, output = save_states(tmp_path, DENSE, 3), tmp_path / "work/merged-0-00000.safetensors"
-    merge_node(paths[:2], output, DENSE, "p")
-    first = output.stat()
-    merge_node(paths[1::-1], output, DENSE, "p")
-    assert (output.stat().st_ino, output.stat().st_mtime_ns) == (first.st_ino, first.st_mtime_ns)
-    merge_node(paths, output, DENSE, "p")
-    assert StateFacts.read(output).finished == ((0, 2), (3, 5), (6, 8))
-    whole = output.read_bytes()
-    for wrong in (whole[:-1], b"", paths[0].read_bytes()):
-        output.write_bytes(wrong)
-        merge_node(paths, output, DENSE, "p")
-        assert output.read_bytes() == whole
-    assert [path.name for path in output.parent.iterdir()] == [output.name]
-
-
-def test_states_that_do_not_say_what_they_count_are_merged_anew(tmp_path: Path) -> None:
-    paths = save_states(tmp_path, DENSE, 3)
-    for number, path in enumerate(paths):
-        state = random_state(DENSE, number, 3)
-        state.finished = []
-        state.save(path, plan="p")
-    output = tmp_path / "out"
-    merge_node(paths[:2], output, DENSE, "p")
-    before = output.read_bytes()
-    merge_node(paths[1:], output, DENSE, "p")
-    assert output.read_bytes() != before
 
 
 Spoil = Callable[[Path], object]
@@ -270,8 +200,7 @@ def test_what_is_no_state_of_the_plan_is_refused(spoil: Spoil, line: str, tmp_pa
     paths = save_states(tmp_path, DENSE, 3)
     spoil(paths[1])
     with pytest.raises(AtlasDamaged, match=line):
-        merge_node(paths, tmp_path / "work/out", DENSE, "p")
-    assert not (tmp_path / "work").exists()
+        merged(paths, DENSE)
     state = random_state(DENSE, 0, 3)
     before = state.serialise(plan="p")
     with pytest.raises(AtlasDamaged, match=line):
@@ -296,7 +225,7 @@ def test_a_state_that_is_saved_again_while_it_is_read_is_refused(tmp_path: Path)
 def test_batches_that_are_counted_twice_are_named(tmp_path: Path) -> None:
     paths = save_states(tmp_path, DENSE, 3)
     with pytest.raises(PartsDiffer, match=r"state-2 counts batches a second time \(6 to 7\)"):
-        merge_node([*paths, paths[2]], tmp_path / "out", DENSE, "p")
+        merged([*paths, paths[2]], DENSE)
     state = random_state(DENSE, 2, 3)
     state.finished = [(1, 4), (7, 9)]
     state.save(paths[2], plan="p")
@@ -325,12 +254,11 @@ def test_names_of_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         state = random_state(DENSE, number, 4)
         state.device = name
         state.save(paths[number], plan="p")
-    merge_node([paths[0], paths[1], paths[3]], tmp_path / "same", DENSE, "p")
-    assert StateFacts.read(tmp_path / "same").device == "NVIDIA B"
+    assert merged([paths[0], paths[1], paths[3]], DENSE).device == "NVIDIA B"
     line = r"state-2 was computed on NVIDIA A, others on NVIDIA B, .*allow_mixed_devices=True"
     with pytest.raises(PartsDiffer, match=line):
-        merge_node(paths, tmp_path / "out", DENSE, "p")
-    merge_node(paths, tmp_path / "out", DENSE, "p", mixed=True)
+        merged(paths, DENSE)
+    merged(paths, DENSE, mixed=True).save(tmp_path / "out", plan="p")
     assert StateFacts.read(tmp_path / "out").device == "NVIDIA A + NVIDIA B"
     # A state that is mixed already is so also alone.
     with pytest.raises(PartsDiffer, match="out was computed on NVIDIA A \\+ NVIDIA B, so"):
