@@ -190,9 +190,9 @@ def test_what_another_plan_left_is_not_believed(dense: LanguageModel, text: Path
         WorkersFacts.read(new.folder / WORK, new.plan)
     with pytest.raises(MiningError, match="list of prefixes is missing"):
         new.worker(2).run("predictions", 0)
-    new.worker(2).run("text tables", 0)
-    for layer in range(2):
-        new.worker(2).run("tables", layer)
+    with pytest.raises(AtlasDamaged, match="merged-000.* is not a saved state of this plan"):
+        new.worker(2).run("tables", 0)
+    new.do(("merging", "text tables", "tables"), 2)
     with pytest.raises(MiningError, match="table of layer 0's values is missing"):
         new.worker(2).run("predictions", 0)
     with pytest.raises(MiningError, match="piece 1 of 2 of the removals is missing, or is one of another run"):
@@ -201,7 +201,7 @@ def test_what_another_plan_left_is_not_believed(dense: LanguageModel, text: Path
         new.worker(2, plan=old.plan).run("predictions", 0)
     new.state = new.folder / WORK / "other.safetensors"
     with pytest.raises(AtlasDamaged, match="not a saved state of this plan"):
-        new.worker(2).run("values", 0)
+        new.worker(2).run("merging", 0)
     new.state = new.folder / WORK / "read.safetensors"
     new.do(LATE_STAGES[3:], 2)
     new.seal()
