@@ -190,7 +190,7 @@ def test_what_another_plan_left_is_not_believed(dense: LanguageModel, text: Path
         WorkersFacts.read(new.folder / WORK, new.plan)
     with pytest.raises(MiningError, match="list of prefixes is missing"):
         new.worker(2).run("predictions", 0)
-    with pytest.raises(AtlasDamaged, match="merged-000.* is not a saved state of this plan"):
+    with pytest.raises(AtlasDamaged, match=r"merged-000.* is not a saved state of this plan"):
         new.worker(2).run("tables", 0)
     new.do(("merging", "text tables", "tables"), 2)
     with pytest.raises(MiningError, match="table of layer 0's values is missing"):
