@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from mnemoscope.distributed.environment import card_from_environment, worker_name_from_environment
 from mnemoscope.distributed.slurm import (
     SlurmJob,
-    card_from_environment,
     cards_wanted,
     document,
     log_folder,
@@ -22,7 +22,6 @@ from mnemoscope.distributed.slurm import (
     scripts,
     submit,
     without_launch_options,
-    worker_name_from_environment,
 )
 from mnemoscope.errors import OptionError
 

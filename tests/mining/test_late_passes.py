@@ -11,7 +11,8 @@ from mining.conftest import odd_text, tables_of, tiny_model
 from mnemoscope.atlas import open_atlas
 from mnemoscope.errors import PlanDiffers
 from mnemoscope.mining import mine
-from mnemoscope.mining.removals import default_removals, random_position
+from mnemoscope.mining.removal_cost import default_removals
+from mnemoscope.mining.removals import random_position
 from mnemoscope.models.handmade import PLANTED, PLANTED_SENTENCES
 
 

@@ -19,7 +19,7 @@ from mnemoscope.mining import batch_reader, mine, thread_team
 from mnemoscope.mining.thread_team import ThreadTeam, runs_side_by_side
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.hooks import read_blocks, read_coefficients
-from mnemoscope.models.loaded_parts import suppress_warnings
+from mnemoscope.models.quiet import suppress_warnings
 
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 60, "removals": 4}
 

@@ -20,7 +20,7 @@ from mnemoscope.mining.projector import Projector
 from mnemoscope.mining.values import Targets, ValuePass
 from mnemoscope.mining_options import MiningOptions
 from mnemoscope.models import LanguageModel, load_model
-from mnemoscope.models.branches import fold_values
+from mnemoscope.models.fold import fold_values
 from mnemoscope.models.projections import LinearHead
 from mnemoscope.progress import Progress, ignore_progress
 

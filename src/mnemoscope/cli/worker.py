@@ -51,7 +51,7 @@ def worker(
 
     Example: mnemoscope worker atlas
     """
-    from mnemoscope.distributed.slurm import worker_name_from_environment
+    from mnemoscope.distributed.environment import worker_name_from_environment
     from mnemoscope.distributed.worker import new_name, work
 
     asked = Event()

@@ -14,10 +14,10 @@ from uuid import uuid4
 
 from mnemoscope.atlas.manifest import open_as_mined, unfinished_plan
 from mnemoscope.distributed.desk import Desk
+from mnemoscope.distributed.environment import card_from_environment
 from mnemoscope.distributed.heartbeats import BEATS, DRIVER, Heartbeat
 from mnemoscope.distributed.leases import DONE, Lease, LeaseFolder
 from mnemoscope.distributed.shared_run import SharedRun
-from mnemoscope.distributed.slurm import card_from_environment
 from mnemoscope.distributed.stages import FINISHED, TEXT, Stage
 from mnemoscope.distributed.state_folders import WorkerClosed, closed_folders
 from mnemoscope.distributed.text_work import TextWork

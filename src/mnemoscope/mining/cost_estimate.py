@@ -24,7 +24,7 @@ from mnemoscope.mining.batch_loader import BatchLoader
 from mnemoscope.mining.batch_reader import BatchReader
 from mnemoscope.mining.neighbours import NeighbourPass
 from mnemoscope.mining.plan import SAMPLED_EVERY, SAMPLED_TOKENS, default_batch_tokens, default_triggers
-from mnemoscope.mining.removals import default_removals, removal_work
+from mnemoscope.mining.removal_cost import default_removals, removal_work
 from mnemoscope.mining.run_folder import encoder_of
 from mnemoscope.mining.sealing import model_facts
 from mnemoscope.mining.state import MiningState, StateShape

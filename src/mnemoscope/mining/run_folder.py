@@ -21,7 +21,7 @@ from mnemoscope.corpus import Encoder, Render, Source, TokenizedCorpus, prepare
 from mnemoscope.errors import AtlasExists, CorpusError, ModelError, PlanDiffers
 from mnemoscope.files import file_hash, storing
 from mnemoscope.mining.plan import RULES, MiningPlan, all_versions, library_versions
-from mnemoscope.mining.removals import default_removals
+from mnemoscope.mining.removal_cost import default_removals
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining_options import MiningOptions, is_chat
 from mnemoscope.model_options import NAMED, full_name

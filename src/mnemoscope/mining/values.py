@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.projector import Projector, Share, join_columns
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.branches import branch_of, fold_values
+from mnemoscope.models.fold import branch_of, fold_values
 from mnemoscope.tracing import distribution, norms_of, read_scores, top
 
 TOKENS_KEPT = 20

@@ -18,8 +18,8 @@ from transformers import PretrainedConfig
 from mnemoscope.models.fairseq.decoder import Attention
 from mnemoscope.models.hooks import Block, Watched, read_blocks
 from mnemoscope.models.language_model import LanguageModel
-from mnemoscope.models.loaded_parts import suppress_warnings
 from mnemoscope.models.observed import HALF_TOLERANCE, UNNAMED, first, flat, ids_for, same, stream_of
+from mnemoscope.models.quiet import suppress_warnings
 
 Part = Literal["input", "sum", "weights"]
 """What is read of a block: the stream that enters it, what its norm after attention reads (post-norm blocks), and the

@@ -22,8 +22,8 @@ from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.anatomy import text_config
 from mnemoscope.models.attention import EAGER, REFUSALS, eager_attention
 from mnemoscope.models.language_model import LanguageModel
-from mnemoscope.models.loaded_parts import suppress_warnings
 from mnemoscope.models.observed import HALF_TOLERANCE, run
+from mnemoscope.models.quiet import suppress_warnings
 
 _LIMIT, _FAR = 1e-4, 1e-2
 _NAMED = re.compile(r"(sliding_window|window_size|attention_window|chunk_size|original_max_position_embeddings)$")

@@ -15,8 +15,8 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from mnemoscope.errors import ModelUnsupported, OptionError
 from mnemoscope.models.linear_maps import is_of_adapters, is_plain, probe, probe_bias
-from mnemoscope.models.loaded_parts import suppress_output
 from mnemoscope.models.parameter_count import is_packed_in_buffers
+from mnemoscope.models.quiet import suppress_output
 
 
 def format_of(config: Any) -> str | None:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from mnemoscope.errors import ModelDamaged
 from mnemoscope.models.linear_maps import is_of_adapters
 from mnemoscope.models.offloading import own_parameters, weight_of
+from mnemoscope.models.python_tokens import REMOTE_CODE
 from mnemoscope.models.tokens import Beginning
 from mnemoscope.models.wrappers import name_inside
 
@@ -30,8 +31,6 @@ _INCIDENTAL = {
     *("output_attentions", "output_hidden_states", "pad_token_id", "problem_type", "return_dict"),
     *("tie_word_embeddings", "torch_dtype", "transformers_version", "use_cache"),
 }
-REMOTE_CODE = "transformers_modules"
-"""The package in which transformers imports code that comes with a model."""
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _LIBRARIES = frozenset({"accelerate", "bitsandbytes", "mnemoscope", "peft", "torch", "transformers"})
 """Packages that are libraries wherever they lie, such as in a folder of their developers'."""

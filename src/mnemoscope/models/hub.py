@@ -17,7 +17,8 @@ import transformers
 from huggingface_hub import constants as hub
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, StoreFailed
-from mnemoscope.models.loaded_parts import first_line, suppress_output
+from mnemoscope.models.loaded_parts import first_line
+from mnemoscope.models.quiet import suppress_output
 from mnemoscope.models.weight_layouts import damaged_file
 
 _FAILURES = (

@@ -14,8 +14,8 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from mnemoscope.models.loaded_parts import suppress_warnings
 from mnemoscope.models.offloading import device_of_module
+from mnemoscope.models.quiet import suppress_warnings
 from mnemoscope.models.wrappers import run_uncompiled, run_unpacked
 
 IDS = ((5, 1, 8, 3, 11, 2), (7, 4, 0, 9, 6, 10))

@@ -15,8 +15,10 @@ from threading import RLock
 from typing import Any
 
 from mnemoscope.errors import ModelUnsupported, PromptError
-from mnemoscope.models.fingerprint import REMOTE_CODE
 from mnemoscope.models.tokens import byte_characters, decode_byte_level, decode_sentencepiece
+
+REMOTE_CODE = "transformers_modules"
+"""The package in which transformers imports code that comes with a model or a tokenizer."""
 
 _MARKED_SHARE = 50
 """A mark counts as the vocabulary's own where at least one piece in so many has it."""

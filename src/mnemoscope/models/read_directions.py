@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import ModelUnsupported
-from mnemoscope.models.branches import branch_of
+from mnemoscope.models.fold import branch_of
 from mnemoscope.models.hooks import read_blocks
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.offloading import hold_all_weights

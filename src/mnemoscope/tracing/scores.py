@@ -15,7 +15,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.cores import IN_CACHE
 from mnemoscope.errors import ModelDiffers, OptionError
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.branches import branch_scales, fold_values
+from mnemoscope.models.fold import branch_scales, fold_values
 from mnemoscope.tracing.ranking import top
 
 MAJOR = 0.9

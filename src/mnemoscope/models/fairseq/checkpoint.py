@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import ModelDamaged, ModelNotFound, ModelUnsupported
-from mnemoscope.models.loaded_parts import suppress_output
+from mnemoscope.models.quiet import suppress_output
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 END, UNKNOWN = 2, 3

@@ -19,7 +19,8 @@ from mnemoscope.models.fairseq.decoder import ACTIVATIONS, DecoderShape, Network
 from mnemoscope.models.fairseq.options import Options, shape_of
 from mnemoscope.models.families import Family
 from mnemoscope.models.fingerprint import check_finite
-from mnemoscope.models.loaded_parts import LoadedParts, suppress_output
+from mnemoscope.models.loaded_parts import LoadedParts
+from mnemoscope.models.quiet import suppress_output
 from mnemoscope.models.tokens import Beginning
 
 _NOT_WEIGHTS = re.compile(r"(^|\.)(_float_tensor|version)$|^decoder\.embed_positions\.weights$")
