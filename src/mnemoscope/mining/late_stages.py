@@ -178,18 +178,18 @@ class LateStages:
         state, plan = self._empty_state(layer), self._plan.hash()
         for path in self._states:
             state.absorb(path, plan=plan, mixed=self._mixed)
-        state.save(self._merged(layer), plan=plan)
+        state.save(self._merged_path(layer), plan=plan)
 
     def _empty_state(self, layer: int) -> MiningState:
         return MiningState(StateShape.of(self._model, keep=self._plan.triggers, layers=[layer]))
 
-    def _merged(self, layer: int) -> Path:
+    def _merged_path(self, layer: int) -> Path:
         return self._context.work / f"merged-{layer:03d}.safetensors"
 
     def _layer_state(self, layer: int) -> MiningState:
         """The state of one layer of the whole text."""
         state = self._empty_state(layer)
-        state.load(self._merged(layer), plan=self._plan.hash())
+        state.load(self._merged_path(layer), plan=self._plan.hash())
         return state
 
     @cached_property
